@@ -1,0 +1,210 @@
+"""The contract of a disk: a tree of immutable files that changes only by atomic transactions.
+
+Every disk and wrapper passes `tests/contract/test_disk.py`; a dict is its executable specification (`disks/memory.py`).
+Paths are relative, `/`-separated, UTF-8, without empty, `.` or `..` segments or control characters (`check_path`).
+A file never changes; a path may be removed and created anew. Directories exist while a file is below them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
+
+from disks.stores.base import ByteRange, S3Connection
+from oplog.errors import UsageError
+
+INLINE_LIMIT_BYTES = 8 * 1024
+"""A file up to this size may ride inside its commit and need no object."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskCapabilities:
+    """What callers may count on."""
+
+    remote: bool
+    """Reads cost requests; parts here are cold."""
+    writers: Literal["one", "many"]
+    """Whether several processes on several machines may write at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskUsage:
+    """Space in bytes. `total_bytes` and `free_bytes` are None where there is no limit (an object store)."""
+
+    total_bytes: int | None
+    free_bytes: int | None
+    used_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    """One file. `key`, `blob_set` and `revision` are None on disks without blobs."""
+
+    path: str
+    size_bytes: int
+    sha256: str | None = None
+    """Hex digest; None on disks that keep none."""
+    key: str | None = None
+    """The blob; None for inline files and local ones."""
+    blob_set: str | None = None
+    revision: int | None = None
+    """The commit that created this path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where an engine that opens files itself (DataFusion, pyarrow) finds a file's bytes."""
+
+    url: str
+    s3: S3Connection | None = None
+
+
+class Transaction(ABC):
+    """Changes collected and committed at once, or not at all. Used as a context manager; leaving it uncommitted
+    abandons it: staged bytes are removed (local) or left to the garbage collector (object disk).
+
+    `create` may be called from several threads; the other methods from one. Order matters: operations apply in the
+    order they were added, and `commit` checks the preconditions against the disk as it is at that moment.
+    """
+
+    @abstractmethod
+    def create(self, path: str, data: bytes | Path, *, sha256: str | None = None, blob_set: str | None = None) -> FileInfo:
+        """Stage a new file; its bytes are durable when this returns, visible only after `commit`.
+
+        A `Path` is read once: hashed while it is copied or uploaded. With `sha256` (hex) given, other bytes raise
+        `Damaged`. The path must not exist at commit (unless removed earlier in this transaction): `Conflict`.
+        """
+
+    @abstractmethod
+    def scratch(self) -> Path:
+        """A directory of this transaction for files that are still being written. `create` with a file below it takes
+        the file over without copying; the caller does not touch it afterwards. Removed with the transaction.
+        """
+
+    @abstractmethod
+    def link(self, source: str, target: str) -> None:
+        """A second path for the source's bytes; an object lives while any path names it."""
+
+    @abstractmethod
+    def rename(self, source: str, target: str) -> None:
+        """Rename a file, or a directory with everything below it. The target must not exist."""
+
+    @abstractmethod
+    def remove(self, path: str) -> None:
+        """Remove a file, or a directory with everything below it. It must exist at commit: else `Conflict`."""
+
+    @abstractmethod
+    def require(self, *, present: tuple[str, ...] = (), absent: tuple[str, ...] = ()) -> None:
+        """Preconditions: files or directories that must, or must not, exist at commit. Else `Conflict`."""
+
+    @abstractmethod
+    def commit(self) -> int | None:
+        """Make everything visible atomically and durably. Returns the new revision on disks that number them.
+
+        Raises `Conflict` when a precondition fails (nothing changed). An empty transaction commits nothing.
+        """
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Forget the changes. Nothing after a commit."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abandon()
+
+
+class Disk(ABC):
+    """A tree of immutable files. Methods are thread-safe; transactions of one disk commit one after the other."""
+
+    name: str
+    kind: str
+    read_only: bool
+    capabilities: DiskCapabilities
+
+    @abstractmethod
+    def usage(self) -> DiskUsage:
+        """Space now, `keep_free_space_bytes` already taken off total and free."""
+
+    @abstractmethod
+    def list(self, directory: str = "") -> list[str]:
+        """Names directly below the directory, sorted; a directory's name ends with `/`. Empty when missing."""
+
+    @abstractmethod
+    def walk(self, directory: str = "") -> Iterator[FileInfo]:
+        """Every file below the directory, in path order. Local disks give no digest."""
+
+    @abstractmethod
+    def stat(self, path: str) -> FileInfo:
+        """One file. Raises `NotFound`."""
+
+    @abstractmethod
+    def read(self, path: str, byte_range: ByteRange | None = None) -> bytes:
+        """The file's bytes, verified against its SHA-256 where the disk keeps one and the whole file is read."""
+
+    @abstractmethod
+    def location(self, path: str) -> Location:
+        """Where an engine can open the file's bytes by itself. Raises `NotFound`."""
+
+    @abstractmethod
+    def transaction(
+        self, kind: str, *, reason: str = "", actor: str = "", details: dict[str, str] | None = None
+    ) -> Transaction:
+        """Begin a transaction. `kind`, `reason`, `actor` and `details` go into the log. Raises `Refused` if read-only."""
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or directory of this path exists."""
+        return bool(self.list(path)) or any(path.rpartition("/")[2] == name for name in self.list(path.rpartition("/")[0]))
+
+    @property
+    def revision(self) -> int | None:
+        """The last applied revision; None on disks that number none."""
+        return None
+
+    def refresh(self) -> None:
+        """Take in what other writers committed. Nothing on disks with one writer."""
+
+    def recover(self) -> list[str]:
+        """Finish or undo what a crash left; returns one sentence a thing done. A second call returns nothing."""
+        return []
+
+    def read_lease(self) -> AbstractContextManager[None]:
+        """Hold while reading through `location()`: files removed meanwhile keep their bytes until it is released."""
+        return _NO_LEASE
+
+    def close(self) -> None:
+        """Release handles. The disk cannot be used afterwards."""
+
+
+class _NoLease(AbstractContextManager[None]):
+    def __exit__(self, *exc: object) -> None:
+        return None
+
+
+_NO_LEASE = _NoLease()
+
+
+def check_path(path: str, *, what: str = "path") -> str:
+    """Return the path if it is safe on every disk; else raise `UsageError` that shows it.
+
+    Paths read from a bucket are hostile input: `..`, absolute, empty, control characters and over-long names are refused.
+    """
+    segments = path.split("/")
+    bad = (
+        not path
+        or len(path.encode()) > 1024
+        or any(segment in ("", ".", "..") or len(segment.encode()) > 255 for segment in segments)
+        or any(ord(character) < 32 or ord(character) == 127 for character in path)
+    )
+    if bad:
+        raise UsageError(f"unsafe {what}: {path!r}", hint="a relative path without '..', empty segments or control characters")
+    return path
+

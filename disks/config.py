@@ -1,0 +1,37 @@
+"""The typed configuration of disks. Read once at the edge; unknown keys are errors. Nothing below sees a dict."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+Size = Annotated[int, msgspec.Meta(ge=0, description="bytes; also '10GiB', '500M'")]
+
+
+class DiskConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One disk of the configuration; `type` decides which of the keys apply."""
+
+    type: Literal["local", "object_disk"]
+    path: str | None = None
+    """local: the directory of the disk."""
+    url: str | None = None
+    """object_disk: `s3://bucket/prefix/`, `file:///path/prefix/` or `memory://name/` (tests)."""
+    endpoint_url: str | None = None
+    """object_disk on S3: the server; else `AWS_ENDPOINT_URL`, else AWS."""
+    region: str | None = None
+    addressing_style: Literal["path", "virtual"] = "path"
+    access_key_id: str | None = None
+    """Better left to the AWS credential chain; a file with a secret that others can read is refused."""
+    secret_access_key: str | None = None
+    log_format: Literal[2] = 2
+    snapshot_every_commits: int = 1000
+    retention_seconds: int = 24 * 3600
+    """Revisions younger than this stay restorable."""
+    read_only: bool = False
+    keep_free_space_bytes: Size = 0
+    max_size_bytes: Size | None = None
+    """A quota: the disk counts as full at this size. Default: the file system's size, or no limit in a bucket."""
+    multipart_threshold_bytes: Size = 256 * 1024 * 1024
+    conditional_put: Literal["auto", "no"] = "auto"
+    """`no` forces the single-writer lease, for stores whose If-None-Match is known to be wrong."""

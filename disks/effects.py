@@ -1,0 +1,134 @@
+"""Every side effect of Frostline runs inside `op()`: the one place where a crash test can stop the process.
+
+    with op("fs.rename", source, target):
+        os.rename(source, target)
+
+Outside of tests the hook is None and `op` costs one attribute read. A test installs a hook with `set_hook`; the hook
+is called with the name and the arguments before the effect ("before") and after it ("after") and may raise, kill
+the process or record. The durable file verbs below follow the order of DESIGN: file, fsync, rename, fsync directory.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from oplog.errors import NoSpace
+
+Hook = Callable[[Literal["before", "after"], str, tuple[object, ...]], None]
+
+_hook: Hook | None = None
+
+
+def set_hook(hook: Hook | None) -> None:
+    """Install the hook that sees every effect of this process, or remove it with None. For tests."""
+    global _hook
+    _hook = hook
+
+
+@contextmanager
+def op(name: str, *args: object) -> Iterator[None]:
+    """Mark one side effect. A full disk becomes `NoSpace`, which names the path."""
+    if _hook is not None:
+        _hook("before", name, args)
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            where = error.filename or (args[0] if args else "")
+            raise NoSpace(
+                f"no space left on device: {where}",
+                hint="free space, lower keep_free_space_bytes or move parts to a colder volume; nothing was changed",
+            ) from error
+        raise
+    if _hook is not None:
+        _hook("after", name, args)
+
+
+def fsync_directory(path: Path) -> None:
+    """Make the directory's entries durable."""
+    with op("fs.fsync_directory", path):
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def fsync_file(path: Path) -> None:
+    """Make the file's bytes durable. A failure is final for that file: it must be written again, never re-synced."""
+    with op("fs.fsync", path):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def make_directory(path: Path) -> None:
+    """Create the directory and its missing parents, each made durable in its parent. Nothing when it exists."""
+    if path.is_dir():
+        return
+    make_directory(path.parent)
+    with op("fs.mkdir", path):
+        path.mkdir(exist_ok=True)
+    fsync_directory(path.parent)
+
+
+def write_new_file(path: Path, data: bytes | memoryview) -> None:
+    """Write and fsync a file that must not exist yet. The caller makes its directory durable."""
+    with op("fs.create", path):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    try:
+        with op("fs.write", path):
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+        with op("fs.fsync", path):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Replace a small file atomically and durably: temporary name, fsync, rename, fsync directory."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    remove_file(temporary, missing_ok=True)
+    write_new_file(temporary, data)
+    rename(temporary, path)
+    fsync_directory(path.parent)
+
+
+def rename(source: Path, target: Path) -> None:
+    """Rename within one file system. The caller makes both parents durable."""
+    with op("fs.rename", source, target):
+        os.rename(source, target)
+
+
+def hard_link(source: Path, target: Path) -> None:
+    """Give the file a second name. The caller makes the target's directory durable."""
+    with op("fs.link", source, target):
+        os.link(source, target)
+
+
+def remove_file(path: Path, *, missing_ok: bool = False) -> None:
+    """Remove one file. The caller makes its directory durable."""
+    if missing_ok and not path.exists() and not path.is_symlink():
+        return
+    with op("fs.unlink", path):
+        path.unlink(missing_ok=missing_ok)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory and everything below it, never following a symbolic link. Nothing when it is missing."""
+    if not path.is_dir() or path.is_symlink():
+        remove_file(path, missing_ok=True)
+        return
+    for entry in sorted(path.iterdir()):
+        remove_tree(entry)
+    with op("fs.rmdir", path):
+        path.rmdir()

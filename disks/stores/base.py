@@ -1,0 +1,163 @@
+"""The contract of an object store. A store knows keys and bytes; it knows no paths, parts or tables.
+
+Every implementation and every wrapper passes `tests/contract/test_store.py`. Errors are those of `oplog.errors`:
+`NotFound`, `AlreadyExists`, `AccessDenied`, `Transient`/`Throttled` (the retry wrapper alone catches them),
+`OutcomeUnknown` and `Damaged`. Keys are UTF-8, non-empty, relative, without `..`, empty segments or control characters;
+they are checked on the way in and out. A key, once written, is never written again with other bytes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from oplog.errors import FrostlineError
+
+Payload = bytes | memoryview | Path
+"""What a put sends: bytes in memory, or a file that is streamed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ByteRange:
+    """The bytes [start, stop) of an object or file."""
+
+    start: int
+    stop: int
+
+    @property
+    def size_bytes(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """One object as a listing or HEAD shows it. `metadata` is filled by `head` only."""
+
+    key: str
+    size_bytes: int
+    modified: datetime
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """An unfinished multipart upload: invisible in listings, yet paid for."""
+
+    key: str
+    upload_id: str
+    started: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCapabilities:
+    """What this store can promise. Probed once where it cannot be known, remembered and shown by `disks`."""
+
+    conditional_put: bool
+    """`put_if_absent` is atomic between writers; without it an object disk needs a lease."""
+    checks_sha256: bool
+    """The store itself refuses a body that does not match the SHA-256 sent with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class S3Connection:
+    """How an engine that speaks S3 itself (DataFusion, Spark) reaches the same objects. Never printed: holds a secret."""
+
+    bucket: str
+    region: str
+    endpoint_url: str | None
+    access_key_id: str | None = field(repr=False)
+    secret_access_key: str | None = field(repr=False)
+    session_token: str | None = field(repr=False)
+    virtual_host_style: bool = False
+
+
+class ObjectStore(ABC):
+    """A bucket, or a prefix of one. Methods are thread-safe. Keys are relative to the store's prefix."""
+
+    name: str
+    """Short name for messages, such as `s3://bucket/prefix/` or `file:///path/`."""
+
+    @property
+    @abstractmethod
+    def capabilities(self) -> StoreCapabilities:
+        """What the store can promise. May send a probe the first time."""
+
+    @abstractmethod
+    def put(self, key: str, payload: Payload, *, sha256: bytes, metadata: Mapping[str, str] | None = None) -> None:
+        """Write the object atomically and durably; it is readable when this returns.
+
+        `sha256` is the 32-byte digest of the payload: the store refuses other bytes (`Damaged`), and nothing is written.
+        A failed put leaves no object, or the whole object; never a part of it.
+        """
+
+    @abstractmethod
+    def put_if_absent(
+        self, key: str, payload: bytes, *, sha256: bytes, metadata: Mapping[str, str] | None = None
+    ) -> None:
+        """As `put`, but exactly one of several racing writers succeeds; the others get `AlreadyExists`.
+
+        Raises `OutcomeUnknown` when the answer was lost: the caller reads the key and compares the writer.
+        """
+
+    @abstractmethod
+    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+        """The object's bytes, or those of the range. A range that reaches past the end raises `Damaged`: never short."""
+
+    @abstractmethod
+    def head(self, key: str) -> ObjectInfo:
+        """Size, time and user metadata. Raises `NotFound`."""
+
+    @abstractmethod
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
+        """Objects whose key starts with `prefix` and sorts after `start_after`, in key order (UTF-8 bytes)."""
+
+    @abstractmethod
+    def delete(self, keys: Iterable[str]) -> dict[str, FrostlineError | None]:
+        """Delete in batches; the answer has one entry a key: None when it is gone (or never was), else the error."""
+
+    @abstractmethod
+    def copy(self, source_key: str, target_key: str, *, source: ObjectStore | None = None) -> None:
+        """Copy inside the store, from `source` (same endpoint) or from this store, moving no bytes through us."""
+
+    def list_uploads(self, prefix: str = "") -> Iterator[Upload]:
+        """Unfinished multipart uploads below the prefix. Stores without multipart have none."""
+        return iter(())
+
+    def abort_upload(self, upload: Upload) -> None:
+        """Free the parts of an unfinished upload. Nothing when it is gone."""
+
+    @abstractmethod
+    def url(self, key: str) -> str:
+        """Where an engine that opens URLs itself finds the object: `s3://bucket/key` or `file:///path`."""
+
+    @property
+    def s3_connection(self) -> S3Connection | None:
+        """How to open `url()` when it is an S3 URL; None otherwise."""
+        return None
+
+    def close(self) -> None:
+        """Release connections and threads. The store cannot be used afterwards."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def check_key(key: str) -> str:
+    """Return the key if it is safe in every store, else raise ValueError naming what is wrong with it."""
+    if not key or len(key.encode()) > 1024:
+        raise ValueError(f"object key is empty or longer than 1024 bytes: {key[:80]!r}")
+    if any(ord(character) < 32 or ord(character) == 127 for character in key):
+        raise ValueError(f"object key holds a control character: {key!r}")
+    if any(segment in ("", ".", "..") for segment in key.split("/")):
+        raise ValueError(f"object key has an empty, '.' or '..' segment: {key!r}")
+    return key

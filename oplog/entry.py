@@ -1,0 +1,117 @@
+"""Format 2 of the operations log: one commit is one transaction, one JSON document, one object.
+
+    operations/r<64 binary digits>-commit
+
+A commit holds the digest of the one before it, so a missing, altered or reordered entry is seen. `operations` apply in
+order to a file table (path -> blob); see `oplog.replay`. Nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime
+
+import msgspec
+
+from oplog.errors import Damaged, UsageError
+
+FORMAT = 2
+GENESIS_DIGEST = "0" * 64
+"""`previous` of the first commit."""
+
+
+class Create(msgspec.Struct, frozen=True, tag_field="op", tag="create", omit_defaults=True):
+    """A new file. Its bytes are the object `key`, or ride along as `inline`."""
+
+    path: str
+    size_bytes: int
+    sha256: str
+    key: str | None = None
+    inline: bytes | None = None
+    blob_set: str | None = None
+    """The part (as first written) whose blobs this one belongs to: the unit of sharing between replicas."""
+
+
+class Link(msgspec.Struct, frozen=True, tag_field="op", tag="link"):
+    """A second path for the source's bytes."""
+
+    source: str
+    target: str
+
+
+class Rename(msgspec.Struct, frozen=True, tag_field="op", tag="rename"):
+    """A file, or a directory with everything below it, changes its path."""
+
+    source: str
+    target: str
+
+
+class Remove(msgspec.Struct, frozen=True, tag_field="op", tag="remove"):
+    """A file, or a directory with everything below it, goes from the table. Its objects stay until gc."""
+
+    path: str
+
+
+Operation = Create | Link | Rename | Remove
+
+
+class Commit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One transaction. Times are RFC 3339 UTC; the wall clock is decoration, the revision is the order."""
+
+    format: int = FORMAT
+    revision: int
+    previous: str
+    """SHA-256 (hex) of the previous commit's bytes; `GENESIS_DIGEST` for revision 1."""
+    writer: str
+    """Random id of one transaction attempt's writer and nonce: who won the race for this revision."""
+    time: datetime
+    kind: str
+    """insert, move, merge, drop, create_table, alter_table, restore, undo, …"""
+    actor: str = ""
+    reason: str = ""
+    details: dict[str, str] = {}
+    present: tuple[str, ...] = ()
+    """Preconditions: paths that existed when this committed."""
+    absent: tuple[str, ...] = ()
+    operations: tuple[Operation, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the files this commit created."""
+        return sum(operation.size_bytes for operation in self.operations if isinstance(operation, Create))
+
+
+_encoder = msgspec.json.Encoder(order="deterministic")
+_decoder = msgspec.json.Decoder(Commit)
+
+
+def encode(commit: Commit) -> bytes:
+    """The commit's bytes, the same for equal commits."""
+    return _encoder.encode(commit)
+
+
+def decode(data: bytes, *, name: str) -> Commit:
+    """The commit of an entry's bytes. Raises `Damaged` naming the entry, `UsageError` for a newer format."""
+    try:
+        commit = _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Damaged(
+            f"log entry {name} cannot be read: {error}",
+            hint="run 'frostline fsck' on the disk; the entries before it can still be restored with --revision",
+        ) from error
+    if commit.format != FORMAT:
+        raise UsageError(
+            f"log entry {name} has format {commit.format}; this version reads format {FORMAT}",
+            hint="upgrade frostline",
+        )
+    return commit
+
+
+def digest(data: bytes) -> str:
+    """What the next commit's `previous` holds."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def now() -> datetime:
+    """The wall clock in UTC, to the microsecond."""
+    return datetime.now(UTC)

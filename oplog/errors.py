@@ -1,0 +1,130 @@
+"""The root of every error Frostline raises on purpose.
+
+    FrostlineError                exit 1   something failed; the message says what and the hint what to do
+    |-- UsageError                exit 2   wrong arguments or configuration
+    |-- PartlyDone                exit 3   some items failed, the others are done
+    |-- Transient                 exit 5   trying the same again later can help; only the retry layer catches it
+    |   `-- Throttled                      the store asked for fewer requests (503, 429)
+    |-- OutcomeUnknown            exit 5   the request may or may not have taken effect: look before acting
+    |-- LimitReached              exit 8   stopped by a limit the user set
+    |-- NotFound                  exit 10  a table, part, disk, object or file does not exist
+    |-- Locked                    exit 11  a lock or lease is held by someone else
+    |-- AccessDenied              exit 12  the store refused our credentials
+    |-- Refused                   exit 13  a safety rule says no
+    |-- AlreadyExists             exit 1   put-if-absent found an object; a name is taken
+    |-- Conflict                  exit 1   a precondition of a transaction no longer holds; plan again
+    |-- Damaged                   exit 1   stored bytes are not what was written; never returned as good data
+    `-- NoSpace                   exit 1   the disk is full
+
+`kind` is the stable word scripts see in `--json` output. `retryable` says whether repeating the same call can help.
+"""
+
+from __future__ import annotations
+
+
+class FrostlineError(Exception):
+    """A failure with a message for the user, a hint with the next step, and an exit code."""
+
+    kind = "failed"
+    exit_code = 1
+    retryable = False
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(FrostlineError):
+    """The arguments or the configuration are wrong; nothing was changed."""
+
+    kind = "usage"
+    exit_code = 2
+
+
+class PartlyDone(FrostlineError):
+    """Some items failed; the others are done and stay done."""
+
+    kind = "partly_done"
+    exit_code = 3
+
+
+class Transient(FrostlineError):
+    """A temporary failure: the same call may succeed later."""
+
+    kind = "temporary"
+    exit_code = 5
+    retryable = True
+
+
+class Throttled(Transient):
+    """The store asked us to slow down."""
+
+    kind = "throttled"
+
+
+class OutcomeUnknown(FrostlineError):
+    """The answer was lost: the request may have taken effect. Read the state before acting again."""
+
+    kind = "outcome_unknown"
+    exit_code = 5
+
+
+class LimitReached(FrostlineError):
+    """Stopped by a limit that the user set."""
+
+    kind = "limit"
+    exit_code = 8
+
+
+class NotFound(FrostlineError):
+    """The named thing does not exist."""
+
+    kind = "not_found"
+    exit_code = 10
+
+
+class Locked(FrostlineError):
+    """Somebody else holds the lock or lease."""
+
+    kind = "locked"
+    exit_code = 11
+    retryable = True
+
+
+class AccessDenied(FrostlineError):
+    """The store refused our credentials, or a key is wrong."""
+
+    kind = "access_denied"
+    exit_code = 12
+
+
+class Refused(FrostlineError):
+    """A safety rule says no."""
+
+    kind = "refused"
+    exit_code = 13
+
+
+class AlreadyExists(FrostlineError):
+    """The name is taken; what is there was left as it is."""
+
+    kind = "already_exists"
+
+
+class Conflict(FrostlineError):
+    """A precondition of a transaction no longer holds: somebody else changed the same paths first."""
+
+    kind = "conflict"
+
+
+class Damaged(FrostlineError):
+    """Stored bytes are not what was written."""
+
+    kind = "damaged"
+
+
+class NoSpace(FrostlineError):
+    """The disk is full; the operation was undone."""
+
+    kind = "no_space"

@@ -1,0 +1,58 @@
+"""Revisions and the names they give to objects: `r` + 64 binary digits, so that key order is revision order.
+
+The form is ClickHouse's (`r0000…0101-file-<name>`), kept so that one reader understands both logs.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import string
+
+OPERATIONS_PREFIX = "operations/"
+SNAPSHOTS_PREFIX = "snapshots/"
+PINS_PREFIX = "pins/"
+SCHEMA_VERSION_KEY = ".SCHEMA_VERSION"
+
+_DIGITS = 64
+_COMMIT = re.compile(r"operations/r([01]{64})-commit\Z")
+_SNAPSHOT = re.compile(r"snapshots/r([01]{64})\.zst\Z")
+_BLOB = re.compile(r"r([01]{64})-file-([a-z]{32})\Z")
+
+
+def _name(revision: int) -> str:
+    return f"r{revision:0{_DIGITS}b}"
+
+
+def commit_key(revision: int) -> str:
+    """The key of a commit below the disk's prefix."""
+    return f"{OPERATIONS_PREFIX}{_name(revision)}-commit"
+
+
+def snapshot_key(revision: int) -> str:
+    """The key of the file table at a revision."""
+    return f"{SNAPSHOTS_PREFIX}{_name(revision)}.zst"
+
+
+def blob_key(revision: int) -> str:
+    """A fresh key for a blob uploaded for `revision`; 32 random letters, so never reused."""
+    letters = "".join(secrets.choice(string.ascii_lowercase) for _ in range(32))
+    return f"{_name(revision)}-file-{letters}"
+
+
+def parse_commit_key(key: str) -> int | None:
+    """The revision, or None when the key is not a commit's."""
+    match = _COMMIT.match(key)
+    return int(match[1], 2) if match else None
+
+
+def parse_snapshot_key(key: str) -> int | None:
+    """The revision, or None when the key is not a snapshot's."""
+    match = _SNAPSHOT.match(key)
+    return int(match[1], 2) if match else None
+
+
+def parse_blob_key(key: str) -> int | None:
+    """The revision the blob was uploaded for, or None when the key is not a blob's."""
+    match = _BLOB.match(key)
+    return int(match[1], 2) if match else None

@@ -1,0 +1,1 @@
+"""Tables, parts, storage policies and moves: the engine and its command line."""

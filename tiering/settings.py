@@ -1,0 +1,91 @@
+"""The whole configuration as one frozen, closed, typed model. `tiering.configuration` reads it from files and environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from disks.config import DiskConfig, Size
+from oplog.errors import NotFound
+
+
+class VolumeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """An ordered list of disks that share a role."""
+
+    name: str
+    disks: tuple[str, ...]
+    max_data_part_size_bytes: Size | None = None
+    max_data_part_size_ratio: float | None = None
+    prefer_not_to_merge: bool = False
+    perform_ttl_move_on_insert: bool = True
+    load_balancing: Literal["round_robin", "least_used"] = "round_robin"
+    volume_priority: int | None = None
+
+
+class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """An ordered list of volumes, hottest first, and when to move between them."""
+
+    volumes: tuple[VolumeConfig, ...]
+    move_factor: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    """Moves start when a disk has less than this share free. Default 0.1 with several volumes, else 0."""
+
+
+class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How often the daemon does what."""
+
+    tick_seconds: float = 30.0
+    gc_seconds: float = 3600.0
+    gc_delete: bool = False
+    """Whether the daemon's gc deletes; by default it only reports."""
+
+
+class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Limits shared by all workers of the process; the flags --bwlimit, --tpslimit and -j override them."""
+
+    bytes_per_second: Size | None = None
+    requests_per_second: float | None = None
+    workers: int = 8
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Everything a store needs to open."""
+
+    state_path: str
+    """Journal, locks and file tables. All of it can be rebuilt."""
+    disks: dict[str, DiskConfig]
+    policies: dict[str, PolicyConfig]
+    daemon: DaemonConfig = DaemonConfig()
+    limits: LimitsConfig = LimitsConfig()
+
+    @property
+    def state_directory(self) -> Path:
+        return Path(self.state_path).expanduser()
+
+    def policy(self, name: str) -> PolicyConfig:
+        """The policy. Raises `NotFound` with the known names."""
+        try:
+            return self.policies[name]
+        except KeyError:
+            known = ", ".join(sorted(self.policies))
+            raise NotFound(f"No such policy: {name}", hint=f"the configuration has: {known}") from None
+
+
+def embedded(home: Path) -> Config:
+    """The default configuration: an SSD directory and a directory bucket below `home`, policy `hot_cold`."""
+    return Config(
+        state_path=str(home / "state"),
+        disks={
+            "ssd": DiskConfig(type="local", path=str(home / "ssd")),
+            "s3": DiskConfig(type="object_disk", url=(home / "bucket" / "store").as_uri() + "/"),
+        },
+        policies={
+            "hot_cold": PolicyConfig(
+                volumes=(
+                    VolumeConfig(name="hot", disks=("ssd",)),
+                    VolumeConfig(name="cold", disks=("s3",), prefer_not_to_merge=True),
+                )
+            )
+        },
+    )
