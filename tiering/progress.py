@@ -1,31 +1,56 @@
-"""What long work tells whoever watches it. The command line draws a bar; the library stays silent by default."""
+"""How long work reports that it goes on. The engine calls it; a terminal, a log or nothing at all listens.
+
+    with progress.task("moving parts", items=12, size_bytes=840_000_000) as task:
+        task.advance(items=1, size_bytes=70_000_000)
+
+Calls are cheap, may come from any thread, and never raise.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Protocol, Self
+
+
+class Task(Protocol):
+    """One piece of work that is under way."""
+
+    def advance(self, *, items: int = 0, size_bytes: int = 0) -> None:
+        """This much more is done."""
+
+    def note(self, text: str) -> None:
+        """What is being worked on now: a part, a file."""
 
 
 class Progress(Protocol):
-    """Called from worker threads; implementations are thread-safe and never raise."""
+    """Where tasks are shown."""
 
-    def start(self, what: str, *, total_bytes: int | None = None, total_items: int | None = None) -> None:
-        """A new piece of work begins, such as `moving 12 parts`."""
-
-    def advance(self, *, size_bytes: int = 0, items: int = 0) -> None:
-        """That much more is done."""
-
-    def finish(self) -> None:
-        """The piece of work ended, well or not."""
+    def task(
+        self, what: str, *, items: int | None = None, size_bytes: int | None = None
+    ) -> AbstractContextManager[Task]:
+        """Begin a task; leaving the context ends it. Totals are None where they are not known yet."""
 
 
 class Silent:
-    """Says nothing."""
+    """A progress, and a task, that shows nothing."""
 
-    def start(self, what: str, *, total_bytes: int | None = None, total_items: int | None = None) -> None:
-        return
+    def task(self, what: str, *, items: int | None = None, size_bytes: int | None = None) -> Self:
+        return self
 
-    def advance(self, *, size_bytes: int = 0, items: int = 0) -> None:
-        return
+    def advance(self, *, items: int = 0, size_bytes: int = 0) -> None:
+        return None
 
-    def finish(self) -> None:
-        return
+    def note(self, text: str) -> None:
+        return None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+
+SILENT: Progress = Silent()
