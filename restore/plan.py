@@ -1,0 +1,163 @@
+"""What a restore would change: pure functions from file tables to operations. No I/O, no clock.
+
+A file table is a mapping path -> file. Two files are the same when size, SHA-256 and blob are; the revision that made
+a path does not count, for a restore makes paths anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from oplog.entry import Create, Operation, Remove
+
+
+class StoredFile(Protocol):
+    """What a file table knows of one file."""
+
+    @property
+    def size_bytes(self) -> int: ...
+    @property
+    def sha256(self) -> str | None: ...
+    @property
+    def key(self) -> str | None: ...
+    @property
+    def inline(self) -> bytes | None: ...
+    @property
+    def blob_set(self) -> str | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How two file tables differ within a scope, in path order. A path whose file changed is in both tuples."""
+
+    created: tuple[str, ...]
+    removed: tuple[str, ...]
+    unchanged: int
+
+    @property
+    def empty(self) -> bool:
+        return not self.created and not self.removed
+
+
+@dataclass(frozen=True, slots=True)
+class MissingObject:
+    """A blob the wanted table names and the bucket does not hold (`found_bytes` None), or not with its size."""
+
+    key: str
+    path: str
+    size_bytes: int
+    found_bytes: int | None = None
+
+
+def in_scope(path: str, scope: Sequence[str] | None) -> bool:
+    """Whether the path is one of the scope's directories or files, or lies below one. None is everything."""
+    if scope is None:
+        return True
+    return any(path == prefix or path.startswith(f"{prefix}/") for prefix in (entry.rstrip("/") for entry in scope))
+
+
+def same_file(one: StoredFile, other: StoredFile) -> bool:
+    """Whether both are the same bytes held the same way."""
+    return (one.size_bytes, one.sha256, one.key, one.blob_set) == (
+        other.size_bytes,
+        other.sha256,
+        other.key,
+        other.blob_set,
+    )
+
+
+def compare(
+    current: Mapping[str, StoredFile], wanted: Mapping[str, StoredFile], scope: Sequence[str] | None = None
+) -> Difference:
+    """What has to be created and removed to turn `current` into `wanted` within the scope."""
+    created, unchanged = [], 0
+    for path, file in wanted.items():
+        if not in_scope(path, scope):
+            continue
+        there = current.get(path)
+        if there is not None and same_file(there, file):
+            unchanged += 1
+        else:
+            created.append(path)
+    changed = set(created)
+    removed = [path for path in current if (path in changed or path not in wanted) and in_scope(path, scope)]
+    return Difference(tuple(sorted(created)), tuple(sorted(removed)), unchanged)
+
+
+def operations(
+    current: Mapping[str, StoredFile], wanted: Mapping[str, StoredFile], difference: Difference
+) -> tuple[Operation, ...]:
+    """The operations of one commit that carries the difference out: removes first, whole directories at once.
+
+    The creates name blobs that exist already, so nothing is uploaded. Applied to `current` they give `wanted` within
+    the scope of the difference, and change nothing outside of it.
+    """
+    removes: list[Operation] = [Remove(path=path) for path in collapse(difference.removed, current)]
+    creates: list[Operation] = [_create(path, wanted[path]) for path in difference.created]
+    return (*removes, *creates)
+
+
+def _create(path: str, file: StoredFile) -> Create:
+    return Create(
+        path=path,
+        size_bytes=file.size_bytes,
+        sha256=file.sha256 or "",
+        key=file.key,
+        inline=file.inline,
+        blob_set=file.blob_set,
+    )
+
+
+def collapse(paths: Iterable[str], table: Iterable[str]) -> list[str]:
+    """The fewest paths whose removal removes exactly `paths` of the table: a directory that goes whole is one path."""
+    doomed = list(paths)
+    going: Counter[str] = Counter()
+    for path in doomed:
+        going.update(_parents(path))
+    if not going:
+        return sorted(doomed)
+    held: Counter[str] = Counter()
+    for path in table:
+        held.update(parent for parent in _parents(path) if parent in going)
+    result = set()
+    for path in doomed:
+        whole = next((parent for parent in _parents(path) if going[parent] == held[parent]), None)
+        result.add(path if whole is None else whole)
+    return sorted(result)
+
+
+def _parents(path: str) -> Iterator[str]:
+    """The directories above the path, the topmost first."""
+    end = path.find("/")
+    while end > 0:
+        yield path[:end]
+        end = path.find("/", end + 1)
+
+
+def missing_objects(
+    wanted: Mapping[str, StoredFile], sizes: Mapping[str, int], scope: Sequence[str] | None = None
+) -> tuple[MissingObject, ...]:
+    """The blobs within the scope that the listing (`sizes`: key -> bytes) does not prove to exist with their size."""
+    missing = [
+        MissingObject(file.key, path, file.size_bytes, sizes.get(file.key))
+        for path, file in wanted.items()
+        if file.key is not None and sizes.get(file.key) != file.size_bytes and in_scope(path, scope)
+    ]
+    return tuple(sorted(missing, key=lambda entry: entry.path))
+
+
+def table_digest(table: Mapping[str, StoredFile], scope: Sequence[str] | None = None) -> str:
+    """SHA-256 (hex) over every path with its size, SHA-256 and blob: equal tables have equal digests."""
+    state = hashlib.sha256()
+    for path in sorted(table):
+        if not in_scope(path, scope):
+            continue
+        file = table[path]
+        fields = (path, str(file.size_bytes), file.sha256 or "", file.key or "", file.blob_set or "")
+        state.update("\0".join(fields).encode())
+        state.update(b"\n")
+    return state.hexdigest()

@@ -1,0 +1,117 @@
+"""restore.plan: differences between file tables, the operations that undo them, missing blobs, digests (I7, P37)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oplog.entry import Create, Operation, Remove
+from restore.plan import collapse, compare, in_scope, missing_objects, operations, table_digest
+
+
+@dataclass(frozen=True)
+class File:
+    size_bytes: int = 1
+    sha256: str | None = "aa"
+    key: str | None = "k"
+    inline: bytes | None = None
+    blob_set: str | None = None
+
+
+def applied(table: Mapping[str, File], steps: tuple[Operation, ...]) -> dict[str, File]:
+    """The specification of what the operations of a restore do to a table: strict, as the log's replay is."""
+    result = dict(table)
+    for step in steps:
+        if isinstance(step, Remove):
+            gone = [path for path in result if path == step.path or path.startswith(step.path + "/")]
+            assert gone, f"{step.path} does not exist"
+            for path in gone:
+                del result[path]
+        else:
+            assert isinstance(step, Create)
+            assert step.path not in result
+            result[step.path] = File(step.size_bytes, step.sha256, step.key, step.inline, step.blob_set)
+    return result
+
+
+def test_scope_is_by_whole_directory_names() -> None:
+    assert in_scope("store/a/x", ["store/a"])
+    assert in_scope("store/a/x", ["store/a/"])
+    assert in_scope("store/a", ["store/a"])
+    assert not in_scope("store/ab/x", ["store/a"])
+    assert in_scope("anything", None)
+    assert not in_scope("anything", [])
+
+
+def test_difference_names_created_removed_and_changed_paths() -> None:
+    current = {"same": File(), "gone": File(), "changed": File(key="old")}
+    wanted = {"same": File(), "new": File(), "changed": File(key="new")}
+    difference = compare(current, wanted)
+    assert difference.created == ("changed", "new")
+    assert difference.removed == ("changed", "gone")
+    assert difference.unchanged == 1
+    assert not difference.empty
+    assert compare(current, current).empty
+
+
+def test_a_scope_leaves_other_tables_alone() -> None:
+    """P37: restoring one table must not touch another."""
+    current = {"t/1/f": File(), "u/1/f": File()}
+    wanted = {"t/2/f": File(), "u/2/f": File()}
+    difference = compare(current, wanted, ["t"])
+    assert difference.created == ("t/2/f",)
+    assert difference.removed == ("t/1/f",)
+    assert applied(current, operations(current, wanted, difference)) == {"t/2/f": File(), "u/1/f": File()}
+
+
+def test_a_directory_that_goes_whole_is_one_operation() -> None:
+    table = ["s/t/p1/a", "s/t/p1/b", "s/t/p2/a", "s/t/table.json"]
+    assert collapse(["s/t/p1/a", "s/t/p1/b"], table) == ["s/t/p1"]
+    assert collapse(["s/t/p1/a"], table) == ["s/t/p1/a"]
+    assert collapse(table, table) == ["s"]
+    assert collapse([], table) == []
+
+
+def test_missing_objects_are_proved_by_size_too() -> None:
+    """I3: an object counts only with the size that the table says."""
+    wanted = {"a": File(key="ka", size_bytes=3), "b": File(key="kb", size_bytes=3), "c": File(key=None, inline=b"x")}
+    assert missing_objects(wanted, {"ka": 3, "kb": 3}) == ()
+    (short,) = missing_objects(wanted, {"ka": 3, "kb": 2})
+    assert (short.key, short.path, short.size_bytes, short.found_bytes) == ("kb", "b", 3, 2)
+    (gone,) = missing_objects(wanted, {"kb": 3})
+    assert (gone.key, gone.found_bytes) == ("ka", None)
+    assert missing_objects(wanted, {}, ["c"]) == ()
+
+
+def test_digest_sees_every_field_and_no_order() -> None:
+    table = {"a": File(), "b": File(size_bytes=2)}
+    base = table_digest(table)
+    assert table_digest(dict(reversed(table.items()))) == base
+    for other in (File(size_bytes=9), File(sha256="bb"), File(key="other"), File(blob_set="p")):
+        assert table_digest({**table, "a": other}) != base
+    assert table_digest({"a": File()}) != base
+    assert table_digest({**table, "z/1": File()}, ["a", "b"]) == base
+
+
+segment = st.sampled_from(["a", "b", "c", "ab"])
+paths = st.lists(segment, min_size=1, max_size=3).map("/".join)
+files = st.builds(File, key=st.sampled_from(["k1", "k2", "k3"]))
+
+
+def _tree(table: dict[str, File]) -> dict[str, File]:
+    """Drop paths that would be a file and a directory at once."""
+    return {path: file for path, file in table.items() if not any(other.startswith(path + "/") for other in table)}
+
+
+tables = st.dictionaries(paths, files, max_size=8).map(_tree)
+
+
+@given(current=tables, wanted=tables)
+def test_operations_turn_any_table_into_any_other(current: dict[str, File], wanted: dict[str, File]) -> None:
+    """I7: the one commit of a restore gives exactly the wanted table."""
+    difference = compare(current, wanted)
+    assert applied(current, operations(current, wanted, difference)) == wanted
+    assert difference.unchanged + len(difference.created) == len(wanted)
