@@ -1,0 +1,597 @@
+"""The node's journal, `<state>/journal.db`: moves, merges, block numbers, claims, pauses, pins and intents, in SQLite.
+
+Every change is durable when the call returns (WAL, synchronous=FULL). Several threads and processes may use it at once.
+The journal never decides what data exists - the disks do - so losing it loses history, pins and pauses, never a row.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import threading
+import uuid
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from disks import effects
+from oplog.errors import Damaged, FrostlineError, Locked, NoSpace, NotFound, UsageError
+from tiering.journal_records import (
+    ACTIVE_MERGES,
+    ACTIVE_MOVES,
+    MERGE_TRANSITIONS,
+    MOVE_TRANSITIONS,
+    PAUSE_KINDS,
+    Failure,
+    Intent,
+    MergeRecord,
+    MergeState,
+    MoveRecord,
+    MoveState,
+    NewMove,
+    Pause,
+    PauseKind,
+    Pin,
+    check_transition,
+)
+from tiering.locks import hold_lock, is_alive, process_start
+
+SCHEMA_VERSION = 1
+_BUSY_SECONDS = 30.0
+_QUICK_CHECK_LIMIT_BYTES = 16 * 1024 * 1024
+
+_SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE moves (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, table_name TEXT NOT NULL, table_uuid TEXT NOT NULL, part TEXT NOT NULL,
+  source TEXT NOT NULL, target TEXT NOT NULL, bytes INTEGER NOT NULL, reason_kind TEXT NOT NULL,
+  reason_detail TEXT NOT NULL, actor TEXT NOT NULL, keep_source INTEGER NOT NULL, state TEXT NOT NULL,
+  attempts INTEGER NOT NULL, error TEXT NOT NULL DEFAULT '', seconds REAL NOT NULL DEFAULT 0,
+  requests INTEGER NOT NULL DEFAULT 0, revision INTEGER, cancel_requested INTEGER NOT NULL DEFAULT 0,
+  created TEXT NOT NULL, updated TEXT NOT NULL);
+CREATE INDEX moves_by_state ON moves (state, id);
+CREATE INDEX moves_by_part ON moves (table_uuid, part, target, id);
+CREATE TABLE merges (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, table_name TEXT NOT NULL, table_uuid TEXT NOT NULL, partition TEXT NOT NULL,
+  inputs TEXT NOT NULL, output TEXT NOT NULL, reason TEXT NOT NULL, actor TEXT NOT NULL, state TEXT NOT NULL,
+  rows_in INTEGER NOT NULL DEFAULT 0, rows_out INTEGER NOT NULL DEFAULT 0, bytes_in INTEGER NOT NULL DEFAULT 0,
+  bytes_out INTEGER NOT NULL DEFAULT 0, seconds REAL NOT NULL DEFAULT 0, error TEXT NOT NULL DEFAULT '',
+  created TEXT NOT NULL, updated TEXT NOT NULL);
+CREATE INDEX merges_by_state ON merges (state, id);
+CREATE TABLE blocks (table_uuid TEXT PRIMARY KEY, next INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE claims (
+  table_uuid TEXT NOT NULL, part TEXT NOT NULL, owner_kind TEXT NOT NULL, pid INTEGER NOT NULL, start TEXT NOT NULL,
+  instance TEXT NOT NULL, token TEXT NOT NULL, created TEXT NOT NULL, PRIMARY KEY (table_uuid, part)) WITHOUT ROWID;
+CREATE TABLE pauses (
+  table_uuid TEXT NOT NULL, kind TEXT NOT NULL, created TEXT NOT NULL, actor TEXT NOT NULL,
+  PRIMARY KEY (table_uuid, kind)) WITHOUT ROWID;
+CREATE TABLE pins (
+  table_uuid TEXT NOT NULL, scope TEXT NOT NULL, name TEXT NOT NULL, volume TEXT, created TEXT NOT NULL,
+  actor TEXT NOT NULL, PRIMARY KEY (table_uuid, scope, name)) WITHOUT ROWID;
+CREATE TABLE intents (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, payload TEXT NOT NULL, created TEXT NOT NULL);
+"""
+
+_MOVE_FIELDS = frozenset({"attempts", "error", "seconds", "requests", "revision", "bytes"})
+_MERGE_FIELDS = frozenset({"output", "rows_in", "rows_out", "bytes_in", "bytes_out", "seconds", "error"})
+
+_live: weakref.WeakValueDictionary[str, Journal] = weakref.WeakValueDictionary()
+"""The open journals of this process: a claim of our own process whose journal is not among them is stale."""
+
+
+class Journal:
+    """The journal of one store. `notices` says in sentences what opening it had to repair."""
+
+    def __init__(self, state_directory: Path) -> None:
+        self.path = state_directory / "journal.db"
+        self.notices: list[str] = []
+        self._lock = threading.RLock()
+        self._instance = uuid.uuid4().hex
+        with hold_lock(state_directory / "journal.lock", what="the journal", hint="try again", wait=True):
+            self._connection = self._open()
+        _live[self._instance] = self
+
+    def close(self) -> None:
+        """Release the file. Claims that were not released are stale from here on."""
+        _live.pop(self._instance, None)
+        with self._lock:
+            self._connection.close()
+
+    # Moves
+
+    def plan_moves(self, moves: Iterable[NewMove]) -> list[int]:
+        """Record the moves as planned, all in one commit; returns their ids in order."""
+        ids = []
+        stamp = _now()
+        with self._write("plan_moves") as connection:
+            for move in moves:
+                previous = _failure_of(connection, move.table_uuid, move.part, move.target)
+                cursor = connection.execute(
+                    "INSERT INTO moves (table_name, table_uuid, part, source, target, bytes, reason_kind,"
+                    " reason_detail, actor, keep_source, state, attempts, created, updated)"
+                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'planned', ?, ?, ?)",
+                    (
+                        *(move.table, move.table_uuid, move.part, move.source, move.target, move.bytes),
+                        *(move.reason_kind, move.reason_detail, move.actor, move.keep_source),
+                        *((previous.attempts if previous else 0) + 1, stamp, stamp),
+                    ),
+                )
+                ids.append(cursor.lastrowid or 0)
+        return ids
+
+    def set_move(self, move_id: int, state: MoveState, **fields: Any) -> None:
+        """Bring one move to the state. Raises `NotFound`, and `UsageError` for a step the table does not allow."""
+        self.set_moves([move_id], state, **fields)
+
+    def set_moves(self, ids: Sequence[int], state: MoveState, **fields: Any) -> None:
+        """Bring the moves to the state with the same fields, all or none, in one commit."""
+        self._set("moves", MOVE_TRANSITIONS, _MOVE_FIELDS, [(move_id, fields) for move_id in ids], state)
+
+    def set_moves_each(self, changes: Sequence[tuple[int, dict[str, Any]]], state: MoveState) -> None:
+        """Bring the moves to the state, each with fields of its own, all or none, in one commit."""
+        self._set("moves", MOVE_TRANSITIONS, _MOVE_FIELDS, changes, state)
+
+    def moves(
+        self, *, active: bool = False, failed: bool = False, limit: int | None = None, table_uuid: str | None = None
+    ) -> list[MoveRecord]:
+        """Moves, newest first: all, the unfinished ones (`active`) or those that failed."""
+        states = [*(ACTIVE_MOVES if active else ()), *(("failed",) if failed else ())]
+        rows = self._select("moves", states, table_uuid, limit)
+        return [_move(row) for row in rows]
+
+    def move(self, move_id: int) -> MoveRecord:
+        """One move. Raises `NotFound`."""
+        for row in self._read("SELECT * FROM moves WHERE id = ?", (move_id,)):
+            return _move(row)
+        raise NotFound(f"no move {move_id}", hint="'frostline moves list' shows them")
+
+    def failures(self) -> dict[tuple[str, str, str], Failure]:
+        """By (table uuid, part, target): the moves whose last try failed."""
+        rows = self._read(
+            "SELECT * FROM moves WHERE state = 'failed' AND id IN"
+            " (SELECT max(id) FROM moves WHERE state IN ('failed', 'done') GROUP BY table_uuid, part, target)"
+        )
+        return {
+            (row["table_uuid"], row["part"], row["target"]): Failure(
+                attempts=row["attempts"], error=row["error"], at=_time(row["updated"])
+            )
+            for row in rows
+        }
+
+    def request_cancel(self, move_id: int) -> MoveState:
+        """Ask for the move to stop; one that is only planned is cancelled at its next step. Returns its state."""
+        with self._write("request_cancel", move_id) as connection:
+            row = connection.execute("SELECT state FROM moves WHERE id = ?", (move_id,)).fetchone()
+            if row is None:
+                raise NotFound(f"no move {move_id}", hint="'frostline moves list' shows them")
+            if row["state"] in ("planned", "copying"):
+                connection.execute("UPDATE moves SET cancel_requested = 1, updated = ? WHERE id = ?", (_now(), move_id))
+            state: MoveState = row["state"]
+            return state
+
+    def cancel_requests(self) -> set[int]:
+        """Ids of unfinished moves that somebody asked to stop."""
+        rows = self._read("SELECT id FROM moves WHERE cancel_requested = 1 AND state IN ('planned', 'copying')")
+        return {row["id"] for row in rows}
+
+    # Merges
+
+    def begin_merge(
+        self,
+        *,
+        table: str,
+        table_uuid: str,
+        partition: str,
+        inputs: Sequence[str],
+        output: str,
+        reason: str,
+        actor: str,
+    ) -> int:
+        """Record a merge as running; returns its id."""
+        stamp = _now()
+        with self._write("begin_merge", output) as connection:
+            cursor = connection.execute(
+                "INSERT INTO merges (table_name, table_uuid, partition, inputs, output, reason, actor, state, created,"
+                " updated) VALUES (?, ?, ?, ?, ?, ?, ?, 'running', ?, ?)",
+                (table, table_uuid, partition, json.dumps(list(inputs)), output, reason, actor, stamp, stamp),
+            )
+            return cursor.lastrowid or 0
+
+    def set_merge(self, merge_id: int, state: MergeState, **fields: Any) -> None:
+        """Bring the merge to the state. Raises `NotFound`, and `UsageError` for a step the table does not allow."""
+        self._set("merges", MERGE_TRANSITIONS, _MERGE_FIELDS, [(merge_id, fields)], state)
+
+    def merges(
+        self, *, active: bool = False, failed: bool = False, limit: int | None = None, table_uuid: str | None = None
+    ) -> list[MergeRecord]:
+        """Merges, newest first: all, the unfinished ones (`active`) or those that failed."""
+        states = [*(ACTIVE_MERGES if active else ()), *(("failed",) if failed else ())]
+        return [_merge(row) for row in self._select("merges", states, table_uuid, limit)]
+
+    # Block numbers
+
+    def allocate_blocks(self, table_uuid: str, count: int, floor: int = 1) -> int:
+        """Reserve `count` block numbers nobody else gets; returns the first, which is at least `floor`.
+
+        `floor` is one more than the highest block on the disks, so that a lost journal never repeats a number.
+        """
+        if count < 1:
+            raise UsageError(f"cannot allocate {count} blocks", hint="at least one")
+        with self._write("allocate_blocks", table_uuid) as connection:
+            row = connection.execute("SELECT next FROM blocks WHERE table_uuid = ?", (table_uuid,)).fetchone()
+            first = max(floor, row["next"] if row else 1)
+            connection.execute(
+                "INSERT INTO blocks VALUES (?, ?) ON CONFLICT (table_uuid) DO UPDATE SET next = excluded.next",
+                (table_uuid, first + count),
+            )
+            return int(first)
+
+    # Claims
+
+    @contextmanager
+    def claim(self, table_uuid: str, parts: Iterable[str], owner_kind: str) -> Iterator[None]:
+        """Hold the parts so that no other move, merge or drop touches them. Raises `Locked` naming part and holder.
+
+        All parts or none. Claims of processes that are gone are taken over.
+        """
+        names = sorted(set(parts))
+        token = uuid.uuid4().hex
+        self._take_claims(table_uuid, names, owner_kind, token)
+        try:
+            yield
+        finally:
+            with self._write("release", table_uuid) as connection:
+                connection.execute("DELETE FROM claims WHERE token = ?", (token,))
+
+    def claimed(self, table_uuid: str) -> dict[str, str]:
+        """Parts that a living process holds: part -> what for."""
+        rows = self._read("SELECT * FROM claims WHERE table_uuid = ?", (table_uuid,))
+        return {row["part"]: row["owner_kind"] for row in rows if _held(row)}
+
+    # Pauses and pins
+
+    def pause(self, table_uuid: str | None, kinds: Iterable[PauseKind] = PAUSE_KINDS, *, actor: str = "") -> None:
+        """Let automatic work of these kinds wait, for one table or (None) for all."""
+        with self._write("pause") as connection:
+            for kind in _checked_kinds(kinds):
+                connection.execute(
+                    "INSERT OR IGNORE INTO pauses VALUES (?, ?, ?, ?)", (table_uuid or "", kind, _now(), actor)
+                )
+
+    def resume(self, table_uuid: str | None, kinds: Iterable[PauseKind] = PAUSE_KINDS) -> None:
+        """End the pause of the table or, with None, the one for all. Nothing when there is none."""
+        with self._write("resume") as connection:
+            for kind in _checked_kinds(kinds):
+                connection.execute("DELETE FROM pauses WHERE table_uuid = ? AND kind = ?", (table_uuid or "", kind))
+
+    def pauses(self) -> list[Pause]:
+        """Every pause."""
+        return [
+            Pause(
+                table_uuid=row["table_uuid"] or None,
+                kind=row["kind"],
+                created=_time(row["created"]),
+                actor=row["actor"],
+            )
+            for row in self._read("SELECT * FROM pauses ORDER BY created")
+        ]
+
+    def paused(self, table_uuid: str | None) -> set[PauseKind]:
+        """What waits for this table: its own pauses and those for all."""
+        rows = self._read("SELECT kind FROM pauses WHERE table_uuid IN ('', ?)", (table_uuid or "",))
+        return {row["kind"] for row in rows}
+
+    def pin(
+        self,
+        table_uuid: str,
+        *,
+        partition: str | None = None,
+        part: str | None = None,
+        volume: str | None = None,
+        actor: str = "",
+    ) -> None:
+        """Keep a part or partition where it is, or on `volume`. Replaces an earlier pin of the same name."""
+        scope, name = _pin_key(partition, part)
+        with self._write("pin", name) as connection:
+            connection.execute(
+                "INSERT OR REPLACE INTO pins VALUES (?, ?, ?, ?, ?, ?)",
+                (table_uuid, scope, name, volume, _now(), actor),
+            )
+
+    def unpin(self, table_uuid: str, *, partition: str | None = None, part: str | None = None) -> None:
+        """End the pin. Raises `NotFound` when there is none."""
+        scope, name = _pin_key(partition, part)
+        with self._write("unpin", name) as connection:
+            done = connection.execute(
+                "DELETE FROM pins WHERE table_uuid = ? AND scope = ? AND name = ?", (table_uuid, scope, name)
+            )
+            if not done.rowcount:
+                raise NotFound(
+                    f"{scope} {name} is not pinned", hint="pins hold a part or a partition; name it the same way"
+                )
+
+    def pins(self, table_uuid: str | None = None) -> list[Pin]:
+        """The pins of the table, or of all tables."""
+        rows = self._read("SELECT * FROM pins WHERE ? IS NULL OR table_uuid = ?", (table_uuid, table_uuid))
+        return [
+            Pin(
+                table_uuid=row["table_uuid"],
+                scope=row["scope"],
+                name=row["name"],
+                volume=row["volume"],
+                created=_time(row["created"]),
+                actor=row["actor"],
+            )
+            for row in rows
+        ]
+
+    # Intents
+
+    def begin_intent(self, kind: str, payload: dict[str, str]) -> int:
+        """Record that an operation over several disks begins; it is finished by recovery if we die. Returns its id."""
+        with self._write("begin_intent", kind) as connection:
+            cursor = connection.execute(
+                "INSERT INTO intents (kind, payload, created) VALUES (?, ?, ?)", (kind, json.dumps(payload), _now())
+            )
+            return cursor.lastrowid or 0
+
+    def finish_intent(self, intent_id: int) -> None:
+        """The operation is complete. Nothing when it was finished before."""
+        with self._write("finish_intent", intent_id) as connection:
+            connection.execute("DELETE FROM intents WHERE id = ?", (intent_id,))
+
+    def intents(self) -> list[Intent]:
+        """Operations begun and not finished, oldest first."""
+        return [
+            Intent(id=row["id"], kind=row["kind"], payload=json.loads(row["payload"]), created=_time(row["created"]))
+            for row in self._read("SELECT * FROM intents ORDER BY id")
+        ]
+
+    def forget_table(self, table_uuid: str) -> None:
+        """Drop what belongs to a table that is gone: pins, pauses and block numbers. Its history stays."""
+        with self._write("forget_table", table_uuid) as connection:
+            for table in ("pins", "pauses", "blocks", "claims"):
+                connection.execute(f"DELETE FROM {table} WHERE table_uuid = ?", (table_uuid,))
+
+    def trim(self, keep: int = 100_000) -> None:
+        """Forget finished moves and merges beyond the newest `keep`."""
+        with self._write("trim") as connection:
+            for table, active in (("moves", ACTIVE_MOVES), ("merges", ACTIVE_MERGES)):
+                marks = ", ".join("?" * len(active))
+                connection.execute(
+                    f"DELETE FROM {table} WHERE state NOT IN ({marks}) AND id <= (SELECT max(id) FROM {table}) - ?",
+                    (*active, keep),
+                )
+
+    # Inside
+
+    def _take_claims(self, table_uuid: str, names: list[str], owner_kind: str, token: str) -> None:
+        pid, start = os.getpid(), process_start(os.getpid())
+        with self._write("claim", table_uuid) as connection:
+            for name in names:
+                row = connection.execute(
+                    "SELECT * FROM claims WHERE table_uuid = ? AND part = ?", (table_uuid, name)
+                ).fetchone()
+                if row is not None and _held(row):
+                    raise Locked(
+                        f"part {name} is in use by a {row['owner_kind']} of process {row['pid']}",
+                        hint="wait for it to finish; 'frostline moves list --active' shows running work",
+                    )
+                connection.execute(
+                    "INSERT OR REPLACE INTO claims VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                    (table_uuid, name, owner_kind, pid, start, self._instance, token, _now()),
+                )
+
+    def _set(
+        self,
+        table: Literal["moves", "merges"],
+        transitions: dict[str, frozenset[str]],
+        allowed: frozenset[str],
+        changes: Sequence[tuple[int, dict[str, Any]]],
+        state: str,
+    ) -> None:
+        if not changes:
+            return
+        with self._write(f"set_{table}", state) as connection:
+            for row_id, fields in changes:
+                if unknown := set(fields) - allowed:
+                    raise UsageError(f"{table} have no field {', '.join(sorted(unknown))}")
+                row = connection.execute(f"SELECT state FROM {table} WHERE id = ?", (row_id,)).fetchone()
+                if row is None:
+                    raise NotFound(f"no such {table[:-1]}: {row_id}")
+                check_transition(transitions, f"{table[:-1]} {row_id}", row["state"], state)
+                columns = ["state", "updated", *fields]
+                connection.execute(
+                    f"UPDATE {table} SET {', '.join(f'{column} = ?' for column in columns)} WHERE id = ?",
+                    (state, _now(), *fields.values(), row_id),
+                )
+
+    def _select(self, table: str, states: list[str], table_uuid: str | None, limit: int | None) -> list[sqlite3.Row]:
+        where, arguments = ["1 = 1"], list[Any]()
+        if states:
+            where.append(f"state IN ({', '.join('?' * len(states))})")
+            arguments += states
+        if table_uuid is not None:
+            where.append("table_uuid = ?")
+            arguments.append(table_uuid)
+        arguments.append(-1 if limit is None else limit)
+        return self._read(
+            f"SELECT * FROM {table} WHERE {' AND '.join(where)} ORDER BY id DESC LIMIT ?", tuple(arguments)
+        )
+
+    def _read(self, sql: str, arguments: tuple[Any, ...] = ()) -> list[sqlite3.Row]:
+        with self._lock, _translated(self.path):
+            return self._connection.execute(sql, arguments).fetchall()
+
+    @contextmanager
+    def _write(self, what: str, *details: object) -> Iterator[sqlite3.Connection]:
+        """One transaction, durable when this returns; rolled back on any error."""
+        with self._lock, _translated(self.path):
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection
+                with effects.op("journal.commit", what, *details):
+                    self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    def _open(self) -> sqlite3.Connection:
+        if self.path.exists():
+            try:
+                return self._connect()
+            except (sqlite3.DatabaseError, Damaged) as error:
+                if isinstance(error, sqlite3.OperationalError) and "malformed" not in str(error):
+                    raise FrostlineError(
+                        f"the journal {self.path} cannot be opened: {error}", hint="check its directory and permissions"
+                    ) from error
+                self._set_aside(str(error))
+        self._create()
+        return self._connect()
+
+    def _create(self) -> None:
+        """Make the file under another name first, so that an empty journal is never one of ours."""
+        effects.make_directory(self.path.parent)
+        fresh = self.path.with_name("journal.db.new")
+        for leftover in (fresh, Path(f"{fresh}-journal")):
+            effects.remove_file(leftover, missing_ok=True)
+        with effects.op("journal.create", fresh):
+            connection = sqlite3.connect(fresh, isolation_level=None)
+            connection.executescript(
+                f"PRAGMA synchronous=FULL; BEGIN; {_SCHEMA}"
+                f"INSERT INTO meta VALUES ('schema', '{SCHEMA_VERSION}'); COMMIT;"
+            )
+            connection.close()
+        effects.fsync_file(fresh)
+        effects.rename(fresh, self.path)
+        effects.fsync_directory(self.path.parent)
+
+    def _connect(self) -> sqlite3.Connection:
+        if self.path.stat().st_size == 0:
+            raise Damaged("the file is empty")
+        connection = sqlite3.connect(
+            self.path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=256
+        )
+        connection.row_factory = sqlite3.Row
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA synchronous=FULL")
+            self._check(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _check(self, connection: sqlite3.Connection) -> None:
+        if self.path.stat().st_size <= _QUICK_CHECK_LIMIT_BYTES:
+            answer = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+            if answer != "ok":
+                raise Damaged(answer)
+        try:
+            row = connection.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
+        except sqlite3.OperationalError as error:
+            raise Damaged(str(error)) from error
+        if row is None:
+            raise Damaged("it has no schema version")
+        if int(row["value"]) > SCHEMA_VERSION:
+            raise UsageError(
+                f"the journal {self.path} has schema {row['value']}; this version knows {SCHEMA_VERSION}",
+                hint="upgrade frostline",
+            )
+
+    def _set_aside(self, reason: str) -> None:
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%fZ")
+        aside = self.path.with_name(f"journal.db.damaged-{stamp}")
+        for suffix in ("-wal", "-shm", ""):
+            part = Path(f"{self.path}{suffix}")
+            if part.exists():
+                effects.rename(part, Path(f"{aside}{suffix}"))
+        effects.fsync_directory(self.path.parent)
+        self.notices.append(
+            f"the journal was damaged ({reason}) and was set aside as {aside.name}; a new one was begun: "
+            "history, pins and pauses are empty, no data is affected"
+        )
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    """SQLite's errors as ours."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        text = str(error)
+        if "locked" in text or "busy" in text:
+            raise Locked(
+                f"the journal {path} is busy: {text}", hint="another process writes to it; try again"
+            ) from error
+        if "full" in text:
+            raise NoSpace(
+                f"no space left for the journal {path}", hint="free space below the state directory"
+            ) from error
+        raise FrostlineError(
+            f"the journal {path} failed: {text}", hint="check the disk that holds the state"
+        ) from error
+    except sqlite3.DatabaseError as error:
+        raise Damaged(
+            f"the journal {path} is damaged: {error}", hint="run the command again: it is set aside and begun anew"
+        ) from error
+
+
+def _held(row: sqlite3.Row) -> bool:
+    """Whether the claim's owner lives: another process, or an open journal of this one."""
+    if row["pid"] == os.getpid() and row["start"] == process_start(os.getpid()):
+        return row["instance"] in _live
+    return is_alive(row["pid"], row["start"])
+
+
+def _failure_of(connection: sqlite3.Connection, table_uuid: str, part: str, target: str) -> Failure | None:
+    row = connection.execute(
+        "SELECT state, attempts, error, updated FROM moves WHERE table_uuid = ? AND part = ? AND target = ?"
+        " AND state IN ('failed', 'done') ORDER BY id DESC LIMIT 1",
+        (table_uuid, part, target),
+    ).fetchone()
+    if row is None or row["state"] != "failed":
+        return None
+    return Failure(attempts=row["attempts"], error=row["error"], at=_time(row["updated"]))
+
+
+def _checked_kinds(kinds: Iterable[PauseKind]) -> list[PauseKind]:
+    chosen = list(kinds)
+    for kind in chosen:
+        if kind not in PAUSE_KINDS:
+            raise UsageError(f"cannot pause {kind!r}", hint=f"one of: {', '.join(PAUSE_KINDS)}")
+    return chosen
+
+
+def _pin_key(partition: str | None, part: str | None) -> tuple[str, str]:
+    if (partition is None) == (part is None):
+        raise UsageError("name either a partition or a part", hint="--partition P or --part X")
+    return ("partition", partition) if partition is not None else ("part", str(part))
+
+
+def _move(row: sqlite3.Row) -> MoveRecord:
+    fields = dict(row)
+    fields["table"] = fields.pop("table_name")
+    for flag in ("keep_source", "cancel_requested"):
+        fields[flag] = bool(fields[flag])
+    return MoveRecord(**{**fields, "created": _time(row["created"]), "updated": _time(row["updated"])})
+
+
+def _merge(row: sqlite3.Row) -> MergeRecord:
+    fields = dict(row)
+    fields["table"] = fields.pop("table_name")
+    fields["inputs"] = tuple(json.loads(row["inputs"]))
+    return MergeRecord(**{**fields, "created": _time(row["created"]), "updated": _time(row["updated"])})
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text)

@@ -1,0 +1,94 @@
+"""Who holds what on this machine: flock files that name their holder, and whether a recorded owner is still alive."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from disks import effects
+from oplog.errors import Locked
+
+
+def process_start(pid: int) -> str:
+    """Boot id and start tick: tells this run of a process id from a later one. Empty when there is no such process."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return _signal_probe(pid)
+    fields = stat.rpartition(")")[2].split()
+    return "" if fields[0] in ("Z", "X") else f"{boot}/{fields[19]}"
+
+
+def is_alive(pid: int, start: str) -> bool:
+    """Whether the process that was recorded as (pid, start) still runs."""
+    return bool(start) and process_start(pid) == start
+
+
+def _signal_probe(pid: int) -> str:
+    """Systems without /proc: the process exists or not; a reused id looks alive, which errs on the safe side."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return ""
+    except PermissionError:
+        return "unknown"
+    return "unknown"
+
+
+@contextmanager
+def hold_lock(path: Path, *, what: str, hint: str, wait: bool = False) -> Iterator[None]:
+    """Hold an exclusive flock on the file, which names our process id. Raises `Locked` naming the holder's.
+
+    The kernel releases it when the process dies; the file itself stays.
+    """
+    effects.make_directory(path.parent)
+    with effects.op("fs.create", path):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+            raise Locked(f"{what} is held by process {holder} ({path})", hint=hint) from None
+        with effects.op("fs.write", path):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def lock_holder(path: Path) -> int | None:
+    """The process id that holds the lock file now, or None when nobody does."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        text = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+        return int(text) if text.isdigit() else 0
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def daemon_lock_path(state_directory: Path) -> Path:
+    """The lock file of the store's one daemon."""
+    return state_directory / "daemon.lock"
+
+
+@contextmanager
+def daemon_lock(state_directory: Path) -> Iterator[None]:
+    """Be the store's one daemon. Raises `Locked` naming the process that is it already."""
+    with hold_lock(
+        daemon_lock_path(state_directory),
+        what="the daemon lock of this store",
+        hint="another daemon works on this store; 'frostline daemon status' shows it",
+    ):
+        yield
