@@ -90,8 +90,13 @@ def find_file(given: str | Path | None, environment: Mapping[str, str]) -> Path 
     return None
 
 
-def load(given: str | Path | None = None, environment: Mapping[str, str] | None = None) -> LoadedConfig:
+def load(given: str | Path | None = None, environment: Mapping[str, str] | None = None) -> Config:
     """Find, read, overlay and check. Raises `UsageError`; `Refused` for a file whose secret others can read."""
+    return load_from(given, environment).config
+
+
+def load_from(given: str | Path | None = None, environment: Mapping[str, str] | None = None) -> LoadedConfig:
+    """As `load`, with where everything came from."""
     environment = os.environ if environment is None else environment
     home = default_home(environment)
     raw: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(embedded(home)))
