@@ -65,7 +65,7 @@ class StoreCapabilities:
 
 @dataclass(frozen=True, slots=True)
 class S3Connection:
-    """How an engine that speaks S3 itself (DataFusion, Spark) reaches the same objects. Never printed: holds a secret."""
+    """How an engine that speaks S3 (DataFusion, Spark) reaches the same objects. Holds a secret: never printed."""
 
     bucket: str
     region: str
@@ -91,7 +91,7 @@ class ObjectStore(ABC):
     def put(self, key: str, payload: Payload, *, sha256: bytes, metadata: Mapping[str, str] | None = None) -> None:
         """Write the object atomically and durably; it is readable when this returns.
 
-        `sha256` is the 32-byte digest of the payload: the store refuses other bytes (`Damaged`), and nothing is written.
+        `sha256` is the 32-byte digest of the payload: the store refuses other bytes (`Damaged`) and writes nothing.
         A failed put leaves no object, or the whole object; never a part of it.
         """
 
@@ -106,7 +106,7 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
-        """The object's bytes, or those of the range. A range that reaches past the end raises `Damaged`: never short."""
+        """The object's bytes, or those of the range. A range that reaches past the end is `Damaged`: never short."""
 
     @abstractmethod
     def head(self, key: str) -> ObjectInfo:
@@ -128,7 +128,7 @@ class ObjectStore(ABC):
         """Unfinished multipart uploads below the prefix. Stores without multipart have none."""
         return iter(())
 
-    def abort_upload(self, upload: Upload) -> None:
+    def abort_upload(self, upload: Upload) -> None:  # noqa: B027
         """Free the parts of an unfinished upload. Nothing when it is gone."""
 
     @abstractmethod
@@ -140,7 +140,7 @@ class ObjectStore(ABC):
         """How to open `url()` when it is an S3 URL; None otherwise."""
         return None
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Release connections and threads. The store cannot be used afterwards."""
 
     def __enter__(self) -> Self:

@@ -1,0 +1,95 @@
+"""What every store does with the bytes it is given or hands out: size, digest, range."""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from disks.stores.base import ByteRange, Payload
+from oplog.errors import Damaged, NotFound
+
+
+def size_bytes(payload: Payload) -> int:
+    """How many bytes a put will send."""
+    if isinstance(payload, Path):
+        try:
+            return payload.stat().st_size
+        except FileNotFoundError as error:
+            raise NotFound(f"file to upload does not exist: {payload}") from error
+    return memoryview(payload).nbytes
+
+
+@contextmanager
+def opened(payload: Payload) -> Iterator[memoryview]:
+    """The payload as one buffer. A file is mapped, never read into memory as a whole."""
+    if not isinstance(payload, Path):
+        yield memoryview(payload).cast("B")
+        return
+    try:
+        source = payload.open("rb")
+    except FileNotFoundError as error:
+        raise NotFound(f"file to upload does not exist: {payload}") from error
+    with source:
+        if payload.stat().st_size == 0:
+            yield memoryview(b"")
+            return
+        with mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            mapped.madvise(mmap.MADV_SEQUENTIAL)
+            view = memoryview(mapped)
+            try:
+                yield view
+            finally:
+                view.release()
+
+
+def check_sha256(name: str, key: str, view: memoryview, sha256: bytes) -> None:
+    """Raise `Damaged` unless the bytes have the digest their writer knows them by."""
+    if hashlib.sha256(view).digest() != sha256:
+        raise wrong_sha256(name, key)
+
+
+def wrong_sha256(name: str, key: str) -> Damaged:
+    """The error of a store that refused a body."""
+    return Damaged(
+        f"{name}{key}: the bytes to write do not match their SHA-256; nothing was written",
+        hint="the source changed or was damaged while it was read: check the local disk, then try again",
+    )
+
+
+def check_digest_length(sha256: bytes) -> None:
+    """A digest is 32 raw bytes, not hex: a mistake of the caller, never of the user."""
+    if len(sha256) != 32:
+        raise ValueError(f"sha256 must be the 32 raw bytes of the digest, got {len(sha256)}")
+
+
+def check_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
+    """User metadata that every S3 server gives back as sent: names of a-z, 0-9 and dashes, values of visible ASCII.
+
+    Names with `_` are refused: Ceph gives them back with `-`, and some servers drop them.
+    """
+    checked = dict(metadata or {})
+    for name, value in checked.items():
+        if not name or not all(character in "abcdefghijklmnopqrstuvwxyz0123456789-" for character in name):
+            raise ValueError(f"metadata name must be lower-case letters, digits and dashes: {name!r}")
+        if not all(32 <= ord(character) < 127 for character in value) or value != value.strip():
+            raise ValueError(f"metadata value of {name!r} must be visible ASCII without outer spaces: {value[:80]!r}")
+    return checked
+
+
+def check_range(name: str, key: str, byte_range: ByteRange, available_bytes: int) -> None:
+    """Raise `Damaged` when the range reaches past the object's end."""
+    if byte_range.start < 0 or byte_range.stop < byte_range.start:
+        raise ValueError(f"not a byte range: {byte_range}")
+    if byte_range.stop > available_bytes:
+        raise past_the_end(name, key, byte_range)
+
+
+def past_the_end(name: str, key: str, byte_range: ByteRange) -> Damaged:
+    """The error of a range that the object does not have."""
+    return Damaged(
+        f"{name}{key}: bytes {byte_range.start} to {byte_range.stop} reach past the end of the object",
+        hint="the object is shorter than the metadata says: run fsck",
+    )
