@@ -22,6 +22,10 @@ INLINE_LIMIT_BYTES = 8 * 1024
 """A file up to this size may ride inside its commit and need no object."""
 
 
+RESERVED_DIRECTORY = ".frostline"
+"""Where a local disk keeps its own files; no path may begin with it on any disk."""
+
+
 @dataclass(frozen=True, slots=True)
 class DiskCapabilities:
     """What callers may count on."""
@@ -164,6 +168,15 @@ class Disk(ABC):
         """Whether a file or directory of this path exists."""
         return bool(self.list(path)) or any(path.rpartition("/")[2] == name for name in self.list(path.rpartition("/")[0]))
 
+    def small_files(self, directory: str, name: str) -> Iterator[tuple[str, bytes, int | None]]:
+        """Path, bytes and revision of every file called `name` exactly one directory below `directory`, in path order:
+        the `part.json` of a table's parts. Cheap for 10,000 of them on every disk."""
+        prefix = f"{directory}/" if directory else ""
+        for child in self.list(directory):
+            path = f"{prefix}{child}{name}"
+            if child.endswith("/") and name in self.list(f"{prefix}{child[:-1]}"):
+                yield path, self.read(path), self.stat(path).revision
+
     @property
     def revision(self) -> int | None:
         """The last applied revision; None on disks that number none."""
@@ -203,6 +216,7 @@ def check_path(path: str, *, what: str = "path") -> str:
         or len(path.encode()) > 1024
         or any(segment in ("", ".", "..") or len(segment.encode()) > 255 for segment in segments)
         or any(ord(character) < 32 or ord(character) == 127 for character in path)
+        or segments[0] == RESERVED_DIRECTORY
     )
     if bad:
         raise UsageError(f"unsafe {what}: {path!r}", hint="a relative path without '..', empty segments or control characters")

@@ -1,0 +1,338 @@
+"""The file table of an object disk: a SQLite cache of what the log says. Losing it costs a rebuild, never data.
+
+The rows and the revision they stand for change in one SQLite transaction, so after a crash the table is that of some
+revision of the log, and catching up is applying what follows.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import struct
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from disks.effects import make_directory, op
+from oplog import paths
+from oplog.entry import GENESIS_DIGEST
+from oplog.errors import Conflict, Damaged, Locked
+from oplog.replay import FileRow
+
+SCHEMA = 1
+_BUSY_SECONDS = 60
+_INSERT = "INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_COLUMNS = "path, size_bytes, sha256, key, inline, blob_set, revision"
+_CREATE = """
+CREATE TABLE files (
+  path TEXT PRIMARY KEY NOT NULL,
+  size_bytes INTEGER NOT NULL,
+  sha256 BLOB NOT NULL,
+  key TEXT,
+  blob_set TEXT,
+  revision INTEGER NOT NULL,
+  document INTEGER NOT NULL,
+  inline BLOB
+);
+CREATE INDEX documents ON files (path) WHERE document = 1;
+CREATE TABLE state (name TEXT PRIMARY KEY NOT NULL, value TEXT NOT NULL);
+"""
+
+
+class TableDamaged(Damaged):
+    """The cache file cannot be used; the bucket has everything it held."""
+
+
+class TableReader:
+    """One consistent view of the table. Used from one thread at a time."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def head(self) -> tuple[int, str]:
+        """The revision the rows stand for, and the digest of its log entry."""
+        state = self.state()
+        return int(state.get("revision", "0")), state.get("digest", GENESIS_DIGEST)
+
+    def state(self) -> dict[str, str]:
+        """Everything remembered beside the rows."""
+        return dict(self._connection.execute("SELECT name, value FROM state"))
+
+    def get(self, path: str) -> FileRow | None:
+        """The file of this path."""
+        found = self._connection.execute(f"SELECT {_COLUMNS} FROM files WHERE path = ?", (path,)).fetchone()
+        return _row(found) if found else None
+
+    def has_directory(self, path: str) -> bool:
+        """Whether a file lies below the path."""
+        query = "SELECT 1 FROM files WHERE path >= ? AND path < ? LIMIT 1"
+        return self._connection.execute(query, paths.below(path)).fetchone() is not None
+
+    def rows(self, directory: str = "") -> Iterator[FileRow]:
+        """The files below the directory, in path order."""
+        query = f"SELECT {_COLUMNS} FROM files WHERE path >= ? AND path < ? ORDER BY path"
+        return map(_row, self._connection.execute(query, paths.below(directory)))
+
+    def children(self, directory: str) -> list[str]:
+        """Names directly below the directory, sorted; a directory's name ends with `/`. Jumps from child to child, so
+        the cost is that of the children, not of everything below them."""
+        start, stop = paths.below(directory)
+        skip = len(start)
+        query = "SELECT path FROM files WHERE path >= ? AND path < ? ORDER BY path LIMIT 1"
+        names: list[str] = []
+        while found := self._connection.execute(query, (start, stop)).fetchone():
+            name, slash, _ = found[0][skip:].partition("/")
+            names.append(name + slash)
+            start = f"{found[0][:skip]}{name}0" if slash else f"{found[0]}\x00"
+        return sorted(set(names))
+
+    def named(self, directory: str, name: str) -> Iterator[FileRow]:
+        """Every file called `name` exactly one directory below `directory`, in path order. One query."""
+        start, stop = paths.below(directory)
+        where = "document = 1 AND" if _is_document(name) else ""
+        query = f"SELECT {_COLUMNS} FROM files WHERE {where} path >= ? AND path < ? ORDER BY path"
+        for found in self._connection.execute(query, (start, stop)):
+            segments = found[0][len(start) :].split("/")
+            if len(segments) == 2 and segments[1] == name:
+                yield _row(found)
+
+    def count(self) -> int:
+        """How many files."""
+        return int(self._connection.execute("SELECT count(*) FROM files").fetchone()[0])
+
+    def used_bytes(self) -> int:
+        """The sum of the files' sizes; bytes shared by links count once for each path."""
+        return int(self._connection.execute("SELECT coalesce(sum(size_bytes), 0) FROM files").fetchone()[0])
+
+
+class TableWriter(TableReader):
+    """The view of a transaction that may change the table."""
+
+    def set_head(self, revision: int, digest: str) -> None:
+        """Say which revision the rows now stand for."""
+        self.remember(revision=str(revision), digest=digest)
+
+    def remember(self, **values: str) -> None:
+        """Keep small facts beside the rows."""
+        self._connection.executemany("INSERT OR REPLACE INTO state VALUES (?, ?)", values.items())
+
+    def insert(self, rows: Iterable[FileRow]) -> None:
+        """Add files. Raises `Conflict` when a path is taken."""
+        try:
+            self._connection.executemany(_INSERT, map(_values, rows))
+        except sqlite3.IntegrityError as error:
+            raise Conflict("a file of this path exists already") from error
+
+    def rename(self, source: str, target: str, revision: int) -> int:
+        """Move a file, or all files below a directory; how many."""
+        start, stop = paths.below(source)
+        update = "UPDATE files SET path = ? || substr(path, ?), revision = ?, document = {} WHERE {}"
+        try:
+            one = self._connection.execute(
+                update.format(int(_is_document(target)), "path = ?"), (target, len(source) + 1, revision, source)
+            )
+            if one.rowcount:
+                return one.rowcount
+            many = self._connection.execute(
+                update.format("document", "path >= ? AND path < ?"), (target, len(source) + 1, revision, start, stop)
+            )
+        except sqlite3.IntegrityError as error:
+            raise Conflict(f"{target} exists already") from error
+        return many.rowcount
+
+    def remove(self, path: str) -> int:
+        """Take a file, or all files below a directory, out of the table; how many."""
+        query = "DELETE FROM files WHERE path = ? OR (path >= ? AND path < ?)"
+        return self._connection.execute(query, (path, *paths.below(path))).rowcount
+
+    def clear(self) -> None:
+        """Forget all rows and the revision."""
+        self._connection.execute("DELETE FROM files")
+        self._connection.execute("DELETE FROM state")
+
+
+class FileTable:
+    """The cache file, shared by threads and processes: many readers and one writer at a time (SQLite's WAL).
+
+    With `path` None the table lives in memory: a table of an old revision, say.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self._write_lock = threading.RLock()
+        self._idle: list[sqlite3.Connection] = []
+        self._idle_lock = threading.Lock()
+        self._closed = False
+        if path is not None:
+            make_directory(path.parent)
+            _check_file(path)
+        self._writer = self._open()
+        with self._translated():
+            self._prepare()
+
+    @contextmanager
+    def read(self) -> Iterator[TableReader]:
+        """A consistent view, for as long as the block lasts."""
+        if self.path is None:
+            with self._write_lock:
+                yield TableReader(self._writer)
+            return
+        connection = self._borrow()
+        try:
+            with self._translated():
+                connection.execute("BEGIN")
+                try:
+                    yield TableReader(connection)
+                finally:
+                    connection.execute("ROLLBACK")
+        finally:
+            self._give_back(connection)
+
+    @contextmanager
+    def write(self) -> Iterator[TableWriter]:
+        """One SQLite transaction, committed when the block ends and rolled back when it raises. Excludes the writers of
+        other processes. Raises `Locked` when one of them holds it for a minute."""
+        with self._write_lock, self._translated():
+            self._writer.execute("BEGIN IMMEDIATE")
+            try:
+                yield TableWriter(self._writer)
+            except BaseException:
+                self._writer.execute("ROLLBACK")
+                raise
+            try:
+                with op("sqlite.commit", self.path):
+                    self._writer.execute("COMMIT")
+            except BaseException:
+                if self._writer.in_transaction:
+                    self._writer.execute("ROLLBACK")
+                raise
+
+    def get(self, path: str) -> FileRow | None:
+        with self.read() as view:
+            return view.get(path)
+
+    def has_directory(self, path: str) -> bool:
+        with self.read() as view:
+            return view.has_directory(path)
+
+    def rows(self, directory: str = "") -> Iterator[FileRow]:
+        with self.read() as view:
+            yield from view.rows(directory)
+
+    def insert(self, rows: Sequence[FileRow]) -> None:
+        with self.write() as view:
+            view.insert(rows)
+
+    def rename(self, source: str, target: str, revision: int) -> int:
+        with self.write() as view:
+            return view.rename(source, target, revision)
+
+    def remove(self, path: str) -> int:
+        with self.write() as view:
+            return view.remove(path)
+
+    def head(self) -> tuple[int, str]:
+        with self.read() as view:
+            return view.head()
+
+    def close(self) -> None:
+        """Close every idle connection. The file stays."""
+        with self._write_lock, self._idle_lock:
+            self._closed = True
+            for connection in (*self._idle, self._writer):
+                connection.close()
+            self._idle.clear()
+
+    def _open(self) -> sqlite3.Connection:
+        name = ":memory:" if self.path is None else str(self.path)
+        with self._translated():
+            connection = sqlite3.connect(name, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+            if self.path is not None:
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = NORMAL")
+            connection.execute("PRAGMA cache_size = -16000")
+        return connection
+
+    def _prepare(self) -> None:
+        version = self._writer.execute("PRAGMA user_version").fetchone()[0]
+        if version == SCHEMA:
+            self._writer.execute("SELECT count(*) FROM state").fetchone()
+            return
+        self._writer.execute("BEGIN IMMEDIATE")
+        try:
+            version = self._writer.execute("PRAGMA user_version").fetchone()[0]
+            if version == 0 and not self._writer.execute("SELECT 1 FROM sqlite_master").fetchone():
+                for statement in _CREATE.split(";"):
+                    self._writer.execute(statement)
+                self._writer.execute(f"PRAGMA user_version = {SCHEMA}")
+            elif version != SCHEMA:
+                raise TableDamaged(
+                    f"{self.path} has schema {version}, this version uses {SCHEMA}", hint="it is rebuilt from the bucket"
+                )
+            with op("sqlite.commit", self.path):
+                self._writer.execute("COMMIT")
+        except BaseException:
+            if self._writer.in_transaction:
+                self._writer.execute("ROLLBACK")
+            self._writer.close()
+            raise
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            if "locked" in str(error) or "busy" in str(error):
+                raise Locked(f"{self.path} is in use by another process", hint="try again when it has finished") from error
+            raise TableDamaged(f"{self.path} cannot be used: {error}", hint="it is rebuilt from the bucket") from error
+        except sqlite3.DatabaseError as error:
+            raise TableDamaged(f"{self.path} cannot be used: {error}", hint="it is rebuilt from the bucket") from error
+
+    def _borrow(self) -> sqlite3.Connection:
+        with self._idle_lock:
+            if self._idle:
+                return self._idle.pop()
+        return self._open()
+
+    def _give_back(self, connection: sqlite3.Connection) -> None:
+        with self._idle_lock:
+            if not self._closed and len(self._idle) < 8:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+
+def _row(found: Any) -> FileRow:
+    path, size_bytes, sha256, key, inline, blob_set, revision = found
+    return FileRow(path, size_bytes, sha256.hex(), key, inline, blob_set, revision)
+
+
+def _values(row: FileRow) -> tuple[object, ...]:
+    digest = bytes.fromhex(row.sha256)
+    document = int(_is_document(row.path))
+    return row.path, row.size_bytes, digest, row.key, row.blob_set, row.revision, document, row.inline
+
+
+def _is_document(path: str) -> bool:
+    return path.endswith(".json")
+
+
+def _check_file(path: Path) -> None:
+    """Raise `TableDamaged` for a file that a crash left empty or short: SQLite takes an empty one for a new database."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(100)
+            size = os.fstat(file.fileno()).st_size
+    except FileNotFoundError:
+        return
+    if len(header) < 100 or not header.startswith(b"SQLite format 3\x00"):
+        raise TableDamaged(f"{path} is not a database ({size} bytes)", hint="it is rebuilt from the bucket")
+    (page_size,) = struct.unpack(">H", header[16:18])
+    (pages,) = struct.unpack(">I", header[28:32])
+    wal = path.with_name(path.name + "-wal")
+    if wal.exists() and wal.stat().st_size:
+        return  # a checkpoint may be under way, or is finished by SQLite itself
+    if size < pages * (page_size if page_size > 1 else 65536):
+        raise TableDamaged(f"{path} is cut off at {size} bytes", hint="it is rebuilt from the bucket")

@@ -1,0 +1,173 @@
+"""What a local transaction will do to the directory tree: ordered operations turned into steps that can be repeated.
+
+Operations are checked one after the other against the tree as the ones before leave it, without touching it. What
+remains is a record of two lists: moves of what is there now, each known by its inode so that a step done before is
+recognised, and then staged files that take their final paths. Doing the record twice does nothing the second time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import msgspec
+
+from oplog import paths
+from oplog.errors import Conflict
+
+
+class Move(msgspec.Struct, frozen=True, array_like=True):
+    """What has this inode at `source` goes to `target`, or away when that is None."""
+
+    source: str
+    target: str | None
+    inode: int
+
+
+class Arrival(msgspec.Struct, frozen=True, array_like=True):
+    """The staged file of this number takes its path."""
+
+    number: int
+    path: str
+
+
+class Record(msgspec.Struct, frozen=True):
+    """A committed transaction, as written before its commit point."""
+
+    kind: str
+    reason: str
+    moves: tuple[Move, ...]
+    arrivals: tuple[Arrival, ...]
+
+
+class Tree(Protocol):
+    """What the plan asks of the disk: the visible files as they are now."""
+
+    def is_file(self, path: str) -> bool:
+        """Whether a visible file has this path."""
+
+    def files(self, directory: str) -> Iterator[str]:
+        """Visible files below the directory."""
+
+    def inode(self, path: str) -> int | None:
+        """The inode of the file or directory; None when there is none."""
+
+
+class Plan:
+    """The tree as it will be: the tree as it is, with moves and arrivals on top."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self._moves: list[Move] = []
+        self._arrivals: dict[str, int] = {}
+
+    def record(self, kind: str, reason: str) -> Record:
+        """The steps so far."""
+        arrivals = tuple(Arrival(number, path) for path, number in sorted(self._arrivals.items()))
+        return Record(kind, reason, tuple(self._moves), arrivals)
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or directory will have this path."""
+        return self._arriving(path) or self._moving(path)
+
+    def staged_number(self, path: str) -> int | None:
+        """The number of the staged file that arrives at this path."""
+        return self._arrivals.get(path)
+
+    def present_path(self, path: str) -> str | None:
+        """Where the file or directory that will have this path is now; None when it is not in the tree yet."""
+        for move in reversed(self._moves):
+            if move.target is not None and _within(path, move.target):
+                path = move.source + path[len(move.target) :]
+            elif _within(path, move.source):
+                return None
+        return path
+
+    def create(self, number: int, path: str) -> None:
+        """A staged file arrives. Raises `Conflict` when the path is taken."""
+        self._check_free(path)
+        self._arrivals[path] = number
+
+    def rename(self, source: str, target: str) -> None:
+        """Raises `Conflict` when there is no source, or the target is taken."""
+        self._check_exists(source)
+        self._check_free(target)
+        present = self._moving(source)
+        self._arrivals = {
+            target + path[len(source) :] if _within(path, source) else path: number
+            for path, number in self._arrivals.items()
+        }
+        if present:
+            self._move(source, target)
+
+    def remove(self, path: str) -> None:
+        """Raises `Conflict` when there is nothing."""
+        self._check_exists(path)
+        present = self._moving(path)
+        self._arrivals = {name: number for name, number in self._arrivals.items() if not _within(name, path)}
+        if present:
+            self._move(path, None)
+
+    def require(self, present: list[str], absent: list[str]) -> None:
+        """Raises `Conflict` naming the first path that is not as required."""
+        for path in present:
+            if not self.exists(path):
+                raise Conflict(f"{path} is gone: another writer changed it first", hint="run the command again")
+        for path in absent:
+            if self.exists(path):
+                raise Conflict(f"{path} exists already: another writer created it first", hint="run the command again")
+
+    def _move(self, source: str, target: str | None) -> None:
+        """Move the directory as a whole; where it is only made of things that moved in, move those."""
+        for root in self._roots(source):
+            present = self.present_path(root)
+            inode = None if present is None else self._tree.inode(present)
+            if inode is not None:
+                self._moves.append(Move(root, None if target is None else target + root[len(source) :], inode))
+
+    def _roots(self, path: str) -> list[str]:
+        return [path, *(move.target for move in self._moves if move.target and move.target.startswith(f"{path}/"))]
+
+    def _arriving(self, path: str) -> bool:
+        return path in self._arrivals or any(name.startswith(f"{path}/") for name in self._arrivals)
+
+    def _moving(self, path: str) -> bool:
+        """Whether something that is in the tree now will be at or below this path."""
+        for root in self._roots(path):
+            present = self.present_path(root)
+            if present is None:
+                continue
+            if self._tree.is_file(present):
+                return True
+            for file in self._tree.files(present):
+                future = self._future_path(file)
+                if future is not None and _within(future, path):
+                    return True
+        return False
+
+    def _future_path(self, path: str) -> str | None:
+        for move in self._moves:
+            if _within(path, move.source):
+                if move.target is None:
+                    return None
+                path = move.target + path[len(move.source) :]
+        return path
+
+    def _is_file(self, path: str) -> bool:
+        present = self.present_path(path)
+        return path in self._arrivals or (present is not None and self._tree.is_file(present))
+
+    def _check_exists(self, path: str) -> None:
+        if not self.exists(path):
+            raise Conflict(f"{path} does not exist")
+
+    def _check_free(self, path: str) -> None:
+        if self.exists(path):
+            raise Conflict(f"{path} exists already")
+        for directory in paths.ancestors(path):
+            if self._is_file(directory):
+                raise Conflict(f"{path} cannot exist: {directory} is a file")
+
+
+def _within(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(f"{directory}/")

@@ -1,0 +1,119 @@
+"""File locks between processes, and directories that tell whether their owner still lives.
+
+flock(2) belongs to the open file, so it goes with the process however that ends. Two threads that open the lock file
+each exclude one another as two processes do.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from disks.effects import fsync_directory, make_directory, op, remove_file, remove_tree
+from oplog.errors import Locked
+
+_POLL_SECONDS = 0.01
+
+
+@contextmanager
+def file_lock(path: Path, *, shared: bool = False, timeout_seconds: float = 60.0) -> Iterator[None]:
+    """Hold the lock of this file, created when missing. Raises `Locked` after the timeout."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    try:
+        mode = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        deadline = time.monotonic() + timeout_seconds
+        while not _try_lock(descriptor, mode):
+            if time.monotonic() >= deadline:
+                raise Locked(f"{path} is held by another process", hint="wait for it to finish, then try again")
+            time.sleep(_POLL_SECONDS)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def try_file_lock(path: Path) -> Iterator[bool]:
+    """Hold the exclusive lock of this file if nobody has it; yields whether we do. Never waits."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    try:
+        yield _try_lock(descriptor, fcntl.LOCK_EX)
+    finally:
+        os.close(descriptor)
+
+
+def _try_lock(descriptor: int, mode: int) -> bool:
+    try:
+        fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+class OwnedDirectory:
+    """A new directory below `parent` whose owner is this process, as a lock beside it (`<name>.owner`) tells.
+
+    The lock is taken before the directory appears, so `sweep` never takes a newborn for a leftover.
+    """
+
+    def __init__(self, parent: Path, prefix: str = "") -> None:
+        make_directory(parent)
+        self.name = f"{prefix}{secrets.token_hex(8)}"
+        self.path = parent / self.name
+        self._owner_path = parent / f"{self.name}.owner"
+        self._descriptor = self._own()
+        with op("fs.mkdir", self.path):
+            self.path.mkdir()
+
+    def _own(self) -> int:
+        while True:
+            with op("fs.create", self._owner_path):
+                descriptor = os.open(self._owner_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            try:
+                if os.fstat(descriptor).st_ino == self._owner_path.stat().st_ino:
+                    return descriptor
+            except FileNotFoundError:
+                pass  # a sweep took the file for a leftover between our open and our lock
+            os.close(descriptor)
+
+    def release(self) -> None:
+        """Give up ownership; the directory has been moved away or removed."""
+        remove_file(self._owner_path, missing_ok=True)
+        os.close(self._descriptor)
+
+    def remove(self) -> None:
+        """Remove the directory with its content, and the lock."""
+        try:
+            remove_tree(self.path)
+        finally:
+            self.release()
+
+    def disown(self) -> None:
+        """Close the lock and leave everything as a crash would."""
+        os.close(self._descriptor)
+
+
+def sweep(parent: Path) -> list[str]:
+    """Remove the owned directories below `parent` whose owner is gone; their names."""
+    if not parent.is_dir():
+        return []
+    removed: list[str] = []
+    names = {entry.name.removesuffix(".owner") for entry in parent.iterdir()}
+    for name in sorted(names):
+        owner = parent / f"{name}.owner"
+        if not (parent / name).exists() and not owner.exists():
+            continue
+        with try_file_lock(owner) as dead:
+            if dead:
+                if (parent / name).exists():
+                    remove_tree(parent / name)
+                    removed.append(name)
+                remove_file(owner, missing_ok=True)
+    if removed:
+        fsync_directory(parent)
+    return removed

@@ -1,0 +1,233 @@
+"""The log of commits in a bucket: dense revisions, a chain of digests, one conditional PUT a commit.
+
+The bucket arbitrates between writers: the entry of revision n+1 is put only if it is absent. `append` never decides
+what a lost race means; it raises `RevisionTaken`, and the disk applies what it missed and checks its preconditions again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import Protocol
+
+from oplog import entry
+from oplog.entry import GENESIS_DIGEST, Commit
+from oplog.errors import AlreadyExists, Damaged, FrostlineError, NotFound, OutcomeUnknown, UsageError
+from oplog.revision import OPERATIONS_PREFIX, SCHEMA_VERSION_KEY, SNAPSHOTS_PREFIX, commit_key, parse_commit_key
+
+SCHEMA_VERSION = b"2"
+_FETCH_THREADS = 16
+_LOST_ANSWER_ATTEMPTS = 5
+
+
+class Listed(Protocol):
+    """What the log reads off a listing."""
+
+    @property
+    def key(self) -> str: ...
+
+
+class LogStore(Protocol):
+    """The part of an object store that the log uses."""
+
+    name: str
+
+    def put_if_absent(
+        self, key: str, payload: bytes, *, sha256: bytes, metadata: Mapping[str, str] | None = None
+    ) -> None: ...
+
+    def get(self, key: str) -> bytes: ...
+
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[Listed]: ...
+
+
+class RevisionTaken(FrostlineError):
+    """Another writer committed this revision first."""
+
+    kind = "revision_taken"
+
+
+class UnknownLogFormat(UsageError):
+    """The prefix holds a log that this version does not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A commit as read from the bucket, and the digest of its bytes, which the next one holds."""
+
+    commit: Commit
+    digest: str
+
+
+class OperationsLog:
+    """The entries below `operations/` of one prefix. Stateless: every call asks the bucket."""
+
+    def __init__(self, store: LogStore, *, fetch_threads: int = _FETCH_THREADS) -> None:
+        self.store = store
+        self._fetch_threads = fetch_threads
+
+    def revisions(self, after: int = 0) -> Iterator[int]:
+        """The revisions above `after`, ascending and dense from the first one listed. Raises `Damaged` at a gap."""
+        start_after = commit_key(after) if after > 0 else ""
+        last: int | None = None
+        for item in self.store.list(OPERATIONS_PREFIX, start_after=start_after):
+            revision = parse_commit_key(item.key)
+            if revision is None:
+                self.check_schema()
+                raise Damaged(
+                    f"{self.store.name}{item.key} is not a log entry", hint="move the object away if you put it there"
+                )
+            if last is not None and revision != last + 1:
+                raise Damaged(
+                    f"log entry {self.store.name}{commit_key(last + 1)} is missing (revision {last + 1})",
+                    hint="'frostline fsck' shows what the gap hides; revisions before it can still be restored",
+                )
+            last = revision
+            yield revision
+
+    def first_revision(self) -> int | None:
+        """The oldest entry kept; None for an empty log. One or two requests. Refuses logs of another format."""
+        for revision in self.revisions():
+            return revision
+        if self.check_schema() and next(iter(self.store.list(SNAPSHOTS_PREFIX)), None) is not None:
+            raise Damaged(
+                f"{self.store.name} holds snapshots but no log entry",
+                hint="the objects below operations/ were deleted; restore them from a backup of the bucket",
+            )
+        return None
+
+    def head(self, after: int = 0) -> int:
+        """The newest revision, at least `after`; found by listing what follows it."""
+        last = after
+        for last in self.revisions(after):  # noqa: B007 - the last one counts
+            pass
+        return last
+
+    def read(self, revision: int) -> Entry:
+        """One entry. Raises `NotFound`, or `Damaged` when its content is not that of this revision."""
+        key = commit_key(revision)
+        data = self.store.get(key)
+        commit = entry.decode(data, name=f"{self.store.name}{key}")
+        if commit.revision != revision:
+            raise Damaged(
+                f"log entry {self.store.name}{key} says it is revision {commit.revision}, not {revision}",
+                hint="an entry was copied over another; run 'frostline fsck' on the disk",
+            )
+        return Entry(commit, entry.digest(data))
+
+    def entries(
+        self, after: int = 0, until: int | None = None, *, previous: str | None = None
+    ) -> Iterator[Entry]:
+        """The entries (after, until], fetched in parallel, each checked against the digest of the one before it.
+
+        `previous` is the digest of entry `after`; without it the chain is checked from the first entry read. Raises
+        `Damaged` naming the entry that is missing, torn or altered, and `NotFound` when they are no longer kept.
+        """
+        expected = previous if previous is not None else (GENESIS_DIGEST if after == 0 else None)
+        position = after
+        for item in self._fetch(self._until(self.revisions(after), until)):
+            commit = item.commit
+            if commit.revision != position + 1:
+                raise NotFound(
+                    f"{self.store.name}: the log begins at revision {commit.revision}; {position + 1} is no longer kept",
+                    hint="choose a later revision",
+                )
+            if expected is not None and commit.previous != expected:
+                raise Damaged(
+                    f"the chain of log entries of {self.store.name} breaks at revision {commit.revision}: "
+                    "the entry before it, or this one, was altered",
+                    hint="run 'frostline fsck' on the disk; earlier revisions can still be restored",
+                )
+            expected, position = item.digest, commit.revision
+            yield item
+
+    def append(self, commit: Commit) -> str:
+        """Put the entry if its revision is free; returns its digest. Raises `RevisionTaken`, or `OutcomeUnknown`.
+
+        A lost answer is settled by putting the same bytes again and, when the key is taken, by comparing the writer: a
+        request that arrives late finds the key taken, so it can never commit twice.
+        """
+        if commit.revision == 1:
+            self._claim_prefix()
+        key, data = commit_key(commit.revision), entry.encode(commit)
+        checksum = hashlib.sha256(data).digest()
+        for attempt in range(_LOST_ANSWER_ATTEMPTS):
+            try:
+                self.store.put_if_absent(key, data, sha256=checksum)
+            except AlreadyExists as error:
+                if self.read(commit.revision).commit.writer == commit.writer:
+                    break
+                raise RevisionTaken(f"revision {commit.revision} of {self.store.name} was committed first") from error
+            except OutcomeUnknown:
+                if attempt + 1 == _LOST_ANSWER_ATTEMPTS:
+                    raise
+                time.sleep(0.05 * 2**attempt)
+            else:
+                break
+        return checksum.hex()
+
+    def check_schema(self) -> bool:
+        """Whether the prefix says it is ours; False when it says nothing. Raises `UnknownLogFormat`."""
+        try:
+            version = self.store.get(SCHEMA_VERSION_KEY).strip()
+        except NotFound:
+            return False
+        if version == SCHEMA_VERSION:
+            return True
+        if version == b"1":
+            raise UnknownLogFormat(
+                f"{self.store.name} holds a log of format 1 (ClickHouse's), which this version cannot use as a disk",
+                hint="choose another prefix for this disk; nothing was written here",
+            )
+        raise UnknownLogFormat(
+            f"{self.store.name}{SCHEMA_VERSION_KEY} says {version[:20]!r}; this version reads log format 2",
+            hint="upgrade frostline, or choose another prefix",
+        )
+
+    def _claim_prefix(self) -> None:
+        try:
+            self.store.put_if_absent(
+                SCHEMA_VERSION_KEY, SCHEMA_VERSION, sha256=hashlib.sha256(SCHEMA_VERSION).digest()
+            )
+        except (AlreadyExists, OutcomeUnknown):
+            self.check_schema()
+
+    @staticmethod
+    def _until(revisions: Iterator[int], until: int | None) -> Iterator[int]:
+        for revision in revisions:
+            if until is not None and revision > until:
+                return
+            yield revision
+
+    def _fetch(self, revisions: Iterator[int]) -> Iterator[Entry]:
+        first = list(islice(revisions, 2))
+        if len(first) < 2:
+            for revision in first:
+                yield self._read_listed(revision)
+            return
+        with ThreadPoolExecutor(self._fetch_threads, thread_name_prefix="log") as pool:
+            waiting: deque[Future[Entry]] = deque(pool.submit(self._read_listed, revision) for revision in first)
+            try:
+                for revision in revisions:
+                    waiting.append(pool.submit(self._read_listed, revision))
+                    if len(waiting) >= 4 * self._fetch_threads:
+                        yield waiting.popleft().result()
+                while waiting:
+                    yield waiting.popleft().result()
+            finally:
+                for future in waiting:
+                    future.cancel()
+
+    def _read_listed(self, revision: int) -> Entry:
+        try:
+            return self.read(revision)
+        except NotFound as error:
+            raise Damaged(
+                f"log entry {self.store.name}{commit_key(revision)} was listed but cannot be read",
+                hint="run the command again; if it persists, run 'frostline fsck' on the disk",
+            ) from error

@@ -1,0 +1,226 @@
+"""Applying commits to a file table: the one meaning of create, link, rename and remove. Pure; no I/O of its own.
+
+`apply` trusts the commit (its writer checked it) and is what a rebuild uses; `execute` checks every rule first and is
+what a writer uses. Both raise `Conflict` and may leave the table half changed: callers work in a transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from oplog import paths
+from oplog.entry import Commit, Create, Link, Operation, Remove, Rename
+from oplog.errors import Conflict, Damaged
+
+
+class FileRow(msgspec.Struct, frozen=True, array_like=True):
+    """One file of the table. `revision` is the commit that gave the file this path."""
+
+    path: str
+    size_bytes: int
+    sha256: str
+    key: str | None
+    inline: bytes | None
+    blob_set: str | None
+    revision: int
+
+    def at(self, path: str, revision: int) -> FileRow:
+        """The same bytes under another path."""
+        return FileRow(path, self.size_bytes, self.sha256, self.key, self.inline, self.blob_set, revision)
+
+
+class FileTable(Protocol):
+    """What a file table offers to replay: a map from path to row, in path order."""
+
+    def get(self, path: str) -> FileRow | None:
+        """The file of this path."""
+
+    def has_directory(self, path: str) -> bool:
+        """Whether a file lies below the path."""
+
+    def insert(self, rows: Sequence[FileRow]) -> None:
+        """Add files. Raises `Conflict` when a path is taken."""
+
+    def rename(self, source: str, target: str, revision: int) -> int:
+        """Move a file, or all files below a directory; how many. Raises `Conflict` when a target is taken."""
+
+    def remove(self, path: str) -> int:
+        """Take a file, or all files below a directory, out of the table; how many."""
+
+    def rows(self, directory: str = "") -> Iterator[FileRow]:
+        """The files below the directory, in path order."""
+
+
+class MemoryTable:
+    """A file table in a dict: small, for tests and for logs that fit in memory."""
+
+    def __init__(self, rows: Iterable[FileRow] = ()) -> None:
+        self._rows = {row.path: row for row in rows}
+
+    def get(self, path: str) -> FileRow | None:
+        return self._rows.get(path)
+
+    def has_directory(self, path: str) -> bool:
+        return any(name.startswith(f"{path}/") for name in self._rows)
+
+    def insert(self, rows: Sequence[FileRow]) -> None:
+        for row in rows:
+            if row.path in self._rows:
+                raise Conflict(f"{row.path} exists already")
+            self._rows[row.path] = row
+
+    def rename(self, source: str, target: str, revision: int) -> int:
+        moved = self._take(source)
+        self.insert([row.at(target + row.path[len(source) :], revision) for row in moved])
+        return len(moved)
+
+    def remove(self, path: str) -> int:
+        return len(self._take(path))
+
+    def rows(self, directory: str = "") -> Iterator[FileRow]:
+        prefix = f"{directory}/" if directory else ""
+        return iter([self._rows[path] for path in sorted(self._rows) if path.startswith(prefix)])
+
+    def _take(self, path: str) -> list[FileRow]:
+        taken = [name for name in self._rows if name == path or name.startswith(f"{path}/")]
+        return [self._rows.pop(name) for name in taken]
+
+
+def check_preconditions(table: FileTable, commit: Commit) -> None:
+    """Raise `Conflict` naming the first path that is not as the commit requires."""
+    for path in commit.present:
+        if not _exists(table, path):
+            raise Conflict(f"{path} is gone: another writer changed it first", hint="run the command again")
+    for path in commit.absent:
+        if _exists(table, path):
+            raise Conflict(f"{path} exists already: another writer created it first", hint="run the command again")
+
+
+def execute(table: FileTable, commit: Commit) -> None:
+    """Check the preconditions and every operation, and apply them in order. Raises `Conflict`."""
+    check_preconditions(table, commit)
+    for operation in commit.operations:
+        _check_operation(table, operation)
+        _apply_others(table, operation, commit) if not isinstance(operation, Create) else table.insert(
+            [_row(operation, commit.revision)]
+        )
+
+
+def apply(table: FileTable, commit: Commit) -> None:
+    """Apply a commit of the log, in which every path is checked for safety. Raises `Damaged` when it does not fit."""
+    created: list[FileRow] = []
+    try:
+        for operation in commit.operations:
+            _check_paths(operation, commit)
+            if isinstance(operation, Create):
+                created.append(_row(operation, commit.revision))
+                continue
+            if created:
+                table.insert(created)
+                created = []
+            _apply_others(table, operation, commit)
+        if created:
+            table.insert(created)
+    except Conflict as error:
+        raise Damaged(
+            f"log entry {commit.revision} does not fit the entries before it: {error.message}",
+            hint="run 'frostline fsck' on the disk",
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One path that differs between two tables: `before` is None for an added file, `after` for a removed one."""
+
+    path: str
+    before: FileRow | None
+    after: FileRow | None
+
+
+def diff(before: FileTable, after: FileTable) -> Iterator[Difference]:
+    """The paths whose bytes (size, digest, blob) differ, in path order. Both tables are read once, in step."""
+    left, right = before.rows(), after.rows()
+    one, two = next(left, None), next(right, None)
+    while one is not None or two is not None:
+        if two is None or (one is not None and one.path.encode() < two.path.encode()):
+            assert one is not None
+            yield Difference(one.path, one, None)
+            one = next(left, None)
+        elif one is None or two.path.encode() < one.path.encode():
+            yield Difference(two.path, None, two)
+            two = next(right, None)
+        else:
+            if (one.size_bytes, one.sha256, one.key) != (two.size_bytes, two.sha256, two.key):
+                yield Difference(one.path, one, two)
+            one, two = next(left, None), next(right, None)
+
+
+def _row(operation: Create, revision: int) -> FileRow:
+    return FileRow(
+        operation.path,
+        operation.size_bytes,
+        operation.sha256,
+        operation.key,
+        operation.inline,
+        operation.blob_set,
+        revision,
+    )
+
+
+def _apply_others(table: FileTable, operation: Operation, commit: Commit) -> None:
+    match operation:
+        case Link(source=source, target=target):
+            row = table.get(source)
+            if row is None:
+                raise Conflict(f"{source} does not exist")
+            table.insert([row.at(target, commit.revision)])
+        case Rename(source=source, target=target):
+            if not table.rename(source, target, commit.revision):
+                raise Conflict(f"{source} does not exist")
+        case Remove(path=path):
+            if not table.remove(path):
+                raise Conflict(f"{path} does not exist")
+
+
+def _exists(table: FileTable, path: str) -> bool:
+    return table.get(path) is not None or table.has_directory(path)
+
+
+def _check_operation(table: FileTable, operation: Operation) -> None:
+    match operation:
+        case Create(path=path):
+            _check_free(table, path)
+        case Link(source=source, target=target):
+            if table.get(source) is None:
+                raise Conflict(f"{source} does not exist")
+            _check_free(table, target)
+        case Rename(source=source, target=target):
+            if not _exists(table, source):
+                raise Conflict(f"{source} does not exist")
+            _check_free(table, target)
+        case Remove(path=path):
+            if not _exists(table, path):
+                raise Conflict(f"{path} does not exist")
+
+
+def _check_free(table: FileTable, path: str) -> None:
+    if _exists(table, path):
+        raise Conflict(f"{path} exists already")
+    for directory in paths.ancestors(path):
+        if table.get(directory) is not None:
+            raise Conflict(f"{path} cannot exist: {directory} is a file")
+
+
+def _check_paths(operation: Operation, commit: Commit) -> None:
+    match operation:
+        case Create(path=path) | Remove(path=path):
+            named: tuple[str, ...] = (path,)
+        case Link(source=source, target=target) | Rename(source=source, target=target):
+            named = (source, target)
+    for path in named:
+        if not paths.is_safe(path):
+            raise Damaged(f"log entry {commit.revision} names an unsafe path: {path!r}", hint="the bucket was tampered with")
