@@ -244,6 +244,10 @@ class Journal:
         try:
             yield
         finally:
+            self._release_claims(table_uuid, token)
+
+    def _release_claims(self, table_uuid: str, token: str) -> None:
+        if self._instance in _live:
             with self._write("release", table_uuid) as connection:
                 connection.execute("DELETE FROM claims WHERE token = ?", (token,))
 

@@ -1,0 +1,284 @@
+"""The policy, for random disks, rules, parts and times. Guards P18 (no ping-pong), P23 (clocks) and the promise that a
+plan, once carried out, leaves nothing to plan."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tiering.journal_records import Failure, Pin
+from tiering.part import ColumnRange, DataFile, Part, PartName
+from tiering.placement import DiskState, move_factor, ordered_volumes, size_limit, volume_index
+from tiering.policy import Options, Plan, decide
+from tiering.schema import Column, Delete, MoveToDisk, MoveToVolume, TableDefinition, TableSettings, TtlRule
+from tiering.settings import PolicyConfig, VolumeConfig
+
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+GB = 1024**3
+
+
+@dataclasses.dataclass(frozen=True)
+class Placed:
+    definition: TableDefinition
+    part: Part
+    name: PartName
+    disk: str
+
+
+@dataclasses.dataclass(frozen=True)
+class World:
+    parts: tuple[Placed, ...]
+    disks: dict[str, DiskState]
+    policies: dict[str, PolicyConfig]
+    options: Options
+
+    def plan(self, now: datetime = NOW) -> Plan:
+        return decide(self.parts, self.disks, self.policies, now, self.options)
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    volume_count = draw(st.integers(1, 4))
+    disks: dict[str, DiskState] = {}
+    volumes = []
+    for number in range(volume_count):
+        names = [f"disk{number}{letter}" for letter in "ab"[: draw(st.integers(1, 2))]]
+        for name in names:
+            total = draw(st.one_of(st.integers(0, 200 * GB), st.none() if number else st.just(100 * GB)))
+            disks[name] = DiskState(
+                total,
+                None if total is None else draw(st.integers(0, total)),
+                reserved_bytes=draw(st.sampled_from([0, 0, GB])),
+                read_only=draw(st.integers(0, 9)) == 0,
+                broken=draw(st.sampled_from(["", "", "", "", "", "gone"])),
+            )
+        volumes.append(
+            VolumeConfig(
+                name=f"v{number}",
+                disks=tuple(names),
+                max_data_part_size_bytes=draw(st.sampled_from([None, None, 5 * GB])),
+                load_balancing=draw(st.sampled_from(["round_robin", "least_used"])),
+            )
+        )
+    factor = draw(st.one_of(st.none(), st.floats(0, 1)))
+    policies = {
+        "p": PolicyConfig(volumes=tuple(volumes), move_factor=factor),
+        "q": PolicyConfig(volumes=tuple(volumes[:2]), move_factor=draw(st.one_of(st.none(), st.floats(0, 0.5)))),
+    }
+    parts: list[Placed] = []
+    pins: list[Pin] = []
+    failures: dict[tuple[str, str, str], Failure] = {}
+    for policy in draw(st.sampled_from([["p"], ["p", "q"]])):
+        definition = draw(tables(policy, volume_count, list(disks)))
+        for number in range(draw(st.integers(0, 8))):
+            placed = draw(placed_parts(definition, number, list(disks)))
+            parts.append(placed)
+            if draw(st.integers(0, 7)) == 0:
+                volume = draw(st.sampled_from([None, "v0", "v1", "v9"]))
+                pins.append(
+                    Pin(table_uuid=definition.uuid, scope="part", name=placed.part.name, volume=volume, created=NOW)
+                )
+            if draw(st.integers(0, 5)) == 0:
+                key = (definition.uuid, placed.part.name, draw(st.sampled_from(sorted(disks))))
+                failures[key] = Failure(attempts=draw(st.integers(1, 9)), error="no", at=NOW - timedelta(minutes=3))
+    return World(tuple(parts), disks, policies, Options(pins=pins, failures=failures))
+
+
+@st.composite
+def tables(draw: st.DrawFn, policy: str, volume_count: int, disks: list[str]) -> TableDefinition:
+    actions = st.one_of(
+        st.integers(0, volume_count - 1).map(lambda number: MoveToVolume(volume=f"v{number}")),
+        st.sampled_from(disks).map(lambda disk: MoveToDisk(disk=disk)),
+        st.sampled_from(disks).map(lambda disk: MoveToDisk(disk=disk, if_exists=True)),
+    )
+    rules = draw(st.lists(st.tuples(st.integers(0, 60), actions), max_size=3))
+    ttl = [TtlRule(after_seconds=days * 86400, column="ts", action=action) for days, action in rules]
+    if draw(st.integers(0, 3)) == 0:
+        ttl.append(TtlRule(after_seconds=55 * 86400, column="ts", action=Delete()))
+    return TableDefinition(
+        uuid=f"uuid-{policy}",
+        database="d",
+        name=policy,
+        columns=(Column(id=1, name="ts", type="timestamp[us, UTC]"),),
+        order_by=("ts",),
+        policy=policy,
+        ttl=tuple(ttl),
+        settings=TableSettings(min_part_age_to_move_seconds=draw(st.sampled_from([0, 0, 3600]))),
+    )
+
+
+@st.composite
+def placed_parts(draw: st.DrawFn, definition: TableDefinition, number: int, disks: list[str]) -> Placed:
+    newest = NOW - timedelta(days=draw(st.integers(-1, 90)), minutes=draw(st.integers(0, 90)))
+    size = draw(st.one_of(st.integers(0, 30 * GB), st.sampled_from([GB, 2 * GB])))
+    part = Part(
+        table=definition.uuid,
+        name=f"all_{number}_{number}_0",
+        rows=10,
+        size_bytes=size,
+        created=NOW - timedelta(minutes=draw(st.integers(0, 200))),
+        files=(DataFile(name="data-0000.parquet", rows=10, size_bytes=size, sha256="0" * 64),),
+        columns={}
+        if draw(st.integers(0, 9)) == 0
+        else {"1": ColumnRange(min=newest.isoformat(), max=newest.isoformat())},
+    )
+    return Placed(definition, part, part.part_name, draw(st.sampled_from(disks)))
+
+
+def carry_out(world: World, plan: Plan) -> World:
+    """The world after the plan, checking on the way that every single move fits when its turn comes."""
+    disks = dict(world.disks)
+    where = {(part.definition.uuid, part.part.name): part for part in world.parts}
+
+    def change(disk: str, size: int) -> None:
+        state = disks[disk]
+        if state.free_bytes is not None:
+            disks[disk] = dataclasses.replace(state, free_bytes=state.free_bytes + size)
+
+    for delete in plan.deletes:
+        change(delete.disk, delete.bytes)
+        del where[delete.table_uuid, delete.part]
+    for move in plan.moves:
+        change(move.target, -move.bytes)
+        change(move.source, move.bytes)
+        where[move.table_uuid, move.part] = dataclasses.replace(where[move.table_uuid, move.part], disk=move.target)
+    return dataclasses.replace(world, disks=disks, parts=tuple(where.values()))
+
+
+@settings(max_examples=400, deadline=None)
+@given(worlds())
+def test_a_plan_carried_out_leaves_nothing_to_plan(world: World) -> None:
+    after = carry_out(world, world.plan())
+    assert after.plan().moves == ()
+    assert after.plan().deletes == ()
+
+
+@settings(max_examples=200, deadline=None)
+@given(worlds(), st.randoms(use_true_random=False))
+def test_a_plan_depends_on_nothing_but_its_arguments(world: World, random) -> None:  # type: ignore[no-untyped-def]
+    shuffled = list(world.parts)
+    random.shuffle(shuffled)
+    assert dataclasses.replace(world, parts=tuple(shuffled)).plan() == world.plan()
+
+
+@settings(max_examples=300, deadline=None)
+@given(worlds())
+def test_every_part_has_one_decision_with_a_reason(world: World) -> None:
+    plan = world.plan()
+    decided = [(m.table_uuid, m.part) for m in (*plan.moves, *plan.deletes, *plan.stays)]
+    assert sorted(decided) == sorted((part.definition.uuid, part.part.name) for part in world.parts)
+    assert all(m.reason.kind and m.reason.detail for m in (*plan.moves, *plan.deletes, *plan.stays))
+
+
+@settings(max_examples=300, deadline=None)
+@given(worlds(), st.lists(st.integers(0, 40), min_size=1, max_size=4))
+def test_no_part_ever_moves_back(world: World, days: list[int]) -> None:
+    """P18: as time goes on and plans are carried out, a part only gets colder; pins alone may warm it."""
+    pinned = {pin.name for pin in world.options.pins}
+    now = NOW
+    for more in days:
+        now += timedelta(days=more)
+        plan = world.plan(now)
+        for move in plan.moves:
+            if move.part in pinned:
+                continue
+            policy = world.policies[move.table.split(".")[1]]
+            source, target = volume_index(policy, move.source), volume_index(policy, move.target)
+            assert source is not None
+            assert target is not None
+            assert target >= source
+            assert move.source != move.target
+        world = carry_out(world, plan)
+
+
+@settings(max_examples=300, deadline=None)
+@given(worlds())
+def test_moves_for_space_cover_the_need_or_nothing_else_could_go(world: World) -> None:
+    plan = world.plan()
+    after = carry_out(world, plan)
+    for policy_name, policy in world.policies.items():
+        volumes = ordered_volumes(policy)
+        for index, volume in enumerate(volumes[:-1]):
+            for disk in volume.disks:
+                state = after.disks[disk]
+                if state.total_bytes is None or state.unreserved_bytes is None:
+                    continue
+                covered = state.unreserved_bytes >= int(state.total_bytes * move_factor(policy))
+                stuck = [p for p in after.parts if p.disk == disk and p.definition.policy == policy_name]
+                left = {(s.table_uuid, s.part): s for s in plan.stays}
+                for part in [] if covered else stuck:
+                    stay = left.get((part.definition.uuid, part.part.name))
+                    colder = volumes[index + 1 :]
+                    assert (
+                        stay is None
+                        or part.part.size_bytes == 0
+                        or stay.reason.kind
+                        in {
+                            *("pin", "too_young", "no_space", "size_limit", "unusable_disk", "backoff", "gave_up"),
+                            *("read_only", "implausible_time", "no_such_disk", "in_place", "colder"),
+                        }
+                    ), (stay, colder)
+
+
+@settings(max_examples=300, deadline=None)
+@given(worlds())
+def test_moves_for_space_are_the_fewest_heaviest(world: World) -> None:
+    """With one table, one full disk and room below: dropping the smallest chosen part would not cover the need."""
+    plan = world.plan()
+    chosen: dict[str, list[int]] = {}
+    for move in plan.moves:
+        if move.reason.kind == "move_factor":
+            chosen.setdefault(move.source, []).append(move.bytes)
+    others = {move.source for move in plan.moves if move.reason.kind != "move_factor"} | {
+        move.target for move in plan.moves
+    }
+    policy = world.policies["p"]
+    for disk, sizes in chosen.items():
+        state = world.disks[disk]
+        if disk in others or len({part.definition.policy for part in world.parts}) > 1 or plan.deletes:
+            continue
+        assert state.total_bytes is not None
+        assert state.unreserved_bytes is not None
+        need = int(state.total_bytes * move_factor(policy)) - state.unreserved_bytes
+        assert sum(sizes) - min(sizes) < need
+        assert sizes == sorted(sizes)
+
+
+@settings(max_examples=200, deadline=None)
+@given(worlds())
+def test_nothing_goes_where_it_may_not(world: World) -> None:
+    plan = world.plan()
+    parts = {(part.definition.uuid, part.part.name): part for part in world.parts}
+    for move in plan.moves:
+        assert not world.disks[move.target].read_only
+        assert not world.disks[move.target].broken
+        assert not world.disks[move.source].read_only
+        part = parts[move.table_uuid, move.part]
+        policy = world.policies[part.definition.policy]
+        index = volume_index(policy, move.target)
+        assert index is not None
+        limit = size_limit(ordered_volumes(policy)[index], world.disks)
+        to_disk = any(isinstance(rule.action, MoveToDisk) for rule in part.definition.ttl)
+        assert limit is None or part.part.size_bytes <= limit or to_disk
+
+
+@settings(max_examples=100, deadline=None)
+@given(worlds(), st.sampled_from([timedelta(days=-20000), timedelta(days=-365), timedelta(hours=-6)]))
+def test_a_clock_that_went_back_moves_and_deletes_nothing(world: World, jump: timedelta) -> None:
+    """P23."""
+    plan = world.plan(NOW + jump)
+    assert plan.moves == ()
+    assert plan.deletes == ()
+
+
+@settings(max_examples=100, deadline=None)
+@given(worlds(), st.sampled_from([timedelta(days=365), timedelta(days=-365), timedelta(hours=2)]))
+def test_two_clocks_that_disagree_move_and_delete_nothing(world: World, jump: timedelta) -> None:
+    """P23: the object store's clock is the second opinion."""
+    options = dataclasses.replace(world.options, reference_time=NOW)
+    plan = dataclasses.replace(world, options=options).plan(NOW + jump)
+    assert plan.moves == ()
+    assert plan.deletes == ()

@@ -1,0 +1,499 @@
+"""Where parts belong: `decide` turns parts, disks, rules and a time into moves, deletes and stays, each with a reason.
+
+Pure: no I/O, no clock, the same answer for the same question. `plan`, `explain`, `apply`, the daemon and the dashboard
+all show what is decided here. The semantics are ClickHouse's, with two promises on top: a pass never moves a part to a
+hotter volume (only a pin or a person does), and once a plan is carried out the next one is empty.
+
+How: the moves are made on a model of the disks, hottest first, until nothing changes any more. A part that TTL brings
+to a volume which then is too full goes on in the model, so it is copied once, to where it ends up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Literal
+
+import msgspec
+
+from tiering import placement, ttl
+from tiering.journal_records import Failure, Pin
+from tiering.part import PartName
+from tiering.placement import DiskState, ordered_volumes, volume_index
+from tiering.plan import (
+    Explanation,
+    Move,
+    Options,
+    PlacedPart,
+    Plan,
+    Reason,
+    RuleState,
+    Stay,
+    TtlDelete,
+)
+from tiering.schema import MoveToDisk, MoveToVolume
+from tiering.settings import PolicyConfig, VolumeConfig
+from tiering.units import format_duration, format_size
+
+__all__ = [
+    "DiskState",
+    "Explanation",
+    "Move",
+    "Options",
+    "PlacedPart",
+    "Plan",
+    "Reason",
+    "RuleState",
+    "Stay",
+    "TtlDelete",
+    "decide",
+    "explain",
+]
+
+_MAX_BACKOFF = timedelta(hours=6)
+
+
+def decide(
+    parts: Iterable[PlacedPart],
+    disks: Mapping[str, DiskState],
+    policies: Mapping[str, PolicyConfig],
+    now: datetime,
+    options: Options | None = None,
+) -> Plan:
+    """What moves, what is deleted and what stays at `now`. `parts` are the active ones of every table concerned."""
+    return _Pass(parts, disks, policies, now, options or Options()).plan()
+
+
+def explain(
+    part: PlacedPart,
+    parts: Iterable[PlacedPart],
+    disks: Mapping[str, DiskState],
+    policies: Mapping[str, PolicyConfig],
+    now: datetime,
+    options: Options | None = None,
+) -> Explanation:
+    """The decision for one part, seen among all `parts`, with every rule that bears on it."""
+    plan = decide(parts, disks, policies, now, options)
+    key = (part.definition.uuid, part.part.name, part.disk)
+    dues = ttl.due_times(part.definition, part.part)
+    upcoming = ttl.next_due(dues, now)
+    decision: Literal["move", "delete", "stay"] = "stay"
+    target, next_due = None, upcoming.due if upcoming else None
+    reason = Reason("unknown", "the part is not among the active ones")
+    for move in plan.moves:
+        if (move.table_uuid, move.part, move.source) == key:
+            decision, target, reason, next_due = "move", move.target, move.reason, now
+    for delete in plan.deletes:
+        if (delete.table_uuid, delete.part, delete.disk) == key:
+            decision, reason, next_due = "delete", delete.reason, now
+    for stay in plan.stays:
+        if (stay.table_uuid, stay.part, stay.disk) == key:
+            reason, next_due = stay.reason, stay.next_due
+    policy = policies.get(part.definition.policy)
+    index = volume_index(policy, part.disk) if policy else None
+    return Explanation(
+        table=part.definition.full_name,
+        part=part.part.name,
+        disk=part.disk,
+        volume=ordered_volumes(policy)[index].name if policy and index is not None else None,
+        bytes=part.part.size_bytes,
+        decision=decision,
+        target=target,
+        reason=reason,
+        rules=tuple(RuleState(rule=ttl.rule_text(due.rule), due=due.due, detail=due.describe(now)) for due in dues),
+        next_due=next_due,
+    )
+
+
+class _Item:
+    """One part in the model: where it is now and where it would be."""
+
+    __slots__ = ("at", "deleted", "dues", "move", "name", "part", "policy", "source", "stay", "table", "uuid")
+
+    def __init__(self, placed: PlacedPart, policy: PolicyConfig | None) -> None:
+        self.table = placed.definition
+        self.part = placed.part
+        self.name = placed.name
+        self.uuid = placed.definition.uuid
+        self.source = self.at = placed.disk
+        self.policy = policy
+        self.dues = ttl.due_times(placed.definition, placed.part)
+        self.move: Reason | None = None
+        self.deleted: Reason | None = None
+        self.stay: tuple[Reason, datetime | None] | None = None
+
+    @property
+    def size(self) -> int:
+        return self.part.size_bytes
+
+    @property
+    def key(self) -> tuple[str, PartName, str]:
+        return (self.table.full_name, self.name, self.source)
+
+
+class _Pass:
+    """One run of `decide` on a model of the disks."""
+
+    def __init__(
+        self,
+        parts: Iterable[PlacedPart],
+        disks: Mapping[str, DiskState],
+        policies: Mapping[str, PolicyConfig],
+        now: datetime,
+        options: Options,
+    ) -> None:
+        self.now = now
+        self.options = options
+        self.disks = dict(disks)
+        self.policies = policies
+        self.items = sorted((_Item(part, policies.get(part.definition.policy)) for part in parts), key=lambda i: i.key)
+        self.turns: dict[tuple[str, str], int] = {}
+        self.pauses = {pause.table_uuid: pause for pause in options.pauses if pause.kind == "moves"}
+        self.pins = {(pin.table_uuid, pin.scope, pin.name): pin for pin in options.pins}
+
+    def plan(self) -> Plan:
+        problem = self._clock_problem()
+        free = [] if problem else [item for item in self.items if not self._is_blocked(item)]
+        if problem:
+            for item in self.items:
+                item.stay = (Reason("clock", problem), None)
+        pinned = [(item, pin) for item in free if (pin := self._pin_of(item)) is not None]
+        movable = [item for item in free if self._pin_of(item) is None]
+        self._delete(movable)
+        movable = [item for item in movable if item.deleted is None]
+        while self._pin_pass(pinned) or self._ttl_pass(movable) or self._space_pass(movable):
+            pass
+        self._explain_rest(movable)
+        return self._result()
+
+    # Parts that no rule may touch
+
+    def _clock_problem(self) -> str:
+        newest = max((item.part.created for item in self.items), default=None)
+        reference = self.options.reference_time
+        if newest is not None and newest - self.now > self.options.max_skew:
+            return (
+                f"the clock says {ttl.short_time(self.now)}, but a part was written at {ttl.short_time(newest)}: "
+                "nothing moves by itself until the clock is right"
+            )
+        if reference is not None and abs(reference - self.now) > self.options.max_skew:
+            return (
+                f"the clock says {ttl.short_time(self.now)}, the object store {ttl.short_time(reference)}: "
+                "nothing moves by itself until they agree"
+            )
+        return ""
+
+    def _is_blocked(self, item: _Item) -> bool:
+        reason = self._blocked(item)
+        if reason is not None:
+            item.stay = (reason, None)
+        return reason is not None
+
+    def _blocked(self, item: _Item) -> Reason | None:
+        if item.policy is None:
+            return Reason("no_policy", f"the configuration has no policy {item.table.policy}")
+        state = self.disks.get(item.source)
+        if volume_index(item.policy, item.source) is None:
+            return Reason(
+                "not_in_policy",
+                f"disk {item.source} is not in policy {item.table.policy}: move the part by hand to one that is",
+            )
+        if state is None or state.broken:
+            return Reason("unusable_disk", placement.unusable(item.source, state))
+        if state.read_only:
+            return Reason("read_only", f"disk {item.source} is read-only: the part cannot leave it")
+        pause = self.pauses.get(item.uuid) or self.pauses.get(None)
+        if pause is not None:
+            whose = f"of {item.table.full_name}" if pause.table_uuid else "of all tables"
+            return Reason("paused", f"moves {whose} are paused since {ttl.short_time(pause.created)}")
+        holder = self.options.claimed.get((item.uuid, item.part.name))
+        return Reason("busy", f"a {holder} works on the part now") if holder else None
+
+    def _pin_of(self, item: _Item) -> Pin | None:
+        part = self.pins.get((item.uuid, "part", item.part.name))
+        return part or self.pins.get((item.uuid, "partition", item.name.partition))
+
+    def _pin_pass(self, pinned: list[tuple[_Item, Pin]]) -> bool:
+        changed = False
+        for item, pin in pinned:
+            if item.policy is not None and self._follow_pin(item, item.policy, pin):
+                changed = True
+        return changed
+
+    def _follow_pin(self, item: _Item, policy: PolicyConfig, pin: Pin) -> bool:
+        what = f"{pin.scope} {pin.name} is pinned"
+        volume = _find_volume(policy, pin.volume)
+        if pin.volume is None:
+            return self._stay(item, "pin", f"{what} where it is")
+        if volume is None:
+            return self._stay(item, "pin", f"{what} to volume {pin.volume}, which the policy does not have")
+        if item.at in volume.disks:
+            return self._stay(item, "pin", f"{what} to volume {pin.volume}")
+        return self._try_move(item, [volume], Reason("pin", f"{what} to volume {pin.volume}"))
+
+    # Rules
+
+    def _delete(self, items: list[_Item]) -> None:
+        for item in items:
+            due = ttl.due_delete(item.dues, self.now)
+            if due is None or due.newest is None:
+                continue
+            if due.newest < ttl.EARLIEST_PLAUSIBLE:
+                detail = (
+                    f"rule '{ttl.rule_text(due.rule)}' is due, but the newest row says {ttl.short_time(due.newest)}, "
+                    "which looks like a missing time: delete the part by hand if it is right"
+                )
+                item.stay = (Reason("implausible_time", detail), None)
+                continue
+            item.deleted = Reason("ttl_delete", f"{due.describe(self.now)}: rule '{ttl.rule_text(due.rule)}'")
+            self._release(item.at, item.size)
+
+    def _ttl_pass(self, items: list[_Item]) -> bool:
+        changed = False
+        for item in items:
+            due = ttl.winning_move(item.dues, self.now)
+            if due is not None and item.policy is not None and self._follow_rule(item, item.policy, due):
+                changed = True
+        return changed
+
+    def _follow_rule(self, item: _Item, policy: PolicyConfig, due: ttl.Due) -> bool:
+        """Move the part where the rule says, in the model; whether it moved."""
+        here = volume_index(policy, item.at)
+        rule = f"rule '{ttl.rule_text(due.rule)}'"
+        match due.rule.action:
+            case MoveToVolume(volume=name):
+                volume = _find_volume(policy, name)
+                if volume is None:
+                    return self._stay(item, "no_such_volume", f"{rule}: no volume {name} in policy {item.table.policy}")
+            case MoveToDisk(disk=name, if_exists=if_exists):
+                there = volume_index(policy, name)
+                if there is None or name not in self.disks:
+                    falls_back = "it says IF EXISTS, so the part stays" if if_exists else "the part stays"
+                    return self._stay(
+                        item, "no_such_disk", f"{rule}: policy {item.table.policy} has no disk {name}; {falls_back}"
+                    )
+                volume = msgspec.structs.replace(ordered_volumes(policy)[there], disks=(name,))
+            case _:
+                return False
+        to_disk = isinstance(due.rule.action, MoveToDisk)
+        if item.at in volume.disks:
+            return self._stay(item, "in_place", f"already on {item.at}, where {rule} wants it")
+        there = _index_of(policy, volume.name)
+        if here is None or there < here:
+            detail = f"{rule} wants volume {volume.name}; the part is on a colder one and never moves back by itself"
+            return self._stay(item, "colder", detail)
+        if self._too_young(item):
+            return False
+        reason = Reason("ttl", f"{due.describe(self.now)}: {ttl.action_text(due.rule)}")
+        return self._try_move(item, [volume], reason, obey_limit=not to_disk)
+
+    def _space_pass(self, items: list[_Item]) -> bool:
+        changed = False
+        for name, policy in sorted(self.policies.items()):
+            volumes = ordered_volumes(policy)
+            for index, volume in enumerate(volumes[:-1]):
+                for disk in volume.disks:
+                    changed |= self._free_space(name, policy, index, disk, items)
+        return changed
+
+    def _free_space(self, name: str, policy: PolicyConfig, index: int, disk: str, items: list[_Item]) -> bool:
+        """Move the heaviest parts off a disk that is too full, as few as cover the need; whether any moved."""
+        state, factor = self.disks.get(disk), placement.move_factor(policy)
+        if state is None or state.total_bytes is None or state.unreserved_bytes is None:
+            return False
+        wanted = int(state.total_bytes * factor)
+        need, changed = wanted - state.unreserved_bytes, False
+        if need <= 0:
+            return False
+        reason = Reason(
+            "move_factor",
+            f"disk {disk} has {format_size(state.unreserved_bytes)} of {format_size(state.total_bytes)} free, "
+            f"less than the {factor:.0%} ({format_size(wanted)}) of move_factor: the heaviest parts go first",
+        )
+        colder = list(ordered_volumes(policy)[index + 1 :])
+        candidates = [item for item in items if item.at == disk and item.table.policy == name and item.size]
+        for item in sorted(candidates, key=lambda item: (-item.size, item.key)):
+            if need <= 0:
+                break
+            if not self._too_young(item) and self._try_move(item, colder, reason):
+                need -= item.size
+                changed = True
+        return changed
+
+    # The model
+
+    def _try_move(
+        self, item: _Item, volumes: Sequence[VolumeConfig], reason: Reason, *, obey_limit: bool = True
+    ) -> bool:
+        """Move the part in the model to the first of the volumes that takes it; else note why it stays."""
+        problems: list[str] = []
+        kind, until = "no_space", None
+        for volume in volumes:
+            turn = self._turn(item, volume)
+            choice = placement.choose_disk(volume, self.disks, item.size, turn=turn, obey_limit=obey_limit)
+            if choice.disk is None:
+                kind = choice.kind
+                problems.append(choice.why)
+                continue
+            failure = self.options.failures.get((item.uuid, item.part.name, choice.disk))
+            waiting = self._failure_block(failure, choice.disk)
+            if waiting is not None:
+                blocked, until = waiting
+                kind = blocked.kind
+                problems.append(blocked.detail)
+                continue
+            self.turns[item.table.policy, volume.name] = turn + 1
+            self._release(item.at, item.size)
+            self._take(choice.disk, item.size)
+            item.at, item.move, item.stay = choice.disk, reason, None
+            return True
+        item.stay = (Reason(kind, f"{reason.detail}; but {'; '.join(problems)}"), until)
+        return False
+
+    def _turn(self, item: _Item, volume: VolumeConfig) -> int:
+        key = (item.table.policy, volume.name)
+        if key not in self.turns:
+            self.turns[key] = sum(1 for other in self.items if other.source in volume.disks)
+        return self.turns[key]
+
+    def _failure_block(self, failure: Failure | None, target: str) -> tuple[Reason, datetime | None] | None:
+        if failure is None:
+            return None
+        tries = f"{failure.attempts} attempt{'s' if failure.attempts > 1 else ''} to move it to {target} failed"
+        if failure.attempts >= self.options.max_attempts:
+            detail = f"{tries}, the last with: {failure.error}; 'frostline move' tries again"
+            return Reason("gave_up", detail), None
+        wait = min(self.options.backoff * 2 ** min(failure.attempts - 1, 16), _MAX_BACKOFF)
+        until = failure.at + wait
+        if until <= self.now:
+            return None
+        return Reason("backoff", f"{tries}: {failure.error}; next try at {ttl.short_time(until)}"), until
+
+    def _too_young(self, item: _Item) -> bool:
+        """Whether the part must wait so that merges come first; its reason is set then."""
+        least = timedelta(seconds=item.table.settings.min_part_age_to_move_seconds)
+        until = item.part.created + least
+        if not least or until <= self.now or item.move is not None:
+            return False
+        age = format_duration(max(self.now - item.part.created, timedelta()))
+        wait = ttl.short_duration(least)
+        detail = f"the part is {age} old; parts wait {wait} before they move, so that merges come first"
+        item.stay = (Reason("too_young", detail), until)
+        return True
+
+    def _stay(self, item: _Item, kind: str, detail: str) -> bool:
+        if item.move is None:
+            item.stay = (Reason(kind, detail), None)
+        return False
+
+    def _release(self, disk: str, size: int) -> None:
+        state = self.disks[disk]
+        if state.free_bytes is not None:
+            self.disks[disk] = _with_free(state, state.free_bytes + size)
+
+    def _take(self, disk: str, size: int) -> None:
+        state = self.disks[disk]
+        if state.free_bytes is not None:
+            self.disks[disk] = _with_free(state, state.free_bytes - size)
+
+    # The answer
+
+    def _explain_rest(self, items: list[_Item]) -> None:
+        for item in items:
+            if item.move is not None:
+                continue
+            upcoming = ttl.next_due(item.dues, self.now)
+            if item.stay is not None:
+                reason, until = item.stay
+                item.stay = (reason, until or (upcoming.due if upcoming else None))
+            else:
+                item.stay = (self._why_nothing(item, upcoming), upcoming.due if upcoming else None)
+
+    def _why_nothing(self, item: _Item, upcoming: ttl.Due | None) -> Reason:
+        missing = [due.describe(self.now) for due in item.dues if due.due is None]
+        space = self._space_note(item)
+        if upcoming is not None:
+            text = f"{upcoming.describe(self.now)} ({ttl.action_text(upcoming.rule)}); {space}"
+            return Reason("not_due", "; ".join([text, *missing]))
+        if missing:
+            return Reason("no_statistics", "; ".join([*missing, space]))
+        none = "no TTL rule is left to act on it" if item.dues else "the table has no TTL rule"
+        return Reason("no_rule", f"{none}; {space}")
+
+    def _space_note(self, item: _Item) -> str:
+        state, policy = self.disks.get(item.at), item.policy
+        if policy is None or state is None:
+            return ""
+        if volume_index(policy, item.at) == len(policy.volumes) - 1:
+            return f"disk {item.at} is on the last volume"
+        if state.total_bytes is None or state.unreserved_bytes is None:
+            return f"disk {item.at} has no size limit"
+        share = state.unreserved_bytes / state.total_bytes if state.total_bytes else 0
+        factor = placement.move_factor(policy)
+        if share < factor:
+            return (
+                f"disk {item.at} has only {share:.0%} free (move_factor asks for {factor:.0%}), but nothing can leave"
+            )
+        return f"disk {item.at} has {share:.0%} free, move_factor asks for {factor:.0%}"
+
+    def _result(self) -> Plan:
+        moving = [item for item in self.items if item.move is not None and item.at != item.source]
+        return Plan(
+            now=self.now,
+            moves=tuple(_move(item, item.move) for item in sorted(moving, key=self._order) if item.move is not None),
+            deletes=tuple(
+                TtlDelete(
+                    table=item.table.full_name,
+                    table_uuid=item.uuid,
+                    part=item.part.name,
+                    disk=item.source,
+                    bytes=item.size,
+                    reason=item.deleted,
+                )
+                for item in self.items
+                if item.deleted is not None
+            ),
+            stays=tuple(
+                Stay(
+                    table=item.table.full_name,
+                    table_uuid=item.uuid,
+                    part=item.part.name,
+                    disk=item.source,
+                    bytes=item.size,
+                    reason=item.stay[0],
+                    next_due=item.stay[1],
+                )
+                for item in self.items
+                if item.stay is not None and item.move is None and item.deleted is None
+            ),
+        )
+
+    def _order(self, item: _Item) -> tuple[object, ...]:
+        """Coldest sources first, so that they make room; rules before space; then ascending size."""
+        heat = volume_index(item.policy, item.source) if item.policy is not None else None
+        kind = item.move.kind if item.move is not None else ""
+        return (-(heat or 0), {"pin": 0, "ttl": 1}.get(kind, 2), item.size, item.key)
+
+
+def _move(item: _Item, reason: Reason) -> Move:
+    return Move(
+        table=item.table.full_name,
+        table_uuid=item.uuid,
+        part=item.part.name,
+        source=item.source,
+        target=item.at,
+        bytes=item.size,
+        reason=reason,
+    )
+
+
+def _find_volume(policy: PolicyConfig, name: str | None) -> VolumeConfig | None:
+    return next((volume for volume in policy.volumes if volume.name == name), None)
+
+
+def _index_of(policy: PolicyConfig, volume: str) -> int:
+    return next(index for index, known in enumerate(ordered_volumes(policy)) if known.name == volume)
+
+
+def _with_free(state: DiskState, free_bytes: int) -> DiskState:
+    return DiskState(state.total_bytes, free_bytes, state.reserved_bytes, state.read_only, state.broken)
