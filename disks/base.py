@@ -18,8 +18,9 @@ from typing import Literal, Self
 from disks.stores.base import ByteRange, S3Connection
 from oplog.errors import UsageError
 
-INLINE_LIMIT_BYTES = 8 * 1024
-"""A file up to this size may ride inside its commit and need no object."""
+INLINE_LIMIT_BYTES = 64 * 1024
+"""A metadata file up to this size rides inside its commit and needs no object: a `part.json` with the sparse index of a
+hundred row groups fits, so that a moved part costs one PUT a data file and opening a store reads no object."""
 
 
 RESERVED_DIRECTORY = ".frostline"

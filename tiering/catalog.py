@@ -17,6 +17,7 @@ from oplog.errors import Damaged, FrostlineError, NotFound
 from tiering import part as parts_format
 from tiering import schema
 from tiering.part import PART_FILE, Part, PartName
+from tiering.placement import ordered_volumes
 from tiering.schema import TABLE_FILE, TableDefinition
 from tiering.settings import Config
 
@@ -113,7 +114,7 @@ class Catalog:
     def policy_disks(self, definition: TableDefinition) -> list[str]:
         """The disks of the table's policy, hottest first."""
         policy = self._config.policy(definition.policy)
-        return [disk for volume in policy.volumes for disk in volume.disks]
+        return [disk for volume in ordered_volumes(policy) for disk in volume.disks]
 
     def volume_of(self, definition: TableDefinition, disk: str) -> str | None:
         """The volume the disk belongs to in the table's policy."""

@@ -1,0 +1,125 @@
+"""What every benchmark shares: timing a child process, its peak memory, an S3 server for the run, and the result's form.
+
+A result is one JSON object a figure: the value, what it was compared with in the same run, their ratio and the goal.
+Nothing here passes or fails: a figure that misses its goal is printed as such.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One measured figure. `ratio` is value / baseline where there is a baseline."""
+
+    name: str
+    value: float
+    unit: str
+    goal: str
+    met: bool
+    baseline: float | None = None
+    baseline_name: str = ""
+    detail: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        return self.value / self.baseline if self.baseline else None
+
+
+def report(figures: Sequence[Figure]) -> None:
+    """Print the figures: JSON lines on stdout, a sentence each on stderr."""
+    for figure in figures:
+        document = asdict(figure) | {"ratio": round(figure.ratio, 3) if figure.ratio is not None else None}
+        print(json.dumps(document), flush=True)
+        compared = f" = {figure.ratio:.2f} x {figure.baseline_name} ({figure.baseline:.3g})" if figure.ratio else ""
+        verdict = "met" if figure.met else "MISSED"
+        print(
+            f"{figure.name}: {figure.value:.3g} {figure.unit}{compared}; goal {figure.goal}: {verdict} {figure.detail}",
+            file=sys.stderr,
+        )
+
+
+def ratio_figure(
+    name: str, value: float, baseline: float, *, at_most: float, baseline_name: str, unit: str = "s", detail: str = ""
+) -> Figure:
+    """A figure whose goal is a bound on its ratio to the baseline."""
+    return Figure(
+        name, value, unit, f"at most {at_most} x", value <= at_most * baseline, baseline, baseline_name, detail
+    )
+
+
+def bound_figure(name: str, value: float, *, at_most: float, unit: str, detail: str = "") -> Figure:
+    """A figure whose goal is an absolute bound."""
+    return Figure(name, value, unit, f"at most {at_most} {unit}", value <= at_most, detail=detail)
+
+
+def paired(
+    ours: Callable[[], float], theirs: Callable[[], float], *, rounds: int = 3
+) -> tuple[float, float]:
+    """Medians of both, run in turn (A B A B …) so that a machine whose speed drifts treats both alike."""
+    a: list[float] = []
+    b: list[float] = []
+    for _ in range(rounds):
+        a.append(ours())
+        b.append(theirs())
+    return statistics.median(a), statistics.median(b)
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Wall seconds of a call."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A finished child process."""
+
+    seconds: float
+    peak_bytes: int
+    output: str
+
+
+def run(command: Sequence[str], *, environment: dict[str, str] | None = None, cwd: Path | None = None) -> Run:
+    """Run a command to its end; its failure is ours. Peak memory as the kernel accounts it."""
+    start = time.perf_counter()
+    with tempfile.TemporaryFile("w+") as output:
+        process = subprocess.Popen(command, env={**os.environ, **(environment or {})}, cwd=cwd, stdout=output, stderr=output)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        seconds = time.perf_counter() - start
+        output.seek(0)
+        text = output.read()
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(map(str, command))} exited {process.returncode}:\n{text[-4000:]}")
+    return Run(seconds, usage.ru_maxrss * 1024, text)
+
+
+def python(script: str, *arguments: str, environment: dict[str, str] | None = None) -> Run:
+    """Run a piece of Python in a process of its own, so that imports, caches and memory are its own."""
+    return run([sys.executable, "-c", script, *arguments], environment=environment)
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A temporary directory, below `$BENCHMARK_DIR` when set."""
+    with tempfile.TemporaryDirectory(prefix="frostline-bench-", dir=os.environ.get("BENCHMARK_DIR")) as name:
+        yield Path(name)
+
+
+def peak_bytes() -> int:
+    """Peak memory of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,0 +1,275 @@
+"""The store: the facade that the command line, the daemon and programs use.
+
+    with Store.open() as store:
+        store.table("nyc.flights").scan(columns=["carrier"]).read_all()
+
+Read it downwards: opening and recovery, tables and data, storage policies, maintenance. Every method is a few lines that
+delegate; decisions are pure functions (`policy`, `merge_selection`), effects live in `mover`, `merger`, `insert`, `tables`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from disks import garbage
+from disks.base import Disk
+from disks.garbage import GcReport
+from disks.object_disk import ObjectDisk
+from disks.registry import open_disk
+from disks.stores.limit import Limiter
+from oplog.errors import NotFound, Refused, UsageError
+from tiering import insert as inserting
+from tiering import maintenance, mover, policy, tables
+from tiering import recovery as recovering
+from tiering.catalog import Catalog, StoredPart
+from tiering.configuration import load
+from tiering.context import Context, wall_clock
+from tiering.insert import InsertResult
+from tiering.journal import Journal
+from tiering.maintenance import TickReport
+from tiering.merger import MergeResult
+from tiering.mover import MoveReport
+from tiering.policy import Explanation, Move, Plan
+from tiering.progress import Progress, Silent
+from tiering.reservation import Reservations
+from tiering.schema import TableDefinition
+from tiering.settings import Config
+
+if TYPE_CHECKING:  # the query engine is a heavy import that most verbs do not need
+    import pyarrow as pa
+
+    from tiering.query import QueryResult
+
+
+class Store:
+    """An open store. Several processes may open one store at once; each sees what the others committed at `refresh`."""
+
+    def __init__(self, context: Context, *, recovered: list[str]) -> None:
+        self.context = context
+        self.recovered = recovered
+        """What opening had to finish or undo after a crash, one sentence each."""
+
+    # -- opening -----------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def open(
+        cls,
+        config: Config | Path | None = None,
+        *,
+        actor: str = "library",
+        workers: int | None = None,
+        limiter: Limiter | None = None,
+        progress: Progress | None = None,
+        clock: Callable[[], datetime] = wall_clock,
+        recover: bool = True,
+    ) -> Self:
+        """Open the store of a configuration (default: as the command line finds it) and recover from a crash.
+
+        `recover=False` changes nothing: what `--dry-run` and checks use. Raises `UsageError` for a bad configuration.
+        """
+        settings = config if isinstance(config, Config) else load(config)
+        context = make_context(settings, actor=actor, workers=workers, limiter=limiter, progress=progress, clock=clock)
+        if recover:
+            return cls(context, recovered=recovering.recover(context))
+        context.catalog.refresh()
+        return cls(context, recovered=[])
+
+    def close(self) -> None:
+        """Release files and connections."""
+        for disk in self.context.disks.values():
+            disk.close()
+        self.context.journal.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def refresh(self) -> None:
+        """Take in what other processes and machines committed."""
+        self.context.catalog.refresh()
+
+    # -- tables ------------------------------------------------------------------------------------------------------
+
+    def create_table(self, definition: TableDefinition, *, if_not_exists: bool = False) -> TableDefinition:
+        """Create a table. Raises `AlreadyExists` unless `if_not_exists`."""
+        return tables.create(self.context, definition, if_not_exists=if_not_exists)
+
+    def alter_table(self, old: TableDefinition, new: TableDefinition, *, reason: str = "alter table") -> TableDefinition:
+        """Replace a table's definition."""
+        return tables.replace(self.context, old, new, reason=reason)
+
+    def drop_table(self, name: str) -> None:
+        """Drop a table and its parts. The bucket keeps the revisions inside the retention: `restore` brings it back."""
+        tables.drop(self.context, self.definition(name))
+
+    def definition(self, name: str) -> TableDefinition:
+        """The table `db.name`. Raises `NotFound`."""
+        return self.context.catalog.table(name)
+
+    def definitions(self) -> list[TableDefinition]:
+        """All tables, by name."""
+        return self.context.catalog.tables()
+
+    def table(self, name: str) -> Table:
+        """A handle for reading and writing one table. Raises `NotFound`."""
+        return Table(self.context, self.definition(name))
+
+    def parts(self, table: str | None = None, *, include_outdated: bool = False) -> list[StoredPart]:
+        """Parts of one table or of all."""
+        definitions = self.definitions() if table is None else [self.definition(table)]
+        return [
+            part
+            for definition in definitions
+            for part in self.context.catalog.parts(definition, include_outdated=include_outdated)
+        ]
+
+    def disk(self, name: str) -> Disk:
+        """The disk. Raises `NotFound`."""
+        return self.context.disk(name)
+
+    def object_disk(self, name: str) -> ObjectDisk:
+        """The disk, which must have an operations log. Raises `NotFound` or `UsageError`."""
+        disk = self.disk(name)
+        if not isinstance(disk, ObjectDisk):
+            raise UsageError(f"disk {name} is {disk.kind}: it has no operations log", hint="name an object disk")
+        return disk
+
+    def object_disks(self) -> list[ObjectDisk]:
+        """All disks that have an operations log."""
+        return [disk for disk in self.context.disks.values() if isinstance(disk, ObjectDisk)]
+
+    def query(self, sql: str, *, revision: int | None = None) -> QueryResult:
+        """Run read-only SQL over all tiers; with `revision`, over the cold tables as they were then."""
+        from tiering import query
+
+        return query.run_sql(self.context, sql, self._resolver(revision))
+
+    def _resolver(self, revision: int | None) -> Callable[[str], tuple[TableDefinition, list[StoredPart]]]:
+        if revision is not None:
+            raise UsageError("--revision is not available yet for queries", hint="use 'restore DISK --revision N'")
+        return lambda name: (self.definition(name), self.context.catalog.parts(self.definition(name)))
+
+    # -- storage policies --------------------------------------------------------------------------------------------
+
+    def plan(self, table: str | None = None, *, at: datetime | None = None) -> Plan:
+        """What would move now, or at a time, and why; and why the rest stays. Changes nothing."""
+        return maintenance.plan(self.context, self._selected(table), now=at or self.context.clock())
+
+    def apply(self, moves: Sequence[Move]) -> MoveReport:
+        """Carry out planned moves; each that no longer fits is skipped with its reason."""
+        return mover.execute(self.context, moves)
+
+    def plan_manual_move(
+        self,
+        table: str,
+        *,
+        partition: str | None = None,
+        part: str | None = None,
+        to_volume: str | None = None,
+        to_disk: str | None = None,
+    ) -> list[Move]:
+        """The moves of `move`, to look at before `apply`."""
+        return maintenance.manual_moves(
+            self.context, self.definition(table), partition=partition, part=part, to_volume=to_volume, to_disk=to_disk
+        )
+
+    def explain(self, table: str, part: str) -> Explanation:
+        """Why a part moves, why not, and when it will."""
+        return maintenance.explain(self.context, self.definition(table), part)
+
+    # -- maintenance -------------------------------------------------------------------------------------------------
+
+    def merge(
+        self, table: str, *, partition: str | None = None, final: bool = False, dry_run: bool = False
+    ) -> list[MergeResult]:
+        """Merge what is worth merging; with `final`, every partition (or the one) into a single part."""
+        return maintenance.merge(
+            self.context, self.definition(table), partition=partition, final=final, dry_run=dry_run
+        )
+
+    def tick(self, *, only: str | None = None, stop: threading.Event | None = None) -> TickReport:
+        """One pass of the daemon: merges, TTL deletes, moves, snapshots."""
+        if stop is not None:
+            self.context.stop = stop
+        return maintenance.tick(self.context, self.definitions(), only=only)
+
+    def gc(self, disk: str, *, guard: timedelta, delete: bool = False, **caps: float | None) -> GcReport:
+        """Report, or with `delete` remove, objects that nothing names."""
+        return garbage.collect(
+            self.object_disk(disk), now=self.context.clock(), guard_seconds=guard.total_seconds(), delete=delete
+        )
+
+    def _selected(self, table: str | None) -> list[TableDefinition]:
+        return self.definitions() if table is None else [self.definition(table)]
+
+
+class Table:
+    """One table: insert Arrow, scan Arrow."""
+
+    def __init__(self, context: Context, definition: TableDefinition) -> None:
+        self._context = context
+        self.definition = definition
+
+    def insert(self, batches: Iterable[pa.RecordBatch]) -> InsertResult:
+        """Insert Arrow batches; what an earlier identical insert wrote already is skipped."""
+        result = inserting.insert(self._context, self.definition, batches)
+        self._context.catalog.refresh()
+        return result
+
+    def parts(self) -> list[StoredPart]:
+        """The active parts."""
+        return self._context.catalog.parts(self.definition)
+
+    def scan(self, *, columns: Sequence[str] | None = None, filter: object = None) -> pa.RecordBatchReader:  # noqa: A002
+        """Stream the rows of all tiers as Arrow; parts, row groups and columns that cannot matter are not read."""
+        from tiering import scan
+
+        return scan.scan(self._context, self.definition, self.parts(), columns=columns, filter=filter)
+
+    def dataset(self) -> pa.dataset.Dataset:
+        """The table as a pyarrow dataset, which pandas, Polars and DuckDB can read."""
+        from tiering import dataset
+
+        return dataset.table_dataset(self._context, self.definition, self.parts())
+
+
+def make_context(
+    config: Config,
+    *,
+    actor: str,
+    workers: int | None,
+    limiter: Limiter | None,
+    progress: Progress | None,
+    clock: Callable[[], datetime],
+) -> Context:
+    """Open the disks and the journal of a configuration; nothing is read from a bucket yet."""
+    state = config.state_directory
+    limits = config.limits
+    workers = workers or limits.workers
+    limiter = limiter or Limiter(
+        bytes_per_second=limits.bytes_per_second,
+        requests_per_second=limits.requests_per_second,
+        max_concurrency=max(workers, 16),
+    )
+    disks = {name: open_disk(name, disk, state, limiter=limiter) for name, disk in config.disks.items()}
+    journal = Journal(state)
+    return Context(
+        config=config,
+        disks=disks,
+        catalog=Catalog(config, disks),
+        journal=journal,
+        reservations=Reservations(config, disks),
+        workers=workers,
+        actor=actor,
+        progress=progress or Silent(),
+        clock=clock,
+    )

@@ -1,0 +1,80 @@
+"""What the policy is asked: gathers parts, disks, pins, pauses and failures, and hands them to the pure `policy`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from oplog.errors import UsageError
+from tiering import policy, policy_change
+from tiering.catalog import StoredPart
+from tiering.context import Context
+from tiering.plan import Explanation, Move, Options, Plan
+from tiering.schema import TableDefinition
+
+
+def plan(context: Context, definitions: Sequence[TableDefinition], *, now: datetime) -> Plan:
+    """What moves, what is deleted and what stays at `now`. Changes nothing."""
+    return policy.decide(
+        _parts(context, definitions), context.reservations.states(), context.config.policies, now, _options(context)
+    )
+
+
+def explain(context: Context, definition: TableDefinition, part: str, *, now: datetime) -> Explanation:
+    """Why the part moves, why not, and when it will. Raises `NotFound`."""
+    return policy.explain(
+        context.catalog.part(definition, part),
+        _parts(context, context.catalog.tables()),
+        context.reservations.states(),
+        context.config.policies,
+        now,
+        _options(context),
+    )
+
+
+def manual_moves(
+    context: Context,
+    definition: TableDefinition,
+    *,
+    partition: str | None,
+    part: str | None,
+    to_volume: str | None,
+    to_disk: str | None,
+    keep_source: bool,
+) -> list[Move]:
+    """The moves a person asks for. Pins and pauses do not bind them. Raises `NotFound`, `UsageError`, `NoSpace`."""
+    if (partition is None) == (part is None):
+        raise UsageError("name either a partition or a part to move", hint="--partition P or --part X")
+    if part is not None:
+        chosen, what = [context.catalog.part(definition, part)], f"part '{part}'"
+    else:
+        everything = context.catalog.parts(definition)
+        chosen = [stored for stored in everything if stored.name.partition == partition]
+        what = f"partition '{partition}'"
+    return policy_change.manual_moves(
+        chosen,
+        what,
+        context.config.policy(definition.policy),
+        context.reservations.states(),
+        to_volume=to_volume,
+        to_disk=to_disk,
+        keep_source=keep_source,
+    )
+
+
+def _parts(context: Context, definitions: Sequence[TableDefinition]) -> list[StoredPart]:
+    return [part for definition in definitions for part in context.catalog.parts(definition)]
+
+
+def _options(context: Context) -> Options:
+    journal = context.journal
+    return Options(
+        pins=journal.pins(),
+        pauses=journal.pauses(),
+        failures=journal.failures(),
+        claimed={
+            (definition.uuid, part): what
+            for definition in context.catalog.tables()
+            for part, what in journal.claimed(definition.uuid).items()
+        },
+    )

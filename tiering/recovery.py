@@ -1,0 +1,92 @@
+"""What happens when a store opens: whatever a crash left is finished or undone, and a second run finds nothing to do.
+
+The order matters: disks first (half-done transactions), then drops whose intent is written, then moves from the journal,
+then copies that a finished merge made superfluous, then missing copies of `table.json`.
+"""
+
+from __future__ import annotations
+
+from oplog.errors import FrostlineError, Locked
+from tiering import mover, tables
+from tiering.catalog import StoredPart
+from tiering.context import Context
+
+
+def recover(context: Context) -> list[str]:
+    """Finish or undo everything a crash left. Returns one sentence a thing done; an empty list the second time."""
+    done: list[str] = []
+    for disk in context.disks.values():
+        done += [f"disk {disk.name}: {sentence}" for sentence in disk.recover()]
+    context.catalog.refresh()
+    done += _finish_drops(context)
+    done += mover.recover(context)
+    done += _remove_outdated(context)
+    done += _repair_definitions(context)
+    if done:
+        context.catalog.refresh()
+    return done
+
+
+def _finish_drops(context: Context) -> list[str]:
+    done: list[str] = []
+    for intent in context.journal.intents():
+        if intent.kind not in (tables.DROP_TABLE, tables.DROP_PARTS):
+            continue
+        tables.finish_drop(context, intent.payload)
+        if intent.kind == tables.DROP_TABLE:
+            context.journal.forget_table(intent.payload["uuid"])
+        context.journal.finish_intent(intent.id)
+        done.append(f"finished a {intent.kind.replace('_', ' ')} of {intent.payload['table']}")
+    if done:
+        context.catalog.refresh()
+    return done
+
+
+def _remove_outdated(context: Context) -> list[str]:
+    done: list[str] = []
+    for definition in context.catalog.tables():
+        everything = context.catalog.parts(definition, include_outdated=True)
+        outdated = [stored for stored in everything if stored.state == "outdated" and not _read_only(context, stored)]
+        if not outdated:
+            continue
+        replaced = [stored for stored in outdated if _is_replaced(context, stored, everything)]
+        try:
+            with context.journal.claim(definition.uuid, [stored.part.name for stored in replaced], "recovery"):
+                tables.remove_copies(context, replaced, reason="replaced by a merge")
+        except Locked:  # a merge that is running in another process will do it
+            continue
+        done += [f"removed {stored.part.name} of {definition.full_name} from {stored.disk}: merged" for stored in replaced]
+    return done
+
+
+def _is_replaced(context: Context, outdated: StoredPart, everything: list[StoredPart]) -> bool:
+    """Proof before removal: an active part covers this one, names its rows' origin, and has all its files."""
+    for stored in everything:
+        if stored.state != "active" or not stored.name.covers(outdated.name):
+            continue
+        try:
+            disk = context.disk(stored.disk)
+            return all(
+                disk.stat(stored.path(file.name)).size_bytes == file.size_bytes for file in stored.part.files
+            )
+        except FrostlineError:
+            return False
+    return False
+
+
+def _read_only(context: Context, stored: StoredPart) -> bool:
+    return context.disk(stored.disk).read_only
+
+
+def _repair_definitions(context: Context) -> list[str]:
+    done: list[str] = []
+    for definition in context.catalog.tables():
+        if definition.policy not in context.config.policies:
+            continue
+        lacking = [name for name in context.catalog.disks_lacking_definition(definition) if not context.disk(name).read_only]
+        if lacking:
+            tables.write_definition(
+                context, definition, kind="alter_table", reason="this disk lacked the table's definition", disks=lacking
+            )
+            done.append(f"wrote table.json of {definition.full_name} to {', '.join(lacking)}")
+    return done

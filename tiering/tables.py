@@ -1,0 +1,184 @@
+"""Tables as a whole: create, change, drop; and dropping parts.
+
+A table lives on several disks that share no transaction. Creating and altering need none: `table.json` carries a version,
+the first disk that has the new one decides, the others are repaired on open. Dropping writes its intent to the journal
+first, so that a crash half way is finished on open and never leaves half a table.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+import msgspec
+
+from disks.base import Disk
+from oplog.errors import AlreadyExists, Conflict, NotFound, Refused, UsageError
+from tiering import schema
+from tiering.catalog import StoredPart
+from tiering.context import Context
+from tiering.schema import TABLE_FILE, Delete, MoveToDisk, MoveToVolume, TableDefinition
+from tiering.settings import PolicyConfig
+
+DROP_TABLE = "drop_table"
+DROP_PARTS = "drop_parts"
+
+
+def create(context: Context, definition: TableDefinition, *, if_not_exists: bool = False) -> TableDefinition:
+    """Create the table on every disk of its policy. Raises `AlreadyExists` unless `if_not_exists`."""
+    check(context, definition)
+    with context.journal.claim("tables", [definition.full_name], "create table"):
+        context.catalog.refresh()
+        try:
+            existing = context.catalog.table(definition.full_name)
+        except NotFound:
+            write_definition(context, definition, kind="create_table", reason=f"create table {definition.full_name}")
+            context.catalog.refresh()
+            return definition
+    if if_not_exists:
+        return existing
+    raise AlreadyExists(
+        f"table {definition.full_name} exists already", hint="drop it first, or say --if-not-exists to keep it"
+    )
+
+
+def replace(context: Context, old: TableDefinition, new: TableDefinition, *, reason: str) -> TableDefinition:
+    """Put a changed definition in the place of the old one; its version is one higher."""
+    check(context, new)
+    new = msgspec.structs.replace(new, version=old.version + 1)
+    with context.journal.claim("tables", [old.full_name], "alter table"):
+        context.catalog.refresh()
+        if context.catalog.table(old.full_name).version != old.version:
+            raise AlreadyExists(f"table {old.full_name} was altered meanwhile", hint="look at it again, then retry")
+        write_definition(context, new, kind="alter_table", reason=reason)
+        context.catalog.refresh()
+    return new
+
+
+def drop(context: Context, definition: TableDefinition) -> None:
+    """Drop the table and all its parts from every disk. Objects go with the next gc after the retention."""
+    names = [stored.part.name for stored in context.catalog.parts(definition, include_outdated=True)]
+    payload = {
+        "table": definition.full_name,
+        "uuid": definition.uuid,
+        "reason": f"drop table {definition.full_name}",
+        "directories": definition.directory,
+    }
+    with context.journal.claim(definition.uuid, names, "drop table"):
+        intent = context.journal.begin_intent(DROP_TABLE, payload)
+        finish_drop(context, payload)
+        context.journal.forget_table(definition.uuid)
+        context.journal.finish_intent(intent)
+    context.catalog.refresh()
+
+
+def drop_parts(context: Context, doomed: list[StoredPart], *, reason: str) -> None:
+    """Drop parts of one table, with every other copy of them and everything they cover: nothing comes back to life."""
+    if not doomed:
+        return
+    definition = doomed[0].definition
+    names = {stored.name for stored in doomed}
+    everything = [
+        stored
+        for stored in context.catalog.parts(definition, include_outdated=True)
+        if stored.name in names or any(name.covers(stored.name) for name in names)
+    ]
+    payload = {
+        "table": definition.full_name,
+        "uuid": definition.uuid,
+        "reason": reason,
+        "directories": "\n".join(sorted({stored.directory for stored in everything})),
+    }
+    with context.journal.claim(definition.uuid, [stored.part.name for stored in doomed], "drop parts"):
+        intent = context.journal.begin_intent(DROP_PARTS, payload)
+        finish_drop(context, payload)
+        context.journal.finish_intent(intent)
+    context.catalog.refresh()
+
+
+def finish_drop(context: Context, payload: dict[str, str]) -> None:
+    """Carry out a drop's intent; what is gone already is skipped, so it can be repeated after a crash."""
+    directories = payload["directories"].split("\n")
+    for disk in context.disks.values():
+        if not disk.read_only:
+            _remove_directories(context, disk, directories, reason=payload["reason"])
+
+
+def _remove_directories(context: Context, disk: Disk, directories: list[str], *, reason: str) -> None:
+    while present := [directory for directory in directories if disk.list(directory)]:
+        try:
+            with disk.transaction("drop", reason=reason, actor=context.actor) as transaction:
+                for directory in present:
+                    transaction.remove(directory)
+                transaction.commit()
+        except Conflict:  # another process removed some of them first: look again
+            disk.refresh()
+
+
+def remove_copies(context: Context, copies: Iterable[StoredPart], *, reason: str) -> None:
+    """Remove outdated or duplicate copies, one transaction a disk. The caller has proved that they are not needed."""
+    by_disk: dict[str, list[StoredPart]] = defaultdict(list)
+    for copy in copies:
+        by_disk[copy.disk].append(copy)
+    for name, group in by_disk.items():
+        with context.disk(name).transaction("tidy", reason=reason, actor=context.actor) as transaction:
+            for copy in group:
+                transaction.remove(copy.directory)
+            transaction.commit()
+
+
+def write_definition(
+    context: Context, definition: TableDefinition, *, kind: str, reason: str, disks: list[str] | None = None
+) -> None:
+    """Write `table.json` to the disks (default: all of the policy that can be written)."""
+    data = schema.encode(definition)
+    path = f"{definition.directory}/{TABLE_FILE}"
+    for name in disks if disks is not None else context.catalog.policy_disks(definition):
+        disk = context.disk(name)
+        if disk.read_only:
+            continue
+        with disk.transaction(kind, reason=reason, actor=context.actor) as transaction:
+            if TABLE_FILE in disk.list(definition.directory):
+                transaction.remove(path)
+            transaction.create(path, data)
+            transaction.commit()
+
+
+def check(context: Context, definition: TableDefinition) -> None:
+    """Whether the definition fits itself and the configuration. Raises `UsageError` or `NotFound`."""
+    policy = context.config.policy(definition.policy)
+    names = [column.name for column in definition.columns]
+    if len(set(names)) != len(names):
+        raise UsageError(f"table {definition.full_name} names a column twice", hint=f"columns: {', '.join(names)}")
+    if not definition.order_by:
+        raise UsageError(f"table {definition.full_name} has no sort order", hint="say --order-by COLUMN[,COLUMN]")
+    for name in (*definition.order_by, *(field.column for field in definition.partition_by)):
+        definition.column(name)
+    for rule in definition.ttl:
+        column = definition.column(rule.column)
+        if not column.type.startswith(("timestamp", "date")):
+            raise UsageError(
+                f"TTL of {definition.full_name}: column {rule.column} is {column.type}, not a date or timestamp",
+                hint="choose the column that says when a row happened",
+            )
+        _check_target(definition, policy, rule.action, set(context.disks))
+    if all(context.disk(name).read_only for volume in policy.volumes for name in volume.disks):
+        raise Refused(f"every disk of policy {definition.policy} is read-only")
+
+
+def _check_target(definition: TableDefinition, policy: PolicyConfig, action: object, disks: set[str]) -> None:
+    match action:
+        case MoveToVolume(volume=volume) if volume not in {known.name for known in policy.volumes}:
+            known_names = ", ".join(known.name for known in policy.volumes)
+            raise NotFound(
+                f"No such volume: {volume} (TTL of {definition.full_name})",
+                hint=f"policy {definition.policy} has the volumes: {known_names}",
+            )
+        case MoveToDisk(disk=disk, if_exists=False) if disk not in {d for v in policy.volumes for d in v.disks}:
+            raise NotFound(
+                f"No such disk: {disk} in policy {definition.policy} (TTL of {definition.full_name})",
+                hint=f"the disks are: {', '.join(sorted(disks))}",
+            )
+        case Delete() | _:
+            return
+
