@@ -7,6 +7,7 @@ A file never changes; a path may be removed and created anew. Directories exist 
 
 from __future__ import annotations
 
+import builtins
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -17,6 +18,7 @@ from typing import Literal, Self
 
 from disks.stores.base import ByteRange, S3Connection
 from oplog.errors import UsageError
+from oplog.paths import is_safe
 
 INLINE_LIMIT_BYTES = 64 * 1024
 """A metadata file up to this size rides inside its commit and needs no object: a `part.json` with the sparse index of a
@@ -78,7 +80,9 @@ class Transaction(ABC):
     """
 
     @abstractmethod
-    def create(self, path: str, data: bytes | Path, *, sha256: str | None = None, blob_set: str | None = None) -> FileInfo:
+    def create(
+        self, path: str, data: bytes | Path, *, sha256: str | None = None, blob_set: str | None = None
+    ) -> FileInfo:
         """Stage a new file; its bytes are durable when this returns, visible only after `commit`.
 
         A `Path` is read once: hashed while it is copied or uploaded. With `sha256` (hex) given, other bytes raise
@@ -163,11 +167,12 @@ class Disk(ABC):
     def transaction(
         self, kind: str, *, reason: str = "", actor: str = "", details: dict[str, str] | None = None
     ) -> Transaction:
-        """Begin a transaction. `kind`, `reason`, `actor` and `details` go into the log. Raises `Refused` if read-only."""
+        """Begin a transaction. `kind`, `reason`, `actor`, `details` go into the log. Raises `Refused` if read-only."""
 
     def exists(self, path: str) -> bool:
         """Whether a file or directory of this path exists."""
-        return bool(self.list(path)) or any(path.rpartition("/")[2] == name for name in self.list(path.rpartition("/")[0]))
+        directory, _, name = path.rpartition("/")
+        return bool(self.list(path)) or name in self.list(directory)
 
     def small_files(self, directory: str, name: str) -> Iterator[tuple[str, bytes, int | None]]:
         """Path, bytes and revision of every file called `name` exactly one directory below `directory`, in path order:
@@ -183,10 +188,10 @@ class Disk(ABC):
         """The last applied revision; None on disks that number none."""
         return None
 
-    def refresh(self) -> None:
+    def refresh(self) -> None:  # noqa: B027 - most disks have nothing to do
         """Take in what other writers committed. Nothing on disks with one writer."""
 
-    def recover(self) -> list[str]:
+    def recover(self) -> builtins.list[str]:
         """Finish or undo what a crash left; returns one sentence a thing done. A second call returns nothing."""
         return []
 
@@ -194,7 +199,7 @@ class Disk(ABC):
         """Hold while reading through `location()`: files removed meanwhile keep their bytes until it is released."""
         return _NO_LEASE
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most disks have nothing to do
         """Release handles. The disk cannot be used afterwards."""
 
 
@@ -209,17 +214,11 @@ _NO_LEASE = _NoLease()
 def check_path(path: str, *, what: str = "path") -> str:
     """Return the path if it is safe on every disk; else raise `UsageError` that shows it.
 
-    Paths read from a bucket are hostile input: `..`, absolute, empty, control characters and over-long names are refused.
+    Paths read from a bucket are hostile: `..`, absolute, empty, control characters and over-long names are refused.
     """
-    segments = path.split("/")
-    bad = (
-        not path
-        or len(path.encode()) > 1024
-        or any(segment in ("", ".", "..") or len(segment.encode()) > 255 for segment in segments)
-        or any(ord(character) < 32 or ord(character) == 127 for character in path)
-        or segments[0] == RESERVED_DIRECTORY
-    )
+    bad = not is_safe(path) or path == RESERVED_DIRECTORY or path.startswith(f"{RESERVED_DIRECTORY}/")
     if bad:
-        raise UsageError(f"unsafe {what}: {path!r}", hint="a relative path without '..', empty segments or control characters")
+        raise UsageError(
+            f"unsafe {what}: {path!r}", hint="a relative path without '..', empty segments or control characters"
+        )
     return path
-

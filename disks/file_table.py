@@ -269,7 +269,8 @@ class FileTable:
                 self._writer.execute(f"PRAGMA user_version = {SCHEMA}")
             elif version != SCHEMA:
                 raise TableDamaged(
-                    f"{self.path} has schema {version}, this version uses {SCHEMA}", hint="it is rebuilt from the bucket"
+                    f"{self.path} has schema {version}, this version uses {SCHEMA}",
+                    hint="it is rebuilt from the bucket",
                 )
             with op("sqlite.commit", self.path):
                 self._writer.execute("COMMIT")
@@ -285,7 +286,9 @@ class FileTable:
             yield
         except sqlite3.OperationalError as error:
             if "locked" in str(error) or "busy" in str(error):
-                raise Locked(f"{self.path} is in use by another process", hint="try again when it has finished") from error
+                raise Locked(
+                    f"{self.path} is in use by another process", hint="try again when it has finished"
+                ) from error
             raise TableDamaged(f"{self.path} cannot be used: {error}", hint="it is rebuilt from the bucket") from error
         except sqlite3.DatabaseError as error:
             raise TableDamaged(f"{self.path} cannot be used: {error}", hint="it is rebuilt from the bucket") from error
@@ -320,7 +323,7 @@ def _is_document(path: str) -> bool:
 
 
 def _check_file(path: Path) -> None:
-    """Raise `TableDamaged` for a file that a crash left empty or short: SQLite takes an empty one for a new database."""
+    """Raise `TableDamaged` for a file that a crash left empty or short: SQLite takes an empty one for new."""
     try:
         with path.open("rb") as file:
             header = file.read(100)

@@ -1,12 +1,12 @@
 """A disk in a directory. Files are durable when created, and appear together when the transaction commits.
 
-    <root>/…                               the files
-    <root>/.frostline/staging/<tx>/        a transaction being written; its owner holds a lock
-    <root>/.frostline/committed/<tx>/      the commit point is the rename from staging: files and record.json, rolled
-                                           forward at once, or by whoever looks at the disk after a crash
-    <root>/.frostline/hidden/<tx>.json     removed files that readers may still open: not listed, swept later
-    <root>/.frostline/trash/<tx>/          being deleted
-    <root>/.frostline/{commit,view,readers}.lock
+<root>/…                               the files
+<root>/.frostline/staging/<tx>/        a transaction being written; its owner holds a lock
+<root>/.frostline/committed/<tx>/      the commit point is the rename from staging: files and record.json, rolled
+                                       forward at once, or by whoever looks at the disk after a crash
+<root>/.frostline/hidden/<tx>.json     removed files that readers may still open: not listed, swept later
+<root>/.frostline/trash/<tx>/          being deleted
+<root>/.frostline/{commit,view,readers}.lock
 """
 
 from __future__ import annotations
@@ -262,7 +262,8 @@ class LocalDisk(Disk):
             record = msgspec.json.decode((committed / _RECORD).read_bytes(), type=Record)
         except (msgspec.DecodeError, FileNotFoundError) as error:
             raise Damaged(
-                f"{committed / _RECORD} cannot be read: {error}", hint="move the directory away and run 'frostline fsck'"
+                f"{committed / _RECORD} cannot be read: {error}",
+                hint="move the directory away and run 'frostline fsck'",
             ) from error
         touched: set[Path] = set()
         for move in record.moves:
@@ -390,6 +391,8 @@ class LocalDisk(Disk):
 
     def _scan(self, directory: str) -> Iterator[tuple[os.DirEntry[str], bool]]:
         """Entries of a directory, with whether each is one. Raises `Damaged` at anything but files and directories."""
+        if directory:
+            check_path(directory)
         try:
             entries = builtins.list(os.scandir(self.root / directory))
         except (FileNotFoundError, NotADirectoryError):
@@ -432,6 +435,7 @@ class LocalDisk(Disk):
         return found
 
     def _open(self, path: str) -> int:
+        check_path(path)
         try:
             return os.open(self.root / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         except (FileNotFoundError, NotADirectoryError) as error:

@@ -12,7 +12,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -28,9 +28,9 @@ from disks.base import (
     Transaction,
     check_path,
 )
+from disks.effects import make_directory, remove_file, rename
 from disks.file_table import FileTable, TableDamaged, TableWriter
 from disks.locks import OwnedDirectory, file_lock, sweep
-from disks.effects import make_directory, remove_file, rename
 from disks.stores.base import ByteRange, ObjectStore
 from oplog import replay, snapshot
 from oplog.entry import Commit, Create, Link, Operation, Remove, Rename, now
@@ -131,7 +131,7 @@ class ObjectDisk(Disk):
     def _content(self, row: FileRow, byte_range: ByteRange | None = None) -> bytes:
         if byte_range is not None and not 0 <= byte_range.start <= byte_range.stop <= row.size_bytes:
             raise Damaged(
-                f"{self.name}:{row.path} has {row.size_bytes} bytes; [{byte_range.start}, {byte_range.stop}) is not in it",
+                f"{self.name}:{row.path} ends at {row.size_bytes} bytes; [{byte_range.start}, {byte_range.stop}) is outside",
                 hint="the file is shorter than its reader expects; run 'frostline fsck'",
             )
         if row.inline is not None:
@@ -222,7 +222,9 @@ class ObjectDisk(Disk):
             if known is None:
                 view.remember(store=self.store.name)
             elif known != self.store.name:
-                self._notes.append(f"disk {self.name}: the table was that of {known}; it is rebuilt from {self.store.name}")
+                self._notes.append(
+                    f"disk {self.name}: the table was that of {known}; it is rebuilt from {self.store.name}"
+                )
                 view.clear()
                 view.remember(store=self.store.name)
         return table
@@ -285,8 +287,8 @@ class ObjectDisk(Disk):
         return table.head()
 
     def entries(self, since: int = 0, until: int | None = None, limit: int | None = None) -> Iterator[Entry]:
-        """Log entries with since < revision <= until, oldest first. With `limit`, the newest so many of them. Entries that
-        are no longer kept are left out."""
+        """Log entries with since < revision <= until, oldest first. With `limit`, the newest so many of them. Those
+        that are no longer kept are left out."""
         revisions = builtins.list(self.log.revisions(since))
         wanted = [revision for revision in revisions if until is None or revision <= until]
         if limit is not None:
@@ -319,6 +321,17 @@ class ObjectDisk(Disk):
             if revision > 0:
                 snapshot.write(self.store, revision, digest, view.rows())
         return revision
+
+    def replace_cache(self, rows: Iterable[FileRow], revision: int, digest: str) -> None:
+        """Replace the cached table, whatever it holds, with this one: in one SQLite transaction, so all or nothing. The
+        next use catches up from there."""
+        with self._lock:
+            with self._open_table().write() as view:
+                view.clear()
+                view.remember(store=self.store.name)
+                view.insert(rows)
+                view.set_head(revision, digest)
+            self._caught_up = False
 
     # Writing
 
@@ -410,13 +423,22 @@ class ObjectTransaction(Transaction):
         if sha256 is None or isinstance(data, bytes):
             actual = _digest(data)
             if sha256 is not None and actual != sha256.lower():
-                raise Damaged(f"{path}: the bytes have SHA-256 {actual}, expected {sha256}", hint="the source is damaged")
+                raise Damaged(
+                    f"{path}: the bytes have SHA-256 {actual}, expected {sha256}", hint="the source is damaged"
+                )
             sha256 = actual
         inline = data if isinstance(data, bytes) and size <= INLINE_LIMIT_BYTES and path.endswith(".json") else None
         key = None if inline is not None else self._upload(path, data, sha256)
         with self._lock:
             self._operations.append(Create(path, size, sha256, key, inline, blob_set))
         return FileInfo(path, size, sha256, key, blob_set)
+
+    def adopt(self, row: FileRow) -> None:
+        """Stage a file whose blob the bucket holds already, or whose bytes ride in the row: nothing is uploaded.
+
+        The caller has proved that the blob is there, and keeps gc away from it (a pin) until the commit.
+        """
+        self._add(Create(check_path(row.path), row.size_bytes, row.sha256, row.key, row.inline, row.blob_set))
 
     def _upload(self, path: str, data: bytes | Path, sha256: str) -> str:
         key = blob_key(self._disk.revision + 1)

@@ -1,7 +1,8 @@
 """The log of commits in a bucket: dense revisions, a chain of digests, one conditional PUT a commit.
 
 The bucket arbitrates between writers: the entry of revision n+1 is put only if it is absent. `append` never decides
-what a lost race means; it raises `RevisionTaken`, and the disk applies what it missed and checks its preconditions again.
+what a lost race means; it raises `RevisionTaken`, and the disk applies what it missed and checks its preconditions
+again.
 """
 
 from __future__ import annotations
@@ -120,9 +121,7 @@ class OperationsLog:
             )
         return Entry(commit, entry.digest(data))
 
-    def entries(
-        self, after: int = 0, until: int | None = None, *, previous: str | None = None
-    ) -> Iterator[Entry]:
+    def entries(self, after: int = 0, until: int | None = None, *, previous: str | None = None) -> Iterator[Entry]:
         """The entries (after, until], fetched in parallel, each checked against the digest of the one before it.
 
         `previous` is the digest of entry `after`; without it the chain is checked from the first entry read. Raises
@@ -134,7 +133,7 @@ class OperationsLog:
             commit = item.commit
             if commit.revision != position + 1:
                 raise NotFound(
-                    f"{self.store.name}: the log begins at revision {commit.revision}; {position + 1} is no longer kept",
+                    f"{self.store.name}: revision {position + 1} is not kept any more; {commit.revision} is the first",
                     hint="choose a later revision",
                 )
             if expected is not None and commit.previous != expected:
@@ -191,9 +190,7 @@ class OperationsLog:
 
     def _claim_prefix(self) -> None:
         try:
-            self.store.put_if_absent(
-                SCHEMA_VERSION_KEY, SCHEMA_VERSION, sha256=hashlib.sha256(SCHEMA_VERSION).digest()
-            )
+            self.store.put_if_absent(SCHEMA_VERSION_KEY, SCHEMA_VERSION, sha256=hashlib.sha256(SCHEMA_VERSION).digest())
         except (AlreadyExists, OutcomeUnknown):
             self.check_schema()
 

@@ -223,4 +223,6 @@ def _check_paths(operation: Operation, commit: Commit) -> None:
             named = (source, target)
     for path in named:
         if not paths.is_safe(path):
-            raise Damaged(f"log entry {commit.revision} names an unsafe path: {path!r}", hint="the bucket was tampered with")
+            raise Damaged(
+                f"log entry {commit.revision} names an unsafe path: {path!r}", hint="was the bucket tampered with?"
+            )

@@ -1,7 +1,7 @@
 """Snapshots: the file table at a revision, so that a rebuild need not read the whole log.
 
-    snapshots/r<64 binary digits>.zst = zstd of JSON lines: a header, one array a file, and an end line with the count and
-    the SHA-256 of everything before it. A snapshot is a copy of what the log says; losing one costs time, never data.
+snapshots/r<64 binary digits>.zst = zstd of JSON lines: a header, one array a file, and an end line with the count
+and the SHA-256 of everything before it. A snapshot is a copy of what the log says; losing one costs time, no data.
 """
 
 from __future__ import annotations
@@ -84,8 +84,7 @@ def decode(data: bytes, *, name: str) -> tuple[Header, Iterator[FileRow]]:
 
 def _rows(first: bytes, lines: Iterator[bytes], name: str) -> Iterator[FileRow]:
     checksum = hashlib.sha256(first)
-    files = 0
-    for line in lines:
+    for files, line in enumerate(lines):
         if line.startswith(b"{"):
             try:
                 end = _end_decoder.decode(line)
@@ -95,7 +94,6 @@ def _rows(first: bytes, lines: Iterator[bytes], name: str) -> Iterator[FileRow]:
                 raise _damaged(name, "its checksum does not match")
             return
         checksum.update(line)
-        files += 1
         try:
             row = _row_decoder.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
