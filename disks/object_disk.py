@@ -12,7 +12,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -322,16 +322,26 @@ class ObjectDisk(Disk):
                 snapshot.write(self.store, revision, digest, view.rows())
         return revision
 
-    def replace_cache(self, rows: Iterable[FileRow], revision: int, digest: str) -> None:
+    def replace_cache(self, rows: Collection[FileRow], revision: int, digest: str) -> None:
         """Replace the cached table, whatever it holds, with this one: in one SQLite transaction, so all or nothing. The
         next use catches up from there."""
         with self._lock:
-            with self._open_table().write() as view:
-                view.clear()
-                view.remember(store=self.store.name)
-                view.insert(rows)
-                view.set_head(revision, digest)
+            try:
+                self._fill(self._open_table(), rows, revision, digest)
+            except TableDamaged as error:
+                if self._table is not None:
+                    self._table.close()
+                    self._table = None
+                self._set_aside(error.message)
+                self._fill(self._open_table(), rows, revision, digest)
             self._caught_up = False
+
+    def _fill(self, table: FileTable, rows: Collection[FileRow], revision: int, digest: str) -> None:
+        with table.write() as view:
+            view.clear()
+            view.remember(store=self.store.name)
+            view.insert(rows)
+            view.set_head(revision, digest)
 
     # Writing
 

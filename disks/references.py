@@ -143,7 +143,8 @@ def collectable_log(
     """The commits and snapshots that no restorable revision needs, ascending.
 
     Revisions from `base` to the head are rebuilt from the newest snapshot at or below `base` and the commits after it;
-    a pinned older revision from its own snapshot and the commits up to it. All of those stay, and the newest snapshot.
+    a pinned older revision from its own snapshot and the commits up to it. All of those stay, and so do the newest
+    snapshot and the commit of the one that `base` needs: a disk at rest must still find the entry it applied last.
     """
     start = newest_at_or_below(snapshots, base)
     if start == 0:
@@ -154,7 +155,7 @@ def collectable_log(
     old_commits = [
         revision
         for revision in sorted(commits)
-        if revision <= start and not any(first < revision <= last for first, last in segments)
+        if revision < start and not any(first < revision <= last for first, last in segments)
     ]
     old_snapshots = [revision for revision in sorted(snapshots) if revision < start and revision not in kept_snapshots]
     return old_commits, old_snapshots

@@ -1,4 +1,4 @@
-"""What a restore would change: pure functions from file tables to operations. No I/O, no clock.
+"""What a restore would change: pure functions over file tables. No I/O, no clock.
 
 A file table is a mapping path -> file. Two files are the same when size, SHA-256 and blob are; the revision that made
 a path does not count, for a restore makes paths anew.
@@ -7,12 +7,9 @@ a path does not count, for a restore makes paths anew.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
-
-from oplog.entry import Create, Operation, Remove
 
 
 class StoredFile(Protocol):
@@ -73,7 +70,10 @@ def same_file(one: StoredFile, other: StoredFile) -> bool:
 def compare(
     current: Mapping[str, StoredFile], wanted: Mapping[str, StoredFile], scope: Sequence[str] | None = None
 ) -> Difference:
-    """What has to be created and removed to turn `current` into `wanted` within the scope."""
+    """What turns `current` into `wanted` within the scope: first everything removed, then everything created.
+
+    Files go one by one, never with their directory: a file that another writer adds meanwhile is not swept away.
+    """
     created, unchanged = [], 0
     for path, file in wanted.items():
         if not in_scope(path, scope):
@@ -86,56 +86,6 @@ def compare(
     changed = set(created)
     removed = [path for path in current if (path in changed or path not in wanted) and in_scope(path, scope)]
     return Difference(tuple(sorted(created)), tuple(sorted(removed)), unchanged)
-
-
-def operations(
-    current: Mapping[str, StoredFile], wanted: Mapping[str, StoredFile], difference: Difference
-) -> tuple[Operation, ...]:
-    """The operations of one commit that carries the difference out: removes first, whole directories at once.
-
-    The creates name blobs that exist already, so nothing is uploaded. Applied to `current` they give `wanted` within
-    the scope of the difference, and change nothing outside of it.
-    """
-    removes: list[Operation] = [Remove(path=path) for path in collapse(difference.removed, current)]
-    creates: list[Operation] = [_create(path, wanted[path]) for path in difference.created]
-    return (*removes, *creates)
-
-
-def _create(path: str, file: StoredFile) -> Create:
-    return Create(
-        path=path,
-        size_bytes=file.size_bytes,
-        sha256=file.sha256 or "",
-        key=file.key,
-        inline=file.inline,
-        blob_set=file.blob_set,
-    )
-
-
-def collapse(paths: Iterable[str], table: Iterable[str]) -> list[str]:
-    """The fewest paths whose removal removes exactly `paths` of the table: a directory that goes whole is one path."""
-    doomed = list(paths)
-    going: Counter[str] = Counter()
-    for path in doomed:
-        going.update(_parents(path))
-    if not going:
-        return sorted(doomed)
-    held: Counter[str] = Counter()
-    for path in table:
-        held.update(parent for parent in _parents(path) if parent in going)
-    result = set()
-    for path in doomed:
-        whole = next((parent for parent in _parents(path) if going[parent] == held[parent]), None)
-        result.add(path if whole is None else whole)
-    return sorted(result)
-
-
-def _parents(path: str) -> Iterator[str]:
-    """The directories above the path, the topmost first."""
-    end = path.find("/")
-    while end > 0:
-        yield path[:end]
-        end = path.find("/", end + 1)
 
 
 def missing_objects(

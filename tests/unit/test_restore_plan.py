@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oplog.entry import Create, Operation, Remove
-from restore.plan import collapse, compare, in_scope, missing_objects, operations, table_digest
+from restore.plan import compare, in_scope, missing_objects, table_digest
 
 
 @dataclass(frozen=True)
@@ -21,19 +20,16 @@ class File:
     blob_set: str | None = None
 
 
-def applied(table: Mapping[str, File], steps: tuple[Operation, ...]) -> dict[str, File]:
-    """The specification of what the operations of a restore do to a table: strict, as the log's replay is."""
-    result = dict(table)
-    for step in steps:
-        if isinstance(step, Remove):
-            gone = [path for path in result if path == step.path or path.startswith(step.path + "/")]
-            assert gone, f"{step.path} does not exist"
-            for path in gone:
-                del result[path]
-        else:
-            assert isinstance(step, Create)
-            assert step.path not in result
-            result[step.path] = File(step.size_bytes, step.sha256, step.key, step.inline, step.blob_set)
+def applied(current: Mapping[str, File], wanted: Mapping[str, File], scope: list[str] | None = None) -> dict[str, File]:
+    """What the commit of a restore does to the table: all removes, then all creates, as strict as the log's replay."""
+    difference = compare(current, wanted, scope)
+    result = dict(current)
+    for path in difference.removed:
+        del result[path]
+    for path in difference.created:
+        assert path not in result
+        assert not any(other.startswith(f"{path}/") or path.startswith(f"{other}/") for other in result)
+        result[path] = wanted[path]
     return result
 
 
@@ -64,15 +60,13 @@ def test_a_scope_leaves_other_tables_alone() -> None:
     difference = compare(current, wanted, ["t"])
     assert difference.created == ("t/2/f",)
     assert difference.removed == ("t/1/f",)
-    assert applied(current, operations(current, wanted, difference)) == {"t/2/f": File(), "u/1/f": File()}
+    assert applied(current, wanted, ["t"]) == {"t/2/f": File(), "u/1/f": File()}
 
 
-def test_a_directory_that_goes_whole_is_one_operation() -> None:
-    table = ["s/t/p1/a", "s/t/p1/b", "s/t/p2/a", "s/t/table.json"]
-    assert collapse(["s/t/p1/a", "s/t/p1/b"], table) == ["s/t/p1"]
-    assert collapse(["s/t/p1/a"], table) == ["s/t/p1/a"]
-    assert collapse(table, table) == ["s"]
-    assert collapse([], table) == []
+def test_files_go_one_by_one_so_that_a_file_added_meanwhile_survives() -> None:
+    """P43: a directory removed whole would take along what another writer put there after the plan was made."""
+    current = {"s/t/p1/a": File(), "s/t/p1/b": File()}
+    assert compare(current, {}).removed == ("s/t/p1/a", "s/t/p1/b")
 
 
 def test_missing_objects_are_proved_by_size_too() -> None:
@@ -113,5 +107,5 @@ tables = st.dictionaries(paths, files, max_size=8).map(_tree)
 def test_operations_turn_any_table_into_any_other(current: dict[str, File], wanted: dict[str, File]) -> None:
     """I7: the one commit of a restore gives exactly the wanted table."""
     difference = compare(current, wanted)
-    assert applied(current, operations(current, wanted, difference)) == wanted
+    assert applied(current, wanted) == wanted
     assert difference.unchanged + len(difference.created) == len(wanted)

@@ -1,0 +1,351 @@
+"""The garbage collector: the only code that deletes objects of an object disk. No proof, no delete.
+
+A blob goes when two agreeing listings show it, nothing that was read after them names it, and it is older than the
+guard interval. Before each batch the collector announces it (`gc/<id>.json`) and looks for new pins and commits; a
+restore does the reverse, it takes its pin and then looks for announcements. So one of the two always sees the other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from disks.evidence import Evidence, gather, renewed
+from disks.history import past_at
+from disks.object_disk import ObjectDisk
+from disks.references import (
+    FUTURE_TOLERANCE,
+    INTENTS_PREFIX,
+    Inventory,
+    Verdict,
+    classify,
+    collectable_log,
+    disagreement,
+    inventory,
+    newest_at_or_below,
+    sane_time,
+)
+from disks.stores.base import ObjectInfo, Upload
+from oplog import pins, snapshot
+from oplog.errors import Damaged, FrostlineError, Refused
+from oplog.revision import commit_key, parse_blob_key, snapshot_key
+
+logger = logging.getLogger(__name__)
+
+GUARD_FLOOR_SECONDS = 3600
+"""No operation may run longer than the guard between its first upload and its commit, so it cannot be short."""
+
+INTENT_LIFETIME = timedelta(hours=1)
+"""An announcement older than this binds nobody: its collector stops long before."""
+
+_BATCH_KEYS = 5_000
+_BATCH_SECONDS = 600.0
+"""A collector that was held up longer than this after its last look does not delete on it."""
+
+
+class Intent(msgspec.Struct, frozen=True, kw_only=True):
+    """An announcement: these objects are about to go."""
+
+    time: datetime
+    keys: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class GcReport:
+    """What a collection saw and did. Counts are of blobs; the log's own objects are counted apart."""
+
+    disk: str
+    delete: bool
+    referenced: int = 0
+    pending: int = 0
+    orphaned: int = 0
+    orphaned_bytes: int = 0
+    deleted: int = 0
+    deleted_bytes: int = 0
+    refused: str | None = None
+    """Why nothing (more) was deleted; None when no safety rule spoke."""
+    orphans: list[str] = field(default_factory=list)
+    """Keys of the orphaned blobs, the oldest first."""
+    suspicious: list[str] = field(default_factory=list)
+    """Unnamed blobs with an impossible time: kept."""
+    foreign: list[str] = field(default_factory=list)
+    """Objects whose names Frostline does not give: kept."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """Key -> why the store did not delete it. The next collection tries again."""
+    log_collectable: int = 0
+    log_deleted: int = 0
+    """Old commits and snapshots that no restorable revision needs."""
+    snapshot_written: int | None = None
+    uploads: int = 0
+    """Unfinished multipart uploads older than the guard interval."""
+    uploads_aborted: int = 0
+    pins_expired: list[str] = field(default_factory=list)
+    oldest_revision: int | None = None
+    """The oldest revision that the retention keeps."""
+    limited: bool = False
+    """Stopped at `max_delete_bytes`; more is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the user set."""
+
+    now: datetime
+    guard: timedelta
+    retention: timedelta
+    max_delete_bytes: int | None
+    max_delete_fraction: float
+    compact_after_commits: int
+
+
+def collect(
+    disk: ObjectDisk,
+    *,
+    now: datetime | None = None,
+    guard_seconds: float = 24 * 3600,
+    delete: bool = False,
+    max_delete_bytes: int | None = None,
+    max_delete_fraction: float = 0.1,
+    retention_seconds: float | None = None,
+    allow_short_guard: bool = False,
+    compact_after_commits: int = 100,
+) -> GcReport:
+    """Report what could go, and with `delete` delete it. Repeating it after a crash finishes the work.
+
+    `now` None reads the wall clock and, before anything goes, checks it against the store's. A guard interval below an
+    hour raises `Refused` unless `allow_short_guard`. Safety rules that speak later are told in `refused` of the report,
+    and nothing is deleted: a reference that cannot be read, listings that disagree, more than `max_delete_fraction` of
+    the blobs. `max_delete_bytes` only ends the run early. Errors of the first listing are raised.
+    """
+    if guard_seconds < GUARD_FLOOR_SECONDS and not allow_short_guard:
+        raise Refused(
+            f"a guard interval of {guard_seconds:g} s is too short: work under way would look like garbage",
+            hint=f"use at least {GUARD_FLOOR_SECONDS} s",
+        )
+    if delete and disk.read_only:
+        raise Refused(f"disk {disk.name} is read-only", hint="collect without --delete to get a report")
+    rules = Rules(
+        now=now or datetime.now(UTC),
+        guard=timedelta(seconds=guard_seconds),
+        retention=timedelta(seconds=disk.retention_seconds if retention_seconds is None else retention_seconds),
+        max_delete_bytes=max_delete_bytes,
+        max_delete_fraction=max_delete_fraction,
+        compact_after_commits=compact_after_commits,
+    )
+    if guard_seconds < GUARD_FLOOR_SECONDS:
+        logger.warning("disk %s: collecting with a guard interval of only %g s", disk.name, guard_seconds)
+    report = GcReport(disk.name, delete)
+    _Collection(disk, rules, report, check_clock=now is None).run()
+    return report
+
+
+class _Refusal(Exception):
+    """A safety rule spoke."""
+
+
+class _Collection:
+    """One run. Fills the report as it goes."""
+
+    def __init__(self, disk: ObjectDisk, rules: Rules, report: GcReport, *, check_clock: bool) -> None:
+        self._disk = disk
+        self._store = disk.store
+        self._rules = rules
+        self._report = report
+        self._check_clock = check_clock
+
+    def run(self) -> None:
+        try:
+            listing = list(self._store.list())
+            found = inventory(listing)
+            if self._report.delete:
+                self._require(disagreement(listing, list(self._store.list())))
+            evidence = self._gather(found)
+            verdict = self._judge(found, evidence)
+            uploads = self._old_uploads()
+            if self._report.delete:
+                self._delete(found, evidence, verdict, uploads)
+        except _Refusal as refusal:
+            self._report.refused = str(refusal)
+            logger.warning("disk %s: nothing more is deleted: %s", self._disk.name, refusal)
+
+    def _require(self, objection: str | None) -> None:
+        if objection is not None:
+            raise _Refusal(objection)
+
+    def _gather(self, found: Inventory) -> Evidence:
+        self._report.foreign = list(found.foreign)
+        try:
+            return gather(self._disk, found, now=self._rules.now, retention=self._rules.retention)
+        except FrostlineError as error:
+            raise _Refusal(f"the references cannot be read whole: {error.message}") from error
+
+    def _judge(self, found: Inventory, evidence: Evidence) -> Verdict:
+        verdict = classify(found.blobs, evidence.keys, head=found.head, now=self._rules.now, guard=self._rules.guard)
+        report = self._report
+        report.referenced = len(verdict.referenced)
+        report.pending = len(verdict.pending)
+        report.orphaned = len(verdict.orphaned)
+        report.orphaned_bytes = sum(blob.size_bytes for blob in verdict.orphaned)
+        report.orphans = [blob.key for blob in verdict.orphaned]
+        report.suspicious = [blob.key for blob in verdict.suspicious]
+        report.pins_expired = list(evidence.expired_pins)
+        report.oldest_revision = evidence.base
+        commits, snapshots = collectable_log(
+            found.commits, found.snapshots.keys(), base=evidence.base, pinned=evidence.pinned
+        )
+        report.log_collectable = len(commits) + len(snapshots)
+        return verdict
+
+    def _old_uploads(self) -> list[Upload]:
+        """Uploads nobody will finish. Their keys are checked as objects' are: a foreign one is not ours to abort."""
+        uploads = [
+            upload
+            for upload in self._store.list_uploads()
+            if parse_blob_key(upload.key) is not None
+            and sane_time(upload.started, self._rules.now)
+            and self._rules.now - upload.started >= self._rules.guard
+        ]
+        self._report.uploads = len(uploads)
+        return uploads
+
+    # Deleting
+
+    def _delete(self, found: Inventory, evidence: Evidence, verdict: Verdict, uploads: Sequence[Upload]) -> None:
+        self._check_caps(verdict)
+        self._remove_stale_intents(found)
+        log_keys = self._log_keys(found, evidence)
+        self._report.log_deleted = len(self._delete_announced(log_keys, evidence))
+        doomed = self._within_limit(verdict.orphaned)
+        sizes = {blob.key: blob.size_bytes for blob in doomed}
+        gone = self._delete_announced(list(sizes), evidence)
+        self._report.deleted = len(gone)
+        self._report.deleted_bytes = sum(sizes[key] for key in gone)
+        for upload in uploads:
+            self._store.abort_upload(upload)
+            self._report.uploads_aborted += 1
+        for name in evidence.expired_pins:
+            pins.release(self._store, name)
+
+    def _check_caps(self, verdict: Verdict) -> None:
+        blobs = (*verdict.referenced, *verdict.pending, *verdict.orphaned, *verdict.suspicious)
+        if not blobs:
+            return
+        by_count = len(verdict.orphaned) / len(blobs)
+        by_bytes = self._report.orphaned_bytes / max(sum(blob.size_bytes for blob in blobs), 1)
+        share = max(by_count, by_bytes)
+        if share > self._rules.max_delete_fraction:
+            raise _Refusal(
+                f"{share:.0%} of the blobs are orphaned and at most {self._rules.max_delete_fraction:.0%} may go at "
+                f"once; if that is right, allow it with --max-delete-fraction {min(share + 0.01, 1):.2f}"
+            )
+
+    def _within_limit(self, orphaned: Sequence[ObjectInfo]) -> list[ObjectInfo]:
+        limit = self._rules.max_delete_bytes
+        if limit is None:
+            return list(orphaned)
+        chosen: list[ObjectInfo] = []
+        for blob in orphaned:
+            if blob.size_bytes > limit:
+                self._report.limited = True
+                break
+            limit -= blob.size_bytes
+            chosen.append(blob)
+        return chosen
+
+    def _log_keys(self, found: Inventory, evidence: Evidence) -> list[str]:
+        """The commits and snapshots to delete. Writes the snapshot that makes older entries superfluous."""
+        snapshots = set(found.snapshots)
+        start = newest_at_or_below(snapshots, evidence.base)
+        kept_for_nothing = sum(1 for revision in found.commits if start < revision < evidence.base)
+        if kept_for_nothing >= self._rules.compact_after_commits:
+            self._write_snapshot(found, evidence.base)
+            snapshots.add(evidence.base)
+        commits, old = collectable_log(found.commits, snapshots, base=evidence.base, pinned=evidence.pinned)
+        return [*map(commit_key, commits), *map(snapshot_key, old)]
+
+    def _write_snapshot(self, found: Inventory, revision: int) -> None:
+        """Write it and read it back whole: entries go only when what replaces them is proved to be readable."""
+        past = past_at(self._disk.log, found, revision, until=revision, strict=True)
+        try:
+            snapshot.write(self._store, revision, past.digest, past.table.rows())
+            header, rows = snapshot.read(self._store, revision)
+            if header.digest != past.digest or any(row != past.table.get(row.path) for row in rows):
+                raise _Refusal(f"the snapshot of revision {revision} does not hold what the log says")
+        finally:
+            past.close()
+        self._report.snapshot_written = revision
+
+    def _delete_announced(self, keys: Sequence[str], evidence: Evidence) -> list[str]:
+        """Delete in batches, each announced and checked once more. Returns the keys that are gone."""
+        gone: list[str] = []
+        for batch in _batches(keys):
+            intent = self._announce(batch)
+            looked_at = time.monotonic()
+            try:
+                named = self._renewed(evidence)
+                if time.monotonic() - looked_at > _BATCH_SECONDS:
+                    raise _Refusal("looking at the references once more took too long; run it again")
+            except _Refusal:
+                self._store.delete([intent])
+                raise
+            for key, error in self._store.delete([key for key in batch if key not in named]).items():
+                if error is None:
+                    gone.append(key)
+                else:
+                    self._report.failed[key] = error.message
+            # Only now: a delete whose answer was lost may still arrive, so its announcement stays until it is stale.
+            self._store.delete([intent])
+        return gone
+
+    def _announce(self, batch: Sequence[str]) -> str:
+        key = f"{INTENTS_PREFIX}{secrets.token_hex(16)}.json"
+        data = msgspec.json.encode(Intent(time=self._rules.now, keys=tuple(batch)))
+        self._store.put(key, data, sha256=hashlib.sha256(data).digest())
+        if self._check_clock:
+            skew = abs(datetime.now(UTC) - self._store.head(key).modified)
+            if skew > FUTURE_TOLERANCE:
+                self._store.delete([key])
+                raise _Refusal(f"the clocks of this machine and of the store differ by {skew}: ages cannot be judged")
+            self._check_clock = False
+        return key
+
+    def _renewed(self, evidence: Evidence) -> set[str]:
+        try:
+            return renewed(self._disk, evidence, now=self._rules.now)
+        except FrostlineError as error:
+            raise _Refusal(f"the references changed or cannot be read again: {error.message}") from error
+
+    def _remove_stale_intents(self, found: Inventory) -> None:
+        stale = [
+            intent.key
+            for intent in found.intents
+            if sane_time(intent.modified, self._rules.now) and self._rules.now - intent.modified > INTENT_LIFETIME
+        ]
+        self._store.delete(stale)
+
+
+def announced(disk: ObjectDisk, *, now: datetime) -> set[str]:
+    """The objects that a running collection is about to delete. Raises `Damaged` for an unreadable announcement."""
+    keys: set[str] = set()
+    for item in disk.store.list(INTENTS_PREFIX):
+        if now - item.modified > INTENT_LIFETIME:
+            continue
+        try:
+            keys.update(msgspec.json.decode(disk.store.get(item.key), type=Intent).keys)
+        except msgspec.DecodeError as error:
+            raise Damaged(
+                f"{disk.store.name}{item.key} cannot be read: {error}", hint="delete it if no gc runs"
+            ) from error
+    return keys
+
+
+def _batches(keys: Sequence[str]) -> Iterator[list[str]]:
+    for start in range(0, len(keys), _BATCH_KEYS):
+        yield list(keys[start : start + _BATCH_KEYS])

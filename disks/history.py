@@ -1,0 +1,165 @@
+"""The past of an object disk, read from its log and snapshots: the file table as it was at a revision.
+
+Reads only. What exists is taken from an `Inventory` (one listing), so that a caller knows what its answer rests on.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from disks.file_table import FileTable
+from disks.references import Inventory
+from disks.stores.base import ObjectInfo
+from oplog import replay, snapshot
+from oplog.entry import GENESIS_DIGEST, Commit, Create
+from oplog.errors import Damaged, NotFound
+from oplog.log import Entry, OperationsLog
+from oplog.replay import FileRow
+
+
+class Past:
+    """A file table in memory that goes forward through the log, from a snapshot or from the empty disk.
+
+    Every entry is read once, however often it stops on the way.
+    """
+
+    def __init__(self, log: OperationsLog, start: int = 0, *, until: int | None = None) -> None:
+        """The table of snapshot `start`, or the empty one; it can go on to `until`. Raises `NotFound`, `Damaged`."""
+        self.table = FileTable(None)
+        self.revision = start
+        self.digest = GENESIS_DIGEST
+        if start > 0:
+            header, rows = snapshot.read(log.store, start)
+            with self.table.write() as view:
+                view.insert(rows)
+            self.digest = header.digest
+        self.named: set[str] = set()
+        """Blobs that the entries gone past since the last `clear()` of this set have created."""
+        self._entries = log.entries(after=start, until=until, previous=self.digest)
+        self._held: Entry | None = None
+
+    def advance(self, until: int | None = None, *, before: datetime | None = None) -> None:
+        """Apply entries up to a revision, or up to the last before the first that is later than a moment, or all."""
+        with self.table.write() as view:
+            while (entry := self._next()) is not None:
+                late = before is not None and entry.commit.time > before
+                if late or (until is not None and entry.commit.revision > until):
+                    self._held = entry
+                    return
+                replay.apply(view, entry.commit)
+                self.revision, self.digest = entry.commit.revision, entry.digest
+                self.named.update(named_blobs(entry.commit))
+
+    def keys(self) -> set[str]:
+        """The blobs that the table names now."""
+        return {row.key for row in self.table.rows() if row.key is not None}
+
+    def rows(self) -> dict[str, FileRow]:
+        """A copy of the table as it is now."""
+        return {row.path: row for row in self.table.rows()}
+
+    def close(self) -> None:
+        """Let the table go."""
+        self.table.close()
+
+    def _next(self) -> Entry | None:
+        if self._held is not None:
+            entry, self._held = self._held, None
+            return entry
+        return next(self._entries, None)
+
+
+def past_at(
+    log: OperationsLog, found: Inventory, revision: int, *, until: int | None = None, strict: bool = False
+) -> Past:
+    """The table at the revision, from the newest readable snapshot at or below it and the commits after that.
+
+    It can be advanced to `until` (None: the head). A damaged snapshot is passed over for an older one, but raises if
+    `strict`. Raises `NotFound` when the revision is above the head or is not kept any more.
+    """
+    if not 0 <= revision <= found.head:
+        raise NotFound(f"{log.store.name} has no revision {revision}", hint=available(found))
+    reach = _reach(found, revision)
+    starts = [start for start in sorted(found.snapshots, reverse=True) if reach <= start <= revision]
+    problem: Damaged | None = None
+    for start in [*starts, *([0] if reach == 0 else [])]:
+        try:
+            past = Past(log, start, until=until)
+        except Damaged as error:
+            if strict:
+                raise
+            problem = error
+            continue
+        past.advance(revision)
+        return past
+    if problem is not None:
+        raise problem
+    if max(found.snapshots, default=0) < reach:
+        raise Damaged(
+            f"revision {revision} of {log.store.name} cannot be rebuilt: the entry of revision {reach} is missing",
+            hint=available(found),
+        )
+    raise NotFound(f"revision {revision} of {log.store.name} is no longer kept", hint=available(found))
+
+
+def _reach(found: Inventory, revision: int) -> int:
+    """The lowest revision from which the commits up to `revision` are all there."""
+    while revision in found.commits:
+        revision -= 1
+    return revision
+
+
+def restorable(found: Inventory) -> list[tuple[int, int]]:
+    """The ranges of revisions (first, last) that log and snapshots still give, ascending."""
+    ranges: list[tuple[int, int]] = []
+    for start in sorted({*found.snapshots, *([0] if 1 in found.commits else [])}):
+        last = start
+        while last + 1 in found.commits:
+            last += 1
+        if ranges and start <= ranges[-1][1]:
+            ranges[-1] = (ranges[-1][0], max(ranges[-1][1], last))
+        else:
+            ranges.append((start, last))
+    return ranges
+
+
+def available(found: Inventory) -> str:
+    """A sentence that names the revisions that can be restored."""
+    ranges = restorable(found)
+    if not ranges:
+        return "no revision can be restored: the log is empty"
+    names = [str(first) if first == last else f"{first} to {last}" for first, last in ranges]
+    return f"revisions that can be restored: {', '.join(names)}"
+
+
+def past_before(log: OperationsLog, found: Inventory, moment: datetime) -> Past:
+    """The table as it was at the moment: before the first commit that calls itself later.
+
+    Starts from the newest snapshot whose commit the store dates at or before the moment, so that the reading is short.
+    Raises `NotFound` when the log begins later.
+    """
+    ranges = restorable(found)
+    if not ranges:
+        raise NotFound(f"{log.store.name} has no commit", hint=available(found))
+    first, _ = ranges[-1]
+    dated = [
+        start for start, entry in found.snapshots.items() if start >= first and _dated(found, start, entry) <= moment
+    ]
+    start = max(dated, default=first)
+    past = past_at(log, found, start)
+    past.advance(before=moment)
+    if start > 0 and past.revision == start and not dated:
+        past.close()
+        raise NotFound(f"{log.store.name}: the log begins after {moment.isoformat()}", hint=available(found))
+    return past
+
+
+def _dated(found: Inventory, revision: int, snapshot_object: ObjectInfo) -> datetime:
+    """When the store took the commit in; the snapshot's own, later time once the commit has been collected."""
+    commit = found.commits.get(revision)
+    return commit.modified if commit is not None else snapshot_object.modified
+
+
+def named_blobs(commit: Commit) -> set[str]:
+    """The blobs that a commit names."""
+    return {operation.key for operation in commit.operations if isinstance(operation, Create) and operation.key}
