@@ -295,9 +295,7 @@ class LocalDisk(Disk):
             self._take_away(move.source, transaction)
         else:
             target = self.root / move.target
-            for path in self._hidden():
-                if path == move.source or path.startswith(f"{move.source}/"):
-                    self._throw_away(self.root / path, transaction)
+            self._displace_hidden(move.source, transaction)
             self._make_way(move.target, transaction)
             make_directory(target.parent)
             rename(source, target)
@@ -329,9 +327,22 @@ class LocalDisk(Disk):
         there, so it is hidden, or an empty directory."""
         for directory in paths.ancestors(path):
             if _is_other_than_directory(self.root / directory):
-                self._throw_away(self.root / directory, transaction)
+                self._displace_hidden(directory, transaction)
+        self._displace_hidden(path, transaction)
         if _inode(self.root / path) is not None:
             self._throw_away(self.root / path, transaction)
+
+    def _displace_hidden(self, path: str, transaction: str) -> None:
+        """Throw hidden files at or below the path away although readers may want them: the path is needed. They leave
+        the hidden records too, also when a crash threw them away before."""
+        for record in self._hidden_records():
+            hidden = msgspec.json.decode(record.read_bytes(), type=dict[str, int])
+            displaced = [name for name in hidden if name == path or name.startswith(f"{path}/")]
+            for name in displaced:
+                if _inode(self.root / name) == hidden.pop(name):
+                    self._throw_away(self.root / name, transaction)
+            if displaced:
+                replace_file(record, msgspec.json.encode(hidden))
 
     def _prune(self, directory: Path) -> None:
         """Remove directories that became empty, upward; the root stays."""
@@ -515,7 +526,7 @@ class LocalTransaction(Transaction):
         self._add("link", source, target)
 
     def rename(self, source: str, target: str) -> None:
-        if f"{target}/".startswith(f"{source}/"):
+        if f"{check_path(target)}/".startswith(f"{check_path(source)}/"):
             raise Conflict(f"{source} cannot become {target}, which lies within it")
         self._add("rename", source, target)
 

@@ -131,7 +131,7 @@ class ObjectDisk(Disk):
     def _content(self, row: FileRow, byte_range: ByteRange | None = None) -> bytes:
         if byte_range is not None and not 0 <= byte_range.start <= byte_range.stop <= row.size_bytes:
             raise Damaged(
-                f"{self.name}:{row.path} ends at {row.size_bytes} bytes; [{byte_range.start}, {byte_range.stop}) is outside",
+                f"{self.name}:{row.path} ends at {row.size_bytes} bytes; {byte_range} is outside",
                 hint="the file is shorter than its reader expects; run 'frostline fsck'",
             )
         if row.inline is not None:

@@ -88,9 +88,9 @@ class DirectoryStore(ObjectStore):
             digest = hashlib.sha256()
             with op("fs.write", temporary):
                 for start in range(0, len(view), _CHUNK_BYTES):
-                    chunk = view[start : start + _CHUNK_BYTES]
-                    digest.update(chunk)
-                    file.write(chunk)
+                    with view[start : start + _CHUNK_BYTES] as chunk:  # a slice left open keeps the file mapped
+                        digest.update(chunk)
+                        _write_all(file, chunk)
             if digest.digest() != sha256:
                 raise wrong_sha256(self.name, key)
             with op("fs.fsync", temporary):
@@ -317,3 +317,10 @@ def _copy_bytes(reader: IO[bytes], writer: IO[bytes], size_bytes: int) -> None:
         if sent == 0:
             raise Damaged(f"file became shorter while it was copied: {reader.name}")
         done += sent
+
+
+def _write_all(file: IO[bytes], data: memoryview) -> None:
+    """An unbuffered write may be short where the disk is nearly full; the rest then raises."""
+    written = 0
+    while written < len(data):
+        written += file.write(data[written:])
