@@ -285,6 +285,13 @@ def _row_group(group: pq.RowGroupMetaData, first_key: tuple[Any, ...]) -> RowGro
     )
 
 
+def column_range(column: pa.ChunkedArray) -> ColumnRange:
+    """The range of one column."""
+    known = _Range()
+    known.add(column)
+    return known.result()
+
+
 class _Range:
     """Smallest and largest value of a column so far, and the count of nulls."""
 

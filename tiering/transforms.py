@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -86,44 +86,45 @@ def partition_values_json(values: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(as_json(value) for value in values)
 
 
-def split_by_partition(table: pa.Table, definition: TableDefinition) -> Iterator[tuple[str, tuple[Any, ...], pa.Table]]:
-    """(id, values, rows) of each partition in the table, in order of first appearance; rows keep their order."""
-    if not definition.partition_by:
-        yield UNPARTITIONED, (), table
-        return
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition that occurs in a table, with how many of its rows belong to it."""
+
+    id: str
+    values: tuple[Any, ...]
+    rows: int
+
+
+def partition_rows(table: pa.Table, definition: TableDefinition) -> tuple[pa.Array | None, list[Partition]]:
+    """A number for each row, and the partition of each number, in order of first appearance.
+
+    The numbers are None when all rows belong to one partition.
+    """
+    if not definition.partition_by or table.num_rows == 0:
+        return None, [Partition(partition_id(definition, ()), (), table.num_rows)] if table.num_rows else []
     codes, groups = _group_rows(table, definition)
+    ids = [partition_id(definition, values) for values in groups]
     if len(groups) == 1:
-        yield partition_id(definition, groups[0]), groups[0], table
-        return
-    # One stable sort by group number, then slices: far cheaper than one filter a group.
-    order = pc.array_sort_indices(codes)
-    grouped = table.take(order)
+        return None, [Partition(ids[0], groups[0], table.num_rows)]
     counts = {int(item["values"]): int(item["counts"]) for item in pc.value_counts(codes).to_pylist()}
-    start = 0
-    for code, values in enumerate(groups):
-        rows = counts[code]
-        yield partition_id(definition, values), values, grouped.slice(start, rows)
-        start += rows
+    return codes, [Partition(ids[code], groups[code], counts[code]) for code in range(len(groups))]
 
 
 def _group_rows(table: pa.Table, definition: TableDefinition) -> tuple[pa.Array, list[tuple[Any, ...]]]:
     """A dense group number for each row, and the values of each group."""
-    codes: pa.Array | None = None
-    groups: list[tuple[Any, ...]] = []
+    codes: pa.Array = pa.repeat(pa.scalar(0, pa.int64()), table.num_rows)
+    groups: list[tuple[Any, ...]] = [()]
     for field in definition.partition_by:
-        encoded = apply_transform(field, _one_array(table.column(field.column))).dictionary_encode("encode")
-        indices, values = encoded.indices.cast(pa.int64()), encoded.dictionary.to_pylist()
-        if codes is None:
-            codes, groups = indices, [(value,) for value in values]
-            continue
-        pairs = pc.add(pc.multiply(codes, len(values)), indices).dictionary_encode()
+        encoded = apply_transform(field, one_array(table.column(field.column))).dictionary_encode("encode")
+        values = encoded.dictionary.to_pylist()
+        pairs = pc.add(pc.multiply(codes, len(values)), encoded.indices.cast(pa.int64())).dictionary_encode()
         groups = [(*groups[pair // len(values)], values[pair % len(values)]) for pair in pairs.dictionary.to_pylist()]
         codes = pairs.indices.cast(pa.int64())
-    assert codes is not None
     return codes, groups
 
 
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
+def one_array(column: pa.ChunkedArray) -> pa.Array:
+    """The column in one piece."""
     if column.num_chunks == 1:
         return column.chunk(0)
     combined = column.combine_chunks()
