@@ -52,7 +52,7 @@ CREATE TABLE moves (
   reason_detail TEXT NOT NULL, actor TEXT NOT NULL, keep_source INTEGER NOT NULL, state TEXT NOT NULL,
   attempts INTEGER NOT NULL, error TEXT NOT NULL DEFAULT '', seconds REAL NOT NULL DEFAULT 0,
   requests INTEGER NOT NULL DEFAULT 0, revision INTEGER, cancel_requested INTEGER NOT NULL DEFAULT 0,
-  created TEXT NOT NULL, updated TEXT NOT NULL);
+  pid INTEGER NOT NULL, start TEXT NOT NULL, instance TEXT NOT NULL, created TEXT NOT NULL, updated TEXT NOT NULL);
 CREATE INDEX moves_by_state ON moves (state, id);
 CREATE INDEX moves_by_part ON moves (table_uuid, part, target, id);
 CREATE TABLE merges (
@@ -60,7 +60,7 @@ CREATE TABLE merges (
   inputs TEXT NOT NULL, output TEXT NOT NULL, reason TEXT NOT NULL, actor TEXT NOT NULL, state TEXT NOT NULL,
   rows_in INTEGER NOT NULL DEFAULT 0, rows_out INTEGER NOT NULL DEFAULT 0, bytes_in INTEGER NOT NULL DEFAULT 0,
   bytes_out INTEGER NOT NULL DEFAULT 0, seconds REAL NOT NULL DEFAULT 0, error TEXT NOT NULL DEFAULT '',
-  created TEXT NOT NULL, updated TEXT NOT NULL);
+  pid INTEGER NOT NULL, start TEXT NOT NULL, instance TEXT NOT NULL, created TEXT NOT NULL, updated TEXT NOT NULL);
 CREATE INDEX merges_by_state ON merges (state, id);
 CREATE TABLE blocks (table_uuid TEXT PRIMARY KEY, next INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE claims (
@@ -79,6 +79,8 @@ CREATE TABLE intents (
 _MOVE_FIELDS = frozenset({"attempts", "error", "seconds", "requests", "revision", "bytes"})
 _MERGE_FIELDS = frozenset({"output", "rows_in", "rows_out", "bytes_in", "bytes_out", "seconds", "error"})
 
+_OWNER = frozenset({"pid", "start", "instance"})
+
 _live: weakref.WeakValueDictionary[str, Journal] = weakref.WeakValueDictionary()
 """The open journals of this process: a claim of our own process whose journal is not among them is stale."""
 
@@ -91,6 +93,7 @@ class Journal:
         self.notices: list[str] = []
         self._lock = threading.RLock()
         self._instance = uuid.uuid4().hex
+        self._owner = (os.getpid(), process_start(os.getpid()), self._instance)
         with hold_lock(state_directory / "journal.lock", what="the journal", hint="try again", wait=True):
             self._connection = self._open()
         _live[self._instance] = self
@@ -112,12 +115,12 @@ class Journal:
                 previous = _failure_of(connection, move.table_uuid, move.part, move.target)
                 cursor = connection.execute(
                     "INSERT INTO moves (table_name, table_uuid, part, source, target, bytes, reason_kind,"
-                    " reason_detail, actor, keep_source, state, attempts, created, updated)"
-                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'planned', ?, ?, ?)",
+                    " reason_detail, actor, keep_source, state, attempts, pid, start, instance, created, updated)"
+                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'planned', ?, ?, ?, ?, ?, ?)",
                     (
                         *(move.table, move.table_uuid, move.part, move.source, move.target, move.bytes),
                         *(move.reason_kind, move.reason_detail, move.actor, move.keep_source),
-                        *((previous.attempts if previous else 0) + 1, stamp, stamp),
+                        *((previous.attempts if previous else 0) + 1, *self._owner, stamp, stamp),
                     ),
                 )
                 ids.append(cursor.lastrowid or 0)
@@ -136,12 +139,23 @@ class Journal:
         self._set("moves", MOVE_TRANSITIONS, _MOVE_FIELDS, changes, state)
 
     def moves(
-        self, *, active: bool = False, failed: bool = False, limit: int | None = None, table_uuid: str | None = None
+        self,
+        *,
+        active: bool = False,
+        failed: bool = False,
+        limit: int | None = None,
+        table_uuid: str | None = None,
+        part: str | None = None,
     ) -> list[MoveRecord]:
         """Moves, newest first: all, the unfinished ones (`active`) or those that failed."""
         states = [*(ACTIVE_MOVES if active else ()), *(("failed",) if failed else ())]
-        rows = self._select("moves", states, table_uuid, limit)
+        rows = self._select("moves", states, limit, table_uuid=table_uuid, part=part)
         return [_move(row) for row in rows]
+
+    def orphaned_moves(self) -> list[MoveRecord]:
+        """Unfinished moves whose process is gone, oldest first: what recovery settles."""
+        rows = self._select("moves", list(ACTIVE_MOVES), None)
+        return [_move(row) for row in reversed(rows) if not _held(row)]
 
     def move(self, move_id: int) -> MoveRecord:
         """One move. Raises `NotFound`."""
@@ -195,9 +209,12 @@ class Journal:
         stamp = _now()
         with self._write("begin_merge", output) as connection:
             cursor = connection.execute(
-                "INSERT INTO merges (table_name, table_uuid, partition, inputs, output, reason, actor, state, created,"
-                " updated) VALUES (?, ?, ?, ?, ?, ?, ?, 'running', ?, ?)",
-                (table, table_uuid, partition, json.dumps(list(inputs)), output, reason, actor, stamp, stamp),
+                "INSERT INTO merges (table_name, table_uuid, partition, inputs, output, reason, actor, state, pid, start,"
+                " instance, created, updated) VALUES (?, ?, ?, ?, ?, ?, ?, 'running', ?, ?, ?, ?, ?)",
+                (
+                    *(table, table_uuid, partition, json.dumps(list(inputs)), output, reason, actor),
+                    *(*self._owner, stamp, stamp),
+                ),
             )
             return cursor.lastrowid or 0
 
@@ -210,7 +227,12 @@ class Journal:
     ) -> list[MergeRecord]:
         """Merges, newest first: all, the unfinished ones (`active`) or those that failed."""
         states = [*(ACTIVE_MERGES if active else ()), *(("failed",) if failed else ())]
-        return [_merge(row) for row in self._select("merges", states, table_uuid, limit)]
+        return [_merge(row) for row in self._select("merges", states, limit, table_uuid=table_uuid)]
+
+    def orphaned_merges(self) -> list[MergeRecord]:
+        """Unfinished merges whose process is gone, oldest first."""
+        rows = self._select("merges", list(ACTIVE_MERGES), None)
+        return [_merge(row) for row in reversed(rows) if not _held(row)]
 
     # Block numbers
 
@@ -374,7 +396,6 @@ class Journal:
     # Inside
 
     def _take_claims(self, table_uuid: str, names: list[str], owner_kind: str, token: str) -> None:
-        pid, start = os.getpid(), process_start(os.getpid())
         with self._write("claim", table_uuid) as connection:
             for name in names:
                 row = connection.execute(
@@ -387,7 +408,7 @@ class Journal:
                     )
                 connection.execute(
                     "INSERT OR REPLACE INTO claims VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                    (table_uuid, name, owner_kind, pid, start, self._instance, token, _now()),
+                    (table_uuid, name, owner_kind, *self._owner, token, _now()),
                 )
 
     def _set(
@@ -414,14 +435,15 @@ class Journal:
                     (state, _now(), *fields.values(), row_id),
                 )
 
-    def _select(self, table: str, states: list[str], table_uuid: str | None, limit: int | None) -> list[sqlite3.Row]:
+    def _select(self, table: str, states: list[str], limit: int | None, **equal: str | None) -> list[sqlite3.Row]:
         where, arguments = ["1 = 1"], list[Any]()
         if states:
             where.append(f"state IN ({', '.join('?' * len(states))})")
             arguments += states
-        if table_uuid is not None:
-            where.append("table_uuid = ?")
-            arguments.append(table_uuid)
+        for column, value in equal.items():
+            if value is not None:
+                where.append(f"{column} = ?")
+                arguments.append(value)
         arguments.append(-1 if limit is None else limit)
         return self._read(
             f"SELECT * FROM {table} WHERE {' AND '.join(where)} ORDER BY id DESC LIMIT ?", tuple(arguments)
@@ -579,7 +601,7 @@ def _pin_key(partition: str | None, part: str | None) -> tuple[str, str]:
 
 
 def _move(row: sqlite3.Row) -> MoveRecord:
-    fields = dict(row)
+    fields = {key: row[key] for key in row.keys() if key not in _OWNER}  # noqa: SIM118
     fields["table"] = fields.pop("table_name")
     for flag in ("keep_source", "cancel_requested"):
         fields[flag] = bool(fields[flag])
@@ -587,7 +609,7 @@ def _move(row: sqlite3.Row) -> MoveRecord:
 
 
 def _merge(row: sqlite3.Row) -> MergeRecord:
-    fields = dict(row)
+    fields = {key: row[key] for key in row.keys() if key not in _OWNER}  # noqa: SIM118
     fields["table"] = fields.pop("table_name")
     fields["inputs"] = tuple(json.loads(row["inputs"]))
     return MergeRecord(**{**fields, "created": _time(row["created"]), "updated": _time(row["updated"])})

@@ -1,0 +1,128 @@
+"""Copying the files of one part between disks, and proving that a copy is the whole part. No decisions here."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import unquote
+
+from disks.base import Disk, Transaction
+from disks.stores.base import ByteRange
+from oplog.errors import Conflict, Damaged, NotFound
+from tiering import part as parts_format
+from tiering.part import PART_FILE, DataFile, Part
+
+_WHOLE_FILE_BYTES = 8 * 1024 * 1024
+"""Remote files up to this size are read in one request, larger ones in ranges of `_RANGE_BYTES`."""
+_RANGE_BYTES = 16 * 1024 * 1024
+
+Checkpoint = Callable[[], None]
+"""Called between steps of a copy; raises to stop it."""
+
+
+def read_part(disk: Disk, directory: str) -> tuple[Part, bytes]:
+    """The part of a directory and the bytes of its `part.json`. Raises `NotFound` or `Damaged`."""
+    path = f"{directory}/{PART_FILE}"
+    data = disk.read(path)
+    return parts_format.decode(data, path=f"{disk.name}:{path}"), data
+
+
+def check_files(disk: Disk, directory: str, part: Part) -> None:
+    """Whether the directory holds exactly the files that `part.json` names, with their sizes. Raises `Damaged`."""
+    found = {info.path.rpartition("/")[2]: info for info in disk.walk(directory)}
+    where = f"{disk.name}:{directory}"
+    wanted = {file.name: file for file in part.files}
+    for name, file in wanted.items():
+        info = found.get(name)
+        if info is None:
+            raise Damaged(f"{where}/{name} is missing", hint="run 'frostline fsck'; restore the part from a backup")
+        if info.size_bytes != file.size_bytes:
+            raise Damaged(
+                f"{where}/{name} has {info.size_bytes} bytes, part.json says {file.size_bytes}",
+                hint="run 'frostline fsck'; restore the part from a backup",
+            )
+        if info.sha256 is not None and info.sha256 != file.sha256:
+            raise Damaged(f"{where}/{name} is not the file that part.json names", hint="run 'frostline fsck'")
+    strangers = sorted(set(found) - set(wanted) - {PART_FILE})
+    if strangers:
+        raise Damaged(
+            f"{where} holds files that part.json does not name: {', '.join(strangers)}",
+            hint="move them elsewhere; a move would lose them",
+        )
+
+
+def is_complete(disk: Disk, directory: str, part_bytes: bytes, *, read_data: bool = False) -> bool:
+    """Whether the disk holds this very part whole. False when it has nothing there.
+
+    Raises `Conflict` when something else is there, `Damaged` when the part is but not whole. With `read_data`, bytes
+    are compared too; else sizes, and digests where the disk keeps them.
+    """
+    try:
+        part, found = read_part(disk, directory)
+    except NotFound:
+        if disk.list(directory):
+            raise Conflict(
+                f"{disk.name}:{directory} exists without a {PART_FILE}",
+                hint="run 'frostline fsck'; nothing was overwritten",
+            ) from None
+        return False
+    if found != part_bytes:
+        raise Conflict(
+            f"{disk.name} holds another part of the name {part.name}",
+            hint="run 'frostline fsck'; nothing was overwritten",
+        )
+    check_files(disk, directory, part)
+    if read_data:
+        for file in part.files:
+            _check_digest(disk, f"{directory}/{file.name}", file)
+    return True
+
+
+def copy_file(source: Disk, path: str, file: DataFile, transaction: Transaction, checkpoint: Checkpoint) -> int:
+    """Stage the file in the target's transaction; returns how many reads of the source it took.
+
+    The bytes are read once and must have the SHA-256 of `part.json`: else `Damaged`, and nothing is staged.
+    """
+    if not source.capabilities.remote:
+        transaction.create(path, _local_path(source, path), sha256=file.sha256)
+        return 1
+    if file.size_bytes <= _WHOLE_FILE_BYTES:
+        transaction.create(path, source.read(path), sha256=file.sha256)
+        return 1
+    scratch = transaction.scratch() / path.replace("/", "_")
+    reads = _download(source, path, file, scratch, checkpoint)
+    transaction.create(path, scratch, sha256=file.sha256)
+    return reads
+
+
+def _download(source: Disk, path: str, file: DataFile, scratch: Path, checkpoint: Checkpoint) -> int:
+    digest, reads = hashlib.sha256(), 0
+    with scratch.open("wb") as output:
+        for start in range(0, file.size_bytes, _RANGE_BYTES):
+            checkpoint()
+            data = source.read(path, ByteRange(start, min(start + _RANGE_BYTES, file.size_bytes)))
+            digest.update(data)
+            output.write(data)
+            reads += 1
+    if digest.hexdigest() != file.sha256:
+        raise Damaged(
+            f"{source.name}:{path} does not have the SHA-256 of its part.json",
+            hint="run 'frostline fsck --read-data'; restore the part from a backup",
+        )
+    return reads
+
+
+def _local_path(disk: Disk, path: str) -> Path:
+    """Where a local file lies, for a copy that reads it only once."""
+    url = disk.location(path).url
+    plain = Path(url.removeprefix("file://"))
+    return plain if plain.exists() else Path(unquote(str(plain)))
+
+
+def _check_digest(disk: Disk, path: str, file: DataFile) -> None:
+    digest = hashlib.sha256()
+    for start in range(0, file.size_bytes, _RANGE_BYTES):
+        digest.update(disk.read(path, ByteRange(start, min(start + _RANGE_BYTES, file.size_bytes))))
+    if digest.hexdigest() != file.sha256:
+        raise Damaged(f"{disk.name}:{path} does not have the SHA-256 of its part.json", hint="run 'frostline fsck'")

@@ -1,0 +1,481 @@
+"""Carrying out moves. The order of a move, and what a crash at each point leaves:
+
+    journal: planned        nothing
+    journal: copying        staged files on the target, which its own recovery or gc removes
+    target: one commit      the part on both disks; the target's commit names the source      <- the commit point
+    journal: committed      the same
+    source: one commit      the part on the target
+    journal: done           done
+
+Parts of one table with one target share a batch: one commit on the target, one a source. A part that fails leaves its
+batch; the others go on. `recover` finishes what has its commit on the target and abandons what has not.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
+
+from disks.base import Disk, Transaction
+from oplog.errors import Conflict, FrostlineError, Locked, NoSpace, NotFound
+from tiering import copying
+from tiering.context import Context
+from tiering.journal_records import MoveState, NewMove
+from tiering.move_recovery import recover
+from tiering.move_report import FailedMove, MovedPart, MoveReport, SkippedMove
+from tiering.part import PART_FILE, Part
+from tiering.plan import Move
+from tiering.progress import Task
+from tiering.schema import TableDefinition
+
+__all__ = ["FailedMove", "MoveReport", "MovedPart", "SkippedMove", "execute", "recover"]
+
+BATCH_PARTS = 100
+BATCH_BYTES = 10 * 1024**3
+_CANCEL_POLL_SECONDS = 0.5
+
+
+def execute(context: Context, moves: Sequence[Move]) -> MoveReport:
+    """Carry out the moves, as batches of one table and target, in the order given within each.
+
+    Never raises for a single part: the report says what moved, failed (with the error) and was skipped (and why).
+    """
+    return _Run(context).execute(moves) if moves else MoveReport()
+
+
+class _Stopped(Exception):
+    """The part gives up between two steps: cancelled, or the process is to stop."""
+
+    def __init__(self, state: MoveState, why: str) -> None:
+        super().__init__(why)
+        self.state = state
+        self.why = why
+
+
+class _Item:
+    """One move under way."""
+
+    def __init__(self, move_id: int, move: Move, definition: TableDefinition | None) -> None:
+        self.id = move_id
+        self.move = move
+        self.definition = definition
+        self.part: Part | None = None
+        self.part_bytes = b""
+        self.created: list[str] = []
+        self.problem: Exception | None = None
+        self.on_target = False
+        self.requests = 0
+        self.started = self.ended = 0.0
+        self.lock = threading.Lock()
+
+    @property
+    def directory(self) -> str:
+        assert self.definition is not None
+        return self.definition.part_directory(self.move.part)
+
+    @property
+    def seconds(self) -> float:
+        return round(max(0.0, self.ended - self.started), 3)
+
+
+class _Run:
+    """One call of `execute`."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.journal = context.journal
+        self.outcomes: dict[int, MovedPart | FailedMove | SkippedMove] = {}
+        self.pool: ThreadPoolExecutor | None = None
+        self.cancelled: set[int] = set()
+        self.cancel_read = 0.0
+        self.task: Task
+
+    def execute(self, moves: Sequence[Move]) -> MoveReport:
+        tables = {table.uuid: table for table in self.context.catalog.tables()}
+        ids = self.journal.plan_moves(_new_move(move, self.context.actor) for move in moves)
+        items = [_Item(move_id, move, tables.get(move.table_uuid)) for move_id, move in zip(ids, moves, strict=True)]
+        batches = list(_batches(items))
+        workers = max(1, self.context.workers)
+        total = sum(move.bytes for move in moves)
+        with ExitStack() as stack:
+            self.task = stack.enter_context(
+                self.context.progress.task("moving parts", items=len(moves), size_bytes=total)
+            )
+            if workers > 1:  # one worker stays in this thread: the order of effects is then always the same
+                self.pool = stack.enter_context(ThreadPoolExecutor(workers, thread_name_prefix="move-file"))
+            if workers > 1 and len(batches) > 1 and _independent(moves):
+                lanes = stack.enter_context(ThreadPoolExecutor(2, thread_name_prefix="move-batch"))
+                _wait_for([lanes.submit(self._batch, batch) for batch in batches])
+            else:
+                for batch in batches:
+                    self._batch(batch)
+        self.context.catalog.refresh(disks=())
+        return MoveReport.of(self.outcomes[move_id] for move_id in ids)
+
+    # One batch
+
+    def _batch(self, items: list[_Item]) -> None:
+        items = [item for item in items if self._may_start(item)]
+        if not items:
+            return
+        uuid = items[0].move.table_uuid
+        busy = self.journal.claimed(uuid)
+        for item in items:
+            if item.move.part in busy:
+                self._skip(item, "abandoned", f"in use by a {busy[item.move.part]}; the next pass tries again")
+        items = self._open_items(items)
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self.journal.claim(uuid, [item.move.part for item in items], "move"))
+            except Locked as error:
+                for item in items:
+                    self._skip(item, "abandoned", error.message)
+                return
+            for item in items:
+                self._guarded(item, self._look)
+            copied = self._copy_and_commit(self._open_items(items))
+            self._finish(copied)
+
+    def _may_start(self, item: _Item) -> bool:
+        try:
+            if item.definition is None:
+                raise _Stopped("abandoned", f"table {item.move.table} is gone")
+            if item.move.source == item.move.target:
+                raise _Stopped("abandoned", f"the part is on {item.move.target} already")
+            self._checkpoint(item)
+            for name in (item.move.source, item.move.target):
+                if self.context.disk(name).read_only and not (item.move.keep_source and name == item.move.source):
+                    raise _Stopped("abandoned", f"disk {name} is read-only")
+        except _Stopped as stopped:
+            self._skip(item, stopped.state, stopped.why)
+            return False
+        except NotFound as error:
+            self._fail(item, error)
+            return False
+        return True
+
+    def _look(self, item: _Item) -> None:
+        """Read where the part is now: the plan may be old."""
+        source, target = self.context.disk(item.move.source), self.context.disk(item.move.target)
+        try:
+            item.part, item.part_bytes = copying.read_part(source, item.directory)
+        except NotFound:
+            why = f"the part is not on {source.name} any more: merged, moved or dropped meanwhile"
+            raise _Stopped("abandoned", why) from None
+        item.on_target = copying.is_complete(
+            target, item.directory, item.part_bytes, read_data=not target.capabilities.remote
+        )
+        if not item.on_target:
+            copying.check_files(source, item.directory, item.part)
+
+    def _copy_and_commit(self, items: list[_Item]) -> list[_Item]:
+        """Bring the parts to the target; returns those that are there, durably."""
+        there = [item for item in items if item.on_target]
+        missing = [item for item in items if not item.on_target]
+        self._commit_in_journal(there, None)
+        for group in self._with_space(missing):
+            with group as fitting:
+                there += self._transfer(fitting)
+        return there
+
+    def _with_space(self, items: list[_Item]) -> Iterator[_Reserved]:
+        """The batch with space promised for it; part by part when it does not fit as a whole."""
+        if not items:
+            return
+        whole = _Reserved(self.context, items)
+        if whole.take() is None:
+            yield whole
+            return
+        for item in items:
+            single = _Reserved(self.context, [item])
+            problem = single.take()
+            if problem is None:
+                yield single
+            else:
+                self._skip(item, "abandoned", problem)
+
+    def _transfer(self, items: list[_Item]) -> list[_Item]:
+        move = items[0].move
+        target = self.context.disk(move.target)
+        self.journal.set_moves([item.id for item in items], "copying")
+        try:
+            with target.transaction(
+                "move", reason=_reason(items), actor=self.context.actor, details=_details(items)
+            ) as transaction:
+                self._copy_files(items, transaction)
+                copied = self._open_items(items)
+                if not copied:
+                    return []
+                transaction.require(absent=tuple(item.directory for item in copied))
+                revision = self._commit(transaction, target, copied)
+        except Conflict as error:
+            return self._one_by_one(items, error)
+        except (FrostlineError, OSError) as error:
+            for item in self._open_items(items):
+                self._fail(item, error)
+            return []
+        self._commit_in_journal(copied, revision)
+        return copied
+
+    def _one_by_one(self, items: list[_Item], error: Conflict) -> list[_Item]:
+        """Somebody else created one of the parts on the target: find out which by moving each alone."""
+        done = []
+        for item in self._open_items(items):
+            if len(items) == 1:
+                self._fail(item, error)
+                continue
+            item.created = []
+            self._guarded(item, self._look)
+            if self._open_items([item]):
+                done += self._copy_and_commit([item])
+        return done
+
+    def _commit(self, transaction: Transaction, target: Disk, items: list[_Item]) -> int | None:
+        """Commit; when the answer is an error, the target itself says whether it happened."""
+        try:
+            return transaction.commit()
+        except Conflict:
+            raise
+        except (FrostlineError, OSError):
+            target.refresh()
+            if all(copying.is_complete(target, item.directory, item.part_bytes) for item in items):
+                return target.revision
+            raise
+
+    def _commit_in_journal(self, items: list[_Item], revision: int | None) -> None:
+        changes = [
+            (item.id, {"revision": revision, "seconds": item.seconds, "requests": item.requests}) for item in items
+        ]
+        self.journal.set_moves_each(changes, "committed")
+
+    def _finish(self, items: list[_Item]) -> None:
+        """Take the parts off their sources: each is on the target, whole and durable."""
+        done = [item for item in items if item.move.keep_source]
+        by_source: dict[str, list[_Item]] = {}
+        for item in items:
+            if not item.move.keep_source:
+                by_source.setdefault(item.move.source, []).append(item)
+        for name, group in by_source.items():
+            try:
+                _remove_from(self.context.disk(name), group, self.context.actor)
+            except (FrostlineError, OSError) as error:
+                for item in group:
+                    self._report_failure(
+                        item, f"copied, but still on {name} as well: {error}; the next start removes it"
+                    )
+                continue
+            done += group
+        self.journal.set_moves([item.id for item in done], "done")
+        for item in done:
+            self._note(item, MovedPart.of(item.move, item.seconds, item.requests))
+
+    # Files
+
+    def _copy_files(self, items: list[_Item], transaction: Transaction) -> None:
+        """Stage every file of every part, side by side; what fails is taken out of the transaction again."""
+        with ExitStack() as leases:
+            for name in sorted({item.move.source for item in items}):
+                leases.enter_context(self.context.disk(name).read_lease())
+            work = [(item, number) for item in items for number in range(len(_part(item).files))]
+            if self.pool is None:
+                for item, number in work:
+                    self._copy_file(item, number, transaction)
+            else:
+                _wait_for([self.pool.submit(self._copy_file, item, number, transaction) for item, number in work])
+        for item in items:
+            if item.problem is None:
+                self._guarded(item, lambda item: self._stage_part_file(item, transaction))
+            if item.problem is not None:
+                for path in item.created:
+                    transaction.remove(path)
+                self._resolve(item, item.problem)
+
+    def _copy_file(self, item: _Item, number: int, transaction: Transaction) -> None:
+        if item.problem is not None:
+            return
+        file = _part(item).files[number]
+        path = f"{item.directory}/{file.name}"
+        source = self.context.disk(item.move.source)
+        try:
+            self._checkpoint(item)
+            with item.lock:
+                item.started = item.started or time.monotonic()
+            reads = copying.copy_file(source, path, file, transaction, lambda: self._checkpoint(item))
+            with item.lock:
+                item.created.append(path)
+                item.ended = time.monotonic()
+                item.requests += reads if source.capabilities.remote else 0
+                item.requests += 1 if self.context.disk(item.move.target).capabilities.remote else 0
+            self.task.advance(size_bytes=file.size_bytes)
+        except (FrostlineError, OSError, _Stopped) as error:
+            with item.lock:
+                item.problem = item.problem or error
+
+    def _stage_part_file(self, item: _Item, transaction: Transaction) -> None:
+        path = f"{item.directory}/{PART_FILE}"
+        transaction.create(path, item.part_bytes)
+        item.created.append(path)
+
+    def _checkpoint(self, item: _Item) -> None:
+        """Between steps: stop when the process is to stop or this move was cancelled."""
+        if self.context.stop.is_set():
+            raise _Stopped("abandoned", "stopped; the next pass continues")
+        now = time.monotonic()
+        if now - self.cancel_read >= _CANCEL_POLL_SECONDS:
+            self.cancel_read = now
+            self.cancelled = self.journal.cancel_requests()
+        if item.id in self.cancelled:
+            raise _Stopped("cancelled", "cancelled")
+
+    # Outcomes
+
+    def _guarded(self, item: _Item, step: Callable[[_Item], None]) -> None:
+        """Run a step for one part; its failure is the part's alone."""
+        try:
+            step(item)
+        except (FrostlineError, OSError, _Stopped) as error:
+            item.problem = error
+            self._resolve(item, error)
+
+    def _resolve(self, item: _Item, problem: Exception) -> None:
+        if isinstance(problem, _Stopped):
+            self._skip(item, problem.state, problem.why)
+        else:
+            self._fail(item, problem)
+
+    def _open_items(self, items: Iterable[_Item]) -> list[_Item]:
+        return [item for item in items if item.id not in self.outcomes]
+
+    def _skip(self, item: _Item, state: MoveState, reason: str) -> None:
+        if item.id not in self.outcomes:
+            self.journal.set_move(item.id, state, error=reason)
+            self._note(item, SkippedMove.of(item.move, reason))
+
+    def _fail(self, item: _Item, error: Exception) -> None:
+        if item.id not in self.outcomes:
+            text = error.message if isinstance(error, FrostlineError) else str(error)
+            self.journal.set_move(item.id, "failed", error=text)
+            self._report_failure(item, text)
+
+    def _report_failure(self, item: _Item, text: str) -> None:
+        self._note(item, FailedMove.of(item.move, text))
+
+    def _note(self, item: _Item, outcome: MovedPart | FailedMove | SkippedMove) -> None:
+        self.outcomes[item.id] = outcome
+        self.task.advance(items=1)
+        self.task.note(f"{item.move.table} {item.move.part}")
+
+
+class _Reserved:
+    """Space promised on the target for some parts, while the context lasts."""
+
+    def __init__(self, context: Context, items: list[_Item]) -> None:
+        self._context = context
+        self._items = items
+        self._stack = ExitStack()
+
+    def take(self) -> str | None:
+        """Why there is no space; None when it is promised."""
+        target = self._items[0].move.target
+        try:
+            size = sum(_part(item).size_bytes for item in self._items)
+            self._stack.enter_context(self._context.reservations.reserve(target, size))
+        except FrostlineError as error:
+            if isinstance(error, NoSpace) or error.exit_code == 13:
+                return error.message
+            raise
+        return None
+
+    def __enter__(self) -> list[_Item]:
+        return self._items
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.close()
+
+
+def _remove_from(disk: Disk, items: list[_Item], actor: str) -> None:
+    """One transaction that removes the parts; what somebody else removed already is left out."""
+    target = items[0].move.target
+    reason = f"moved to {target}"
+    for _ in range(3):
+        present = [item.directory for item in items if disk.list(item.directory)]
+        if not present:
+            return
+        try:
+            with disk.transaction("move", reason=reason, actor=actor, details={"moved_to": target}) as transaction:
+                for directory in present:
+                    transaction.remove(directory)
+                transaction.commit()
+                return
+        except Conflict:
+            disk.refresh()
+    raise Conflict(f"the parts on {disk.name} keep changing", hint="run the command again")
+
+
+def _batches(items: list[_Item]) -> Iterator[list[_Item]]:
+    groups: dict[tuple[str, str], list[list[_Item]]] = {}
+    for item in items:
+        batches = groups.setdefault((item.move.table_uuid, item.move.target), [[]])
+        current = batches[-1]
+        size = sum(other.move.bytes for other in current)
+        if current and (len(current) >= BATCH_PARTS or size + item.move.bytes > BATCH_BYTES):
+            batches.append(current := [])
+        current.append(item)
+    for batches in groups.values():
+        yield from batches
+
+
+def _independent(moves: Sequence[Move]) -> bool:
+    """Whether batches may run side by side: no move waits for the space another one frees."""
+    return not {move.source for move in moves} & {move.target for move in moves}
+
+
+def _wait_for(futures: list[Future[None]]) -> None:
+    """Wait for all; the first unexpected error cancels what has not begun and is raised."""
+    _, waiting = wait(futures, return_when=FIRST_EXCEPTION)
+    for future in waiting:
+        future.cancel()
+    wait(futures)
+    for future in futures:
+        if not future.cancelled():
+            future.result()
+
+
+def _new_move(move: Move, actor: str) -> NewMove:
+    return NewMove(
+        table=move.table,
+        table_uuid=move.table_uuid,
+        part=move.part,
+        source=move.source,
+        target=move.target,
+        bytes=move.bytes,
+        reason_kind=move.reason.kind,
+        reason_detail=move.reason.detail,
+        actor=actor,
+        keep_source=move.keep_source,
+    )
+
+
+def _part(item: _Item) -> Part:
+    assert item.part is not None
+    return item.part
+
+
+def _reason(items: list[_Item]) -> str:
+    first = items[0].move.reason
+    text = f"{first.kind}: {first.detail}"
+    return text if len(items) == 1 else f"{text} (and {len(items) - 1} more)"
+
+
+def _details(items: list[_Item]) -> dict[str, str]:
+    """What recovery needs when the journal is lost: where each part came from, and which sources stay."""
+    sources: dict[str, list[str]] = {}
+    for item in items:
+        sources.setdefault(item.move.source, []).append(item.move.part)
+    details = {"table": items[0].move.table, "sources": json.dumps(sources, sort_keys=True)}
+    kept = sorted(item.move.part for item in items if item.move.keep_source)
+    return details | ({"kept": json.dumps(kept)} if kept else {})
