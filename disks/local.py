@@ -176,6 +176,28 @@ class LocalDisk(Disk):
         self._prepare()
         return LocalTransaction(self, kind, reason)
 
+    def inspect(self) -> tuple[builtins.list[FileInfo], builtins.list[str]]:
+        """Every visible file, and the paths of what does not belong on a disk: links, devices, pipes. Never raises
+        `Damaged` as `walk` does, and never follows or opens any of it."""
+        files: builtins.list[FileInfo] = []
+        strange: builtins.list[str] = []
+        with self._view():
+            hidden = self._hidden()
+            waiting = [""]
+            while waiting:
+                directory = waiting.pop()
+                for entry in os.scandir(self.root / directory) if (self.root / directory).is_dir() else ():
+                    path = _join(directory, entry.name)
+                    if path == OWN_DIRECTORY or hidden.get(path) == entry.inode():
+                        continue
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(path)
+                    elif entry.is_file(follow_symlinks=False):
+                        files.append(FileInfo(path, entry.stat(follow_symlinks=False).st_size))
+                    else:
+                        strange.append(path)
+        return sorted(files, key=lambda info: info.path.encode()), sorted(strange)
+
     def recover(self) -> builtins.list[str]:
         if self.read_only or not self._own.is_dir():
             return []

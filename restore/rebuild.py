@@ -10,7 +10,7 @@ import secrets
 import sqlite3
 import time as clock
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from urllib.parse import quote
@@ -132,19 +132,20 @@ def _sizes(found: Inventory) -> dict[str, int]:
 
 def _rebuild_cache(disk: ObjectDisk, scope: Sequence[str] | None, apply: bool) -> RestoreResult:
     found = inventory(disk.store.list())
-    notes: list[str] = []
-    cached = cached_rows(disk, notes)
+    cache = read_cache(disk)
+    notes = [cache.problem] if cache.problem else [] if cache.exists else [f"disk {disk.name} has no local state"]
     if found.head == 0:
         disk.log.check_schema()
-        if apply and cached:
+        if apply and cache.rows:
             raise Refused(
-                f"{disk.store.name} holds no log entry, while the cache of disk {disk.name} knows {len(cached)} files",
+                f"{disk.store.name} holds no log entry, while the cache of disk {disk.name} knows {len(cache.rows)} "
+                "files",
                 hint=f"check the url of the disk; if the bucket was emptied on purpose, delete {disk.table_path}",
             )
     past = past_at(disk.log, found, found.head, until=found.head)
     try:
         truth = past.rows()
-        result = _result(disk, found, past, truth, cached, scope, notes)
+        result = _result(disk, found, past, truth, cache.rows, scope, notes)
         if apply:
             disk.replace_cache(truth.values(), past.revision, past.digest)
             result.applied = True
@@ -153,28 +154,35 @@ def _rebuild_cache(disk: ObjectDisk, scope: Sequence[str] | None, apply: bool) -
         past.close()
 
 
-def cached_rows(disk: ObjectDisk, notes: list[str] | None = None) -> dict[str, FileRow]:
-    """The cached file table as it lies there, read without touching it; empty when missing or damaged."""
-    remarks = notes if notes is not None else []
+@dataclass(slots=True)
+class Cache:
+    """The cached file table as it lies there."""
+
+    exists: bool = False
+    revision: int = 0
+    digest: str = ""
+    rows: dict[str, FileRow] = field(default_factory=dict)
+    problem: str | None = None
+    """Why it cannot be used; `rows` is empty then."""
+    differs: bool = False
+    """Set by whoever compared it with the log."""
+
+
+def read_cache(disk: ObjectDisk) -> Cache:
+    """The cached file table, read without touching it."""
     if not disk.local_state_exists():
-        remarks.append(f"disk {disk.name} has no local state")
-        return {}
+        return Cache()
     try:
-        connection = sqlite3.connect(f"file:{quote(str(disk.table_path))}?mode=ro", uri=True)
-    except sqlite3.Error as error:
-        remarks.append(f"the local state of disk {disk.name} cannot be opened: {error}")
-        return {}
-    try:
-        view = TableReader(connection)
-        if view.state().get("store", disk.store.name) != disk.store.name:
-            remarks.append(f"the local state of disk {disk.name} is that of another bucket")
-            return {}
-        return {row.path: row for row in view.rows()}
-    except (sqlite3.Error, ValueError, UnicodeDecodeError) as error:
-        remarks.append(f"the local state of disk {disk.name} is damaged: {error}")
-        return {}
-    finally:
-        connection.close()
+        with closing(sqlite3.connect(f"file:{quote(str(disk.table_path))}?mode=ro", uri=True)) as connection:
+            connection.execute("BEGIN")
+            view = TableReader(connection)
+            store = view.state().get("store", disk.store.name)
+            if store != disk.store.name:
+                return Cache(True, problem=f"the local file table is that of {store}, not of {disk.store.name}")
+            revision, digest = view.head()
+            return Cache(True, revision, digest, {row.path: row for row in view.rows()})
+    except (sqlite3.Error, ValueError, TypeError, AttributeError) as error:
+        return Cache(True, problem=f"the local file table {disk.table_path} cannot be read: {error}")
 
 
 def _result(
