@@ -1,0 +1,152 @@
+"""`frostline`: reads the command line, runs the verb, maps every failure to text or JSON and an exit code."""
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any, NoReturn
+
+import typer
+
+from oplog.errors import FrostlineError, UsageError
+from tiering.cli import config, daemon, data, demo, maintenance, moves, recovery, status, tables
+from tiering.cli.exit_codes import INTERRUPTED, TERMINATED, Finished, Terminated
+from tiering.cli.options import GlobalOptions
+from tiering.cli.output import encode, print_error
+from tiering.cli.verb import global_parameters, new_app, root_options, with_parameters
+
+HELP = """Tables of Parquet parts on fast disks and in S3, moved by policy, rebuilt from the bucket.
+
+A first look: frostline demo. Every verb: frostline VERB --help."""
+
+
+def build() -> typer.Typer:
+    """The whole command line."""
+    app = new_app(HELP)
+    app.callback()(_root())
+    for module in (tables, data, moves, maintenance, recovery, status, config, daemon, demo):
+        module.register(app)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """The entry point: exits with the documented code."""
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code; output goes to the process's streams."""
+    json = "--json" in arguments
+    verbose = "-vv" in arguments or "-vvv" in arguments
+    previous = _catch_sigterm()
+    try:
+        build()(args=list(arguments), prog_name="frostline", standalone_mode=False)
+        sys.stdout.flush()
+    except FrostlineError as error:
+        _trace(verbose)
+        _flush()
+        print_error(error, json=json)
+        return error.exit_code
+    except Finished as finished:
+        _flush()
+        return finished.exit_code
+    except Terminated:
+        print("frostline: stopped by SIGTERM; what was under way resumes with the next command", file=sys.stderr)
+        return TERMINATED
+    except (KeyboardInterrupt, EOFError):
+        return _interrupted()
+    except BrokenPipeError:
+        # The reader went away (`| head`): that is its right. Python must not complain about it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:  # noqa: BLE001  the one place where everything unforeseen ends
+        return _foreign(error, json=json, verbose=verbose)
+    finally:
+        if previous is not None:
+            signal.signal(signal.SIGTERM, previous)
+    return 0
+
+
+def _root() -> Any:
+    def root(context: typer.Context, version: bool, **given: Any) -> None:
+        context.obj = root_options(**given)
+        if version:
+            _print_version(context.obj)
+            raise Finished(0)
+
+    from inspect import Parameter
+    from typing import Annotated
+
+    eager = Annotated[bool, typer.Option("--version", help="tool, log format and minimum reader")]
+    parameters = [
+        Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context),
+        Parameter("version", Parameter.KEYWORD_ONLY, annotation=eager, default=False),
+        *global_parameters(before_verb=True, changes=True),
+    ]
+    return with_parameters(root, parameters, name="root", doc=HELP)
+
+
+def _print_version(options: GlobalOptions) -> None:
+    from importlib.metadata import version
+
+    from disks.config import DiskConfig
+
+    log_format = DiskConfig(type="object_disk").log_format
+    about = {"version": version("frostline"), "log_format": log_format, "minimum_reader": "0.1.0"}
+    if options.json:
+        print(encode(about).decode())
+    else:
+        print(f"frostline {about['version']}\nlog format {log_format}\nminimum reader {about['minimum_reader']}")
+
+
+def _foreign(error: Exception, *, json: bool, verbose: bool) -> int:
+    """Errors that are not ours: the argument parser's, and bugs."""
+    if hasattr(error, "format_message"):  # wrong arguments, in whichever module typer defines them
+        context = getattr(error, "ctx", None)
+        if context is not None and type(error).__name__ == "NoArgsIsHelpError":
+            print(context.get_help(), file=sys.stderr)
+            return 2
+        where = context.command_path if context is not None else "frostline"
+        print_error(UsageError(str(error.format_message()), hint=f"see '{where} --help'"), json=json)
+        return 2
+    if type(error).__name__ in ("Exit", "Abort"):
+        return int(getattr(error, "exit_code", INTERRUPTED))
+    _trace(verbose)
+    text = str(error).strip().splitlines()
+    problem = f"unexpected {type(error).__name__}: {text[0] if text else 'no message'}"
+    print_error(FrostlineError(problem, hint="run with -vv for the traceback"), json=json)
+    return 1
+
+
+def _interrupted() -> int:
+    print("\nfrostline: interrupted; what was under way resumes with the next command", file=sys.stderr)
+    return INTERRUPTED
+
+
+def _trace(verbose: bool) -> None:
+    if verbose:
+        import traceback
+
+        traceback.print_exc()
+
+
+def _flush() -> None:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _catch_sigterm() -> Any:
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    try:
+        return signal.signal(signal.SIGTERM, stop)
+    except ValueError:  # not the main thread: a program that embeds the command line
+        return None
+
+
+if __name__ == "__main__":
+    main()

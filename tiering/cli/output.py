@@ -1,0 +1,120 @@
+"""What the user sees. Data goes to stdout, everything else to stderr; `--json` prints exactly one document."""
+
+import sys
+from collections.abc import Sequence
+from typing import Any, TextIO
+
+from oplog.errors import FrostlineError
+
+Cell = str | int | float | None
+
+
+class Output:
+    """Writes to a terminal or a pipe. Only on a terminal tables are drawn with rich, whose import takes its time."""
+
+    def __init__(self, *, json: bool = False, quiet: bool = False, color: bool = True) -> None:
+        self.json = json
+        self.quiet = quiet
+        self.color = color
+
+    @property
+    def on_terminal(self) -> bool:
+        return sys.stdout.isatty() and not self.json
+
+    def document(self, data: Any, *, indent: int = 2) -> None:
+        """The one JSON document."""
+        text = encode(data, indent=indent)
+        sys.stdout.buffer.write(text + b"\n") if hasattr(sys.stdout, "buffer") else print(text.decode())
+        sys.stdout.flush()
+
+    def line(self, text: str = "") -> None:
+        """A line of the answer. Nothing with --json."""
+        if not self.json:
+            print(text)
+
+    def note(self, text: str) -> None:
+        """A remark beside the answer, on stderr. Nothing with --quiet."""
+        if not self.quiet:
+            print(text, file=sys.stderr)
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, empty: str = "") -> None:
+        """An aligned table; numbers stand right. `empty` is said when there are no rows."""
+        if self.json:
+            return
+        if not rows:
+            if empty:
+                self.note(empty)
+            return
+        texts = [["" if cell is None else str(cell) for cell in row] for row in rows]
+        right = [_is_numeric(texts, index) for index in range(len(columns))]
+        if self.on_terminal:
+            _draw_rich(columns, texts, right, color=self.color)
+        else:
+            for text in aligned(columns, texts, right):
+                print(text)
+
+
+def encode(data: Any, *, indent: int = 2) -> bytes:
+    """The JSON of plain data, dataclasses, msgspec structs and times (RFC 3339)."""
+    import msgspec
+
+    text = msgspec.json.encode(data, enc_hook=_plain)
+    return msgspec.json.format(text, indent=indent) if indent else text
+
+
+def aligned(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
+    """The lines of a table without a frame, two spaces between the columns."""
+    titles = [column.upper() for column in columns]
+    widths = [max(len(line[index]) for line in (titles, *rows)) for index in range(len(columns))]
+
+    def join(cells: Sequence[str]) -> str:
+        padded = (
+            cell.rjust(width) if is_right else cell.ljust(width)
+            for cell, width, is_right in zip(cells, widths, right, strict=True)
+        )
+        return "  ".join(padded).rstrip()
+
+    return [join(titles), *(join(row) for row in rows)]
+
+
+def print_error(error: FrostlineError, *, json: bool, stream: TextIO | None = None) -> None:
+    """The failure, as text or as the documented JSON."""
+    stream = stream or sys.stderr
+    if json:
+        body = {"kind": error.kind, "message": error.message, "hint": error.hint, "exit_code": error.exit_code}
+        print(encode({"error": body}, indent=0).decode(), file=stream)
+        return
+    print(f"frostline: {error.message}", file=stream)
+    if error.hint:
+        print(f"  {error.hint}", file=stream)
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "item"):  # a numpy scalar
+        return value.item()
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    return str(value)
+
+
+def _is_numeric(rows: Sequence[Sequence[str]], index: int) -> bool:
+    cells = [row[index] for row in rows if row[index]]
+    return (
+        bool(cells)
+        and all(cell[0].isdigit() or (cell[0] == "-" and cell[1:2].isdigit()) for cell in cells)
+        and not any("-" in cell[1:] or ":" in cell or "_" in cell for cell in cells)
+    )
+
+
+def _draw_rich(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool], *, color: bool) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column, is_right in zip(columns, right, strict=True):
+        table.add_column(column, justify="right" if is_right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    Console(no_color=not color, highlight=False).print(table)

@@ -1,0 +1,139 @@
+"""Moves as tables and documents; what `plan`, `move`, `apply` and `tick` share."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from tiering.cli.output import Output
+from tiering.cli.session import Session, fail_if_partly
+
+if TYPE_CHECKING:
+    from tiering.engine import Store
+    from tiering.mover import MoveReport
+    from tiering.policy import Move
+
+
+def move_document(report: "MoveReport") -> dict[str, Any]:
+    """`{"moved", "failed", "skipped"}` as CLI scripts know it."""
+
+    def items(entries: Iterable[Any], extra: tuple[str, ...]) -> list[dict[str, Any]]:
+        return [
+            {
+                "table": entry.table,
+                "part": entry.part,
+                "from": entry.source,
+                "to": entry.target,
+                "bytes": entry.bytes,
+                **{name: getattr(entry, name) for name in extra},
+            }
+            for entry in entries
+        ]
+
+    return {
+        "moved": items(report.moved, ("seconds", "requests")),
+        "failed": items(report.failed, ("error",)),
+        "skipped": items(report.skipped, ("reason",)),
+    }
+
+
+def move_report(session: Session, report: "MoveReport") -> None:
+    """Print what moved. Raises `PartlyDone` when some failed."""
+    document = move_document(report)
+    if session.options.json:
+        session.output.document({**document, "dry_run": False})
+    else:
+        print_report(session.output, document)
+    fail_if_partly(len(document["failed"]), len(document["moved"]), "moves")
+
+
+def print_report(output: Output, document: dict[str, Any]) -> None:
+    """The report for people."""
+    from tiering.units import format_size
+
+    for item in document["moved"]:
+        output.line(f"moved    {_line(item)}  {format_size(item['bytes'])} in {item['seconds']:.2f} s")
+    for item in document["skipped"]:
+        output.line(f"skipped  {_line(item)}  {item['reason']}")
+    for item in document["failed"]:
+        output.line(f"failed   {_line(item)}  {item['error']}")
+    total = sum(item["bytes"] for item in document["moved"])
+    output.line(
+        f"{len(document['moved'])} parts moved ({format_size(total)}), {len(document['skipped'])} skipped,"
+        f" {len(document['failed'])} failed."
+    )
+
+
+def print_moves(output: Output, moves: list[dict[str, Any]]) -> None:
+    """Planned moves with their reasons."""
+    from tiering.units import format_size
+
+    output.table(
+        ["table", "part", "from", "to", "size", "reason"],
+        [
+            (
+                item["table"],
+                item["part"],
+                item["from"],
+                item["to"],
+                format_size(item["bytes"]),
+                item["reason"]["detail"],
+            )
+            for item in moves
+        ],
+    )
+
+
+def request_estimate(store: "Store", moves: "Iterable[Move]") -> int:
+    """Write requests a plan needs: one PUT a data file going to a bucket, one commit a bucket touched."""
+    files = {
+        (stored.definition.uuid, stored.part.name, stored.disk): len(stored.part.files) for stored in store.parts()
+    }
+    buckets = {disk.name for disk in store.object_disks()}
+    uploads, touched = 0, set()
+    for move in moves:
+        if move.target in buckets:
+            uploads += files.get((move.table_uuid, move.part, move.source), 1)
+        touched |= {move.source, move.target} & buckets
+    return uploads + len(touched)
+
+
+def _line(item: dict[str, Any]) -> str:
+    return f"{item['table']} {item['part']}  {item['from']} -> {item['to']}"
+
+
+def merge_document(result: Any) -> dict[str, Any]:
+    """One entry of `merge --json`."""
+    names = ("table", "partition", "inputs", "output", "rows_in", "rows_out", "bytes_in", "bytes_out", "seconds")
+    document = {name: getattr(result, name) for name in names}
+    document["inputs"] = list(document["inputs"])
+    return document
+
+
+def print_merges(output: Output, merges: list[dict[str, Any]]) -> None:
+    """Merges as a table."""
+    from tiering.units import format_size
+
+    output.table(
+        ["table", "partition", "inputs", "output", "rows", "before", "after", "seconds"],
+        [
+            (
+                item["table"],
+                item["partition"],
+                len(item["inputs"]),
+                item["output"],
+                f"{item['rows_out']:,}",
+                format_size(item["bytes_in"]),
+                format_size(item["bytes_out"]),
+                f"{item['seconds']:.2f}",
+            )
+            for item in merges
+        ],
+    )
+
+
+def tick_document(report: Any) -> dict[str, Any]:
+    """`tick --json`: what moved, merged and was deleted."""
+    return {
+        **move_document(report.moves),
+        "merges": [merge_document(result) for result in report.merges],
+        "deleted": list(report.deleted),
+    }
