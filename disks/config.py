@@ -35,3 +35,10 @@ class DiskConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     multipart_threshold_bytes: Size = 256 * 1024 * 1024
     conditional_put: Literal["auto", "no"] = "auto"
     """`no` forces the single-writer lease, for stores whose If-None-Match is known to be wrong."""
+
+    def __repr__(self) -> str:
+        """Without the secret, so that no traceback and no log shows it."""
+        keys = {name: getattr(self, name) for name in self.__struct_fields__}
+        if self.secret_access_key:
+            keys["secret_access_key"] = "********"
+        return f"DiskConfig({', '.join(f'{name}={value!r}' for name, value in keys.items())})"

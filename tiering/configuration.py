@@ -162,9 +162,10 @@ def _remember_lines(node: Any, path: Path_, source: _Source) -> None:
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             below = (*path, str(key.value))
-            if below in source.lines:
-                raise source.error(below, "given twice")
+            repeated = below in source.lines
             source.lines[below] = key.start_mark.line + 1
+            if repeated:
+                raise source.error(below, "given twice")
             _remember_lines(value, below, source)
     elif isinstance(node, yaml.SequenceNode):
         for index, value in enumerate(node.value):
