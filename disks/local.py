@@ -47,6 +47,7 @@ logger = logging.getLogger(__name__)
 
 OWN_DIRECTORY = ".frostline"
 _RECORD = "record.json"
+_MOVED = "moved"
 _COPY_BYTES = 1 << 20
 
 
@@ -288,10 +289,13 @@ class LocalDisk(Disk):
                 hint="move the directory away and run 'frostline fsck'",
             ) from error
         touched: set[Path] = set()
-        for move in record.moves:
-            self._do_move(move, committed.name, touched)
-        if record.moves:
-            _fsync_all(touched)
+        if not (committed / _MOVED).exists():
+            for number, move in enumerate(record.moves):
+                self._do_move(move, committed / f"{_MOVED}-{number}", touched)
+            if record.moves:
+                _fsync_all(touched)
+            if record.moves and record.arrivals:
+                self._mark(committed / _MOVED)
         for arrival in record.arrivals:
             staged = committed / "files" / str(arrival.number)
             if staged.exists():
@@ -307,10 +311,13 @@ class LocalDisk(Disk):
         fsync_directory(self._committed)
         return record.kind
 
-    def _do_move(self, move: Move, transaction: str, touched: set[Path]) -> None:
-        source = self.root / move.source
-        if _inode(source) != move.inode:
-            return  # done before
+    def _do_move(self, move: Move, mark: Path, touched: set[Path]) -> None:
+        """Do the step unless it was done before. The inode tells, except where a file has several names: an equal inode
+        may then be another name that moved in, so such a step leaves a mark."""
+        source, transaction = self.root / move.source, mark.parent.name
+        if _inode(source) != move.inode or mark.exists():
+            return
+        shared = os.lstat(source).st_nlink > 1 and not source.is_dir()
         if {source.parent, source} & touched or (move.target and self.root / move.target in touched):
             _fsync_all(touched)  # steps on the same names keep their order through a power cut
         if move.target is None:
@@ -323,6 +330,14 @@ class LocalDisk(Disk):
             rename(source, target)
             touched.add(target.parent)
         touched.add(source.parent)
+        if shared:
+            _fsync_all(touched)
+            self._mark(mark)
+
+    @staticmethod
+    def _mark(mark: Path) -> None:
+        write_new_file(mark, b"")
+        fsync_directory(mark.parent)
 
     def _take_away(self, path: str, transaction: str) -> None:
         """Remove a file or directory: at once when nobody reads, else hide it until the readers are gone."""

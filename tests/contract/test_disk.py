@@ -306,7 +306,8 @@ def test_preconditions_that_hold(disk: Disk) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["", "/a", "a/", "a//b", "..", "a/../b", "./a", "a\x00b", "a\nb", "x" * 256, "d/" * 600 + "x", ".frostline/x"]
+    "path",
+    ["", "/a", "a/", "a//b", "..", "a/../b", "./a", "a\x00b", "a\nb", "x" * 256, "d/" * 600 + "x", ".frostline/x"],
 )
 def test_hostile_paths_are_refused(disk: Disk, path: str) -> None:
     with disk.transaction("insert") as transaction:
