@@ -217,16 +217,17 @@ class ObjectDisk(Disk):
         except TableDamaged as error:
             self._set_aside(error.message)
             table = FileTable(self.table_path)
-        with table.write() as view:
+        with table.read() as view:
             known = view.state().get("store")
-            if known is None:
-                view.remember(store=self.store.name)
-            elif known != self.store.name:
+        if known == self.store.name:
+            return table
+        with table.write() as view:
+            if known is not None:
                 self._notes.append(
                     f"disk {self.name}: the table was that of {known}; it is rebuilt from {self.store.name}"
                 )
                 view.clear()
-                view.remember(store=self.store.name)
+            view.remember(store=self.store.name)
         return table
 
     def _set_aside(self, why: str) -> None:
