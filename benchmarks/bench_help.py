@@ -14,7 +14,13 @@ def main() -> None:
     run(command)
     seconds = statistics.median(run(command).seconds for _ in range(9))
     floor = statistics.median(run([sys.executable, "-c", "pass"]).seconds for _ in range(9))
-    report([bound_figure("frostline --help", seconds, at_most=0.3, unit="s", detail=f"(a bare interpreter: {floor:.3f} s)")])
+    report(
+        [
+            bound_figure(
+                "frostline --help", seconds, at_most=0.3, unit="s", detail=f"(a bare interpreter: {floor:.3f} s)"
+            )
+        ]
+    )
 
 
 if __name__ == "__main__":

@@ -55,7 +55,9 @@ def main() -> None:
                 unit="s",
                 detail=f"({revision} commits, {objects} objects, listing {listing:.2f} s)",
             ),
-            bound_figure("rebuild requests", sum(requests.values()), at_most=allowed, unit="requests", detail=f"{requests}"),
+            bound_figure(
+                "rebuild requests", sum(requests.values()), at_most=allowed, unit="requests", detail=f"{requests}"
+            ),
         ]
     )
 

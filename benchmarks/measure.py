@@ -65,9 +65,7 @@ def bound_figure(name: str, value: float, *, at_most: float, unit: str, detail: 
     return Figure(name, value, unit, f"at most {at_most} {unit}", value <= at_most, detail=detail)
 
 
-def paired(
-    ours: Callable[[], float], theirs: Callable[[], float], *, rounds: int = 3
-) -> tuple[float, float]:
+def paired(ours: Callable[[], float], theirs: Callable[[], float], *, rounds: int = 3) -> tuple[float, float]:
     """Medians of both, run in turn (A B A B …) so that a machine whose speed drifts treats both alike."""
     a: list[float] = []
     b: list[float] = []
@@ -97,7 +95,9 @@ def run(command: Sequence[str], *, environment: dict[str, str] | None = None, cw
     """Run a command to its end; its failure is ours. Peak memory as the kernel accounts it."""
     start = time.perf_counter()
     with tempfile.TemporaryFile("w+") as output:
-        process = subprocess.Popen(command, env={**os.environ, **(environment or {})}, cwd=cwd, stdout=output, stderr=output)
+        process = subprocess.Popen(
+            command, env={**os.environ, **(environment or {})}, cwd=cwd, stdout=output, stderr=output
+        )
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         seconds = time.perf_counter() - start

@@ -68,6 +68,7 @@ class Location:
     """Where an engine that opens files itself (DataFusion, pyarrow) finds a file's bytes."""
 
     url: str
+    """`s3://bucket/key` or `file:///path`, not percent-encoded."""
     s3: S3Connection | None = None
 
 

@@ -140,7 +140,8 @@ class Catalog:
                     f"part {name} of {definition.full_name} was merged", hint=f"it is now inside {stored.part.name}"
                 )
         raise NotFound(
-            f"table {definition.full_name} has no part {name}", hint=f"'frostline parts {definition.full_name}' lists them"
+            f"table {definition.full_name} has no part {name}",
+            hint=f"'frostline parts {definition.full_name}' lists them",
         )
 
     def max_block(self, definition: TableDefinition) -> int:
@@ -196,6 +197,4 @@ class Catalog:
 
 
 def _with_state(stored: StoredPart, state: PartState) -> StoredPart:
-    return StoredPart(
-        stored.definition, stored.part, stored.name, stored.disk, stored.volume, stored.revision, state
-    )
+    return StoredPart(stored.definition, stored.part, stored.name, stored.disk, stored.volume, stored.revision, state)

@@ -22,19 +22,16 @@ from disks.garbage import GcReport
 from disks.object_disk import ObjectDisk
 from disks.registry import open_disk
 from disks.stores.limit import Limiter
-from oplog.errors import NotFound, Refused, UsageError
-from tiering import insert as inserting
-from tiering import maintenance, mover, policy, tables
+from oplog.errors import UsageError
+from tiering import maintenance, mover, planning, tables
 from tiering import recovery as recovering
 from tiering.catalog import Catalog, StoredPart
 from tiering.configuration import load
 from tiering.context import Context, wall_clock
-from tiering.insert import InsertResult
 from tiering.journal import Journal
-from tiering.maintenance import TickReport
-from tiering.merger import MergeResult
+from tiering.maintenance import TickReport, TickStep
 from tiering.mover import MoveReport
-from tiering.policy import Explanation, Move, Plan
+from tiering.plan import Explanation, Move, Plan
 from tiering.progress import Progress, Silent
 from tiering.reservation import Reservations
 from tiering.schema import TableDefinition
@@ -43,6 +40,9 @@ from tiering.settings import Config
 if TYPE_CHECKING:  # the query engine is a heavy import that most verbs do not need
     import pyarrow as pa
 
+    from tiering.insert import InsertResult
+    from tiering.merge_selection import MergePlan
+    from tiering.merger import MergeResult
     from tiering.query import QueryResult
 
 
@@ -103,7 +103,9 @@ class Store:
         """Create a table. Raises `AlreadyExists` unless `if_not_exists`."""
         return tables.create(self.context, definition, if_not_exists=if_not_exists)
 
-    def alter_table(self, old: TableDefinition, new: TableDefinition, *, reason: str = "alter table") -> TableDefinition:
+    def alter_table(
+        self, old: TableDefinition, new: TableDefinition, *, reason: str = "alter table"
+    ) -> TableDefinition:
         """Replace a table's definition."""
         return tables.replace(self.context, old, new, reason=reason)
 
@@ -162,7 +164,7 @@ class Store:
 
     def plan(self, table: str | None = None, *, at: datetime | None = None) -> Plan:
         """What would move now, or at a time, and why; and why the rest stays. Changes nothing."""
-        return maintenance.plan(self.context, self._selected(table), now=at or self.context.clock())
+        return planning.plan(self.context, self._selected(table), now=at or self.context.clock())
 
     def apply(self, moves: Sequence[Move]) -> MoveReport:
         """Carry out planned moves; each that no longer fits is skipped with its reason."""
@@ -176,36 +178,56 @@ class Store:
         part: str | None = None,
         to_volume: str | None = None,
         to_disk: str | None = None,
+        keep_source: bool = False,
     ) -> list[Move]:
-        """The moves of `move`, to look at before `apply`."""
-        return maintenance.manual_moves(
-            self.context, self.definition(table), partition=partition, part=part, to_volume=to_volume, to_disk=to_disk
+        """The moves a person asks for, to look at before `apply`."""
+        return planning.manual_moves(
+            self.context,
+            self.definition(table),
+            partition=partition,
+            part=part,
+            to_volume=to_volume,
+            to_disk=to_disk,
+            keep_source=keep_source,
         )
 
     def explain(self, table: str, part: str) -> Explanation:
         """Why a part moves, why not, and when it will."""
-        return maintenance.explain(self.context, self.definition(table), part)
+        return planning.explain(self.context, self.definition(table), part, now=self.context.clock())
 
     # -- maintenance -------------------------------------------------------------------------------------------------
 
-    def merge(
-        self, table: str, *, partition: str | None = None, final: bool = False, dry_run: bool = False
-    ) -> list[MergeResult]:
+    def merge(self, table: str, *, partition: str | None = None, final: bool = False) -> list[MergeResult]:
         """Merge what is worth merging; with `final`, every partition (or the one) into a single part."""
-        return maintenance.merge(
-            self.context, self.definition(table), partition=partition, final=final, dry_run=dry_run
-        )
+        return maintenance.merge(self.context, self.definition(table), partition=partition, final=final)
 
-    def tick(self, *, only: str | None = None, stop: threading.Event | None = None) -> TickReport:
+    def plan_merges(self, table: str, *, partition: str | None = None, final: bool = False) -> list[MergePlan]:
+        """What `merge` would begin with. Changes nothing."""
+        return maintenance.plan_merges(self.context, self.definition(table), partition=partition, final=final)
+
+    def tick(self, *, only: TickStep | None = None, stop: threading.Event | None = None) -> TickReport:
         """One pass of the daemon: merges, TTL deletes, moves, snapshots."""
         if stop is not None:
             self.context.stop = stop
-        return maintenance.tick(self.context, self.definitions(), only=only)
+        return maintenance.tick(self.context, only=only)
 
-    def gc(self, disk: str, *, guard: timedelta, delete: bool = False, **caps: float | None) -> GcReport:
+    def gc(
+        self,
+        disk: str,
+        *,
+        guard: timedelta,
+        delete: bool = False,
+        max_delete_bytes: int | None = None,
+        max_delete_fraction: float = 0.1,
+    ) -> GcReport:
         """Report, or with `delete` remove, objects that nothing names."""
         return garbage.collect(
-            self.object_disk(disk), now=self.context.clock(), guard_seconds=guard.total_seconds(), delete=delete
+            self.object_disk(disk),
+            now=None if self.context.clock is wall_clock else self.context.clock(),
+            guard_seconds=guard.total_seconds(),
+            delete=delete,
+            max_delete_bytes=max_delete_bytes,
+            max_delete_fraction=max_delete_fraction,
         )
 
     def _selected(self, table: str | None) -> list[TableDefinition]:
@@ -221,7 +243,9 @@ class Table:
 
     def insert(self, batches: Iterable[pa.RecordBatch]) -> InsertResult:
         """Insert Arrow batches; what an earlier identical insert wrote already is skipped."""
-        result = inserting.insert(self._context, self.definition, batches)
+        from tiering import insert
+
+        result = insert.insert(self._context, self.definition, batches)
         self._context.catalog.refresh()
         return result
 

@@ -139,7 +139,9 @@ def decode(data: bytes, *, path: str) -> Part:
 def active(names: list[PartName]) -> set[PartName]:
     """The parts not covered by another one. O(n log n)."""
     result: set[PartName] = set()
-    ordered = sorted(names, key=lambda name: (name.partition, name.min_block, -name.max_block, -name.level, -name.mutation))
+    ordered = sorted(
+        names, key=lambda name: (name.partition, name.min_block, -name.max_block, -name.level, -name.mutation)
+    )
     current: PartName | None = None
     for name in ordered:
         if current is not None and current.covers(name):

@@ -55,7 +55,7 @@ def _remove_outdated(context: Context) -> list[str]:
                 tables.remove_copies(context, replaced, reason="replaced by a merge")
         except Locked:  # a merge that is running in another process will do it
             continue
-        done += [f"removed {stored.part.name} of {definition.full_name} from {stored.disk}: merged" for stored in replaced]
+        done += [f"removed {old.part.name} of {definition.full_name} from {old.disk}: merged" for old in replaced]
     return done
 
 
@@ -66,9 +66,7 @@ def _is_replaced(context: Context, outdated: StoredPart, everything: list[Stored
             continue
         try:
             disk = context.disk(stored.disk)
-            return all(
-                disk.stat(stored.path(file.name)).size_bytes == file.size_bytes for file in stored.part.files
-            )
+            return all(disk.stat(stored.path(file.name)).size_bytes == file.size_bytes for file in stored.part.files)
         except FrostlineError:
             return False
     return False
@@ -83,7 +81,8 @@ def _repair_definitions(context: Context) -> list[str]:
     for definition in context.catalog.tables():
         if definition.policy not in context.config.policies:
             continue
-        lacking = [name for name in context.catalog.disks_lacking_definition(definition) if not context.disk(name).read_only]
+        lacking = context.catalog.disks_lacking_definition(definition)
+        lacking = [name for name in lacking if not context.disk(name).read_only]
         if lacking:
             tables.write_definition(
                 context, definition, kind="alter_table", reason="this disk lacked the table's definition", disks=lacking

@@ -159,7 +159,9 @@ def decode(data: bytes, *, path: str) -> TableDefinition:
     try:
         definition = _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Damaged(f"{path} cannot be read: {error}", hint="every disk of the policy holds a copy; run 'frostline fsck'") from error
+        raise Damaged(
+            f"{path} cannot be read: {error}", hint="every disk of the policy holds a copy; run 'frostline fsck'"
+        ) from error
     if definition.format != FORMAT:
         raise Damaged(f"{path} has format {definition.format}; this version reads {FORMAT}", hint="upgrade frostline")
     return definition

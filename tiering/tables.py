@@ -1,8 +1,8 @@
 """Tables as a whole: create, change, drop; and dropping parts.
 
-A table lives on several disks that share no transaction. Creating and altering need none: `table.json` carries a version,
-the first disk that has the new one decides, the others are repaired on open. Dropping writes its intent to the journal
-first, so that a crash half way is finished on open and never leaves half a table.
+A table lives on several disks that share no transaction. Creating and altering need none: `table.json` carries a
+version, the first disk that has the new one decides, the others are repaired on open. Dropping writes its intent to the
+journal first, so that a crash half way is finished on open and never leaves half a table.
 """
 
 from __future__ import annotations
@@ -181,4 +181,3 @@ def _check_target(definition: TableDefinition, policy: PolicyConfig, action: obj
             )
         case Delete() | _:
             return
-

@@ -1,0 +1,132 @@
+"""What keeps a store in shape: merges, TTL deletes, moves and snapshots, in the order in which one pass does them.
+
+Merges come first, so that what moves to the cold is large; deletes before moves, so that nothing is uploaded to be dropped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from disks.object_disk import ObjectDisk
+from oplog.errors import FrostlineError, Locked, NotFound
+from tiering import mover, planning, tables
+from tiering.catalog import StoredPart
+from tiering.context import Context
+from tiering.mover import MoveReport
+from tiering.plan import Plan, TtlDelete
+from tiering.schema import TableDefinition
+
+if TYPE_CHECKING:  # the merge engine is a heavy import that planning does not need
+    from tiering.merge_selection import MergePlan
+    from tiering.merger import MergeResult
+
+TickStep = Literal["moves", "merges", "gc", "snapshots"]
+
+
+@dataclass(slots=True)
+class TickReport:
+    """What one pass did. `problems` are sentences about what could not be done; the next pass tries again."""
+
+    merges: list[MergeResult] = field(default_factory=list)
+    deleted: list[TtlDelete] = field(default_factory=list)
+    moves: MoveReport = field(default_factory=MoveReport)
+    snapshots: dict[str, int] = field(default_factory=dict)
+    """disk -> revision"""
+    problems: list[str] = field(default_factory=list)
+
+
+def tick(context: Context, *, only: TickStep | None = None) -> TickReport:
+    """One pass over all tables. A step that fails is noted and the others go on; `context.stop` ends it between steps."""
+    report = TickReport()
+    if only in (None, "merges"):
+        _merge_all(context, report)
+    if only in (None, "moves") and not context.stop.is_set():
+        plan = planning.plan(context, context.catalog.tables(), now=context.clock())
+        report.deleted = delete_due(context, plan, report.problems)
+        report.moves = mover.execute(context, plan.moves)
+        context.catalog.refresh()
+    if only in (None, "snapshots") and not context.stop.is_set():
+        _write_snapshots(context, report, forced=only == "snapshots")
+    return report
+
+
+def merge(
+    context: Context, definition: TableDefinition, *, partition: str | None = None, final: bool = False
+) -> list[MergeResult]:
+    """Merge until nothing is worth merging any more or, with `final`, each partition into one part."""
+    results: list[MergeResult] = []
+    while plans := plan_merges(context, definition, partition=partition, final=final):
+        for plan in plans:
+            if context.stop.is_set():
+                return results
+            results.append(_run(context, definition, plan))
+        context.catalog.refresh()
+        if final:
+            break
+    return results
+
+
+def plan_merges(
+    context: Context, definition: TableDefinition, *, partition: str | None = None, final: bool = False
+) -> list[MergePlan]:
+    """Which parts are worth merging now, and why. Raises `NotFound` for a partition without parts."""
+    parts = [stored for stored in context.catalog.parts(definition) if partition in (None, stored.name.partition)]
+    if partition is not None and not parts:
+        raise NotFound(
+            f"table {definition.full_name} has no partition {partition!r}",
+            hint=f"'frostline parts {definition.full_name}' lists its partitions",
+        )
+    return _plans(context, definition, parts, final=final)
+
+
+def delete_due(context: Context, plan: Plan, problems: list[str]) -> list[TtlDelete]:
+    """Drop the parts whose every row is past its TTL. What is in use waits for the next pass."""
+    done: list[TtlDelete] = []
+    for delete in plan.deletes:
+        definition = context.catalog.table(delete.table)
+        try:
+            tables.drop_parts(context, [context.catalog.part(definition, delete.part)], reason=delete.reason.detail)
+        except FrostlineError as error:
+            problems.append(f"{delete.table} {delete.part} was not deleted: {error.message}")
+            continue
+        done.append(delete)
+    return done
+
+
+def _plans(context: Context, definition: TableDefinition, parts: list[StoredPart], *, final: bool) -> list[MergePlan]:
+    from tiering import merge_selection
+
+    raise NotImplementedError(merge_selection)
+
+
+def _run(context: Context, definition: TableDefinition, plan: MergePlan) -> MergeResult:
+    from tiering import merger
+
+    return merger.merge(context, definition, plan.parts, reason=plan.reason)
+
+
+def _merge_all(context: Context, report: TickReport) -> None:
+    for definition in context.catalog.tables():
+        if "merges" in context.journal.paused(definition.uuid) or context.stop.is_set():
+            continue
+        try:
+            for plan in _plans(context, definition, context.catalog.parts(definition), final=False):
+                if context.stop.is_set():
+                    break
+                report.merges.append(_run(context, definition, plan))
+        except Locked:  # somebody moves or merges these parts now: next pass
+            continue
+        except FrostlineError as error:
+            report.problems.append(f"merge of {definition.full_name}: {error.message}")
+    if report.merges:
+        context.catalog.refresh()
+
+
+def _write_snapshots(context: Context, report: TickReport, *, forced: bool) -> None:
+    """Commits write their snapshots themselves; `tick --only snapshots` writes one of every object disk now."""
+    if not forced:
+        return
+    for disk in context.disks.values():
+        if isinstance(disk, ObjectDisk) and not disk.read_only:
+            report.snapshots[disk.name] = disk.write_snapshot()
