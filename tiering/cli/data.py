@@ -79,13 +79,12 @@ def query(
     sql: Annotated[str, typer.Argument(metavar="SQL", help="a SELECT; tables are named DB.TABLE")],
     output_format: Annotated[str, typer.Option(metavar="FORMAT", help="table, csv, json or parquet")] = "table",
     output: Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", help="write to a file")] = None,
-    revision: Annotated[int | None, typer.Option(metavar="N", help="the cold data as of this revision")] = None,
 ) -> None:
     """Run read-only SQL over all tiers."""
     from tiering.cli import query_output
 
     chosen = query_output.choose(output_format, json=session.options.json, to_file=output is not None)
-    result = session.store().query(sql, revision=revision)
+    result = session.store().query(sql)
     query_output.write(result, chosen, output, session.output)
 
 

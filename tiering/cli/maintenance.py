@@ -1,6 +1,6 @@
 """`tick`, `merge`, `snapshot`, `fsck`, `gc`."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
@@ -10,7 +10,9 @@ from tiering.cli.session import Session, fail_if_partly
 from tiering.cli.tables import TableName
 from tiering.cli.verb import verb
 
-ONLY = ("moves", "merges", "gc", "snapshots")
+if TYPE_CHECKING:
+    from tiering.settings import Config
+
 Disks = Annotated[list[str] | None, typer.Argument(metavar="[DISK…]", help="default: every one it applies to")]
 
 
@@ -27,29 +29,37 @@ def tick(
     session: Session,
     only: Annotated[str | None, typer.Option(metavar="WHAT", help="moves, merges, gc or snapshots")] = None,
 ) -> None:
-    """Do one pass of the daemon in the foreground: merges, TTL deletes, moves, snapshots."""
-    if only is not None and only not in ONLY:
-        raise UsageError(f"unknown kind of work: {only}", hint=f"one of: {', '.join(ONLY)}")
+    """Do one pass of the daemon: merges, TTL deletes, moves, snapshots."""
+    from tiering.maintenance import TickStep
+
+    if only is not None and only not in get_args(TickStep):
+        raise UsageError(f"unknown kind of work: {only}", hint=f"one of: {', '.join(get_args(TickStep))}")
     store = session.store()
     if session.dry_run:
         from tiering.cli.moves import plan_document
 
         planned = plan_document(session, store.plan())
         moved = [{**item, "seconds": 0, "requests": 0} for item in planned["moves"]]
-        document: dict[str, Any] = {"moved": moved, "failed": [], "skipped": [], "merges": []}
-        document["deleted"] = planned["deletes"]
+        document: dict[str, Any] = {"moved": moved, "failed": [], "skipped": [], "merges": [], "snapshots": {}}
+        document.update(deleted=planned["deletes"], problems=[])
     else:
-        document = tick_document(store.tick(only=only))
+        document = tick_document(store.tick(only=cast(TickStep | None, only)))
     if session.options.json:
         session.output.document({**document, "dry_run": session.dry_run})
     else:
         if session.dry_run:
             session.output.line("Dry run: these parts would move; nothing was changed.")
         print_merges(session.output, document["merges"])
+        for item in document["deleted"]:
+            session.output.line(f"deleted  {item['table']} {item['part']}  {item['reason']['detail']}")
         print_report(session.output, document)
-    if not (document["moved"] or document["merges"] or document["deleted"] or document["failed"]):
+    for problem in document["problems"]:
+        session.output.note(f"not done: {problem}")
+    done = sum(len(document[name]) for name in ("moved", "merges", "deleted", "snapshots"))
+    failed = len(document["failed"]) + len(document["problems"])
+    if not done and not failed:
         session.nothing_to_do("Nothing was due.")
-    fail_if_partly(len(document["failed"]), len(document["moved"]), "moves")
+    fail_if_partly(failed, done, "steps")
 
 
 def merge(
@@ -59,17 +69,21 @@ def merge(
     final: Annotated[bool, typer.Option("--final", help="down to one part a partition")] = False,
 ) -> None:
     """Merge parts into larger ones. Queries give the same rows before and after."""
-    from tiering.cli.reports import merge_document
+    from tiering.cli.reports import merge_document, merge_plan_document
 
-    results = session.store().merge(table, partition=partition, final=final, dry_run=session.dry_run)
-    documents = [merge_document(result) for result in results]
+    store = session.store()
+    if session.dry_run:
+        plans = store.plan_merges(table, partition=partition, final=final)
+        documents = [merge_plan_document(table, plan.parts) for plan in plans]
+    else:
+        documents = [merge_document(result) for result in store.merge(table, partition=partition, final=final)]
     if session.options.json:
         session.output.document({"merges": documents, "dry_run": session.dry_run})
     else:
         if session.dry_run:
             session.output.line("Dry run: these parts would be merged; nothing was changed.")
         print_merges(session.output, documents)
-    if not results:
+    if not documents:
         session.nothing_to_do("Nothing to merge.")
 
 
@@ -96,17 +110,24 @@ def fsck(
 ) -> None:
     """Check the invariants: tables, parts, files, objects. Exit 4 when something is wrong."""
     import msgspec
-    from restore.check import check
 
+    from restore.check import check
     from tiering.units import format_size, parse_percent
 
-    store = session.store()
-    for name in disk or ():
-        store.disk(name)
     if read_data and read_data_subset:
         raise UsageError("say either --read-data or --read-data-subset")
-    share = 1.0 if read_data else parse_percent(read_data_subset) if read_data_subset else 0.0
-    result = check(store.context, disks=disk or None, read_share=share, repair=repair and not session.dry_run)
+    config = session.loaded.config
+    names = disk or list(config.disks)
+    with session.progress().task("checking"):
+        result = check(
+            {name: session.disk(name) for name in names},
+            read_data=read_data,
+            subset=parse_percent(read_data_subset) if read_data_subset else None,
+            repair=repair and not session.dry_run,
+            moving=session.parts_under_way(),
+            policies=_policy_disks(config) if len(names) == len(config.disks) else None,
+            workers=session.options.workers or config.limits.workers,
+        )
     document = {
         "checked": msgspec.to_builtins(result.checked),
         "problems": [msgspec.to_builtins(problem) for problem in result.problems],
@@ -171,6 +192,12 @@ def gc(
         raise Refused(f"gc deleted nothing more on {refusals[0]['disk']}: {refusals[0]['refused']}")
     if any(document["orphaned"] for document in documents) and not delete:
         session.found_something()
+
+
+def _policy_disks(config: "Config") -> dict[str, list[str]]:
+    return {
+        name: [disk for volume in policy.volumes for disk in volume.disks] for name, policy in config.policies.items()
+    }
 
 
 def _gc_document(report: Any) -> dict[str, Any]:

@@ -47,14 +47,12 @@ def move(
     keep_source: Annotated[bool, typer.Option("--keep-source", help="leave the copy at the source")] = False,
 ) -> None:
     """Move a partition or a part to a volume or disk now, whatever the policy says."""
-    import msgspec
-
     _exactly_one("--partition", partition, "--part", part)
     _exactly_one("--to-volume", to_volume, "--to-disk", to_disk)
     store = session.store()
-    moves = store.plan_manual_move(table, partition=partition, part=part, to_volume=to_volume, to_disk=to_disk)
-    if keep_source:
-        moves = [msgspec.structs.replace(item, keep_source=True) for item in moves]
+    moves = store.plan_manual_move(
+        table, partition=partition, part=part, to_volume=to_volume, to_disk=to_disk, keep_source=keep_source
+    )
     _carry_out(session, moves, nothing=f"Nothing to move: {part or partition} is there already.")
 
 

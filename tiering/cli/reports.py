@@ -1,38 +1,25 @@
 """Moves as tables and documents; what `plan`, `move`, `apply` and `tick` share."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tiering.cli.output import Output
 from tiering.cli.session import Session, fail_if_partly
 
 if TYPE_CHECKING:
+    from tiering.catalog import StoredPart
     from tiering.engine import Store
+    from tiering.maintenance import TickReport
     from tiering.mover import MoveReport
     from tiering.policy import Move
 
 
 def move_document(report: "MoveReport") -> dict[str, Any]:
-    """`{"moved", "failed", "skipped"}` as CLI scripts know it."""
+    """`{"moved", "failed", "skipped"}` as scripts know it."""
+    import msgspec
 
-    def items(entries: Iterable[Any], extra: tuple[str, ...]) -> list[dict[str, Any]]:
-        return [
-            {
-                "table": entry.table,
-                "part": entry.part,
-                "from": entry.source,
-                "to": entry.target,
-                "bytes": entry.bytes,
-                **{name: getattr(entry, name) for name in extra},
-            }
-            for entry in entries
-        ]
-
-    return {
-        "moved": items(report.moved, ("seconds", "requests")),
-        "failed": items(report.failed, ("error",)),
-        "skipped": items(report.skipped, ("reason",)),
-    }
+    plain: dict[str, Any] = msgspec.to_builtins(report)
+    return {name: plain[name] for name in ("moved", "failed", "skipped")}
 
 
 def move_report(session: Session, report: "MoveReport") -> None:
@@ -108,21 +95,36 @@ def merge_document(result: Any) -> dict[str, Any]:
     return document
 
 
+def merge_plan_document(table: str, inputs: "Sequence[StoredPart]") -> dict[str, Any]:
+    """The same for a merge that is only planned: the output and its size are not known yet."""
+    return {
+        "table": table,
+        "partition": inputs[0].name.partition,
+        "inputs": [stored.part.name for stored in inputs],
+        "output": None,
+        "rows_in": sum(stored.part.rows for stored in inputs),
+        "rows_out": None,
+        "bytes_in": sum(stored.part.size_bytes for stored in inputs),
+        "bytes_out": None,
+        "seconds": 0,
+    }
+
+
 def print_merges(output: Output, merges: list[dict[str, Any]]) -> None:
     """Merges as a table."""
     from tiering.units import format_size
 
     output.table(
-        ["table", "partition", "inputs", "output", "rows", "before", "after", "seconds"],
+        ["table", "partition", "parts", "into", "rows", "before", "after", "seconds"],
         [
             (
                 item["table"],
                 item["partition"],
                 len(item["inputs"]),
                 item["output"],
-                f"{item['rows_out']:,}",
+                f"{item['rows_in']:,}",
                 format_size(item["bytes_in"]),
-                format_size(item["bytes_out"]),
+                "" if item["bytes_out"] is None else format_size(item["bytes_out"]),
                 f"{item['seconds']:.2f}",
             )
             for item in merges
@@ -130,10 +132,14 @@ def print_merges(output: Output, merges: list[dict[str, Any]]) -> None:
     )
 
 
-def tick_document(report: Any) -> dict[str, Any]:
-    """`tick --json`: what moved, merged and was deleted."""
+def tick_document(report: "TickReport") -> dict[str, Any]:
+    """`tick --json`: what moved, merged and was deleted, and what could not be done."""
+    import msgspec
+
     return {
         **move_document(report.moves),
         "merges": [merge_document(result) for result in report.merges],
-        "deleted": list(report.deleted),
+        "deleted": msgspec.to_builtins(report.deleted),
+        "snapshots": report.snapshots,
+        "problems": report.problems,
     }

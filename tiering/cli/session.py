@@ -97,6 +97,16 @@ class Session:
             raise UsageError(f"disk {name} is {disk.kind}: it has no operations log", hint="name an object disk")
         return disk
 
+    def parts_under_way(self) -> list[tuple[str, str]]:
+        """(table uuid, part) of the moves that the journal calls unfinished."""
+        from tiering.journal import Journal
+
+        journal = Journal(self.loaded.config.state_directory)
+        try:
+            return [(record.table_uuid, record.part) for record in journal.moves(active=True)]
+        finally:
+            journal.close()
+
     def limiter(self) -> "Limiter":
         """What all stores of this run share; flags override the configuration."""
         from disks.stores.limit import Limiter
