@@ -29,7 +29,6 @@ from disks.references import (
     collectable_log,
     disagreement,
     inventory,
-    newest_at_or_below,
     sane_time,
 )
 from disks.stores.base import ObjectInfo, Upload
@@ -82,7 +81,8 @@ class GcReport:
     log_collectable: int = 0
     log_deleted: int = 0
     """Old commits and snapshots that no restorable revision needs."""
-    snapshot_written: int | None = None
+    snapshots_written: list[int] = field(default_factory=list)
+    """Revisions of the snapshots that took the place of old commits."""
     uploads: int = 0
     """Unfinished multipart uploads older than the guard interval."""
     uploads_aborted: int = 0
@@ -197,10 +197,7 @@ class _Collection:
         report.suspicious = [blob.key for blob in verdict.suspicious]
         report.pins_expired = list(evidence.expired_pins)
         report.oldest_revision = evidence.base
-        commits, snapshots = collectable_log(
-            found.commits, found.snapshots.keys(), base=evidence.base, pinned=evidence.pinned
-        )
-        report.log_collectable = len(commits) + len(snapshots)
+        report.log_collectable = len(self._collectable(found, set(found.snapshots), evidence))
         return verdict
 
     def _old_uploads(self) -> list[Upload]:
@@ -260,13 +257,20 @@ class _Collection:
         return chosen
 
     def _log_keys(self, found: Inventory, evidence: Evidence) -> list[str]:
-        """The commits and snapshots to delete. Writes the snapshot that makes older entries superfluous."""
+        """The commits and snapshots to delete. Writes the snapshots that make older entries superfluous, when that is
+        worth it: one at the oldest revision of the retention, and one at each older pinned revision."""
         snapshots = set(found.snapshots)
-        start = newest_at_or_below(snapshots, evidence.base)
-        kept_for_nothing = sum(1 for revision in found.commits if start < revision < evidence.base)
-        if kept_for_nothing >= self._rules.compact_after_commits:
-            self._write_snapshot(found, evidence.base)
-            snapshots.add(evidence.base)
+        wanted = {revision for revision in (*evidence.pinned, evidence.base) if revision > 0} - snapshots
+        now = self._collectable(found, snapshots, evidence)
+        possible = self._collectable(found, snapshots | wanted, evidence)
+        if wanted and len(possible) - len(now) >= self._rules.compact_after_commits:
+            for revision in sorted(wanted):
+                self._write_snapshot(found, revision)
+            now = possible
+        return now
+
+    @staticmethod
+    def _collectable(found: Inventory, snapshots: set[int], evidence: Evidence) -> list[str]:
         commits, old = collectable_log(found.commits, snapshots, base=evidence.base, pinned=evidence.pinned)
         return [*map(commit_key, commits), *map(snapshot_key, old)]
 
@@ -280,7 +284,7 @@ class _Collection:
                 raise _Refusal(f"the snapshot of revision {revision} does not hold what the log says")
         finally:
             past.close()
-        self._report.snapshot_written = revision
+        self._report.snapshots_written.append(revision)
 
     def _delete_announced(self, keys: Sequence[str], evidence: Evidence) -> list[str]:
         """Delete in batches, each announced and checked once more. Returns the keys that are gone."""

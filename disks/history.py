@@ -40,6 +40,8 @@ class Past:
 
     def advance(self, until: int | None = None, *, before: datetime | None = None) -> None:
         """Apply entries up to a revision, or up to the last before the first that is later than a moment, or all."""
+        if until is not None and until <= self.revision:
+            return
         with self.table.write() as view:
             while (entry := self._next()) is not None:
                 late = before is not None and entry.commit.time > before
@@ -100,6 +102,16 @@ def past_at(
             hint=available(found),
         )
     raise NotFound(f"revision {revision} of {log.store.name} is no longer kept", hint=available(found))
+
+
+def at_head(log: OperationsLog, found: Inventory, past: Past) -> Past:
+    """The newest table: `past` gone forward where the log allows it, else a new one. The caller closes both."""
+    if _reach(found, found.head) <= past.revision:
+        past.advance()
+        return past
+    newest = past_at(log, found, found.head)
+    newest.advance()
+    return newest
 
 
 def _reach(found: Inventory, revision: int) -> int:

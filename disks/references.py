@@ -145,18 +145,13 @@ def collectable_log(
     Revisions from `base` to the head are rebuilt from the newest snapshot at or below `base` and the commits after it;
     a pinned older revision from its own snapshot and the commits up to it. All of those stay, and so do the newest
     snapshot and the commit of the one that `base` needs: a disk at rest must still find the entry it applied last.
+    What is left of the log has no gaps.
     """
     start = newest_at_or_below(snapshots, base)
-    if start == 0:
-        return [], []
-    older = sorted(revision for revision in set(pinned) if revision < start)
-    segments = [(newest_at_or_below(snapshots, revision), revision) for revision in older]
-    kept_snapshots = {start, max(snapshots), *(first for first, _ in segments)}
-    old_commits = [
-        revision
-        for revision in sorted(commits)
-        if revision < start and not any(first < revision <= last for first, last in segments)
-    ]
+    older = {revision: newest_at_or_below(snapshots, revision) for revision in pinned if revision < start}
+    floor = min((first for revision, first in older.items() if first < revision), default=start)
+    old_commits = [revision for revision in sorted(commits) if revision < start and revision <= floor]
+    kept_snapshots = {start, max(snapshots, default=0), *older.values()}
     old_snapshots = [revision for revision in sorted(snapshots) if revision < start and revision not in kept_snapshots]
     return old_commits, old_snapshots
 

@@ -200,6 +200,8 @@ class OperationsLog:
             if until is not None and revision > until:
                 return
             yield revision
+            if revision == until:
+                return  # what follows is not asked for, and may be gone
 
     def _fetch(self, revisions: Iterator[int]) -> Iterator[Entry]:
         first = list(islice(revisions, 2))

@@ -103,10 +103,9 @@ def _local_tree(disk: LocalDisk, findings: Findings) -> FileTree:
     own = disk.root / OWN_DIRECTORY
     _check_leftovers(disk.name, own / "staging", findings)
     for name in ("committed", "trash"):
-        for path in sorted((own / name).iterdir()) if (own / name).is_dir() else ():
-            findings.add(
-                Problem("I14", f"leftover of a crash in {name}: recovery removes it", disk.name, path=str(path))
-            )
+        for leftover in sorted((own / name).iterdir()) if (own / name).is_dir() else ():
+            what = f"leftover of a crash in {name}: recovery removes it"
+            findings.add(Problem("I14", what, disk.name, path=str(leftover)))
     return _DiskTree(disk, {info.path: info for info in files})
 
 

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from disks.file_table import TableReader
 from disks.garbage import announced
-from disks.history import Past, past_at, past_before
+from disks.history import Past, at_head, past_at, past_before
 from disks.object_disk import ObjectDisk, ObjectTransaction
 from disks.references import Inventory, inventory
 from disks.stores.metered import MeteredStore
@@ -227,21 +227,16 @@ def _go_back(
     target = past.revision if past is not None else revision or 0
     if not apply:
         found = inventory(disk.store.list())
-        result, _, past = _compared(disk, found, past, target, scope)
-        past.close()
-        return result
+        return _compared(disk, found, past, target, scope)[0]
     if target > disk.revision:
         raise NotFound(f"disk {disk.name} has no revision {target}", hint=f"the newest is {disk.revision}")
     with pinned(disk, target, actor, reason):
         # The listing comes after the pin: what it shows stays, unless a collection had announced it already.
         found = inventory(disk.store.list())
-        result, wanted, past = _compared(disk, found, past, target, scope)
-        try:
-            _check_restorable(disk, found, result, wanted, scope)
-            result.commit = _commit(disk, wanted, result, scope, actor, reason)
-            result.applied = True
-        finally:
-            past.close()
+        result, wanted = _compared(disk, found, past, target, scope)
+        _check_restorable(disk, found, result, wanted, scope)
+        result.commit = _commit(disk, wanted, result, scope, actor, reason)
+        result.applied = True
     return result
 
 
@@ -255,18 +250,14 @@ def _at_time(disk: ObjectDisk, moment: datetime) -> Past:
 
 def _compared(
     disk: ObjectDisk, found: Inventory, past: Past | None, target: int, scope: Sequence[str] | None
-) -> tuple[RestoreResult, dict[str, FileRow], Past]:
-    """The wanted table, and how the newest differs from it. Leaves the past at the newest."""
-    past = past or past_at(disk.log, found, target)
-    try:
-        wanted = past.rows()
-        past.advance()
-        result = _result(disk, found, past, wanted, past.rows(), scope, [])
-    except BaseException:
-        past.close()
-        raise
+) -> tuple[RestoreResult, dict[str, FileRow]]:
+    """The wanted table, and how the newest differs from it. Closes the past."""
+    with closing(past or past_at(disk.log, found, target)) as then:
+        wanted = then.rows()
+        with closing(at_head(disk.log, found, then)) as newest:
+            result = _result(disk, found, newest, wanted, newest.rows(), scope, [])
     result.revision = target
-    return result, wanted, past
+    return result, wanted
 
 
 def _check_restorable(
