@@ -209,8 +209,8 @@ class Journal:
         stamp = _now()
         with self._write("begin_merge", output) as connection:
             cursor = connection.execute(
-                "INSERT INTO merges (table_name, table_uuid, partition, inputs, output, reason, actor, state, pid, start,"
-                " instance, created, updated) VALUES (?, ?, ?, ?, ?, ?, ?, 'running', ?, ?, ?, ?, ?)",
+                "INSERT INTO merges (table_name, table_uuid, partition, inputs, output, reason, actor, state, pid,"
+                " start, instance, created, updated) VALUES (?, ?, ?, ?, ?, ?, ?, 'running', ?, ?, ?, ?, ?)",
                 (
                     *(table, table_uuid, partition, json.dumps(list(inputs)), output, reason, actor),
                     *(*self._owner, stamp, stamp),
@@ -262,8 +262,8 @@ class Journal:
         """
         names = sorted(set(parts))
         token = uuid.uuid4().hex
-        self._take_claims(table_uuid, names, owner_kind, token)
         try:
+            self._take_claims(table_uuid, names, owner_kind, token)
             yield
         finally:
             self._release_claims(table_uuid, token)

@@ -10,6 +10,7 @@ import json
 import logging
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 
 from disks.base import Disk
 from disks.object_disk import ObjectDisk
@@ -30,7 +31,7 @@ def recover(context: Context) -> list[str]:
     """
     done: list[str] = []
     for record in context.journal.orphaned_moves():
-        done += _guarded(context, record.table_uuid, record.part, lambda record=record: _settle(context, record))
+        done += _guarded(context, record.table_uuid, record.part, partial(_settle, context, record))
     if done:
         context.catalog.refresh(disks=())
     return done + _settle_duplicates(context)
@@ -90,7 +91,7 @@ def _settle_duplicates(context: Context) -> list[str]:
                 context,
                 definition.uuid,
                 name,
-                lambda definition=definition, group=group: _settle_copies(context, definition, group),
+                partial(_settle_copies, context, definition, group),
             )
     return done
 

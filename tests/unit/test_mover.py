@@ -1,0 +1,586 @@
+"""Moves on real disks: a directory as SSD, a directory bucket as S3. Guards I1, I2, I4, I14, P14 to P17 and P19."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from disks import effects
+from disks.config import DiskConfig
+from disks.object_disk import ObjectDisk
+from disks.registry import open_disk
+from oplog.errors import NoSpace, Transient
+from tiering import mover, part, schema
+from tiering.catalog import Catalog
+from tiering.context import Context
+from tiering.journal import Journal
+from tiering.part import PART_FILE, DataFile, Part
+from tiering.plan import Move, Reason
+from tiering.progress import Silent
+from tiering.reservation import Reservations
+from tiering.schema import Column, TableDefinition
+from tiering.settings import Config, PolicyConfig, VolumeConfig
+
+TABLE = TableDefinition(
+    uuid="abc11111-0000-4000-8000-000000000001",
+    database="d",
+    name="t",
+    columns=(Column(id=1, name="ts", type="timestamp[us, UTC]"),),
+    order_by=("ts",),
+    policy="p",
+)
+
+
+class Died(BaseException):
+    """The process would be gone here."""
+
+
+def configuration(home: Path, **ssd: object) -> Config:
+    return Config(
+        state_path=str(home / "state"),
+        disks={
+            "ssd": DiskConfig(type="local", path=str(home / "ssd"), **ssd),  # type: ignore[arg-type]
+            "ssd2": DiskConfig(type="local", path=str(home / "ssd2")),
+            "s3": DiskConfig(type="object_disk", url=(home / "bucket").as_uri() + "/"),
+        },
+        policies={
+            "p": PolicyConfig(
+                volumes=(
+                    VolumeConfig(name="hot", disks=("ssd",)),
+                    VolumeConfig(name="warm", disks=("ssd2",)),
+                    VolumeConfig(name="cold", disks=("s3",)),
+                )
+            )
+        },
+    )
+
+
+def open_context(config: Config, *, workers: int = 1) -> Context:
+    disks = {name: open_disk(name, disk, config.state_directory) for name, disk in config.disks.items()}
+    context = Context(
+        config=config,
+        disks=disks,
+        catalog=Catalog(config, disks),
+        journal=Journal(config.state_directory),
+        reservations=Reservations(config, disks),
+        workers=workers,
+        actor="test",
+    )
+    context.catalog.refresh()
+    return context
+
+
+def close(context: Context) -> None:
+    for disk in context.disks.values():
+        disk.close()
+    context.journal.close()
+
+
+def create_table(context: Context) -> None:
+    for disk in context.disks.values():
+        with disk.transaction("create_table") as transaction:
+            transaction.create(f"{TABLE.directory}/table.json", schema.encode(TABLE))
+            transaction.commit()
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Iterator[Context]:
+    opened = open_context(configuration(tmp_path))
+    create_table(opened)
+    yield opened
+    close(opened)
+
+
+def put_part(context: Context, number: int, *, disk: str = "ssd", files: int = 2, size: int = 20_000) -> Part:
+    """A part of random files; nothing in a move looks inside them."""
+    contents = {f"data-{index:04}.parquet": os.urandom(size) for index in range(files)}
+    made = Part(
+        table=TABLE.uuid,
+        name=f"all_{number}_{number}_0",
+        rows=10,
+        size_bytes=files * size,
+        created=datetime(2026, 1, 1, tzinfo=UTC),
+        files=tuple(
+            DataFile(name=name, rows=5, size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+            for name, data in contents.items()
+        ),
+    )
+    directory = TABLE.part_directory(made.name)
+    with context.disk(disk).transaction("insert") as transaction:
+        for name, data in contents.items():
+            transaction.create(f"{directory}/{name}", data)
+        transaction.create(f"{directory}/{PART_FILE}", part.encode(made))
+        transaction.commit()
+    context.catalog.refresh()
+    return made
+
+
+def move(made: Part, target: str = "s3", source: str = "ssd", *, keep_source: bool = False) -> Move:
+    return Move(
+        table="d.t",
+        table_uuid=TABLE.uuid,
+        part=made.name,
+        source=source,
+        target=target,
+        bytes=made.size_bytes,
+        reason=Reason("manual", "a test"),
+        keep_source=keep_source,
+    )
+
+
+def holders(context: Context, made: Part) -> list[str]:
+    """The disks that hold the part, every byte of it compared with its digest."""
+    found = []
+    for name, disk in sorted(context.disks.items()):
+        directory = TABLE.part_directory(made.name)
+        names = disk.list(directory)
+        if not names:
+            continue
+        assert names == sorted([PART_FILE, *(file.name for file in made.files)]), (name, names)
+        for file in made.files:
+            assert hashlib.sha256(disk.read(f"{directory}/{file.name}")).hexdigest() == file.sha256
+        assert part.decode(disk.read(f"{directory}/{PART_FILE}"), path="") == made
+        found.append(name)
+    return found
+
+
+def test_a_move_is_one_commit_on_each_disk(context: Context) -> None:
+    parts = [put_part(context, number) for number in range(1, 6)]
+    disk = context.disk("s3")
+    assert isinstance(disk, ObjectDisk)
+    before, revision = disk.store.counts(), disk.revision
+    report = mover.execute(context, [move(made) for made in parts])
+    assert [moved.part for moved in report.moved] == [made.name for made in parts]
+    assert (report.failed, report.skipped) == ((), ())
+    assert all(holders(context, made) == ["s3"] for made in parts)
+    assert disk.revision == (revision or 0) + 1
+    after = disk.store.counts()
+    assert after["PUT"] - before["PUT"] <= sum(len(made.files) for made in parts) + 1
+    assert [record.state for record in context.journal.moves()] == ["done"] * 5
+    (entry,) = disk.entries(disk.revision - 1)
+    assert (entry.commit.kind, entry.commit.actor) == ("move", "test")
+    assert "a test" in entry.commit.reason
+    assert json.loads(entry.commit.details["sources"]) == {"ssd": [made.name for made in parts]}
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_a_chain_of_moves_never_changes_a_byte(tmp_path: Path, context: Context, workers: int) -> None:
+    """P16: local -> S3 -> local2 -> S3 -> local."""
+    context.workers = workers
+    parts = [put_part(context, number, files=3) for number in (1, 2)]
+    for source, target in itertools.pairwise(["ssd", "s3", "ssd2", "s3", "ssd", "ssd2"]):
+        report = mover.execute(context, [move(made, target, source) for made in parts])
+        assert len(report.moved) == 2, report
+        assert all(holders(context, made) == [target] for made in parts)
+
+
+def test_large_cold_files_come_back_in_ranges(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tiering.copying._WHOLE_FILE_BYTES", 1000)
+    monkeypatch.setattr("tiering.copying._RANGE_BYTES", 7000)
+    made = put_part(context, 1, disk="s3")
+    report = mover.execute(context, [move(made, "ssd", "s3")])
+    assert holders(context, made) == ["ssd"]
+    assert report.moved[0].requests == 2 * 3
+
+
+def test_many_parts_go_in_several_batches_side_by_side(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mover, "BATCH_PARTS", 4)
+    context.workers = 4
+    parts = [put_part(context, number, files=1, size=500) for number in range(1, 15)]
+    report = mover.execute(context, [move(made) for made in parts])
+    assert len(report.moved) == 14
+    assert all(holders(context, made) == ["s3"] for made in parts)
+
+
+def test_the_second_run_finds_nothing_to_do(context: Context) -> None:
+    """P17."""
+    made = put_part(context, 1)
+    mover.execute(context, [move(made)])
+    report = mover.execute(context, [move(made)])
+    assert "not on ssd any more" in report.skipped[0].reason
+    assert holders(context, made) == ["s3"]
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_one_bad_part_does_not_stop_the_others(context: Context, tmp_path: Path, workers: int) -> None:
+    """P17, I15: the damaged part stays where it is, whole or not, and is named."""
+    context.workers = workers
+    parts = [put_part(context, number) for number in (1, 2, 3, 4)]
+    ssd = tmp_path / "ssd" / TABLE.directory
+    (ssd / parts[0].name / "data-0000.parquet").write_bytes(os.urandom(20_000))
+    (ssd / parts[1].name / "data-0001.parquet").unlink()
+    (ssd / parts[2].name / "data-0001.parquet").write_bytes(b"short")
+    report = mover.execute(context, [move(made) for made in parts])
+    assert [moved.part for moved in report.moved] == [parts[3].name]
+    errors = {failed.part: failed.error for failed in report.failed}
+    assert "SHA-256" in errors[parts[0].name]
+    assert "data-0001.parquet is missing" in errors[parts[1].name]
+    assert "5 bytes" in errors[parts[2].name]
+    assert holders(context, parts[3]) == ["s3"]
+    assert context.disk("s3").list(TABLE.directory) == [f"{parts[3].name}/", "table.json"]
+    assert all(context.disk("ssd").list(TABLE.part_directory(made.name)) for made in parts[:3])
+    assert context.journal.failures()[TABLE.uuid, parts[0].name, "s3"].attempts == 1
+
+
+def test_a_file_nobody_knows_is_not_lost(context: Context, tmp_path: Path) -> None:
+    made = put_part(context, 1)
+    (tmp_path / "ssd" / TABLE.part_directory(made.name) / "notes.txt").write_text("mine")
+    report = mover.execute(context, [move(made)])
+    assert "notes.txt" in report.failed[0].error
+
+
+def test_keep_source_leaves_both_and_recovery_agrees(context: Context) -> None:
+    made = put_part(context, 1)
+    mover.execute(context, [move(made, keep_source=True)])
+    assert holders(context, made) == ["s3", "ssd"]
+    assert mover.recover(context) == []
+    assert holders(context, made) == ["s3", "ssd"]
+    mover.execute(context, [move(made)])
+    assert holders(context, made) == ["s3"]
+
+
+def test_what_is_on_the_target_already_is_not_copied_again(context: Context) -> None:
+    made = put_part(context, 1)
+    mover.execute(context, [move(made, keep_source=True)])
+    disk = context.disk("s3")
+    assert isinstance(disk, ObjectDisk)
+    before = disk.store.counts()["PUT"]
+    report = mover.execute(context, [move(made)])
+    assert len(report.moved) == 1
+    assert disk.store.counts()["PUT"] == before
+
+
+def test_another_part_of_the_same_name_is_never_overwritten(context: Context) -> None:
+    made = put_part(context, 1)
+    other = put_part(context, 1, disk="s3")
+    report = mover.execute(context, [move(made)])
+    assert "another part of the name" in report.failed[0].error
+    assert hashlib.sha256(
+        context.disk("s3").read(f"{TABLE.part_directory(other.name)}/data-0000.parquet")
+    ).hexdigest() == (other.files[0].sha256)
+    assert context.disk("ssd").list(TABLE.part_directory(made.name))
+
+
+def test_a_part_in_use_waits(context: Context) -> None:
+    """P19: a merge holds the part."""
+    parts = [put_part(context, number) for number in (1, 2)]
+    with context.journal.claim(TABLE.uuid, [parts[0].name], "merge"):
+        report = mover.execute(context, [move(made) for made in parts])
+    assert "in use by a merge" in report.skipped[0].reason
+    assert holders(context, parts[0]) == ["ssd"]
+    assert holders(context, parts[1]) == ["s3"]
+
+
+def test_a_merge_that_wants_a_moving_part_is_locked_out(context: Context) -> None:
+    made = put_part(context, 1)
+    seen: list[dict[str, str]] = []
+
+    def look(phase: str, name: str, arguments: tuple[object, ...]) -> None:
+        if phase == "before" and name == "store.put":
+            seen.append(context.journal.claimed(TABLE.uuid))
+
+    effects.set_hook(look)
+    try:
+        mover.execute(context, [move(made)])
+    finally:
+        effects.set_hook(None)
+    assert seen
+    assert all(claims == {made.name: "move"} for claims in seen)
+    assert context.journal.claimed(TABLE.uuid) == {}
+
+
+def test_stop_ends_between_files_and_the_rest_is_left(context: Context) -> None:
+    parts = [put_part(context, number) for number in (1, 2, 3)]
+    puts = itertools.count()
+
+    def stop_after_two(phase: str, name: str, arguments: tuple[object, ...]) -> None:
+        if phase == "after" and name == "store.put" and next(puts) == 1:
+            context.stop.set()
+
+    effects.set_hook(stop_after_two)
+    try:
+        report = mover.execute(context, [move(made) for made in parts])
+    finally:
+        effects.set_hook(None)
+    assert [moved.part for moved in report.moved] == [parts[0].name]
+    assert len(report.skipped) == 2
+    assert all("stopped" in skipped.reason for skipped in report.skipped)
+    assert holders(context, parts[0]) == ["s3"]
+    assert holders(context, parts[1]) == ["ssd"]
+    context.stop.clear()
+    assert len(mover.execute(context, [move(made) for made in parts[1:]]).moved) == 2
+
+
+def test_a_cancelled_move_stops(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mover, "_CANCEL_POLL_SECONDS", 0)
+    parts = [put_part(context, number) for number in (1, 2)]
+
+    def cancel_first(phase: str, name: str, arguments: tuple[object, ...]) -> None:
+        if phase == "before" and name == "store.put":
+            effects.set_hook(None)
+            context.journal.request_cancel(1)
+
+    effects.set_hook(cancel_first)
+    try:
+        report = mover.execute(context, [move(made) for made in parts])
+    finally:
+        effects.set_hook(None)
+    assert [(skipped.part, skipped.reason) for skipped in report.skipped] == [(parts[0].name, "cancelled")]
+    assert [moved.part for moved in report.moved] == [parts[1].name]
+    assert context.journal.move(1).state == "cancelled"
+    assert holders(context, parts[0]) == ["ssd"]
+
+
+def test_a_full_target_is_a_reason_not_a_crash(tmp_path: Path) -> None:
+    config = configuration(tmp_path, max_size_bytes=50_000)
+    context = open_context(config)
+    create_table(context)
+    parts = [put_part(context, number, disk="s3") for number in (1, 2)]
+    report = mover.execute(context, [move(made, "ssd", "s3") for made in parts])
+    assert [moved.part for moved in report.moved] == [parts[0].name]
+    assert "disk ssd has" in report.skipped[0].reason
+    assert context.reservations.reserved("ssd") == 0
+    close(context)
+
+
+def test_no_space_in_the_middle_fails_the_part_alone(context: Context) -> None:
+    made = put_part(context, 1)
+
+    def full(phase: str, name: str, arguments: tuple[object, ...]) -> None:
+        if phase == "before" and name == "store.put":
+            raise NoSpace("no space left on device: bucket")
+
+    effects.set_hook(full)
+    try:
+        report = mover.execute(context, [move(made)])
+    finally:
+        effects.set_hook(None)
+    assert "no space left" in report.failed[0].error
+    assert holders(context, made) == ["ssd"]
+
+
+def test_progress_is_told(context: Context) -> None:
+    class Counting(Silent):
+        items = size = 0
+
+        def advance(self, *, items: int = 0, size_bytes: int = 0) -> None:
+            self.items += items
+            self.size += size_bytes
+
+    context.progress = counting = Counting()
+    parts = [put_part(context, number) for number in (1, 2)]
+    mover.execute(context, [move(made) for made in parts])
+    assert (counting.items, counting.size) == (2, 80_000)
+
+
+# Crashes: die at every side effect of a move, reopen, recover
+
+
+def count_effects(action: Callable[[], object]) -> int:
+    count = 0
+
+    def hook(phase: str, name: str, arguments: tuple[object, ...]) -> None:
+        nonlocal count
+        count += phase == "before"
+
+    effects.set_hook(hook)
+    try:
+        action()
+    finally:
+        effects.set_hook(None)
+    return count
+
+
+def die_at(number: int) -> Callable[[str, str, tuple[object, ...]], None]:
+    seen = itertools.count(1)
+    dead = threading.Event()
+
+    def hook(phase: str, name: str, arguments: tuple[object, ...]) -> None:
+        if phase == "before" and next(seen) >= number:
+            dead.set()
+        if dead.is_set():
+            raise Died
+
+    return hook
+
+
+def reopen(context: Context) -> tuple[Context, list[str]]:
+    close(context)
+    again = open_context(context.config)
+    done = [sentence for disk in again.disks.values() for sentence in disk.recover()]
+    again.catalog.refresh()
+    return again, done + mover.recover(again)
+
+
+@pytest.mark.parametrize(("source", "target"), [("ssd", "s3"), ("s3", "ssd"), ("ssd", "ssd2")])
+def test_dying_anywhere_leaves_each_part_once(tmp_path: Path, source: str, target: str) -> None:
+    """I1, I2, I14, P15: recovery leaves one whole copy, a second one does nothing, and the move can be repeated."""
+    total = 0
+    for number in itertools.count(0):
+        home = tmp_path / str(number)
+        context = open_context(configuration(home))
+        create_table(context)
+        parts = [put_part(context, index, disk=source, files=1, size=300) for index in (1, 2)]
+        moves = [move(made, target, source) for made in parts]
+        if number == 0:
+            total = count_effects(lambda context=context, moves=moves: mover.execute(context, moves))  # type: ignore[misc]
+            assert total > 10
+            close(context)
+            continue
+        effects.set_hook(die_at(number))
+        try:
+            mover.execute(context, moves)
+        except Died:
+            pass
+        finally:
+            effects.set_hook(None)
+        again, _ = reopen(context)
+        where = [holders(again, made) for made in parts]
+        assert all(len(found) == 1 for found in where), (number, where)
+        assert where[0] == where[1]
+        assert again.journal.moves(active=True) == []
+        twice, done = reopen(again)
+        assert done == []
+        mover.execute(twice, moves)
+        assert [holders(twice, made) for made in parts] == [[target], [target]]
+        close(twice)
+        if number == total:
+            break
+
+
+def test_a_lost_journal_does_not_leave_two_copies(context: Context, tmp_path: Path) -> None:
+    """P15: the target's commit says where the copy came from."""
+    made = put_part(context, 1)
+
+    def die(phase: str, name: str, arguments: tuple[object, ...]) -> None:
+        if phase == "before" and name == "journal.commit" and arguments[:2] == ("set_moves", "committed"):
+            raise Died
+
+    effects.set_hook(die)
+    with pytest.raises(Died):
+        mover.execute(context, [move(made)])
+    effects.set_hook(None)
+    assert holders(context, made) == ["s3", "ssd"]
+    close(context)
+    (tmp_path / "state" / "journal.db").unlink()
+    for leftover in (tmp_path / "state").glob("journal.db-*"):
+        leftover.unlink()
+    again = open_context(context.config)
+    (sentence,) = mover.recover(again)
+    assert "the commit on s3 says that it moved there" in sentence
+    assert holders(again, made) == ["s3"]
+    assert mover.recover(again) == []
+    close(again)
+
+
+def test_a_lost_journal_and_a_lost_object_remove_nothing(context: Context, tmp_path: Path) -> None:
+    """No proof, no delete (I4): the copy that would stay is asked for, object by object."""
+    made = put_part(context, 1)
+    mover.execute(context, [move(made, keep_source=True)])
+    close(context)
+    for leftover in (tmp_path / "state").glob("journal.db*"):
+        leftover.unlink()
+    # the same commit, as if the source had been to go
+    again = open_context(context.config)
+    disk = again.disk("s3")
+    assert isinstance(disk, ObjectDisk)
+    (key,) = [info.key for info in disk.walk() if info.path.endswith("data-0000.parquet")]
+    assert key is not None
+    disk.store.delete([key])
+    assert mover.recover(again) == []
+    assert again.disk("ssd").list(TABLE.part_directory(made.name))
+    close(again)
+
+
+def test_work_of_a_living_process_is_left_alone(context: Context) -> None:
+    """A command that opens the store while a daemon moves must not abandon the daemon's moves."""
+    parts = [put_part(context, number) for number in (1, 2)]
+    other = open_context(context.config)
+    sentences: list[list[str]] = []
+
+    def interfere(phase: str, name: str, arguments: tuple[object, ...]) -> None:
+        if phase == "before" and name == "store.put":
+            effects.set_hook(None)
+            sentences.append(mover.recover(other))
+
+    effects.set_hook(interfere)
+    try:
+        report = mover.execute(context, [move(made) for made in parts])
+    finally:
+        effects.set_hook(None)
+    assert sentences == [[]]
+    assert len(report.moved) == 2
+    close(other)
+
+
+def test_a_lost_answer_to_the_commit_is_looked_up(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = put_part(context, 1)
+    disk = context.disk("s3")
+    assert isinstance(disk, ObjectDisk)
+    original = disk._commit
+
+    def lossy(draft: object) -> int:
+        original(draft)  # type: ignore[arg-type]
+        raise Transient("the answer was lost")
+
+    monkeypatch.setattr(disk, "_commit", lossy)
+    report = mover.execute(context, [move(made)])
+    assert len(report.moved) == 1
+    assert holders(context, made) == ["s3"]
+
+
+def test_a_source_that_cannot_be_cleaned_is_reported_and_cleaned_later(context: Context) -> None:
+    made = put_part(context, 1)
+
+    def broken(phase: str, name: str, arguments: tuple[object, ...]) -> None:
+        if phase == "before" and name == "fs.rename" and "/ssd/" in str(arguments[0]):
+            raise OSError(5, "Input/output error")
+
+    effects.set_hook(broken)
+    try:
+        report = mover.execute(context, [move(made)])
+    finally:
+        effects.set_hook(None)
+    assert "still on ssd as well" in report.failed[0].error
+    again, _ = reopen(context)
+    assert holders(again, made) == ["s3"]
+    close(again)
+
+
+def test_a_dead_store_at_start_is_no_reason_not_to_open(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = put_part(context, 1)
+    effects.set_hook(die_at(12))
+    try:
+        with pytest.raises(Died):
+            mover.execute(context, [move(made)])
+    finally:
+        effects.set_hook(None)
+    close(context)
+    again = open_context(context.config)
+
+    def unreachable(*_: object) -> bytes:
+        raise Transient("no route to host")
+
+    monkeypatch.setattr(again.disk("s3"), "list", unreachable)
+    monkeypatch.setattr(again.disk("s3"), "read", unreachable)
+    mover.recover(again)
+    assert again.disk("ssd").list(TABLE.part_directory(made.name)) or again.journal.moves(active=True)
+    monkeypatch.undo()
+    mover.recover(again)
+    assert again.journal.moves(active=True) == []
+    assert len(holders(again, made)) == 1
+    close(again)
+
+
+def test_reservations_are_given_back(context: Context) -> None:
+    made = put_part(context, 1)
+    mover.execute(context, [move(made)])
+    assert context.reservations.reserved("s3") == 0
