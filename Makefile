@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
 
-.PHONY: help demo demo-s3 demo-ceph test check mutants bench lock clean servers
+.PHONY: help demo demo-s3 demo-ceph test check static mutants bench generate lock clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -19,6 +19,43 @@ $(VENV)/.base: requirements/demo.txt pyproject.toml
 $(VENV)/.dev: requirements/dev.txt pyproject.toml
 	@bash configs/install/python-environment.sh $(PYTHON) $(VENV) requirements/dev.txt
 	@touch $@ $(VENV)/.base
+
+demo: $(VENV)/.base ## real data: insert, merge, tier, query, lose the metadata, get it back (under a minute)
+	@$(BIN)/frostline demo .demo
+
+# The bucket is one that the test server made; the disk `s3` of the default configuration is pointed at it.
+ON_SERVER = sh -c 'FROSTLINE_DISKS__S3__URL=s3://$$FROSTLINE_BUCKET/demo/ exec $(BIN)/frostline demo $(1)'
+
+demo-s3: $(VENV)/.dev ## the same against an S3 server that it starts and stops
+	@$(BIN)/python -m tests.servers ministack -- $(call ON_SERVER,.demo-s3)
+
+demo-ceph: $(VENV)/.dev ## the same against Ceph RadosGW, installed when it is missing
+	@bash configs/install/ceph.sh install
+	@$(BIN)/python -m tests.servers ceph -- $(call ON_SERVER,.demo-ceph)
+
+# Without Ceph its tests are skipped and say so; in CI (CI=1) a missing Ceph is a failure.
+test: $(VENV)/.dev ## everything CI runs, with what it needs installed first
+	@bash configs/install/ceph.sh install || { [ -z "$$CI" ] && echo "Ceph is missing: its tests are skipped" >&2; }
+	@$(MAKE) --no-print-directory check
+
+check: static ## what CI runs: format, types, layers, generated files, all tests
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+
+static: $(VENV)/.dev ## the checks that run nothing
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m tiering.cli.reference --check
+
+mutants: $(VENV)/.dev ## show that the crash tests kill every seeded fault
+	$(BIN)/python -m tests.crash.mutants
+
+bench: $(VENV)/.dev ## every figure, each with its ratio to a peer measured in the same run
+	$(BIN)/python -m benchmarks.run_all
+
+generate: $(VENV)/.dev ## write docs/reference and configs/schema.json
+	$(BIN)/python -m tiering.cli.reference
 
 lock: $(VENV)/.dev ## resolve the dependencies anew into requirements/
 	$(BIN)/python -m pip install -q uv

@@ -13,6 +13,7 @@ class DiskConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """One disk of the configuration; `type` decides which of the keys apply."""
 
     type: Literal["local", "object_disk"]
+    """A directory, or a bucket with an operations log."""
     path: str | None = None
     """local: the directory of the disk."""
     url: str | None = None
@@ -20,19 +21,27 @@ class DiskConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     endpoint_url: str | None = None
     """object_disk on S3: the server; else `AWS_ENDPOINT_URL`, else AWS."""
     region: str | None = None
+    """object_disk on S3: else `AWS_REGION` and the AWS configuration."""
     addressing_style: Literal["path", "virtual"] = "path"
+    """object_disk on S3: `http://host/bucket/key` or `http://bucket.host/key`."""
     access_key_id: str | None = None
     """Better left to the AWS credential chain; a file with a secret that others can read is refused."""
     secret_access_key: str | None = None
+    """Never printed."""
     log_format: Literal[2] = 2
+    """The format of the operations log."""
     snapshot_every_commits: int = 1000
+    """A rebuild reads the newest snapshot and the commits after it."""
     retention_seconds: int = 24 * 3600
     """Revisions younger than this stay restorable."""
     read_only: bool = False
+    """Opens any bucket or directory without writing to it."""
     keep_free_space_bytes: Size = 0
+    """local: this much of the file system counts as used."""
     max_size_bytes: Size | None = None
     """A quota: the disk counts as full at this size. Default: the file system's size, or no limit in a bucket."""
     multipart_threshold_bytes: Size = 256 * 1024 * 1024
+    """object_disk on S3: larger files go up in pieces."""
     conditional_put: Literal["auto", "no"] = "auto"
     """`no` forces the single-writer lease, for stores whose If-None-Match is known to be wrong."""
 

@@ -15,19 +15,27 @@ class VolumeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """An ordered list of disks that share a role."""
 
     name: str
+    """How TTL rules and verbs call it."""
     disks: tuple[str, ...]
     max_data_part_size_bytes: Size | None = None
+    """Larger parts do not come here: they go to the next volume."""
     max_data_part_size_ratio: float | None = None
+    """The same as a share of the average disk of the volume; not together with the size."""
     prefer_not_to_merge: bool = False
+    """Parts here are not merged by themselves; `merge` does it when asked."""
     perform_ttl_move_on_insert: bool = True
+    """Rows that are due for this volume when they are inserted are written here at once."""
     load_balancing: Literal["round_robin", "least_used"] = "round_robin"
+    """Which disk of the volume takes the next part."""
     volume_priority: int | None = None
+    """1 is the hottest. Default: the order of the list. All volumes or none; 1 to N without gaps."""
 
 
 class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """An ordered list of volumes, hottest first, and when to move between them."""
 
     volumes: tuple[VolumeConfig, ...]
+    """Hottest first."""
     move_factor: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
     """Moves start when a disk has less than this share free. Default 0.1 with several volumes, else 0."""
 
@@ -36,7 +44,9 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """How often the daemon does what."""
 
     tick_seconds: float = 30.0
+    """The time between two passes: merges, TTL deletes, moves, snapshots."""
     gc_seconds: float = 3600.0
+    """The time between two garbage collections."""
     gc_delete: bool = False
     """Whether the daemon's gc deletes; by default it only reports."""
 
@@ -45,8 +55,11 @@ class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Limits shared by all workers of the process; the flags --bwlimit, --tpslimit and -j override them."""
 
     bytes_per_second: Size | None = None
+    """To and from all object stores together. Default: no limit."""
     requests_per_second: float | None = None
+    """To all object stores together. Default: no limit."""
     workers: int = 8
+    """Parts and files that are worked on side by side."""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -55,7 +68,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     state_path: str
     """Journal, locks and file tables. All of it can be rebuilt."""
     disks: dict[str, DiskConfig]
+    """By name: letters, digits and `_`."""
     policies: dict[str, PolicyConfig]
+    """By name."""
     daemon: DaemonConfig = DaemonConfig()
     limits: LimitsConfig = LimitsConfig()
 
