@@ -71,7 +71,10 @@ def check(
     _check_definitions(disks, trees, found, findings, policies or {}, repaired=result.repaired if repair else None)
     if read_data or subset is not None:
         for tree in trees:
-            check_data(tree, expected[tree.disk], found, findings, share=subset, workers=workers, seed=seed)
+            data = expected[tree.disk]
+            result.checked.bytes_read += check_data(
+                tree, data, found, findings, share=subset, workers=workers, seed=seed
+            )
     result.problems = [_with_table_name(problem, found) for problem in findings.sorted()]
     return result
 

@@ -161,13 +161,14 @@ def _replay(
 def _pass(disk: ObjectDisk, found: Inventory, cache: Cache, past: Past, findings: Findings) -> None:
     """Go to the head; stop at every snapshot to compare it, and where the cache stands."""
     stops = {revision for revision in found.snapshots if past.revision < revision <= found.head}
-    if cache.problem is None and past.revision <= cache.revision <= found.head:
+    compared = cache.exists and cache.problem is None and past.revision <= cache.revision <= found.head
+    if compared:
         stops.add(cache.revision)
     for stop in sorted(stops):
         past.advance(stop)
         if stop in found.snapshots:
             _compare_snapshot(disk, past, stop, findings)
-        if stop == cache.revision and cache.problem is None:
+        if compared and stop == cache.revision:
             cache.differs = cache.digest != past.digest or cache.rows != past.rows()
     past.advance(found.head)
 

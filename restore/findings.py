@@ -38,6 +38,9 @@ class Checked:
     files: int = 0
     objects: int = 0
     bytes: int = 0
+    """Sizes of the files that were compared."""
+    bytes_read: int = 0
+    """Data that was read and hashed."""
 
 
 @dataclass(slots=True)
