@@ -1,4 +1,4 @@
-"""Open a store with 10,000 parts, half on SSD and half in the bucket, and plan it: at most 2 s for the whole process."""
+"""Open a store with 10,000 parts, half on SSD, half in the bucket, and plan it: at most 2 s, start-up included."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rebuild of 100,000 files from snapshot + log: at most 5 s beyond the listing, requests bounded by the bucket's size."""
+"""Rebuild of 100,000 files from snapshot + log: at most 5 s beyond the listing, requests bounded."""
 
 from __future__ import annotations
 
@@ -69,7 +69,8 @@ def rebuild(store: MemoryStore, state: Path) -> tuple[float, dict[str, int]]:
     start = time.perf_counter()
     result = restore(disk, apply=True)
     seconds = time.perf_counter() - start
-    assert result.files == FILES and not result.missing_objects
+    assert result.files == FILES
+    assert not result.missing_objects
     disk.close()
     return seconds, {verb: count for verb, count in metered.counts().items() if count}
 

@@ -1,4 +1,4 @@
-"""What every benchmark shares: timing a child process, its peak memory, an S3 server for the run, and the result's form.
+"""What every benchmark shares: timing a child process and its peak memory, and the form of a result.
 
 A result is one JSON object a figure: the value, what it was compared with in the same run, their ratio and the goal.
 Nothing here passes or fails: a figure that misses its goal is printed as such.

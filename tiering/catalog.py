@@ -1,9 +1,9 @@
 """The catalog: which tables and parts exist, read from the disks themselves.
 
-Nothing is kept here that the disks do not say: a table is its `table.json` (the highest version of all disks), a part is
-its `part.json`. Which part answers a query follows from names alone: covered parts are outdated (`tiering.part.active`);
-of a part that lies on two disks, as it does for a moment during a move, the copy on the hotter volume is active and the
-other a duplicate. What cannot be read is reported as broken, never dropped.
+Nothing is kept here that the disks do not say: a table is its `table.json` (the highest version of all disks), a part
+is its `part.json`. Which part answers a query follows from names alone: covered parts are outdated
+(`tiering.part.active`); of a part that lies on two disks, as it does for a moment during a move, the copy on the hotter
+volume is active and the other a duplicate. What cannot be read is reported as broken, never dropped.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class _Snapshot:
 
 
 class Catalog:
-    """A view of all disks at the last `refresh`. Readers may share it: a refresh replaces, it never changes in place."""
+    """A view of all disks at the last `refresh`. Readers may share it: a refresh replaces, never changes."""
 
     def __init__(self, config: Config, disks: Mapping[str, Disk]) -> None:
         self._config = config

@@ -3,8 +3,9 @@
     with Store.open() as store:
         store.table("nyc.flights").scan(columns=["carrier"]).read_all()
 
-Read it downwards: opening and recovery, tables and data, storage policies, maintenance. Every method is a few lines that
-delegate; decisions are pure functions (`policy`, `merge_selection`), effects live in `mover`, `merger`, `insert`, `tables`.
+Read it downwards: opening and recovery, tables and data, storage policies, maintenance. Every method is a few lines
+that delegate; decisions are pure functions (`policy`, `merge_selection`), effects live in `mover`, `merger`, `insert`
+and `tables`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """What keeps a store in shape: merges, TTL deletes, moves and snapshots, in the order in which one pass does them.
 
-Merges come first, so that what moves to the cold is large; deletes before moves, so that nothing is uploaded to be dropped.
+Merges come first, so that what moves to the cold is large; deletes before moves, so that nothing is uploaded only to be
+dropped.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class TickReport:
 
 
 def tick(context: Context, *, only: TickStep | None = None) -> TickReport:
-    """One pass over all tables. A step that fails is noted and the others go on; `context.stop` ends it between steps."""
+    """One pass over all tables. A step that fails is noted, the others go on; `context.stop` ends it between steps."""
     report = TickReport()
     if only in (None, "merges"):
         _merge_all(context, report)
@@ -95,9 +96,9 @@ def delete_due(context: Context, plan: Plan, problems: list[str]) -> list[TtlDel
 
 
 def _plans(context: Context, definition: TableDefinition, parts: list[StoredPart], *, final: bool) -> list[MergePlan]:
-    from tiering import merge_selection
+    from tiering import merger
 
-    raise NotImplementedError(merge_selection)
+    return merger.plan_merges(context, definition, parts, final=final)
 
 
 def _run(context: Context, definition: TableDefinition, plan: MergePlan) -> MergeResult:

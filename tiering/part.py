@@ -23,7 +23,7 @@ _NAME = re.compile(r"(?P<partition>[A-Za-z0-9.=-]+)_(?P<min>\d+)_(?P<max>\d+)_(?
 
 @dataclass(frozen=True, slots=True, order=True)
 class PartName:
-    """Orders by partition, then block range. `partition` is an id safe in a path: `[A-Za-z0-9.=-]+`, `all` if unpartitioned."""
+    """Orders by partition, then block range. `partition` is an id of `[A-Za-z0-9.=-]+`, `all` if unpartitioned."""
 
     partition: str
     min_block: int
@@ -48,7 +48,7 @@ class PartName:
         )
 
     def covers(self, other: PartName) -> bool:
-        """Whether this part replaces the other: same partition, block range within, not older. A part covers not itself."""
+        """Whether this part replaces the other: same partition, block range within, not older. Not itself."""
         return (
             self != other
             and self.partition == other.partition
@@ -59,7 +59,7 @@ class PartName:
 
 
 class ColumnRange(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Smallest and largest value of a column, as JSON values (times in RFC 3339 UTC); None where unknown or all null."""
+    """Smallest and largest value of a column, as JSON values (times RFC 3339 UTC); None if unknown or all null."""
 
     min: Any = None
     max: Any = None
@@ -125,7 +125,7 @@ def decode(data: bytes, *, path: str) -> Part:
     """The part of a `part.json`. Raises `Damaged` naming the path."""
     try:
         part = _decoder.decode(data)
-        part.part_name
+        PartName.parse(part.name)
     except (msgspec.DecodeError, UsageError, UnicodeDecodeError) as error:
         raise Damaged(
             f"{path} cannot be read: {error}" if data else f"{path} is empty",

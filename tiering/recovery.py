@@ -1,7 +1,7 @@
 """What happens when a store opens: whatever a crash left is finished or undone, and a second run finds nothing to do.
 
-The order matters: disks first (half-done transactions), then drops whose intent is written, then moves from the journal,
-then copies that a finished merge made superfluous, then missing copies of `table.json`.
+The order matters: disks first (half-done transactions), then drops whose intent is written, then moves from the
+journal, then copies that a finished merge made superfluous, then missing copies of `table.json`.
 """
 
 from __future__ import annotations

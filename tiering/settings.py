@@ -1,4 +1,4 @@
-"""The whole configuration as one frozen, closed, typed model. `tiering.configuration` reads it from files and environment."""
+"""The whole configuration as one frozen, closed, typed model; `tiering.configuration` reads it."""
 
 from __future__ import annotations
 
