@@ -153,7 +153,8 @@ MISTAKES = [
     ("policies: {p: {volumes: [{name: v, disks: [ssd, ssd]}]}}", "in the policy twice", ""),
     ("policies: {p: {move_factor: 2, volumes: [{name: v, disks: [ssd]}]}}", "policies.p.move_factor", ""),
     (
-        "policies: {p: {volumes: [{name: v, disks: [ssd], volume_priority: 1}, {name: w, disks: [s3], volume_priority: 3}]}}",
+        "policies: {p: {volumes: [{name: v, disks: [ssd], volume_priority: 1}, "
+        "{name: w, disks: [s3], volume_priority: 3}]}}",
         "volume_priority must be 1 to 2 without gaps, got 1, 3",
         "",
     ),

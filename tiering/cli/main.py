@@ -24,7 +24,7 @@ A first look: frostline demo. Every verb: frostline VERB --help."""
 def build() -> typer.Typer:
     """The whole command line."""
     app = new_app(HELP)
-    app.callback()(_root())
+    app.callback(invoke_without_command=True)(_root())
     for module in (tables, data, moves, maintenance, recovery, status, config, daemon, demo):
         module.register(app)
     return app
@@ -41,8 +41,10 @@ def run(arguments: Sequence[str]) -> int:
     verbose = "-vv" in arguments or "-vvv" in arguments
     previous = _catch_sigterm()
     try:
-        build()(args=list(arguments), prog_name="frostline", standalone_mode=False)
+        code = build()(args=list(arguments), prog_name="frostline", standalone_mode=False)
         sys.stdout.flush()
+        if code == INTERRUPTED:  # the parser turns Ctrl-C into its own exit
+            return _interrupted()
     except FrostlineError as error:
         _trace(verbose)
         _flush()
@@ -74,6 +76,8 @@ def _root() -> Any:
         if version:
             _print_version(context.obj)
             raise Finished(0)
+        if context.invoked_subcommand is None:
+            raise UsageError("which verb?", hint="see 'frostline --help'")
 
     from inspect import Parameter
     from typing import Annotated
