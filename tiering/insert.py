@@ -29,18 +29,15 @@ import pyarrow as pa
 from disks.base import Transaction
 from disks.effects import op
 from oplog.errors import FrostlineError
-from tiering import part as parts_format
 from tiering.context import Context
+from tiering.new_parts import INSERT_CLAIM, stage_part
 from tiering.parquet_file import column_range, combine_ranges, write_part_files
-from tiering.part import PART_FILE, DataFile, Part, PartName
+from tiering.part import DataFile, Part, PartName
 from tiering.progress import Task
 from tiering.schema import TableDefinition
 from tiering.sorting import sort_table
 from tiering.transforms import Partition, partition_rows, partition_values_json
 from tiering.types import cast_batch
-
-INSERT_CLAIM = "insert-from-"
-"""A claim of this name, a block number and a random suffix says: blocks from this number on may be on their way."""
 
 _BLOCK_BYTES = 256 * 1024 * 1024
 """A block ends at this size in memory even if it has fewer rows."""
@@ -270,14 +267,6 @@ class _Run:
             columns=combine_ranges(new.files, self.definition),
             digests=(new.digest,),
         )
-
-
-def stage_part(transaction: Transaction, definition: TableDefinition, part: Part, directory: Path) -> None:
-    """Put a written part's files and its `part.json` into the transaction; the files are in the scratch directory."""
-    target = definition.part_directory(part.name)
-    for file in part.files:
-        transaction.create(f"{target}/{file.name}", directory / file.name, sha256=file.sha256)
-    transaction.create(f"{target}/{PART_FILE}", parts_format.encode(part))
 
 
 def known_digests(context: Context, definition: TableDefinition) -> dict[str, set[str]]:

@@ -1,0 +1,30 @@
+"""What inserts and merges share: how a new part goes into a transaction, and how an insert keeps merges away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from disks.base import Transaction
+from tiering import part as parts_format
+from tiering.part import PART_FILE, Part
+from tiering.schema import TableDefinition
+
+INSERT_CLAIM = "insert-from-"
+"""A claim of this name, a block number and a random suffix says: blocks from this number on may be on their way."""
+
+
+def stage_part(transaction: Transaction, definition: TableDefinition, part: Part, directory: Path) -> None:
+    """Put a written part's files and its `part.json` into the transaction; the files are in the scratch directory."""
+    target = definition.part_directory(part.name)
+    for file in part.files:
+        transaction.create(f"{target}/{file.name}", directory / file.name, sha256=file.sha256)
+    transaction.create(f"{target}/{PART_FILE}", parts_format.encode(part))
+
+
+def first_block_on_its_way(claims: Iterable[str]) -> int | None:
+    """The lowest block number that an insert may still bring, from a table's claims; None when none is on its way."""
+    pending = [
+        int(name.removeprefix(INSERT_CLAIM).partition("-")[0]) for name in claims if name.startswith(INSERT_CLAIM)
+    ]
+    return min(pending, default=None)
