@@ -1,7 +1,9 @@
-"""The daemon: one tick after the other, one daemon a store, a stop between steps and never within one.
+"""The daemon: one pass after the other, one daemon a store, a stop between steps and never within one.
 
 It holds the store's daemon lock while it runs (a second one is `Locked`), writes `state/daemon.json` after each pass
-for `daemon status`, and survives a failing pass: the failure is logged and shown, the next pass tries again.
+for `daemon status`, and survives a failing pass: the failure is logged and shown, the next pass tries again. Passes and
+garbage collections run one at a time in one scheduler thread; a pass that takes longer than its interval delays the
+next one, and missed ones are made up for by a single pass.
 """
 
 from __future__ import annotations
@@ -9,22 +11,28 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from disks import effects
 from oplog.errors import FrostlineError
+from tiering import mover
 from tiering.engine import Store
 from tiering.locks import daemon_lock, daemon_lock_path, lock_holder
 from tiering.maintenance import TickReport
 from tiering.settings import DaemonConfig
 
+if TYPE_CHECKING:
+    from apscheduler.schedulers.background import BackgroundScheduler
+
 STATUS_FILE = "daemon.json"
 GC_GUARD = timedelta(hours=24)
+_FIRST_GC_SECONDS = 60.0
+"""A gc waits this long after the start, so that a daemon that restarts in a loop does not list the bucket each time."""
 
 log = logging.getLogger("frostline.daemon")
 
@@ -36,6 +44,7 @@ class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Fals
     pid: int | None = None
     started: datetime | None = None
     last_tick: datetime | None = None
+    last_gc: datetime | None = None
     ticks: int = 0
     moved: int = 0
     merged: int = 0
@@ -60,65 +69,127 @@ def run(
     *,
     once: bool = False,
     on_tick: Callable[[TickReport], None] | None = None,
-    monotonic: Callable[[], float] = time.monotonic,
 ) -> DaemonStatus:
-    """Tick until `stop` is set, or one time. Raises `Locked` when another daemon works on this store."""
-    state = store.context.config.state_directory
-    with daemon_lock(state):
-        now = store.context.clock()
-        current = DaemonStatus(running=True, pid=os.getpid(), started=now)
-        _write(state, current)
-        next_gc = monotonic() + settings.gc_seconds
-        while True:
-            current = _pass(store, stop, current, on_tick)
-            if monotonic() >= next_gc and not stop.is_set():
-                current = _collect(store, settings, stop, current)
-                next_gc = monotonic() + settings.gc_seconds
-            _write(state, current)
-            if once or stop.wait(settings.tick_seconds):
-                break
-        current = msgspec.structs.replace(current, running=False, pid=None)
-        _write(state, current)
-        return current
+    """Work until `stop` is set, or for one pass. Raises `Locked` when another daemon works on this store."""
+    with daemon_lock(store.context.config.state_directory):
+        daemon = _Daemon(store, settings, stop, on_tick)
+        if once:
+            daemon.tick()
+        else:
+            daemon.serve()
+        return daemon.end()
 
 
-def _pass(
-    store: Store, stop: threading.Event, current: DaemonStatus, on_tick: Callable[[TickReport], None] | None
-) -> DaemonStatus:
-    replace = msgspec.structs.replace
-    try:
-        store.refresh()
-        report = store.tick(stop=stop)
-    except FrostlineError as error:
-        log.error("tick failed: %s", error.message)
-        failed = replace(current, failures=current.failures + 1, last_error=error.message)
-        return replace(failed, last_tick=store.context.clock(), ticks=current.ticks + 1)
-    if on_tick is not None:
-        on_tick(report)
-    return replace(
-        current,
-        last_tick=store.context.clock(),
-        ticks=current.ticks + 1,
-        moved=current.moved + len(report.moves.moved),
-        merged=current.merged + len(report.merges),
-        failures=current.failures + len(report.moves.failed),
-    )
+class _Daemon:
+    """One run: the jobs, and the record of what they did. Jobs never overlap, so the record needs no lock."""
 
+    def __init__(
+        self,
+        store: Store,
+        settings: DaemonConfig,
+        stop: threading.Event,
+        on_tick: Callable[[TickReport], None] | None,
+    ) -> None:
+        self.store = store
+        self.settings = settings
+        self.stop = stop
+        self.on_tick = on_tick
+        self.status = DaemonStatus(running=True, pid=os.getpid(), started=store.context.clock())
+        self._write()
 
-def _collect(store: Store, settings: DaemonConfig, stop: threading.Event, current: DaemonStatus) -> DaemonStatus:
-    for disk in store.object_disks():
-        if stop.is_set():
-            break
-        if disk.read_only or "gc" in store.context.journal.paused(None):
-            continue
+    def serve(self) -> None:
+        """Run the jobs at their intervals until `stop` is set; what runs then ends at its next step."""
+        scheduler = _scheduler(self._failed)
+        seconds = self.settings
+        begin = datetime.now(UTC)
+        first_gc = begin + timedelta(seconds=min(_FIRST_GC_SECONDS, seconds.gc_seconds))
+        scheduler.add_job(self.tick, "interval", seconds=seconds.tick_seconds, next_run_time=begin)
+        scheduler.add_job(self.collect, "interval", seconds=seconds.gc_seconds, next_run_time=first_gc)
+        scheduler.start()
         try:
-            report = store.gc(disk.name, guard=GC_GUARD, delete=settings.gc_delete)
-            log.info("gc of %s: %s", disk.name, report)
-        except FrostlineError as error:
-            log.error("gc of %s failed: %s", disk.name, error.message)
-            current = msgspec.structs.replace(current, failures=current.failures + 1, last_error=error.message)
-    return current
+            self.stop.wait()
+        finally:
+            self.stop.set()
+            scheduler.shutdown(wait=True)
+
+    def tick(self) -> None:
+        """One pass: settle what other processes left, then merges, deletes and moves."""
+        if self.stop.is_set():
+            return
+        try:
+            self.store.refresh()
+            for sentence in mover.recover(self.store.context):
+                log.info("%s", sentence)
+            report = self.store.tick(stop=self.stop)
+        except (FrostlineError, OSError) as error:
+            log.error("pass failed: %s", error)
+            self._record(failures=self.status.failures + 1, last_error=str(error), **self._ticked())
+            return
+        failed = [f"{failure.part}: {failure.error}" for failure in report.moves.failed]
+        problems = [*report.problems, *failed]
+        for problem in problems:
+            log.warning("%s", problem)
+        self._record(
+            moved=self.status.moved + len(report.moves.moved),
+            merged=self.status.merged + len(report.merges),
+            failures=self.status.failures + len(problems),
+            last_error=problems[-1] if problems else self.status.last_error,
+            **self._ticked(),
+        )
+        if self.on_tick is not None:
+            self.on_tick(report)
+
+    def collect(self) -> None:
+        """One garbage collection of every object disk; a report unless the configuration says to delete."""
+        if self.stop.is_set():
+            return
+        self.store.context.journal.trim()
+        for disk in self.store.object_disks():
+            if self.stop.is_set() or disk.read_only or "gc" in self.store.context.journal.paused(None):
+                continue
+            try:
+                report = self.store.gc(disk.name, guard=GC_GUARD, delete=self.settings.gc_delete)
+                log.info("gc of %s: %s", disk.name, report)
+            except (FrostlineError, OSError) as error:
+                log.error("gc of %s failed: %s", disk.name, error)
+                self._record(failures=self.status.failures + 1, last_error=f"gc of {disk.name}: {error}")
+        self._record(last_gc=self.store.context.clock())
+
+    def end(self) -> DaemonStatus:
+        """Record that the daemon ended; returns what it did."""
+        self._record(running=False, pid=None)
+        return self.status
+
+    def _ticked(self) -> dict[str, Any]:
+        return {"last_tick": self.store.context.clock(), "ticks": self.status.ticks + 1}
+
+    def _failed(self, error: BaseException) -> None:
+        """A defect in a job: shown, and the daemon goes on."""
+        self._record(failures=self.status.failures + 1, last_error=f"{type(error).__name__}: {error}")
+
+    def _record(self, **changes: Any) -> None:
+        self.status = msgspec.structs.replace(self.status, **changes)
+        self._write()
+
+    def _write(self) -> None:
+        path = self.store.context.config.state_directory / STATUS_FILE
+        try:
+            effects.replace_file(path, msgspec.json.encode(self.status))
+        except (FrostlineError, OSError) as error:  # a full state disk is no reason to stop moving data off it
+            log.error("the status %s could not be written: %s", path, error)
 
 
-def _write(state_directory: Path, current: DaemonStatus) -> None:
-    effects.replace_file(state_directory / STATUS_FILE, msgspec.json.encode(current))
+def _scheduler(failed: Callable[[BaseException], None]) -> BackgroundScheduler:
+    """One worker thread; late and missed runs become one run (the default would drop those more than a second late)."""
+    from apscheduler.events import EVENT_JOB_ERROR
+    from apscheduler.executors.pool import ThreadPoolExecutor
+    from apscheduler.schedulers.background import BackgroundScheduler
+
+    logging.getLogger("apscheduler.scheduler").setLevel(logging.ERROR)  # "skipped: still running" is no news here
+    scheduler = BackgroundScheduler(
+        executors={"default": ThreadPoolExecutor(1)},
+        job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1},
+        timezone=UTC,
+    )
+    scheduler.add_listener(lambda event: failed(event.exception), EVENT_JOB_ERROR)
+    return scheduler

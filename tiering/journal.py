@@ -270,7 +270,7 @@ class Journal:
 
     def _release_claims(self, table_uuid: str, token: str) -> None:
         if self._instance in _live:
-            with self._write("release", table_uuid) as connection:
+            with self._write("release", table_uuid, durable=False) as connection:
                 connection.execute("DELETE FROM claims WHERE token = ?", (token,))
 
     def claimed(self, table_uuid: str) -> dict[str, str]:
@@ -396,7 +396,7 @@ class Journal:
     # Inside
 
     def _take_claims(self, table_uuid: str, names: list[str], owner_kind: str, token: str) -> None:
-        with self._write("claim", table_uuid) as connection:
+        with self._write("claim", table_uuid, durable=False) as connection:
             for name in names:
                 row = connection.execute(
                     "SELECT * FROM claims WHERE table_uuid = ? AND part = ?", (table_uuid, name)
@@ -454,9 +454,13 @@ class Journal:
             return self._connection.execute(sql, arguments).fetchall()
 
     @contextmanager
-    def _write(self, what: str, *details: object) -> Iterator[sqlite3.Connection]:
-        """One transaction, durable when this returns; rolled back on any error."""
+    def _write(self, what: str, *details: object, durable: bool = True) -> Iterator[sqlite3.Connection]:
+        """One transaction, durable when this returns; rolled back on any error.
+
+        `durable=False` spares the fsync, for what means nothing after a power cut: then no owner of a claim lives.
+        """
         with self._lock, _translated(self.path):
+            self._connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield self._connection

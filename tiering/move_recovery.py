@@ -87,6 +87,8 @@ def _settle_duplicates(context: Context) -> list[str]:
             if stored.part.name in doubled:
                 copies[stored.part.name].append(stored)
         for name, group in copies.items():
+            if _kept_by_wish(context, definition, name):
+                continue
             done += _guarded(
                 context,
                 definition.uuid,
@@ -97,12 +99,11 @@ def _settle_duplicates(context: Context) -> list[str]:
 
 
 def _settle_copies(context: Context, definition: TableDefinition, copies: list[StoredPart]) -> list[str]:
-    kept = _kept_by_wish(context, definition, copies[0].part.name)
     done = []
     for copy in copies:
         origin = _origin(context.disk(copy.disk), copy)
         for other in copies:
-            if origin is None or other.disk != origin[0] or other.disk == copy.disk or origin[1] or kept:
+            if origin is None or other.disk != origin[0] or other.disk == copy.disk or origin[1]:
                 continue
             target = context.disk(copy.disk)
             _, wanted = copying.read_part(context.disk(other.disk), other.directory)
@@ -119,7 +120,7 @@ def _settle_copies(context: Context, definition: TableDefinition, copies: list[S
 
 def _kept_by_wish(context: Context, definition: TableDefinition, part: str) -> bool:
     """Whether the journal knows that somebody asked for the source to stay."""
-    records = context.journal.moves(table_uuid=definition.uuid, part=part)
+    records = context.journal.moves(table_uuid=definition.uuid, part=part, limit=1)
     return bool(records) and records[0].keep_source
 
 

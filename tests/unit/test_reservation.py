@@ -115,7 +115,7 @@ def test_a_merge_never_warms_data_up(tmp_path: Path) -> None:
 def test_a_place_on_a_named_disk(tmp_path: Path) -> None:
     book = make(tmp_path, [HOT, COLD], a=10 * KB, b=10 * KB)
     with book.reserve("a", 6 * KB):
-        with pytest.raises(NoSpace, match="disk a has 4[.]0 KiB free"), book.reserve("a", 6 * KB):
+        with pytest.raises(NoSpace, match=r"disk a has 4\.0 KiB free"), book.reserve("a", 6 * KB):
             pass
         with book.reserve("a", 4 * KB):
             assert book.reserved("a") == 10 * KB
