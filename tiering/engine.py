@@ -10,6 +10,7 @@ and `tables`.
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
@@ -21,6 +22,7 @@ from disks import garbage
 from disks.base import Disk
 from disks.garbage import GcReport
 from disks.object_disk import ObjectDisk
+from disks.past import PastDisk
 from disks.registry import open_disk
 from disks.stores.limit import Limiter
 from oplog.errors import UsageError
@@ -151,15 +153,24 @@ class Store:
         return [disk for disk in self.context.disks.values() if isinstance(disk, ObjectDisk)]
 
     def query(self, sql: str, *, revision: int | None = None) -> QueryResult:
-        """Run read-only SQL over all tiers; with `revision`, over the cold tables as they were then."""
+        """Run read-only SQL over all tiers; with `revision`, over what the object disk held right after it."""
         from tiering import query
 
-        return query.run_sql(self.context, sql, self._resolver(revision))
+        context = self.context if revision is None else self._past(revision)
+        catalog = context.catalog
+        return query.run_sql(context, sql, lambda name: (catalog.table(name), catalog.parts(catalog.table(name))))
 
-    def _resolver(self, revision: int | None) -> Callable[[str], tuple[TableDefinition, list[StoredPart]]]:
-        if revision is not None:
-            raise UsageError("--revision is not available yet for queries", hint="use 'restore DISK --revision N'")
-        return lambda name: (self.definition(name), self.context.catalog.parts(self.definition(name)))
+    def _past(self, revision: int) -> Context:
+        disks = self.object_disks()
+        if len(disks) != 1:
+            raise UsageError(
+                f"--revision needs exactly one disk with an operations log; there are {len(disks)}",
+                hint="give a configuration with that one disk",
+            )
+        past = {disks[0].name: PastDisk(disks[0], revision)}
+        catalog = Catalog(self.context.config, past)
+        catalog.refresh()
+        return dataclasses.replace(self.context, disks=past, catalog=catalog)
 
     # -- storage policies --------------------------------------------------------------------------------------------
 

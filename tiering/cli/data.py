@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tiering.cli.output import counted
 from tiering.cli.session import Session
 from tiering.cli.tables import TableName
 from tiering.cli.verb import verb
@@ -61,11 +62,10 @@ def insert(
     elif session.dry_run:
         session.output.line(f"Dry run: would insert {document['rows']:,} rows into {table}.")
     else:
-        skipped = (
-            f"; {document['duplicates']} blocks were inserted before and skipped" if document["duplicates"] else ""
-        )
+        again = counted(document["duplicates"], "block")
+        skipped = f"; skipped {again} inserted before" if document["duplicates"] else ""
         session.output.line(
-            f"Inserted {document['rows']:,} rows into {table}: {len(document['parts'])} parts,"
+            f"Inserted {counted(document['rows'], 'row')} into {table}: {counted(len(document['parts']), 'part')},"
             f" {format_size(document['bytes'])}{skipped}."
         )
         for name in document["parts"]:
@@ -79,12 +79,13 @@ def query(
     sql: Annotated[str, typer.Argument(metavar="SQL", help="a SELECT; tables are named DB.TABLE")],
     output_format: Annotated[str, typer.Option(metavar="FORMAT", help="table, csv, json or parquet")] = "table",
     output: Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", help="write to a file")] = None,
+    revision: Annotated[int | None, typer.Option(metavar="N", help="the object disk as it was at a revision")] = None,
 ) -> None:
     """Run read-only SQL over all tiers."""
     from tiering.cli import query_output
 
     chosen = query_output.choose(output_format, json=session.options.json, to_file=output is not None)
-    result = session.store().query(sql)
+    result = session.store().query(sql, revision=revision)
     query_output.write(result, chosen, output, session.output)
 
 
@@ -230,7 +231,7 @@ def _print_parts(session: Session, documents: list[dict[str, Any]], *, with_tabl
     if rows:
         total = sum(item["bytes"] for item in documents)
         session.output.note(
-            f"{len(rows)} parts, {sum(item['rows'] for item in documents):,} rows, {format_size(total)}"
+            f"{counted(len(rows), 'part')}, {sum(item['rows'] for item in documents):,} rows, {format_size(total)}"
         )
 
 
