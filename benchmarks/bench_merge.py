@@ -53,7 +53,7 @@ def main() -> None:
                 "--final",
             ]
             result = run(command, environment={"FROSTLINE_HOME": str(home)})
-            merges = json.loads(result.output[result.output.index("{") :])["merges"]
+            merges = json.loads(result.output)["merges"]
             assert [merge["rows_out"] for merge in merges] == [sum(part.part.rows for part in inputs)]
             peaks["ours"] = max(peaks["ours"], result.peak_bytes)
             shutil.rmtree(home)

@@ -123,7 +123,7 @@ class Bench:
         run([*base, "parts"], environment=self.environment)
         command = [*base, "move", TABLE.full_name, "--partition", "all", "--to-disk", "s3"]
         result = run(command, environment=self.environment)
-        moved = json.loads(result.output[result.output.index("{") :])
+        moved = json.loads(result.output)
         assert len(moved["moved"]) == self.count, result.output[:2000]
         self.requests = sum(move["requests"] for move in moved["moved"])
         shutil.rmtree(home)

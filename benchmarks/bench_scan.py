@@ -75,14 +75,13 @@ def _config(directory: Path, url: str, endpoint: str) -> Path:
 
 
 FILL = """
-import sys, msgspec
+import sys
 from pathlib import Path
 from benchmarks import data
 from tiering.engine import Store
 from tiering.schema import PartitionField
 rows = int(sys.argv[2])
 definition = data.definition("scanned", partition_by=(PartitionField("month", "ts"),))
-definition = msgspec.structs.replace(definition, ttl=())
 with Store.open(Path(sys.argv[1])) as store:
     store.create_table(definition)
     rows = data.events(rows, start=data.START, days=90)

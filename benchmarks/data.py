@@ -9,7 +9,7 @@ import numpy
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tiering.schema import Column, MoveToVolume, PartitionField, TableDefinition, TableSettings, TtlRule
+from tiering.schema import Column, PartitionField, TableDefinition, TableSettings
 
 SERVICES = 200
 
@@ -52,7 +52,6 @@ def definition(name: str, *, partition_by: tuple[PartitionField, ...] = (), **se
         order_by=("service", "ts"),
         partition_by=partition_by,
         policy="hot_cold",
-        ttl=(TtlRule(30 * 86400, "ts", MoveToVolume("cold")),),
         settings=TableSettings(**settings),
         last_column_id=len(types),
     )

@@ -94,17 +94,17 @@ class Run:
 def run(command: Sequence[str], *, environment: dict[str, str] | None = None, cwd: Path | None = None) -> Run:
     """Run a command to its end; its failure is ours. Peak memory as the kernel accounts it."""
     start = time.perf_counter()
-    with tempfile.TemporaryFile("w+") as output:
-        process = subprocess.Popen(
-            command, env={**os.environ, **(environment or {})}, cwd=cwd, stdout=output, stderr=output
-        )
+    variables = {**os.environ, **(environment or {})}
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(command, env=variables, cwd=cwd, stdout=output, stderr=errors)
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         seconds = time.perf_counter() - start
         output.seek(0)
-        text = output.read()
+        errors.seek(0)
+        text, complaints = output.read(), errors.read()
     if process.returncode:
-        raise RuntimeError(f"{' '.join(map(str, command))} exited {process.returncode}:\n{text[-4000:]}")
+        raise RuntimeError(f"{' '.join(map(str, command))} exited {process.returncode}:\n{complaints[-4000:]}")
     return Run(seconds, usage.ru_maxrss * 1024, text)
 
 
