@@ -207,7 +207,7 @@ class TestConfirmation:
 class TestOutput:
     def test_plain_tables_are_aligned_and_numbers_stand_right(self) -> None:
         lines = aligned(["name", "rows"], [["a", "1,000"], ["long name", "5"]], [False, True])
-        assert lines == ["NAME        ROWS", "a          1,000", "long name      5"]
+        assert lines == ["name        rows", "a          1,000", "long name      5"]
 
     def test_dates_and_part_names_are_no_numbers(self, capsys: pytest.CaptureFixture[str]) -> None:
         Output().table(["part", "from"], [["202601_1_1_0", "2026-01-01"], ["all", ""]])

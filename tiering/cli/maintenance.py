@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 import typer
 
 from oplog.errors import Refused, UsageError
+from tiering.cli.output import counted
 from tiering.cli.reports import print_merges, print_report, tick_document
 from tiering.cli.session import Session, fail_if_partly
 from tiering.cli.tables import TableName
@@ -145,8 +146,9 @@ def fsck(
         checked = result.checked
         read = f", {format_size(checked.bytes)} read" if checked.bytes else ""
         session.output.line(
-            f"Checked {checked.parts} parts, {checked.files} files, {checked.objects} objects{read}:"
-            f" {'no problems' if result.ok else f'{len(result.problems)} problems'}."
+            f"Checked {counted(checked.parts, 'part')}, {counted(checked.files, 'file')},"
+            f" {counted(checked.objects, 'object')}{read}:"
+            f" {'no problems' if result.ok else counted(len(result.problems), 'problem')}."
         )
     if not result.ok:
         session.found_something()

@@ -7,6 +7,7 @@ import typer
 
 from oplog.errors import NotFound, UsageError
 from tiering.cli.data import OptionalTable, read_stdin
+from tiering.cli.output import counted
 from tiering.cli.reports import move_report, print_moves, request_estimate
 from tiering.cli.session import Session
 from tiering.cli.tables import TableName
@@ -80,8 +81,8 @@ def plan(
                 f"{len(planned.deletes)} parts ({size}) are past their TTL; 'frostline tick' deletes them."
             )
         session.output.line(
-            f"{len(planned.moves)} moves, {format_size(planned.bytes)}, about {document['requests']} write requests;"
-            f" {document['stays']} parts stay."
+            f"{counted(len(planned.moves), 'move')}, {format_size(planned.bytes)}, about"
+            f" {counted(document['requests'], 'write request')}; {counted(document['stays'], 'part')} to stay."
         )
         if output:
             session.output.line(f"Saved. Carry it out with: frostline apply {output}")
@@ -120,7 +121,8 @@ def explain(
     for rule in explanation.rules:
         line(f"  rule        {rule.rule}: {rule.detail}")
     if explanation.decision == "stay":
-        when = format_time(explanation.next_due) if explanation.next_due else "no rule will move it"
+        due = explanation.next_due
+        when = format_time(due.replace(microsecond=0)) if due else "no rule will move it"
         line(f"  next        {when}")
 
 
@@ -290,7 +292,7 @@ def _carry_out(session: Session, moves: "list[Move]", *, nothing: str) -> None:
         else:
             print_moves(session.output, document["moved"])
             if moves:
-                session.output.line(f"Dry run: {len(moves)} parts would move; nothing was changed.")
+                session.output.line(f"Dry run: {counted(len(moves), 'part')} would move; nothing was changed.")
         if not moves:
             session.nothing_to_do(nothing)
         return
@@ -309,7 +311,8 @@ def _hint_at_next(session: Session, planned: Any) -> None:
 
     upcoming = min((stay.next_due for stay in planned.stays if stay.next_due), default=None)
     if upcoming is not None and not planned.moves:
-        session.output.note(f"The next part is due at {format_time(upcoming)}; look ahead with --at TIME.")
+        when = format_time(upcoming.replace(microsecond=0))
+        session.output.note(f"The next part is due at {when}; look ahead with --at TIME.")
 
 
 def _read_plan(path: str) -> "list[Move]":

@@ -37,8 +37,10 @@ class Output:
         if not self.quiet:
             print(text, file=sys.stderr)
 
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, empty: str = "") -> None:
-        """An aligned table; numbers stand right. `empty` is said when there are no rows."""
+    def table(
+        self, columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, empty: str = "", shout: bool = True
+    ) -> None:
+        """An aligned table; numbers stand right. `empty` is said when there are no rows. `shout`: capital titles."""
         if self.json:
             return
         if not rows:
@@ -50,7 +52,7 @@ class Output:
         if self.on_terminal:
             _draw_rich(columns, texts, right, color=self.color)
         else:
-            for text in aligned(columns, texts, right):
+            for text in aligned([column.upper() for column in columns] if shout else columns, texts, right):
                 print(text)
 
 
@@ -62,10 +64,14 @@ def encode(data: Any, *, indent: int = 2) -> bytes:
     return msgspec.json.format(text, indent=indent) if indent else text
 
 
+def counted(number: int, what: str) -> str:
+    """`1 part`, `2 parts`."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
 def aligned(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
     """The lines of a table without a frame, two spaces between the columns."""
-    titles = [column.upper() for column in columns]
-    widths = [max(len(line[index]) for line in (titles, *rows)) for index in range(len(columns))]
+    widths = [max(len(line[index]) for line in (columns, *rows)) for index in range(len(columns))]
 
     def join(cells: Sequence[str]) -> str:
         padded = (
@@ -74,7 +80,7 @@ def aligned(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequen
         )
         return "  ".join(padded).rstrip()
 
-    return [join(titles), *(join(row) for row in rows)]
+    return [join(columns), *(join(row) for row in rows)]
 
 
 def print_error(error: FrostlineError, *, json: bool, stream: TextIO | None = None) -> None:

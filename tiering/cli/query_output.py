@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oplog.errors import UsageError
-from tiering.cli.output import Output, encode
+from tiering.cli.output import Output, counted, encode
 from tiering.units import format_time
 
 if TYPE_CHECKING:
@@ -35,7 +35,9 @@ def write(result: "QueryResult", chosen: str, file: str | None, output: Output) 
     if chosen != "json" or file:
         from tiering.units import format_size
 
-        output.note(f"{rows:,} rows; read {format_size(result.bytes_read)} of {result.parts_read} parts")
+        output.note(
+            f"{counted(rows, 'row')}; read {format_size(result.bytes_read)} from {counted(result.parts_read, 'part')}"
+        )
 
 
 def _write_stdout(result: "QueryResult", chosen: str, output: Output) -> int:
@@ -46,7 +48,7 @@ def _write_stdout(result: "QueryResult", chosen: str, output: Output) -> int:
     if chosen == "json":
         output.document(_document(result, rows), indent=2 if sys.stdout.isatty() else 0)
     else:
-        output.table(names, [[_cell(value) for value in row] for row in rows], empty="No rows.")
+        output.table(names, [[_cell(value) for value in row] for row in rows], empty="No rows.", shout=False)
     return len(rows)
 
 
@@ -147,7 +149,7 @@ def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
-        return f"{value:.10g}"
+        return f"{value + 0.0:.10g}"  # no -0
     if isinstance(value, dict | list):
         return encode(value, indent=0).decode()
     return str(value)

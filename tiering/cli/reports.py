@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tiering.cli.output import Output
+from tiering.cli.output import Output, counted
 from tiering.cli.session import Session, fail_if_partly
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def print_report(output: Output, document: dict[str, Any]) -> None:
         output.line(f"failed   {_line(item)}  {item['error']}")
     total = sum(item["bytes"] for item in document["moved"])
     output.line(
-        f"{len(document['moved'])} parts moved ({format_size(total)}), {len(document['skipped'])} skipped,"
+        f"{counted(len(document['moved']), 'part')} moved ({format_size(total)}), {len(document['skipped'])} skipped,"
         f" {len(document['failed'])} failed."
     )
 
