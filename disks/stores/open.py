@@ -12,6 +12,7 @@ from disks.stores.directory import DirectoryStore
 from disks.stores.limit import LimitedStore, Limiter
 from disks.stores.memory import MemoryStore
 from disks.stores.metered import Meter, MeteredStore
+from disks.stores.readonly import ReadOnlyStore
 from disks.stores.retry import RetryingStore
 from oplog.errors import UsageError
 
@@ -23,15 +24,18 @@ def open_store(config: DiskConfig, *, limiter: Limiter | None = None) -> Metered
     """Open the store that `config.url` names. Sends no request and writes nothing.
 
     The stack, from outside: metered (what the caller sees) > retrying > limited (each attempt takes a slot, and sees
-    the 503 first) > the store itself. Workers that must share limits pass the same limiter.
+    the 503 first) > read-only (when configured) > the store itself. Workers that must share limits pass the same limiter.
 
     `s3://bucket/` without a prefix is allowed: then the whole bucket belongs to the disk, and its garbage collector
     treats every object in it as its own. Give a prefix wherever anything else lives in the bucket.
     """
     meter = Meter()
     store, meters_itself = _raw_store(config, meter)
-    limited = LimitedStore(store, limiter) if limiter is not None else store
-    return MeteredStore(RetryingStore(limited), meter=meter if meters_itself else None)
+    if config.read_only:
+        store = ReadOnlyStore(store)
+    if limiter is not None:
+        store = LimitedStore(store, limiter)
+    return MeteredStore(RetryingStore(store), meter=meter if meters_itself else None)
 
 
 def _raw_store(config: DiskConfig, meter: Meter) -> tuple[ObjectStore, bool]:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from disks.stores.base import ByteRange, Payload
-from oplog.errors import Damaged, NotFound
+from oplog.errors import Damaged, NotFound, Transient
 
 
 def size_bytes(payload: Payload) -> int:
@@ -93,3 +93,7 @@ def past_the_end(name: str, key: str, byte_range: ByteRange) -> Damaged:
         f"{name}{key}: bytes {byte_range.start} to {byte_range.stop} reach past the end of the object",
         hint="the object is shorter than the metadata says: run fsck",
     )
+
+
+class Truncated(Transient):
+    """A body that ended early. Tried again like any `Transient`; when it stays so, the retry layer says `Damaged`."""

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from disks.stores.base import ByteRange, ObjectInfo, ObjectStore, Payload, Upload
+from disks.stores.base import ByteRange, ObjectInfo, ObjectStore, Payload, StoreCapabilities, Upload
+from disks.stores.payload import Truncated
 from disks.stores.wrapped import WrappedStore
-from oplog.errors import FrostlineError, Transient
+from oplog.errors import AlreadyExists, Damaged, FrostlineError, OutcomeUnknown, Transient
 
 _Answer = TypeVar("_Answer")
 
@@ -32,8 +33,9 @@ class Backoff:
 class RetryingStore(WrappedStore):
     """Repeats a call that failed for a temporary reason; the last error is raised unchanged.
 
-    `put_if_absent` is repeated only while the request cannot have taken effect (the store says so by `Transient`);
-    a lost answer arrives as `OutcomeUnknown` and goes to the caller. Clock, pause and chance can be replaced in tests.
+    A conditional put whose answer is lost (`OutcomeUnknown`) goes to the caller; so does `AlreadyExists` after a failed
+    attempt, for what exists may be our own. A body that stays truncated is `Damaged`. Clock, pause and chance can be
+    replaced in tests.
     """
 
     def __init__(
@@ -62,16 +64,35 @@ class RetryingStore(WrappedStore):
                     raise
                 self._sleep(pause)
 
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        return self._repeat(lambda: self.inner.capabilities)
+
     def put(self, key: str, payload: Payload, *, sha256: bytes, metadata: Mapping[str, str] | None = None) -> None:
         self._repeat(lambda: self.inner.put(key, payload, sha256=sha256, metadata=metadata))
 
     def put_if_absent(
         self, key: str, payload: bytes, *, sha256: bytes, metadata: Mapping[str, str] | None = None
     ) -> None:
-        self._repeat(lambda: self.inner.put_if_absent(key, payload, sha256=sha256, metadata=metadata))
+        attempts = 0
+
+        def attempt() -> None:
+            nonlocal attempts
+            attempts += 1
+            self.inner.put_if_absent(key, payload, sha256=sha256, metadata=metadata)
+
+        try:
+            self._repeat(attempt)
+        except AlreadyExists as error:
+            if attempts == 1:
+                raise
+            raise OutcomeUnknown(f"{error.message}, after an attempt of ours that failed: it may be our own") from error
 
     def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
-        return self._repeat(lambda: self.inner.get(key, byte_range))
+        try:
+            return self._repeat(lambda: self.inner.get(key, byte_range))
+        except Truncated as error:
+            raise Damaged(error.message, hint="the store keeps sending a shorter body than it announces") from error
 
     def head(self, key: str) -> ObjectInfo:
         return self._repeat(lambda: self.inner.head(key))

@@ -1,0 +1,175 @@
+"""What an S3 server, its proxy or the network say, in the words of the contract. The one table for all clients."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from xml.etree import ElementTree
+
+from disks.stores.payload import Truncated, wrong_sha256
+from oplog.errors import (
+    AccessDenied,
+    AlreadyExists,
+    Damaged,
+    FrostlineError,
+    NoSpace,
+    NotFound,
+    OutcomeUnknown,
+    Refused,
+    Throttled,
+    Transient,
+    UsageError,
+)
+
+_THROTTLED = {
+    "SlowDown",
+    "ServiceUnavailable",
+    "Throttling",
+    "ThrottlingException",
+    "TooManyRequests",
+    "RequestLimitExceeded",
+}
+_TRANSIENT = {"RequestTimeout", "IncompleteBody", "InternalError", "OperationAborted", "ConditionalRequestConflict"}
+_WRONG_DIGEST = {"BadDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch", "InvalidDigest"}
+_WRONG_REGION = {
+    "PermanentRedirect",
+    "AuthorizationHeaderMalformed",
+    "TemporaryRedirect",
+    "IllegalLocationConstraintException",
+}
+_EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "InvalidToken"}
+
+
+@dataclass(frozen=True, slots=True)
+class S3Place:
+    """Where a request went, for messages."""
+
+    name: str
+    bucket: str
+    endpoint_url: str
+
+
+def error_of_answer(place: S3Place, key: str, status: int, code: str = "", text: str = "") -> FrostlineError:
+    """The error for an answer with this HTTP status and S3 error code. `text` is the server's, for the message only."""
+    where = f"{place.name}{key}"
+    said = f" ({status} {code})" if code else f" ({status})"
+    if code in _THROTTLED or status in (429, 503):
+        return Throttled(f"{where}: {place.endpoint_url} asks for fewer requests{said}")
+    if code in _TRANSIENT or status in (408, 500, 502, 504):
+        return Transient(f"{where}: temporary failure of {place.endpoint_url}{said}")
+    if code in _WRONG_DIGEST:
+        return wrong_sha256(place.name, key)
+    if code == "PreconditionFailed" or status == 412:
+        return AlreadyExists(f"{where} exists already")
+    if code == "NoSuchUpload":
+        return NotFound(f"{where}: the upload is gone")
+    if code == "InvalidRange" or status == 416:
+        return Damaged(f"{where}: the range reaches past the end of the object", hint="run fsck")
+    if code in _WRONG_REGION or status in (301, 307):
+        return UsageError(f"bucket {place.bucket!r} lies in another region{said}", hint="set `region` of the disk")
+    if code == "NoSuchBucket":
+        return missing_bucket(place)
+    if status == 404:
+        return NotFound(f"no object {where}")
+    if code == "QuotaExceeded" or status == 507:
+        return NoSpace(f"{where}: the bucket's quota is used up{said}")
+    if code == "InvalidObjectState":
+        return Refused(f"{where} lies in an archive class", hint="restore it in the bucket first, then try again")
+    if status in (401, 403) or code in _EXPIRED:
+        return _denied(place, where, code, said)
+    return FrostlineError(f"{where}: {place.endpoint_url} refused the request{said}: {text[:200]}")
+
+
+def missing_bucket(place: S3Place) -> NotFound:
+    """The bucket itself is not there: said by name, for it is a mistake in the configuration more often than a loss."""
+    return NotFound(
+        f"no bucket {place.bucket!r} at {place.endpoint_url}",
+        hint="create it, or check `url` and `endpoint_url` of the disk",
+    )
+
+
+def _denied(place: S3Place, where: str, code: str, said: str) -> AccessDenied:
+    if code == "RequestTimeTooSkewed":
+        hint = "the clock of this machine is wrong: set it (NTP), then try again"
+    elif code in _EXPIRED:
+        hint = "the session token has expired: get a new one"
+    elif code in ("InvalidAccessKeyId", "SignatureDoesNotMatch"):
+        hint = "check the access key and the secret (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY or the profile)"
+    else:
+        hint = f"the credentials need s3:GetObject, PutObject, DeleteObject and ListBucket on bucket {place.bucket!r}"
+    return AccessDenied(f"{where}: access denied{said}", hint=hint)
+
+
+def no_credentials(place: S3Place) -> AccessDenied:
+    """Never fall back to anonymous requests: they would read a public bucket and fail on the first write."""
+    return AccessDenied(
+        f"no credentials for {place.name}",
+        hint="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or use an instance role",
+    )
+
+
+def not_answered(place: S3Place, key: str, error: BaseException) -> Transient:
+    """The connection failed or broke."""
+    reason = type(error).__name__
+    return Transient(
+        f"{place.name}{key}: no answer from {place.endpoint_url} ({reason})", hint="check the network and endpoint_url"
+    )
+
+
+def outcome_unknown(place: S3Place, key: str, error: FrostlineError) -> OutcomeUnknown:
+    """A conditional write whose answer was lost: it may have taken effect."""
+    return OutcomeUnknown(f"{place.name}{key}: written or not, the answer was lost: {error.message}")
+
+
+def error_of_xml(place: S3Place, key: str, status: int, body: bytes) -> FrostlineError:
+    """The error for an answer whose body is S3's XML, or a proxy's page."""
+    code, text = "", body[:200].decode(errors="replace")
+    try:
+        root = ElementTree.fromstring(body)
+        for element in root.iter():
+            tag = element.tag.rpartition("}")[2]
+            if tag == "Code":
+                code = element.text or ""
+            elif tag == "Message":
+                text = element.text or ""
+    except ElementTree.ParseError:
+        pass
+    return error_of_answer(place, key, status, code, text)
+
+
+def error_of_client(place: S3Place, key: str, error: Exception) -> FrostlineError:
+    """The error for an exception of boto3."""
+    from botocore.exceptions import ClientError, ConnectTimeoutError, HTTPClientError, NoCredentialsError
+
+    if isinstance(error, ClientError):
+        details = error.response.get("Error", {})
+        status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+        code = str(details.get("Code", ""))
+        return error_of_answer(place, key, status, "" if code.isdigit() else code, str(details.get("Message", "")))
+    if isinstance(error, NoCredentialsError):
+        return no_credentials(place)
+    if isinstance(error, (HTTPClientError, ConnectTimeoutError)):
+        return not_answered(place, key, error)
+    return FrostlineError(f"{place.name}{key}: {type(error).__name__}: {error}")
+
+
+_STATUS = re.compile(r"(?:status code|status|code)[^0-9]{0,12}([1-5][0-9][0-9])\b")
+_CODE = re.compile(r"<Code>([A-Za-z0-9]+)</Code>")
+
+
+def error_of_obstore(place: S3Place, key: str, error: Exception) -> FrostlineError:
+    """The error for an exception of obstore, which tells status and S3 code in its text only."""
+    text = str(error)
+    code = match[1] if (match := _CODE.search(text)) else ""
+    if isinstance(error, FileNotFoundError):
+        return error_of_answer(place, key, 404, code)
+    if (match := _STATUS.search(text)) is not None:
+        return error_of_answer(place, key, int(match[1]), code, code)
+    kind = type(error).__name__
+    if kind in ("PermissionDeniedError", "UnauthenticatedError"):
+        return error_of_answer(place, key, 403, code)
+    if any(sign in text for sign in ("error decoding response body", "end of file before message", "IncompleteBody")):
+        return Truncated(f"{place.name}{key}: the body ended early")
+    if "HTTP error" in text or "error sending request" in text or "timed out" in text.lower():
+        return not_answered(place, key, error)
+    return FrostlineError(f"{place.name}{key}: {text.splitlines()[0][:300] if text else kind}")

@@ -1,0 +1,206 @@
+"""Signed HTTP requests to S3: the writes and listings of the data plane.
+
+Why not the client libraries: the caller has the SHA-256 of what it writes, and neither obstore nor boto3 can use a
+known digest for the signature; they hash the body again. Here it serves twice, as the signature's payload hash
+(Ceph and every other server that checks signatures then checks the body) and as the object's checksum (AWS and others).
+Measured on loopback, 4 puts of 100 MB side by side to RadosGW: 0.08 CPU seconds in this client, 0.33 in obstore with
+its SHA-256 and 0.09 without; requests of 250 KB per second are equal, for the server is the limit.
+Listings: obstore matches whole path segments only, and fails as a whole on one key that it dislikes.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol, cast
+from urllib.parse import quote, unquote_plus, urlsplit
+from xml.etree import ElementTree
+
+import urllib3
+
+from disks.stores.s3_errors import S3Place, error_of_xml, not_answered
+from oplog.errors import Damaged, FrostlineError, Transient
+
+EMPTY_SHA256 = hashlib.sha256(b"").digest()
+_ALGORITHM = "AWS4-HMAC-SHA256"
+
+
+class Credentials(Protocol):
+    """A frozen set of credentials, as botocore gives it."""
+
+    access_key: str
+    secret_key: str
+    token: str | None
+
+
+class NotSent(Transient):
+    """No connection was made, so the request cannot have taken effect."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One key of a listing page, as the server gave it."""
+
+    key: str
+    size_bytes: int
+    modified: datetime
+
+
+Page = tuple[list[Listed], bool]
+"""The keys of one page, and whether more follow."""
+
+
+class S3Requests:
+    """Sends one request a call: no retries, no redirects. Thread-safe."""
+
+    def __init__(
+        self,
+        place: S3Place,
+        *,
+        bucket_url: str,
+        prefix: str,
+        region: str,
+        credentials: Callable[[], Credentials],
+        ca_bundle: str | None = None,
+        proxy_url: str | None = None,
+        read_timeout_seconds: float = 60.0,
+    ) -> None:
+        self._place = place
+        self._prefix = prefix
+        self._region = region
+        self._credentials = credentials
+        parts = urlsplit(bucket_url)
+        self._origin, self._host, self._base = f"{parts.scheme}://{parts.netloc}", parts.netloc, parts.path.rstrip("/")
+        self._pool = _pool(proxy_url, ca_bundle, read_timeout_seconds)
+
+    def put(
+        self, key: str, body: memoryview, sha256: bytes, headers: Mapping[str, str], *, query: str = ""
+    ) -> Mapping[str, str]:
+        """PUT the body with its known digest, below the prefix; the answer's headers."""
+        sent = {
+            "x-amz-sdk-checksum-algorithm": "SHA256",
+            "x-amz-checksum-sha256": base64.b64encode(sha256).decode(),
+            **headers,
+        }
+        answer = self._send("PUT", key, query, sent, body, sha256.hex())
+        return answer.headers
+
+    def list_page(self, prefix: str, start_after: str) -> Page:
+        """Up to 1,000 full keys of the bucket in order, and whether more follow."""
+        query = f"encoding-type=url&list-type=2&max-keys=1000&prefix={_quoted(prefix)}"
+        if start_after:
+            query += f"&start-after={_quoted(start_after)}"
+        answer = self._send("GET", "", query, {}, None, EMPTY_SHA256.hex())
+        try:
+            return _parse_page(answer.data)
+        except (ElementTree.ParseError, KeyError, ValueError) as error:
+            raise Transient(f"{self._place.name}: the listing is not S3's XML: {error}") from error
+
+    def close(self) -> None:
+        self._pool.clear()
+
+    def _send(
+        self, method: str, key: str, query: str, headers: Mapping[str, str], body: memoryview | None, payload_hash: str
+    ) -> urllib3.BaseHTTPResponse:
+        path = f"{self._base}/{_quoted(self._prefix + key, safe='/')}" if key else self._base or "/"
+        signed = self._signed(method, path, query, headers, payload_hash)
+        url = f"{self._origin}{path}?{query}" if query else f"{self._origin}{path}"
+        try:
+            answer = self._pool.request(
+                method,
+                url,
+                headers=signed,
+                body=cast(bytes | None, body),  # any buffer will do: it is sent without a copy
+                redirect=False,
+                retries=False,
+            )
+        except (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError) as error:
+            failed = not_answered(self._place, key, error)
+            raise NotSent(failed.message, hint=failed.hint) from error
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise not_answered(self._place, key, error) from error
+        if answer.status >= 300:
+            raise error_of_xml(self._place, key, answer.status, answer.data)
+        return answer
+
+    def _signed(
+        self, method: str, path: str, query: str, headers: Mapping[str, str], payload_hash: str
+    ) -> dict[str, str]:
+        """AWS Signature Version 4 over every header we send."""
+        credentials = self._credentials()
+        moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        fields = {**headers, "host": self._host, "x-amz-date": moment, "x-amz-content-sha256": payload_hash}
+        if credentials.token:
+            fields["x-amz-security-token"] = credentials.token
+        names = sorted(fields)
+        listed = ";".join(names)
+        canonical_headers = "".join(f"{name}:{fields[name]}\n" for name in names)
+        canonical = "\n".join((method, path, _canonical_query(query), canonical_headers, listed, payload_hash))
+        scope = f"{moment[:8]}/{self._region}/s3/aws4_request"
+        text = f"{_ALGORITHM}\n{moment}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
+        secret = b"AWS4" + credentials.secret_key.encode()
+        for step in (moment[:8], self._region, "s3", "aws4_request", text):
+            secret = hmac.digest(secret, step.encode(), "sha256")
+        fields["authorization"] = (
+            f"{_ALGORITHM} Credential={credentials.access_key}/{scope},SignedHeaders={listed},Signature={secret.hex()}"
+        )
+        return fields
+
+
+def _pool(proxy_url: str | None, ca_bundle: str | None, read_timeout_seconds: float) -> urllib3.PoolManager:
+    timeout = urllib3.Timeout(connect=10.0, read=read_timeout_seconds)
+    if proxy_url:
+        return urllib3.ProxyManager(proxy_url, maxsize=64, timeout=timeout, ca_certs=ca_bundle)
+    return urllib3.PoolManager(maxsize=64, timeout=timeout, ca_certs=ca_bundle)
+
+
+def _quoted(text: str, safe: str = "") -> str:
+    return quote(text, safe=f"-_.~{safe}")
+
+
+def _canonical_query(query: str) -> str:
+    """Sorted, every name with a `=`; names and values are quoted already."""
+    return "&".join(sorted(part if "=" in part else f"{part}=" for part in query.split("&"))) if query else ""
+
+
+def _parse_page(body: bytes) -> Page:
+    root = ElementTree.fromstring(body)
+    space = root.tag.partition("}")[0] + "}" if root.tag.startswith("{") else ""
+    encoded = root.findtext(f"{space}EncodingType") == "url"
+    items = []
+    for element in root.iterfind(f"{space}Contents"):
+        fields = {child.tag[len(space) :]: child.text or "" for child in element}
+        key = unquote_plus(fields["Key"]) if encoded else fields["Key"]
+        items.append(Listed(key, int(fields["Size"]), datetime.fromisoformat(fields["LastModified"])))
+    return items, root.findtext(f"{space}IsTruncated") == "true"
+
+
+def pages(fetch: Callable[[str, str], Page], prefix: str, start_after: str, name: str) -> Iterator[Listed]:
+    """Every key after `start_after`, page by page. A server that does not list in key order is refused loudly.
+
+    Pages go on from the last key instead of a token: a listing can then be taken up again after any failure.
+    """
+    last = start_after.encode()
+    truncated = True
+    while truncated:
+        items, truncated = fetch(prefix, last.decode())
+        if truncated and not items:
+            raise Transient(f"{name}: an empty page of a listing says that more follow")
+        for item in items:
+            encoded = item.key.encode()
+            if encoded <= last and last:
+                raise _out_of_order(name, item.key)
+            last = encoded
+            yield item
+
+
+def _out_of_order(name: str, key: str) -> FrostlineError:
+    return Damaged(
+        f"{name}: the listing is not in key order at {key!r}",
+        hint="this kind of bucket (such as a directory bucket) cannot hold a disk",
+    )
