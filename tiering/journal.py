@@ -94,6 +94,8 @@ class Journal:
         self._lock = threading.RLock()
         self._instance = uuid.uuid4().hex
         self._owner = (os.getpid(), process_start(os.getpid()), self._instance)
+        self._released: set[str] = set()
+        """Tokens of claims that ended; their rows may still be there when deleting them failed."""
         with hold_lock(state_directory / "journal.lock", what="the journal", hint="try again", wait=True):
             self._connection = self._open()
         _live[self._instance] = self
@@ -269,14 +271,22 @@ class Journal:
             self._release_claims(table_uuid, token)
 
     def _release_claims(self, table_uuid: str, token: str) -> None:
+        self._released.add(token)  # first: a claim whose row cannot be deleted now must not hold for ever
         if self._instance in _live:
             with self._write("release", table_uuid, durable=False) as connection:
-                connection.execute("DELETE FROM claims WHERE token = ?", (token,))
+                deleted = self._delete_released(connection)
+            self._released.difference_update(deleted)
+
+    def _delete_released(self, connection: sqlite3.Connection) -> list[str]:
+        """Also what an earlier release could not delete; after a rollback the next claim or release tries again."""
+        tokens = list(self._released)
+        connection.executemany("DELETE FROM claims WHERE token = ?", [(token,) for token in tokens])
+        return tokens
 
     def claimed(self, table_uuid: str) -> dict[str, str]:
         """Parts that a living process holds: part -> what for."""
         rows = self._read("SELECT * FROM claims WHERE table_uuid = ?", (table_uuid,))
-        return {row["part"]: row["owner_kind"] for row in rows if _held(row)}
+        return {row["part"]: row["owner_kind"] for row in rows if _held(row) and row["token"] not in self._released}
 
     # Pauses and pins
 
@@ -397,6 +407,7 @@ class Journal:
 
     def _take_claims(self, table_uuid: str, names: list[str], owner_kind: str, token: str) -> None:
         with self._write("claim", table_uuid, durable=False) as connection:
+            self._delete_released(connection)
             for name in names:
                 row = connection.execute(
                     "SELECT * FROM claims WHERE table_uuid = ? AND part = ?", (table_uuid, name)

@@ -272,3 +272,22 @@ def test_one_daemon_a_store(tmp_path: Path) -> None:
             pass
         assert lock_holder(daemon_lock_path(tmp_path)) == os.getpid()
     assert lock_holder(daemon_lock_path(tmp_path)) is None
+
+
+def test_a_claim_whose_release_failed_does_not_hold_for_ever(journal: Journal) -> None:
+    """I14: the row stays until it can be deleted; the part is free at once."""
+
+    def fail(phase: str, name: str, arguments: tuple[object, ...]) -> None:
+        if phase == "before" and arguments[0] == "release":
+            raise OSError("injected")
+
+    effects.set_hook(fail)
+    try:
+        with pytest.raises(OSError, match="injected"), journal.claim("t", ["p"], "move"):
+            pass
+    finally:
+        effects.set_hook(None)
+    assert journal.claimed("t") == {}
+    with journal.claim("t", ["p"], "merge"):
+        assert journal.claimed("t") == {"p": "merge"}
+    assert journal.claimed("t") == {}
