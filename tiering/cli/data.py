@@ -1,7 +1,6 @@
 """`insert`, `query`, `parts`, `disks`, `policies`."""
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -36,7 +35,7 @@ def insert(
 ) -> None:
     """Insert files into a table.
 
-    An insert is idempotent: blocks that were inserted before are skipped and counted as duplicates.
+    An insert is idempotent: parts that an earlier insert wrote are skipped and counted as duplicates.
     """
     from tiering.sources import open_sources
     from tiering.units import format_size
@@ -48,8 +47,7 @@ def insert(
         rows = sum(batch.num_rows for batch in batches)
         document: dict[str, Any] = {"table": table, "rows": rows, "parts": [], "duplicates": 0, "bytes": 0}
     else:
-        with session.progress().task(f"inserting into {table}") as task:
-            result = handle.insert(_counted(batches, task.advance))
+        result = handle.insert(batches)
         document = {
             "table": table,
             "rows": result.rows,
@@ -62,8 +60,8 @@ def insert(
     elif session.dry_run:
         session.output.line(f"Dry run: would insert {document['rows']:,} rows into {table}.")
     else:
-        again = counted(document["duplicates"], "block")
-        skipped = f"; skipped {again} inserted before" if document["duplicates"] else ""
+        again = counted(document["duplicates"], "part")
+        skipped = f"; skipped {again} that an earlier insert wrote" if document["duplicates"] else ""
         session.output.line(
             f"Inserted {counted(document['rows'], 'row')} into {table}: {counted(len(document['parts']), 'part')},"
             f" {format_size(document['bytes'])}{skipped}."
@@ -275,12 +273,6 @@ def _size_or_dash(size_bytes: int | None) -> str:
     from tiering.units import format_size
 
     return "-" if size_bytes is None else format_size(size_bytes)
-
-
-def _counted(batches: Iterable[Any], advance: Callable[..., None]) -> Iterator[Any]:
-    for batch in batches:
-        yield batch
-        advance(items=batch.num_rows, size_bytes=batch.nbytes)
 
 
 def read_stdin() -> str:

@@ -195,7 +195,7 @@ def _insert(story: Story) -> None:
     again = story.ask("insert", "nyc.flights", flights)
     if again["rows"] or again["parts"]:
         raise Damaged(f"inserting the same file again added {again['rows']} rows")
-    story.say(f"   The same file again: 0 rows, {again['duplicates']} blocks recognised and skipped.")
+    story.say(f"   The same file again: 0 rows, {again['duplicates']} parts recognised and skipped.")
     story.run("insert", "nyc.weather", str(story.data / "weather.csv"), lines=3)
     story.run("query", DELAYS)
 

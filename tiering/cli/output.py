@@ -48,7 +48,7 @@ class Output:
                 self.note(empty)
             return
         texts = [["" if cell is None else str(cell) for cell in row] for row in rows]
-        right = [_is_numeric(texts, index) for index in range(len(columns))]
+        right = [name != "partition" and _is_numeric(texts, index) for index, name in enumerate(columns)]
         if self.on_terminal:
             _draw_rich(columns, texts, right, color=self.color)
         else:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:  # heavy: most of a `--help` would be these imports
     from tiering.engine import Store
     from tiering.progress import Progress
 
-NOISY_LOGGERS = ("boto3", "botocore", "s3transfer", "urllib3", "kazoo", "apscheduler")
-"""At DEBUG they write session tokens and keys; they never go below WARNING."""
+OWN_LOGGERS = ("frostline", "tiering", "disks", "oplog", "restore")
+"""Only these speak below WARNING: at DEBUG the S3 clients write session tokens and keys."""
 
 
 class Session:
@@ -178,7 +178,9 @@ def fail_if_partly(failed: int, succeeded: int, what: str) -> None:
 
 
 def _set_up_logging(verbose: int) -> None:
+    logging.basicConfig(
+        level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
     level = logging.WARNING if verbose == 0 else logging.INFO if verbose == 1 else logging.DEBUG
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    for name in NOISY_LOGGERS:
-        logging.getLogger(name).setLevel(logging.WARNING)
+    for name in OWN_LOGGERS:
+        logging.getLogger(name).setLevel(level)
