@@ -37,7 +37,7 @@ from disks.effects import (
     replace_file,
     write_new_file,
 )
-from disks.local_plan import Move, Plan, Record
+from disks.local_plan import Move, Plan, Record, has_chains
 from disks.locks import OwnedDirectory, file_lock, sweep, try_file_lock
 from disks.stores.base import ByteRange
 from oplog import paths
@@ -206,6 +206,8 @@ class LocalDisk(Disk):
         done = [f"finished the committed transaction {name} ({kind})" for name, kind in self._roll_forward_all()]
         done += [f"removed the staging of transaction {name}, which never committed" for name in sweep(self._staging)]
         with self._committing():
+            for torn in (self._own / "hidden").glob(".*.tmp"):
+                remove_file(torn, missing_ok=True)
             trash = self._empty_trash()
             done += [f"finished deleting what transaction {name} removed" for name in trash]
             swept = self._sweep_hidden()
@@ -290,8 +292,14 @@ class LocalDisk(Disk):
             ) from error
         touched: set[Path] = set()
         if not (committed / _MOVED).exists():
+            chained = has_chains(record.moves)
             for number, move in enumerate(record.moves):
-                self._do_move(move, committed / f"{_MOVED}-{number}", touched)
+                mark = committed / f"{_MOVED}-{number}"
+                if not mark.exists():
+                    self._do_move(move, committed.name, touched)
+                    if chained:
+                        _fsync_all(touched)
+                        self._mark(mark)
             if record.moves:
                 _fsync_all(touched)
             if record.moves and record.arrivals:
@@ -311,15 +319,10 @@ class LocalDisk(Disk):
         fsync_directory(self._committed)
         return record.kind
 
-    def _do_move(self, move: Move, mark: Path, touched: set[Path]) -> None:
-        """Do the step unless it was done before. The inode tells, except where a file has several names: an equal inode
-        may then be another name that moved in, so such a step leaves a mark."""
-        source, transaction = self.root / move.source, mark.parent.name
-        if _inode(source) != move.inode or mark.exists():
-            return
-        shared = os.lstat(source).st_nlink > 1 and not source.is_dir()
-        if {source.parent, source} & touched or (move.target and self.root / move.target in touched):
-            _fsync_all(touched)  # steps on the same names keep their order through a power cut
+    def _do_move(self, move: Move, transaction: str, touched: set[Path]) -> None:
+        source = self.root / move.source
+        if _inode(source) != move.inode:
+            return  # done before
         if move.target is None:
             self._take_away(move.source, transaction)
         else:
@@ -330,9 +333,6 @@ class LocalDisk(Disk):
             rename(source, target)
             touched.add(target.parent)
         touched.add(source.parent)
-        if shared:
-            _fsync_all(touched)
-            self._mark(mark)
 
     @staticmethod
     def _mark(mark: Path) -> None:

@@ -2,7 +2,7 @@
 
 Operations are checked one after the other against the tree as the ones before leave it, without touching it. What
 remains is a record of two lists: moves of what is there now, each known by its inode so that a step done before is
-recognised, and then staged files that take their final paths. Doing the record twice does nothing the second time.
+recognised, and then staged files that take their final paths.
 """
 
 from __future__ import annotations
@@ -38,6 +38,13 @@ class Record(msgspec.Struct, frozen=True):
     reason: str
     moves: tuple[Move, ...]
     arrivals: tuple[Arrival, ...]
+
+
+def has_chains(moves: tuple[Move, ...]) -> bool:
+    """Whether one move touches the names of another. Then an inode found at a source does not prove that the move has
+    not been done: it may have come back there."""
+    names = sorted(f"{name}/" for move in moves for name in (move.source, move.target) if name is not None)
+    return any(after.startswith(before) for before, after in zip(names, names[1:], strict=False))
 
 
 class Tree(Protocol):
