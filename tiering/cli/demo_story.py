@@ -93,7 +93,7 @@ class Story:
 
     def ask(self, *arguments: str) -> Any:
         """The JSON answer of a command that is run for the comparison only."""
-        return json.loads(captured((*arguments, "--json")))
+        return json.loads(captured((*arguments, "--json", "--quiet")))
 
     def facts(self) -> dict[str, Any]:
         """What must never change: counts, answers, and a digest of every row in a fixed order."""
@@ -127,13 +127,14 @@ class Story:
 
 
 def captured(arguments: tuple[str, ...]) -> str:
-    """What the command prints. Raises with its own error when it fails; stderr goes where it always goes."""
+    """What the command prints, remarks included. Raises when it fails, having shown what it said."""
     from tiering.cli.main import run
 
     text = io.StringIO()
-    with contextlib.redirect_stdout(text):
-        code = run(arguments)
+    with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
+        code = run((*arguments, "--no-progress"))
     if code != 0:
+        print(text.getvalue(), file=sys.stderr)
         raise FrostlineError(f"the demo's command failed with exit code {code}: frostline {shown(arguments)}")
     return text.getvalue()
 
