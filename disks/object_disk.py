@@ -7,13 +7,15 @@ request; the first use lists the log past the last applied revision and applies 
 from __future__ import annotations
 
 import builtins
+import contextlib
 import hashlib
 import logging
 import secrets
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from urllib.parse import quote
@@ -36,10 +38,27 @@ from oplog import replay, snapshot
 from oplog.entry import Commit, Create, Link, Operation, Remove, Rename, now
 from oplog.errors import Conflict, Damaged, FrostlineError, NotFound, Refused
 from oplog.log import Entry, OperationsLog, RevisionTaken
-from oplog.replay import FileRow
+from oplog.replay import Difference, FileRow
 from oplog.revision import blob_key
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildPreview:
+    """The cache of a disk beside its bucket."""
+
+    disk: str
+    revision: int
+    """Of the bucket; `files` and `size_bytes` are the bucket's too."""
+    files: int
+    size_bytes: int
+    local_revision: int
+    problem: str
+    """Why the cache cannot be used; empty when it can."""
+    differences: list[Difference]
+    """`before` is what the cache says, `after` what the bucket says."""
+
 
 _COMMIT_ATTEMPTS = 100
 _APPLY_BATCH = 500
@@ -244,21 +263,14 @@ class ObjectDisk(Disk):
         if revision == 0:
             if self.log.first_revision() is None:
                 return
-            revision, digest = self._load_snapshot(table, until)
+            with table.write() as view:
+                revision, digest = self._load_snapshot(view, until)
         else:
             self._check_same_log(revision)
         entries = self.log.entries(revision, until, previous=digest)
         while batch := builtins.list(islice(entries, _APPLY_BATCH)):
-            self._apply(table, batch)
-
-    def _apply(self, table: FileTable, batch: builtins.list[Entry]) -> None:
-        with table.write() as view:
-            revision, _ = view.head()
-            for entry in batch:
-                if entry.commit.revision <= revision:
-                    continue  # another process applied it meanwhile
-                replay.apply(view, entry.commit)
-                view.set_head(entry.commit.revision, entry.digest)
+            with table.write() as view:
+                _apply(view, batch)
 
     def _check_same_log(self, revision: int) -> None:
         """The bucket must hold the entry we applied last: else the table is that of another log."""
@@ -268,24 +280,63 @@ class ObjectDisk(Disk):
                 hint=f"was the bucket emptied or replaced? 'frostline restore {self.name}' compares, --apply rebuilds",
             )
 
-    def _load_snapshot(self, table: FileTable, until: int | None) -> tuple[int, str]:
-        found = [revision for revision in snapshot.revisions(self.store) if until is None or revision <= until]
-        for revision in reversed(found):
+    def _load_snapshot(self, view: TableWriter, until: int | None) -> tuple[int, str]:
+        """Fill an empty table from the newest readable snapshot; the head it then has."""
+        found = [] if view.head()[0] else snapshot.revisions(self.store)
+        for revision in reversed([one for one in found if until is None or one <= until]):
             try:
                 header, rows = snapshot.read(self.store, revision)
-                with table.write() as view:
-                    if view.head()[0]:
-                        return view.head()
-                    view.insert(rows)
-                    view.set_head(header.revision, header.digest)
+                view.insert(rows)
             except (Damaged, Conflict, NotFound) as error:
                 if isinstance(error, TableDamaged):
                     raise
+                view.clear()
                 self._notes.append(f"disk {self.name}: {error.message}; an older one is used")
                 logger.warning(self._notes[-1])
                 continue
-            return header.revision, header.digest
-        return table.head()
+            view.set_head(header.revision, header.digest)
+            break
+        return view.head()
+
+    def rebuild(self) -> int:
+        """Replace the cache by what the bucket says, in one SQLite transaction; returns the revision. A kill leaves the
+        cache as it was; other processes see the table before or after."""
+        with self._lock:
+            table = self._open_table()
+            with table.write() as view:
+                view.clear()
+                view.remember(store=self.store.name)
+                if self.log.first_revision() is not None:
+                    revision, digest = self._load_snapshot(view, None)
+                    _apply(view, self.log.entries(revision, previous=digest))
+                head, _ = view.head()
+            self._caught_up = True
+            return head
+
+    def preview_rebuild(self) -> RebuildPreview:
+        """What `rebuild` would change. Writes neither to the bucket nor to the cache."""
+        with self._lock:
+            make_directory(self.state_path)
+            scratch = OwnedDirectory(self.state_path / "scratch")
+            try:
+                with contextlib.closing(FileTable(scratch.path / "files.db")) as truth:
+                    self._catch_up(truth)
+                    return self._compare(truth)
+            finally:
+                scratch.remove()
+
+    def _compare(self, truth: FileTable) -> RebuildPreview:
+        problem = "" if self.local_state_exists() else "there is no local table"
+        local = FileTable(None)
+        if not problem:
+            try:
+                local = FileTable(self.table_path)
+            except TableDamaged as error:
+                problem = error.message
+        with contextlib.closing(local), truth.read() as view:
+            known = view.head()[0], view.count(), view.used_bytes()
+            differences = builtins.list(replay.diff(local, truth))
+            return RebuildPreview(self.name, *known, local.head()[0], problem, differences)
 
     def entries(self, since: int = 0, until: int | None = None, limit: int | None = None) -> Iterator[Entry]:
         """Log entries with since < revision <= until, oldest first. With `limit`, the newest so many of them. Those
@@ -514,6 +565,15 @@ class ObjectTransaction(Transaction):
     def _check_open(self) -> None:
         if self._finished:
             raise Refused("this transaction has ended", hint="begin a new one")
+
+
+def _apply(view: TableWriter, entries: Iterable[Entry]) -> None:
+    """Apply entries that follow one another; those another process has applied meanwhile are passed over."""
+    applied, _ = view.head()
+    for entry in entries:
+        if entry.commit.revision > applied:
+            replay.apply(view, entry.commit)
+            view.set_head(entry.commit.revision, entry.digest)
 
 
 def _info(row: FileRow) -> FileInfo:

@@ -23,17 +23,48 @@ from disks.memory import MemoryDisk
 from disks.object_disk import ObjectDisk
 from disks.stores.memory import MemoryStore
 from oplog.errors import Conflict
+from oplog.paths import ancestors
 
-NAMES = ["a", "b", "a-", "a0", "é"]
-PATHS = st.lists(st.sampled_from(NAMES), min_size=1, max_size=3).map("/".join)
-DATA = st.sampled_from([b"", b"1", b"2" * 50, b"3" * 9_000])
-OPERATION = st.one_of(
-    st.tuples(st.just("create"), PATHS, DATA),
-    st.tuples(st.just("link"), PATHS, PATHS),
-    st.tuples(st.just("rename"), PATHS, PATHS),
-    st.tuples(st.just("remove"), PATHS, st.none()),
-)
-OPERATIONS = st.lists(OPERATION, min_size=1, max_size=6)
+NAMES = ["a", "b", "a-", "é"]
+DIRECTORIES = [*NAMES, *(f"{one}/{two}" for one in NAMES for two in NAMES[:3])]
+FILES = [f"{directory}/{name}" for directory in DIRECTORIES for name in ("f.json", "f")]
+BYTES = {"f.json": [b"", b"1", b"2" * 50], "f": [b"", b"3" * 9_000]}
+Operations = list[tuple[str, str, object]]
+
+
+def draw_operations(data: st.DataObject, files: dict[str, bytes]) -> Operations:
+    """Operations that mostly fit the tree, each seeing what the ones before left."""
+    tree = MemoryDisk()
+    tree.files = dict(files)
+    operations: Operations = []
+    for _ in range(data.draw(st.integers(1, 5), label="operations")):
+        operation = _draw_operation(data, tree)
+        operations.append(operation)
+        with contextlib.suppress(Conflict), tree.transaction("draw") as transaction:
+            fill(transaction, [operation])
+            transaction.commit()
+    return operations
+
+
+def _draw_operation(data: st.DataObject, tree: MemoryDisk) -> tuple[str, str, object]:
+    here = sorted(tree.files)
+    directories = sorted({ancestor for path in here for ancestor in ancestors(path)})
+    verbs = ["create", "remove", "rename", "link", "rename back"] if here else ["create"]
+    fits = data.draw(st.integers(0, 19)) > 0
+    match data.draw(st.sampled_from(verbs), label="verb"):
+        case "create":
+            path = data.draw(st.sampled_from([f for f in FILES if not fits or not tree.exists(f)] or FILES))
+            return "create", path, data.draw(st.sampled_from(BYTES[path.rpartition("/")[2]]))
+        case "remove":
+            return "remove", data.draw(st.sampled_from(here + directories)), None
+        case "link":
+            free = [path for path in FILES if not fits or not tree.exists(path)] or FILES
+            return "link", data.draw(st.sampled_from(here)), data.draw(st.sampled_from(free))
+        case _:
+            source = data.draw(st.sampled_from(here + directories))
+            space = FILES if source in here else DIRECTORIES
+            free = [path for path in space if not fits or not (tree.exists(path) or path.startswith(source))] or space
+            return "rename", source, data.draw(st.sampled_from(free))
 
 
 class Killed(BaseException):
@@ -56,16 +87,14 @@ class _Kill:
                 raise Killed
 
 
-def fill(transaction: Transaction, operations: list[tuple[str, str, object]]) -> None:
+def fill(transaction: Transaction, operations: Operations) -> None:
     for verb, first, second in operations:
-        if verb == "create":
-            assert isinstance(second, bytes)
-            transaction.create(f"{first}/f.json" if len(second) < 50 else f"{first}/f", second)
-        elif verb == "remove":
-            transaction.remove(first)
-        else:
-            assert isinstance(second, str)
+        if isinstance(second, bytes):
+            transaction.create(first, second)
+        elif isinstance(second, str):
             getattr(transaction, verb)(first, second)
+        else:
+            transaction.remove(first)
 
 
 def content(disk: Disk) -> dict[str, bytes]:
@@ -89,12 +118,13 @@ class DiskMachine(RuleBasedStateMachine):
         self.disk.close()
         shutil.rmtree(self.directory)
 
-    @initialize(operations=OPERATIONS)
-    def begin(self, operations: list[tuple[str, str, object]]) -> None:
-        self.change(operations)
+    @initialize(data=st.data())
+    def begin(self, data: st.DataObject) -> None:
+        self.change(data)
 
-    @rule(operations=OPERATIONS)
-    def change(self, operations: list[tuple[str, str, object]]) -> None:
+    @rule(data=st.data())
+    def change(self, data: st.DataObject) -> None:
+        operations = draw_operations(data, self.model.files)
         outcomes: list[str] = []
         for disk in (self.model, self.disk):
             try:
@@ -106,15 +136,17 @@ class DiskMachine(RuleBasedStateMachine):
                 outcomes.append("conflict")
         assert outcomes[0] == outcomes[1]
 
-    @rule(operations=OPERATIONS)
-    def change_while_reading(self, operations: list[tuple[str, str, object]]) -> None:
+    @rule(data=st.data(), times=st.integers(1, 3))
+    def change_while_reading(self, data: st.DataObject, times: int) -> None:
         with self.disk.read_lease():
-            self.change(operations)
-            assert content(self.disk) == self.model.files
+            for _ in range(times):
+                self.change(data)
+                self.same_as_the_dict()
 
-    @rule(operations=OPERATIONS, count=st.integers(1, 40), when=st.sampled_from(["before", "after"]))
-    def kill(self, operations: list[tuple[str, str, object]], count: int, when: Literal["before", "after"]) -> None:
+    @rule(data=st.data(), count=st.integers(1, 60), when=st.sampled_from(["before", "after"]), reading=st.booleans())
+    def kill(self, data: st.DataObject, count: int, when: Literal["before", "after"], reading: bool) -> None:
         """The transaction happened as a whole, or not at all; recovery says which, and doing it again says nothing."""
+        operations = draw_operations(data, self.model.files)
         before = dict(self.model.files)
         acknowledged = False
         try:
@@ -122,7 +154,8 @@ class DiskMachine(RuleBasedStateMachine):
                 fill(transaction, operations)
                 transaction.commit()
             effects.set_hook(_Kill(count, when))
-            with self.disk.transaction("test") as transaction:
+            lease = self.disk.read_lease() if reading else contextlib.nullcontext()
+            with lease, self.disk.transaction("test") as transaction:
                 fill(transaction, operations)
                 transaction.commit()
                 acknowledged = True
@@ -205,10 +238,12 @@ class ObjectMachine(DiskMachine):
                 table.close()
 
 
-_settings = settings(
-    max_examples=40, stateful_step_count=12, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+def _settings(examples: int) -> settings:
+    checks = [HealthCheck.too_slow, HealthCheck.data_too_large]
+    return settings(max_examples=examples, stateful_step_count=10, deadline=None, suppress_health_check=checks)
+
+
 TestLocal = LocalMachine.TestCase
-TestLocal.settings = _settings
+TestLocal.settings = _settings(12)
 TestObject = ObjectMachine.TestCase
-TestObject.settings = _settings
+TestObject.settings = _settings(20)
