@@ -33,8 +33,8 @@ MAX_OPEN_FILES = 64
 """Each open file costs about 7 MB of decoding buffers; with these a merge stays below 700 MB."""
 
 _ORDER = "__frostline_order"
-_QUEUED_TABLES = 4
-_TABLE_ROWS = 32_768
+_QUEUED_TABLES = 2
+_TABLE_ROWS = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ def _table(batches: list[pa.RecordBatch], names: list[str], schema: pa.Schema) -
 
 def _frame(files: Sequence[SortedFile], definition: TableDefinition) -> DataFrame:
     """The merge as a plan: a union of files that are each sorted, under a sort the engine need not carry out."""
-    batch_rows = 8192 if len(files) <= 16 else 4096 if len(files) <= 32 else 2048
+    batch_rows = 8192 if len(files) <= 16 else 4096 if len(files) <= 32 else 1024
     settings = {
         "datafusion.execution.parquet.schema_force_view_types": "false",
         "datafusion.optimizer.repartition_file_scans": "false",

@@ -257,17 +257,18 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_timestamp(kind) and pa.types.is_timestamp(array.type) and array.type.tz is None and kind.tz:
         # A time without a zone is UTC everywhere in Frostline.
         return array.cast(pa.timestamp(kind.unit)).cast(pa.timestamp(kind.unit, "UTC")).cast(kind)
-    if pa.types.is_timestamp(kind) and kind.tz and pa.types.is_string(array.type):
-        return _parse_zoned(array, kind)
+    if pa.types.is_timestamp(kind) and pa.types.is_string(array.type):
+        return _parse_times(array, kind)
     return array.cast(kind)
 
 
-def _parse_zoned(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Texts with a zone or all without one; the latter are UTC."""
+def _parse_times(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Texts that all have a zone or all have none; the latter are UTC, and so are times of a column without a zone."""
+    zoned, bare = pa.timestamp(kind.unit, "UTC"), pa.timestamp(kind.unit)
     try:
-        return texts.cast(kind)
+        return texts.cast(zoned).cast(kind if kind.tz else bare)
     except pa.ArrowInvalid:
-        return texts.cast(pa.timestamp(kind.unit)).cast(pa.timestamp(kind.unit, "UTC")).cast(kind)
+        return texts.cast(bare) if kind.tz is None else texts.cast(bare).cast(zoned).cast(kind)
 
 
 def _first_failing(array: pa.Array, kind: pa.DataType) -> int | None:
