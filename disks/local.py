@@ -418,7 +418,9 @@ class LocalDisk(Disk):
         return hidden
 
     def _sweep_hidden(self) -> builtins.list[str]:
-        """Delete hidden files when nobody reads. Holds the commit lock."""
+        """Delete hidden files when nobody reads, and what a killed writer of a record left. Holds the commit lock."""
+        for leftover in sorted((self._own / "hidden").glob(".*.tmp")):
+            remove_file(leftover, missing_ok=True)
         records = self._hidden_records()
         if not records:
             return []
@@ -427,11 +429,15 @@ class LocalDisk(Disk):
             if not idle:
                 return []
             for record in records:
+                gone: builtins.list[Path] = []
                 for path, inode in msgspec.json.decode(record.read_bytes(), type=dict[str, int]).items():
                     if _inode(self.root / path) == inode:
                         remove_file(self.root / path, missing_ok=True)
+                        gone.append(self.root / path)
                         deleted.append(path)
-                        self._prune((self.root / path).parent)
+                _fsync_all({file.parent for file in gone})  # before the record: else a power cut brings the files back
+                for file in gone:
+                    self._prune(file.parent)
                 remove_file(record, missing_ok=True)
         return deleted
 
