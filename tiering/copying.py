@@ -10,12 +10,9 @@ from urllib.parse import unquote
 from disks.base import Disk, Transaction
 from disks.stores.base import ByteRange
 from oplog.errors import Conflict, Damaged, NotFound
+from tiering import cost
 from tiering import part as parts_format
 from tiering.part import PART_FILE, DataFile, Part
-
-_WHOLE_FILE_BYTES = 8 * 1024 * 1024
-"""Remote files up to this size are read in one request, larger ones in ranges of `_RANGE_BYTES`."""
-_RANGE_BYTES = 16 * 1024 * 1024
 
 Checkpoint = Callable[[], None]
 """Called between steps of a copy; raises to stop it."""
@@ -87,7 +84,7 @@ def copy_file(source: Disk, path: str, file: DataFile, transaction: Transaction,
     if not source.capabilities.remote:
         transaction.create(path, _local_path(source, path), sha256=file.sha256)
         return 1
-    if file.size_bytes <= _WHOLE_FILE_BYTES:
+    if file.size_bytes <= cost.WHOLE_FILE_BYTES:
         transaction.create(path, source.read(path), sha256=file.sha256)
         return 1
     scratch = transaction.scratch() / path.replace("/", "_")
@@ -99,9 +96,9 @@ def copy_file(source: Disk, path: str, file: DataFile, transaction: Transaction,
 def _download(source: Disk, path: str, file: DataFile, scratch: Path, checkpoint: Checkpoint) -> int:
     digest, reads = hashlib.sha256(), 0
     with scratch.open("wb") as output:
-        for start in range(0, file.size_bytes, _RANGE_BYTES):
+        for start in range(0, file.size_bytes, cost.RANGE_BYTES):
             checkpoint()
-            data = source.read(path, ByteRange(start, min(start + _RANGE_BYTES, file.size_bytes)))
+            data = source.read(path, ByteRange(start, min(start + cost.RANGE_BYTES, file.size_bytes)))
             digest.update(data)
             output.write(data)
             reads += 1
@@ -122,7 +119,7 @@ def _local_path(disk: Disk, path: str) -> Path:
 
 def _check_digest(disk: Disk, path: str, file: DataFile) -> None:
     digest = hashlib.sha256()
-    for start in range(0, file.size_bytes, _RANGE_BYTES):
-        digest.update(disk.read(path, ByteRange(start, min(start + _RANGE_BYTES, file.size_bytes))))
+    for start in range(0, file.size_bytes, cost.RANGE_BYTES):
+        digest.update(disk.read(path, ByteRange(start, min(start + cost.RANGE_BYTES, file.size_bytes))))
     if digest.hexdigest() != file.sha256:
         raise Damaged(f"{disk.name}:{path} does not have the SHA-256 of its part.json", hint="run 'frostline fsck'")

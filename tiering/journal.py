@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from disks import effects
 from oplog.errors import Damaged, FrostlineError, Locked, NoSpace, NotFound, UsageError
+from tiering import journal_file
 from tiering.journal_records import (
     ACTIVE_MERGES,
     ACTIVE_MOVES,
@@ -40,42 +41,6 @@ from tiering.journal_records import (
 )
 from tiering.locks import hold_lock, is_alive, process_start
 
-SCHEMA_VERSION = 1
-_BUSY_SECONDS = 30.0
-_QUICK_CHECK_LIMIT_BYTES = 16 * 1024 * 1024
-
-_SCHEMA = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE moves (
-  id INTEGER PRIMARY KEY AUTOINCREMENT, table_name TEXT NOT NULL, table_uuid TEXT NOT NULL, part TEXT NOT NULL,
-  source TEXT NOT NULL, target TEXT NOT NULL, bytes INTEGER NOT NULL, reason_kind TEXT NOT NULL,
-  reason_detail TEXT NOT NULL, actor TEXT NOT NULL, keep_source INTEGER NOT NULL, state TEXT NOT NULL,
-  attempts INTEGER NOT NULL, error TEXT NOT NULL DEFAULT '', seconds REAL NOT NULL DEFAULT 0,
-  requests INTEGER NOT NULL DEFAULT 0, revision INTEGER, cancel_requested INTEGER NOT NULL DEFAULT 0,
-  pid INTEGER NOT NULL, start TEXT NOT NULL, instance TEXT NOT NULL, created TEXT NOT NULL, updated TEXT NOT NULL);
-CREATE INDEX moves_by_state ON moves (state, id);
-CREATE INDEX moves_by_part ON moves (table_uuid, part, target, id);
-CREATE TABLE merges (
-  id INTEGER PRIMARY KEY AUTOINCREMENT, table_name TEXT NOT NULL, table_uuid TEXT NOT NULL, partition TEXT NOT NULL,
-  inputs TEXT NOT NULL, output TEXT NOT NULL, reason TEXT NOT NULL, actor TEXT NOT NULL, state TEXT NOT NULL,
-  rows_in INTEGER NOT NULL DEFAULT 0, rows_out INTEGER NOT NULL DEFAULT 0, bytes_in INTEGER NOT NULL DEFAULT 0,
-  bytes_out INTEGER NOT NULL DEFAULT 0, seconds REAL NOT NULL DEFAULT 0, error TEXT NOT NULL DEFAULT '',
-  pid INTEGER NOT NULL, start TEXT NOT NULL, instance TEXT NOT NULL, created TEXT NOT NULL, updated TEXT NOT NULL);
-CREATE INDEX merges_by_state ON merges (state, id);
-CREATE TABLE blocks (table_uuid TEXT PRIMARY KEY, next INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE claims (
-  table_uuid TEXT NOT NULL, part TEXT NOT NULL, owner_kind TEXT NOT NULL, pid INTEGER NOT NULL, start TEXT NOT NULL,
-  instance TEXT NOT NULL, token TEXT NOT NULL, created TEXT NOT NULL, PRIMARY KEY (table_uuid, part)) WITHOUT ROWID;
-CREATE TABLE pauses (
-  table_uuid TEXT NOT NULL, kind TEXT NOT NULL, created TEXT NOT NULL, actor TEXT NOT NULL,
-  PRIMARY KEY (table_uuid, kind)) WITHOUT ROWID;
-CREATE TABLE pins (
-  table_uuid TEXT NOT NULL, scope TEXT NOT NULL, name TEXT NOT NULL, volume TEXT, created TEXT NOT NULL,
-  actor TEXT NOT NULL, PRIMARY KEY (table_uuid, scope, name)) WITHOUT ROWID;
-CREATE TABLE intents (
-  id INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, payload TEXT NOT NULL, created TEXT NOT NULL);
-"""
-
 _MOVE_FIELDS = frozenset({"attempts", "error", "seconds", "requests", "revision", "bytes"})
 _MERGE_FIELDS = frozenset({"output", "rows_in", "rows_out", "bytes_in", "bytes_out", "seconds", "error"})
 
@@ -90,15 +55,19 @@ class Journal:
 
     def __init__(self, state_directory: Path) -> None:
         self.path = state_directory / "journal.db"
-        self.notices: list[str] = []
         self._lock = threading.RLock()
         self._instance = uuid.uuid4().hex
         self._owner = (os.getpid(), process_start(os.getpid()), self._instance)
         self._released: set[str] = set()
         """Tokens of claims that ended; their rows may still be there when deleting them failed."""
         with hold_lock(state_directory / "journal.lock", what="the journal", hint="try again", wait=True):
-            self._connection = self._open()
+            self._connection, self.notices = journal_file.open_file(self.path)
         _live[self._instance] = self
+
+    def take_notices(self) -> list[str]:
+        """What opening the journal had to repair; told once."""
+        told, self.notices = self.notices, []
+        return told
 
     def close(self) -> None:
         """Release the file. Claims that were not released are stale from here on."""
@@ -481,82 +450,6 @@ class Journal:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise
-
-    def _open(self) -> sqlite3.Connection:
-        if self.path.exists():
-            try:
-                return self._connect()
-            except (sqlite3.DatabaseError, Damaged) as error:
-                if isinstance(error, sqlite3.OperationalError) and "malformed" not in str(error):
-                    raise FrostlineError(
-                        f"the journal {self.path} cannot be opened: {error}", hint="check its directory and permissions"
-                    ) from error
-                self._set_aside(str(error))
-        self._create()
-        return self._connect()
-
-    def _create(self) -> None:
-        """Make the file under another name first, so that an empty journal is never one of ours."""
-        effects.make_directory(self.path.parent)
-        fresh = self.path.with_name("journal.db.new")
-        for leftover in (fresh, Path(f"{fresh}-journal")):
-            effects.remove_file(leftover, missing_ok=True)
-        with effects.op("journal.create", fresh):
-            connection = sqlite3.connect(fresh, isolation_level=None)
-            connection.executescript(
-                f"PRAGMA synchronous=FULL; BEGIN; {_SCHEMA}"
-                f"INSERT INTO meta VALUES ('schema', '{SCHEMA_VERSION}'); COMMIT;"
-            )
-            connection.close()
-        effects.fsync_file(fresh)
-        effects.rename(fresh, self.path)
-        effects.fsync_directory(self.path.parent)
-
-    def _connect(self) -> sqlite3.Connection:
-        if self.path.stat().st_size == 0:
-            raise Damaged("the file is empty")
-        connection = sqlite3.connect(
-            self.path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=256
-        )
-        connection.row_factory = sqlite3.Row
-        try:
-            connection.execute("PRAGMA journal_mode=WAL")
-            connection.execute("PRAGMA synchronous=FULL")
-            self._check(connection)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-
-    def _check(self, connection: sqlite3.Connection) -> None:
-        if self.path.stat().st_size <= _QUICK_CHECK_LIMIT_BYTES:
-            answer = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-            if answer != "ok":
-                raise Damaged(answer)
-        try:
-            row = connection.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
-        except sqlite3.OperationalError as error:
-            raise Damaged(str(error)) from error
-        if row is None:
-            raise Damaged("it has no schema version")
-        if int(row["value"]) > SCHEMA_VERSION:
-            raise UsageError(
-                f"the journal {self.path} has schema {row['value']}; this version knows {SCHEMA_VERSION}",
-                hint="upgrade frostline",
-            )
-
-    def _set_aside(self, reason: str) -> None:
-        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%fZ")
-        aside = self.path.with_name(f"journal.db.damaged-{stamp}")
-        for suffix in ("-wal", "-shm", ""):
-            part = Path(f"{self.path}{suffix}")
-            if part.exists():
-                effects.rename(part, Path(f"{aside}{suffix}"))
-        effects.fsync_directory(self.path.parent)
-        self.notices.append(
-            f"the journal was damaged ({reason}) and was set aside as {aside.name}; a new one was begun: "
-            "history, pins and pauses are empty, no data is affected"
-        )
 
 
 @contextmanager

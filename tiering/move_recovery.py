@@ -29,7 +29,7 @@ def recover(context: Context) -> list[str]:
 
     Moves whose disks cannot be read now are left for the next time, with a warning in the log.
     """
-    done: list[str] = []
+    done = context.journal.take_notices()
     for record in context.journal.orphaned_moves():
         done += _guarded(context, record.table_uuid, record.part, partial(_settle, context, record))
     if done:

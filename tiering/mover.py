@@ -22,7 +22,7 @@ from contextlib import ExitStack
 
 from disks.base import Disk, Transaction
 from oplog.errors import Conflict, FrostlineError, Locked, NoSpace, NotFound
-from tiering import copying
+from tiering import copying, cost
 from tiering.context import Context
 from tiering.journal_records import MoveState, NewMove
 from tiering.move_recovery import recover
@@ -34,8 +34,6 @@ from tiering.schema import TableDefinition
 
 __all__ = ["FailedMove", "MoveReport", "MovedPart", "SkippedMove", "execute", "recover"]
 
-BATCH_PARTS = 100
-BATCH_BYTES = 10 * 1024**3
 _CANCEL_POLL_SECONDS = 0.5
 
 
@@ -98,7 +96,7 @@ class _Run:
         tables = {table.uuid: table for table in self.context.catalog.tables()}
         ids = self.journal.plan_moves(_new_move(move, self.context.actor) for move in moves)
         items = [_Item(move_id, move, tables.get(move.table_uuid)) for move_id, move in zip(ids, moves, strict=True)]
-        batches = list(_batches(items))
+        batches = cost.batches(items, lambda item: item.move)
         workers = max(1, self.context.workers)
         total = sum(move.bytes for move in moves)
         with ExitStack() as stack:
@@ -414,19 +412,6 @@ def _remove_from(disk: Disk, items: list[_Item], actor: str) -> None:
         except Conflict:
             disk.refresh()
     raise Conflict(f"the parts on {disk.name} keep changing", hint="run the command again")
-
-
-def _batches(items: list[_Item]) -> Iterator[list[_Item]]:
-    groups: dict[tuple[str, str], list[list[_Item]]] = {}
-    for item in items:
-        batches = groups.setdefault((item.move.table_uuid, item.move.target), [[]])
-        current = batches[-1]
-        size = sum(other.move.bytes for other in current)
-        if current and (len(current) >= BATCH_PARTS or size + item.move.bytes > BATCH_BYTES):
-            batches.append(current := [])
-        current.append(item)
-    for batches in groups.values():
-        yield from batches
 
 
 def _independent(moves: Sequence[Move]) -> bool:

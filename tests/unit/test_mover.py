@@ -19,7 +19,7 @@ from disks.config import DiskConfig
 from disks.object_disk import ObjectDisk
 from disks.registry import open_disk
 from oplog.errors import NoSpace, Transient
-from tiering import mover, part, schema
+from tiering import cost, mover, part, schema
 from tiering.catalog import Catalog
 from tiering.context import Context
 from tiering.journal import Journal
@@ -158,13 +158,15 @@ def test_a_move_is_one_commit_on_each_disk(context: Context) -> None:
     disk = context.disk("s3")
     assert isinstance(disk, ObjectDisk)
     before, revision = disk.store.counts(), disk.revision
+    expected = cost.estimate([move(made) for made in parts], lambda planned: parts[0], {"s3"})
     report = mover.execute(context, [move(made) for made in parts])
     assert [moved.part for moved in report.moved] == [made.name for made in parts]
     assert (report.failed, report.skipped) == ((), ())
     assert all(holders(context, made) == ["s3"] for made in parts)
     assert disk.revision == (revision or 0) + 1
     after = disk.store.counts()
-    assert after["PUT"] - before["PUT"] <= sum(len(made.files) for made in parts) + 1
+    assert after["PUT"] - before["PUT"] == sum(len(made.files) for made in parts) + 1
+    assert expected.total == cost.Cost(put=11, bytes_up=sum(made.size_bytes for made in parts))
     assert [record.state for record in context.journal.moves()] == ["done"] * 5
     (entry,) = disk.entries(disk.revision - 1)
     assert (entry.commit.kind, entry.commit.actor) == ("move", "test")
@@ -184,16 +186,19 @@ def test_a_chain_of_moves_never_changes_a_byte(tmp_path: Path, context: Context,
 
 
 def test_large_cold_files_come_back_in_ranges(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tiering.copying._WHOLE_FILE_BYTES", 1000)
-    monkeypatch.setattr("tiering.copying._RANGE_BYTES", 7000)
+    monkeypatch.setattr("tiering.cost.WHOLE_FILE_BYTES", 1000)
+    monkeypatch.setattr("tiering.cost.RANGE_BYTES", 7000)
     made = put_part(context, 1, disk="s3")
     report = mover.execute(context, [move(made, "ssd", "s3")])
     assert holders(context, made) == ["ssd"]
     assert report.moved[0].requests == 2 * 3
+    expected = cost.estimate([move(made, "ssd", "s3")], lambda planned: made, {"s3"})
+    assert expected.moves == (cost.Cost(get=6, bytes_down=40_000),)
+    assert expected.commits == 1
 
 
 def test_many_parts_go_in_several_batches_side_by_side(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mover, "BATCH_PARTS", 4)
+    monkeypatch.setattr("tiering.cost.BATCH_PARTS", 4)
     context.workers = 4
     parts = [put_part(context, number, files=1, size=500) for number in range(1, 15)]
     report = mover.execute(context, [move(made) for made in parts])
@@ -486,6 +491,16 @@ def test_a_lost_journal_does_not_leave_two_copies(context: Context, tmp_path: Pa
     (sentence,) = mover.recover(again)
     assert "the commit on s3 says that it moved there" in sentence
     assert holders(again, made) == ["s3"]
+    assert mover.recover(again) == []
+    close(again)
+
+
+def test_a_damaged_journal_is_told_once(context: Context, tmp_path: Path) -> None:
+    """P45."""
+    close(context)
+    (tmp_path / "state" / "journal.db").write_bytes(b"")
+    again, done = reopen(context)
+    assert [sentence for sentence in done if "set aside" in sentence]
     assert mover.recover(again) == []
     close(again)
 

@@ -1,0 +1,109 @@
+"""What moves cost in requests and bytes, before they are made. Pure.
+
+A move to a bucket sends one PUT a data file (several above the multipart threshold) and shares its batch's one commit;
+`part.json` rides in the commit. A move from a bucket reads each file in one request or in ranges, and its removal
+shares one commit. Prices are of another place: this counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence, Set
+from typing import TypeVar
+
+import msgspec
+
+from tiering.part import Part
+from tiering.plan import Move
+
+T = TypeVar("T")
+
+BATCH_PARTS = 100
+"""Parts of one table and target that share a commit."""
+BATCH_BYTES = 10 * 1024**3
+WHOLE_FILE_BYTES = 8 * 1024 * 1024
+"""Remote files up to this size are read in one request, larger ones in ranges of `RANGE_BYTES`."""
+RANGE_BYTES = 16 * 1024 * 1024
+MULTIPART_BYTES = 256 * 1024 * 1024
+_MULTIPART_PIECE_BYTES = 64 * 1024 * 1024
+
+
+class Cost(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests and bytes that cross the network. `put` and `get` are the expensive and the cheap class of S3."""
+
+    put: int = 0
+    get: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+    @property
+    def requests(self) -> int:
+        return self.put + self.get
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            put=self.put + other.put,
+            get=self.get + other.get,
+            bytes_up=self.bytes_up + other.bytes_up,
+            bytes_down=self.bytes_down + other.bytes_down,
+        )
+
+
+class PlanCost(msgspec.Struct, frozen=True, kw_only=True):
+    """The cost of a plan: of each move, in its order, and of the commits they share."""
+
+    moves: tuple[Cost, ...]
+    commits: int
+
+    @property
+    def total(self) -> Cost:
+        return sum(self.moves, Cost()) + Cost(put=self.commits)
+
+
+def estimate(moves: Sequence[Move], part_of: Callable[[Move], Part | None], remote: Set[str]) -> PlanCost:
+    """What the moves cost. `part_of` finds a move's part (None counts as one file); `remote` are the buckets' disks."""
+    return PlanCost(
+        moves=tuple(_of_one(move, part_of(move), remote) for move in moves),
+        commits=sum(_commits(batch, remote) for batch in batches(moves, lambda move: move)),
+    )
+
+
+def batches(items: Sequence[T], move_of: Callable[[T], Move]) -> list[list[T]]:
+    """The moves as they are carried out: one table and target a batch, bounded in parts and bytes, order kept."""
+    groups: dict[tuple[str, str], list[list[T]]] = {}
+    sizes: dict[tuple[str, str], int] = {}
+    for item in items:
+        move = move_of(item)
+        key = (move.table_uuid, move.target)
+        group = groups.setdefault(key, [[]])
+        size = sizes.get(key, 0)
+        if group[-1] and (len(group[-1]) >= BATCH_PARTS or size + move.bytes > BATCH_BYTES):
+            group.append([])
+            size = 0
+        group[-1].append(item)
+        sizes[key] = size + move.bytes
+    return [batch for group in groups.values() for batch in group]
+
+
+def _of_one(move: Move, part: Part | None, remote: Set[str]) -> Cost:
+    sizes = [file.size_bytes for file in part.files] if part is not None else [move.bytes]
+    cost = Cost()
+    if move.target in remote:
+        cost += Cost(put=sum(map(_uploads, sizes)), bytes_up=sum(sizes))
+    if move.source in remote:
+        cost += Cost(get=sum(map(_downloads, sizes)), bytes_down=sum(sizes))
+    return cost
+
+
+def _commits(batch: list[Move], remote: Set[str]) -> int:
+    sources = {move.source for move in batch if move.source in remote and not move.keep_source}
+    return (batch[0].target in remote) + len(sources)
+
+
+def _uploads(size: int) -> int:
+    if size <= MULTIPART_BYTES:
+        return 1
+    return 2 + -(-size // _MULTIPART_PIECE_BYTES)
+
+
+def _downloads(size: int) -> int:
+    return 1 if size <= WHOLE_FILE_BYTES else -(-size // RANGE_BYTES)
