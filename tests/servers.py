@@ -22,6 +22,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -58,6 +59,7 @@ class Server:
             "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
         }
 
+    @cache  # noqa: B019 (a server lives as long as the process)
     def client(self) -> Any:
         """A boto3 client for setting things up and looking behind the store's back."""
         import boto3

@@ -66,6 +66,15 @@ def lost_answer(error: FrostlineError, verb: str = "put_if_absent", key: str = "
     return Fault(verb, error, when="after", key=key)
 
 
+def change_payload(payload: Payload, change: Change) -> Payload:
+    """The payload as it was, unless the change makes other bytes of it."""
+    if isinstance(payload, Path) and not payload.exists():
+        return payload
+    data = payload.read_bytes() if isinstance(payload, Path) else bytes(payload)
+    changed = change(data)
+    return payload if changed == data else changed
+
+
 class FaultyStore(WrappedStore):
     """Applies the faults in `faults` to the calls that pass; without any it is the inner store."""
 
@@ -96,9 +105,7 @@ class FaultyStore(WrappedStore):
 
     def put(self, key: str, payload: Payload, *, sha256: bytes, metadata: Mapping[str, str] | None = None) -> None:
         with self._faults("put", key) as change:
-            data = payload.read_bytes() if isinstance(payload, Path) else bytes(payload)
-            changed = change(data)
-            self.inner.put(key, payload if changed == data else changed, sha256=sha256, metadata=metadata)
+            self.inner.put(key, change_payload(payload, change), sha256=sha256, metadata=metadata)
 
     def put_if_absent(
         self, key: str, payload: bytes, *, sha256: bytes, metadata: Mapping[str, str] | None = None

@@ -24,7 +24,7 @@ def open_store(config: DiskConfig, *, limiter: Limiter | None = None) -> Metered
     """Open the store that `config.url` names. Sends no request and writes nothing.
 
     The stack, from outside: metered (what the caller sees) > retrying > limited (each attempt takes a slot, and sees
-    the 503 first) > read-only (when configured) > the store itself. Workers that must share limits pass the same limiter.
+    the 503 first) > read-only (when configured) > the store itself. Workers that share limits pass the same limiter.
 
     `s3://bucket/` without a prefix is allowed: then the whole bucket belongs to the disk, and its garbage collector
     treats every object in it as its own. Give a prefix wherever anything else lives in the bucket.

@@ -113,9 +113,15 @@ class MultipartUpload:
 
 def list_uploads(client: S3Client, bucket: str, prefix: str) -> Iterator[tuple[str, str, object]]:
     """Key, id and start of every unfinished upload."""
-    for page in client.get_paginator("list_multipart_uploads").paginate(Bucket=bucket, Prefix=prefix):
-        for upload in page.get("Uploads", []):
-            yield upload["Key"], upload["UploadId"], upload["Initiated"]
+    from botocore.exceptions import ClientError
+
+    try:
+        for page in client.get_paginator("list_multipart_uploads").paginate(Bucket=bucket, Prefix=prefix):
+            for upload in page.get("Uploads", []):
+                yield upload["Key"], upload["UploadId"], upload["Initiated"]
+    except ClientError as error:
+        if error.response["Error"]["Code"] != "NoSuchUpload":  # what some servers say when there are none
+            raise
 
 
 def _quoted(text: str) -> str:

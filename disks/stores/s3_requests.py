@@ -28,6 +28,7 @@ from oplog.errors import Damaged, FrostlineError, Transient
 
 EMPTY_SHA256 = hashlib.sha256(b"").digest()
 _ALGORITHM = "AWS4-HMAC-SHA256"
+_SEND_BYTES = 256 * 1024
 
 
 class Credentials(Protocol):
@@ -114,8 +115,8 @@ class S3Requests:
             answer = self._pool.request(
                 method,
                 url,
-                headers=signed,
-                body=cast(bytes | None, body),  # any buffer will do: it is sent without a copy
+                headers=signed if body is None else {**signed, "content-length": str(len(body))},
+                body=cast(bytes | None, body if body is None else _slices(body)),
                 redirect=False,
                 retries=False,
             )
@@ -157,6 +158,12 @@ def _pool(proxy_url: str | None, ca_bundle: str | None, read_timeout_seconds: fl
     if proxy_url:
         return urllib3.ProxyManager(proxy_url, maxsize=64, timeout=timeout, ca_certs=ca_bundle)
     return urllib3.PoolManager(maxsize=64, timeout=timeout, ca_certs=ca_bundle)
+
+
+def _slices(body: memoryview) -> Iterator[memoryview]:
+    """The body in pieces: a socket's time limit holds for one piece, so a slow line may take as long as it needs."""
+    for start in range(0, len(body), _SEND_BYTES):
+        yield body[start : start + _SEND_BYTES]
 
 
 def _quoted(text: str, safe: str = "") -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -20,6 +20,14 @@ if TYPE_CHECKING:
     from obstore.store import S3Store as ObstoreS3
 
 _CREDENTIALS_TTL = timedelta(minutes=5)
+
+
+@lru_cache(maxsize=1)
+def _loader() -> Any:
+    """boto3's description of S3 is a large JSON file: parsed once a process, not once a store."""
+    import botocore.session
+
+    return botocore.session.get_session().get_component("data_loader")
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,7 @@ class S3Session:
         import botocore.session
 
         session = botocore.session.get_session()
+        session.register_component("data_loader", _loader())
         if self.config.access_key_id and self.config.secret_access_key:
             session.set_credentials(self.config.access_key_id, self.config.secret_access_key)
         return session
