@@ -2,8 +2,8 @@
 
 The format follows from the file's ending (`.csv.gz`, `.jsonl.zst`, `.csv.zip`, …) unless it is given. Files are
 streamed in batches of bounded size, one after the other, in the order given; a glob's files in name order. CSV columns
-are read as the table's types: `NA`, `null`, `NaN` and empty fields are null (an empty text stays a text where a column takes no
-nulls), times come as `2013-01-01 05:00:00` or `2013-01-01T05:00:00Z`.
+are read as the table's types: `NA`, `null`, `NaN` and empty fields are null (an empty text stays a text where a column
+takes no nulls), times come as `2013-01-01 05:00:00` or `2013-01-01T05:00:00Z`.
 
 What cannot be read raises `UsageError` that names the file and, where it can be known, the line. Batches before the
 broken line have been handed out by then: an insert keeps its whole blocks, says how many rows they were, and skips them
