@@ -21,16 +21,6 @@ MARKER = ".frostline-demo"
 FLIGHTS = 336_776
 WEATHER = 26_115
 COLD_MONTHS = 6
-FLIGHT_COLUMNS = (
-    "year:int16 month:int8 day:int8 dep_time:int16 sched_dep_time:int16 dep_delay:int16 arr_time:int16 "
-    "sched_arr_time:int16 arr_delay:int16 carrier:string flight:int32 tailnum:string origin:string dest:string "
-    "air_time:int16 distance:int32 hour:int8 minute:int8"
-)
-WEATHER_COLUMNS = (
-    "origin:string year:int16 month:int8 day:int8 hour:int8 temp:float64 dewp:float64 humid:float64 wind_dir:int16 "
-    "wind_speed:float64 wind_gust:float64 precip:float64 pressure:float64 visib:float64"
-)
-TIME_COLUMN = "time_hour:timestamp[us, UTC]"
 
 DELAYS = (
     "SELECT carrier, count(*) AS flights, round(avg(arr_delay), 1) AS mean_delay FROM nyc.flights "
@@ -58,7 +48,7 @@ def tell(directory: Path, environment: MutableMapping[str, str], *, verbose: boo
         story.compare(before, story.facts(), "after the move")
         _lose_and_restore(story)
         story.compare(before, story.facts(), "after the rebuild")
-        _finish(story, time.monotonic() - started)
+        _finish(story, time.monotonic() - started, environment.get("FROSTLINE_DISKS__S3__URL"))
 
 
 class Story:
@@ -69,6 +59,10 @@ class Story:
         self.data = directory / "data"
         self.verbose = verbose
         self._chapter = 0
+
+    def file(self, name: str) -> str:
+        """A data file, named as one would type it."""
+        return _near(self.data / name)
 
     def chapter(self, title: str, *sentences: str) -> None:
         """A heading and what it is about."""
@@ -140,19 +134,8 @@ def captured(arguments: tuple[str, ...]) -> str:
 
 
 def shown(arguments: tuple[str, ...]) -> str:
-    """The arguments as one would type them; long lists of columns are shortened."""
-    words: list[str] = []
-    skipped = 0
-    for position, word in enumerate(arguments):
-        if word == "--column" or arguments[position - 1] == "--column":
-            skipped += 1
-            if skipped > 4:
-                continue
-        elif skipped > 4:
-            words.append("…")
-            skipped = 0
-        words.append(word if word.startswith("--") or word.isalnum() else shlex.quote(word))
-    return " ".join(words)
+    """The arguments as one would type them."""
+    return shlex.join(arguments)
 
 
 def rule_years(today: date) -> int:
@@ -181,23 +164,22 @@ def _prepare(story: Story) -> None:
         f"volume, the bucket. They are from 2013, so the demo says {years} years: the first months are due soon.",
     )
     story.run(
-        *("table", "create", "nyc.flights"),
-        *_columns(FLIGHT_COLUMNS),
+        *("table", "create", "nyc.flights", "--like", story.file("flights.csv.zip")),
         *("--order-by", "carrier,time_hour", "--partition-by", "month(time_hour)"),
         *("--ttl", f"{years}y on time_hour to volume cold", "--setting", "insert_block_rows=20000"),
     )
-    story.run(*("table", "create", "nyc.weather"), *_columns(WEATHER_COLUMNS), *("--order-by", "origin,time_hour"))
+    story.run("table", "create", "nyc.weather", "--like", story.file("weather.csv"), "--order-by", "origin,time_hour")
 
 
 def _insert(story: Story) -> None:
     story.chapter("Data", "New rows land on the SSD, as sorted Parquet parts. Inserting a file twice doubles nothing.")
-    flights = str(story.data / "flights.csv.zip")
+    flights = story.file("flights.csv.zip")
     story.run("insert", "nyc.flights", flights, lines=3)
     again = story.ask("insert", "nyc.flights", flights)
     if again["rows"] or again["parts"]:
         raise Damaged(f"inserting the same file again added {again['rows']} rows")
     story.say(f"   The same file again: 0 rows, {again['duplicates']} parts recognised and skipped.")
-    story.run("insert", "nyc.weather", str(story.data / "weather.csv"), lines=3)
+    story.run("insert", "nyc.weather", story.file("weather.csv"), lines=3)
     story.run("query", DELAYS)
 
 
@@ -214,7 +196,7 @@ def _move_to_cold(story: Story) -> None:
         "Tiering",
         f"A plan says what would move at a time, and why, before anything moves. Let it be {when}:",
     )
-    plan = str(story.directory / "plan.json")
+    plan = _near(story.directory / "plan.json")
     story.run("plan", "nyc.flights", "--at", when, "-o", plan)
     story.say("\n   Good. So let exactly that happen:")
     story.run("apply", plan)
@@ -254,14 +236,17 @@ def _lose_and_restore(story: Story) -> None:
     story.run("log", "s3")
 
 
-def _finish(story: Story, seconds: float) -> None:
-    size = sum(part["bytes"] for part in story.ask("parts")["parts"])
-    story.say(f"\nAll of it worked, in {seconds:.0f} s, with {format_size(size)} of Parquet. Play with the store:\n")
+def _finish(story: Story, seconds: float, bucket: str | None) -> None:
+    parts = story.ask("parts")["parts"]
+    size = sum(part["bytes"] for part in parts)
+    story.say(f"\nAll of it worked, in {seconds:.0f} s, with {format_size(size)} of Parquet.")
+    if bucket is not None:
+        story.say(f"The bucket was {bucket}. The store needs its server, which may end with this command.")
+        return
+    hot = next(part["part"] for part in parts if part["table"] == "nyc.flights" and part["volume"] == "hot")
+    story.say("The store is yours to play with:\n")
     story.say(f"   export FROSTLINE_HOME={_home_to_export(story.directory)}")
-    for command in ("parts", "explain nyc.flights 201307_1_1_0", "disks", "status"):
-        if command.startswith("explain"):
-            hot = [part["part"] for part in story.ask("parts", "nyc.flights")["parts"] if part["volume"] == "hot"]
-            command = f"explain nyc.flights {hot[0]}"
+    for command in ("parts", f"explain nyc.flights {hot}", "disks", "status"):
         story.say(f"   frostline {command}")
 
 
@@ -303,10 +288,6 @@ def _package_data() -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise NotFound("the demo's data is not installed", hint="pip install 'frostline[demo]', or run: make demo")
     return Path(next(iter(spec.submodule_search_locations))) / "data"
-
-
-def _columns(text: str) -> list[str]:
-    return [word for column in (*text.split(), TIME_COLUMN) for word in ("--column", column)]
 
 
 def _near(path: Path) -> str:

@@ -50,11 +50,14 @@ def move(
     """Move a partition or a part to a volume or disk now, whatever the policy says."""
     _exactly_one("--partition", partition, "--part", part)
     _exactly_one("--to-volume", to_volume, "--to-disk", to_disk)
+    from tiering.policy_change import already_there
+
     store = session.store()
     moves = store.plan_manual_move(
         table, partition=partition, part=part, to_volume=to_volume, to_disk=to_disk, keep_source=keep_source
     )
-    _carry_out(session, moves, nothing=f"Nothing to move: {part or partition} is there already.")
+    there = already_there(partition=partition, part=part, to_volume=to_volume, to_disk=to_disk)
+    _carry_out(session, moves, nothing=there)
 
 
 def plan(
