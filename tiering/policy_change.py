@@ -41,20 +41,14 @@ def manual_moves(
     """Moves of one table's parts to a volume or disk, in ascending size; parts already there are left out.
 
     `what` names them in errors: `partition '202601'`, `part '202601_1_5_1'`. Size limits of volumes are obeyed for a
-    volume and not for a disk; space is checked. Raises `NotFound`, `UsageError` or, when all are there, `Refused`.
+    volume and not for a disk; space is checked. Raises `NotFound`, `UsageError` or, without space, `Refused`. Empty when
+    all are there already: asking twice is no error, `already_there` says it in words.
     """
     chosen = sorted(parts, key=lambda part: (part.part.size_bytes, part.name))
     if not chosen:
         raise NotFound(f"there is no {what}", hint="'frostline parts' lists them")
     volume, place = _target(policy, disks, to_volume, to_disk)
     moving = [part for part in chosen if part.disk not in volume.disks]
-    if not moving:
-        plural = "All parts of " if what.startswith("partition") else ""
-        verb = "are" if plural else "is"
-        raise Refused(
-            f"{plural}{what if plural else what.capitalize()} {verb} already on {place}",
-            hint="there is nothing to move",
-        )
     model = dict(disks)
     moves = []
     for turn, part in enumerate(moving):
@@ -76,6 +70,16 @@ def manual_moves(
             )
         )
     return moves
+
+
+def already_there(
+    *, partition: str | None = None, part: str | None = None, to_volume: str | None = None, to_disk: str | None = None
+) -> str:
+    """What to say when nothing has to move."""
+    place = f"disk '{to_disk}'" if to_disk is not None else f"volume '{to_volume}'"
+    if partition is not None:
+        return f"All parts of partition '{partition}' are already on {place}"
+    return f"Part '{part}' is already on {place}"
 
 
 def _target(

@@ -15,7 +15,7 @@ from tiering.journal_records import Failure, Pause, Pin
 from tiering.part import ColumnRange, Part, PartName
 from tiering.placement import DiskState
 from tiering.policy import Options, Plan, decide, explain
-from tiering.policy_change import check_change, manual_moves
+from tiering.policy_change import already_there, check_change, manual_moves
 from tiering.schema import Column, Delete, MoveToDisk, MoveToVolume, TableDefinition, TableSettings, TtlRule
 from tiering.settings import PolicyConfig, VolumeConfig
 
@@ -383,8 +383,6 @@ def test_a_move_by_hand() -> None:
 @pytest.mark.parametrize(
     ("where", "error", "words"),
     [
-        ({"to_disk": "ssd"}, Refused, "All parts of partition 'all' are already on disk 'ssd'"),
-        ({"to_volume": "hot"}, Refused, "All parts of partition 'all' are already on volume 'hot'"),
         ({"to_disk": "tape"}, NotFound, "No such disk: tape"),
         ({"to_volume": "attic"}, NotFound, "No such volume: attic"),
         ({}, UsageError, "name either a volume or a disk"),
@@ -394,6 +392,15 @@ def test_a_move_by_hand() -> None:
 def test_a_move_by_hand_that_cannot_be(where: dict[str, str], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         manual_moves([placed(table())], "partition 'all'", TWO, ROOMY, **where)  # type: ignore[arg-type]
+
+
+def test_asking_twice_is_no_error() -> None:
+    """P17: what is there already is said, in the words that people know, and nothing fails."""
+    parts = [placed(table(), "all_1_1_0", disk="s3"), placed(table(), "all_2_2_0")]
+    assert [move.part for move in manual_moves(parts, "partition 'all'", TWO, ROOMY, to_disk="s3")] == ["all_2_2_0"]
+    assert manual_moves(parts[:1], "partition 'all'", TWO, ROOMY, to_disk="s3") == []
+    assert already_there(partition="all", to_disk="s3") == "All parts of partition 'all' are already on disk 's3'"
+    assert already_there(part="all_1_1_0", to_volume="cold") == "Part 'all_1_1_0' is already on volume 'cold'"
 
 
 def test_a_move_by_hand_needs_room() -> None:
