@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 
 from disks.base import FileInfo
 from disks.history import Past
@@ -31,7 +32,7 @@ _SECOND_LOOKS = 100
 _GAPS_SHOWN = 10
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class BucketTree:
     """The files of an object disk, read past its cache."""
 
@@ -42,7 +43,7 @@ class BucketTree:
     def disk(self) -> str:
         return self.source.name
 
-    @property
+    @cached_property
     def files(self) -> dict[str, FileInfo]:
         return {
             path: FileInfo(path, row.size_bytes, row.sha256, row.key, row.blob_set, row.revision)

@@ -18,7 +18,8 @@ from urllib.parse import quote
 from disks.file_table import TableReader
 from disks.garbage import announced
 from disks.history import Past, at_head, past_at, past_before
-from disks.object_disk import ObjectDisk, ObjectTransaction
+from disks.object_disk import ObjectDisk
+from disks.object_transaction import ObjectTransaction
 from disks.references import Inventory, inventory
 from disks.stores.metered import MeteredStore
 from oplog import pins
