@@ -28,7 +28,7 @@ from oplog.errors import Damaged, FrostlineError, Transient
 
 EMPTY_SHA256 = hashlib.sha256(b"").digest()
 _ALGORITHM = "AWS4-HMAC-SHA256"
-_SEND_BYTES = 256 * 1024
+_SEND_BYTES = 64 * 1024
 
 
 class Credentials(Protocol):
