@@ -7,7 +7,6 @@ request; the first use lists the log past the last applied revision and applies 
 from __future__ import annotations
 
 import builtins
-import contextlib
 import hashlib
 import logging
 import secrets
@@ -15,49 +14,30 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from urllib.parse import quote
 
 from disks.base import (
-    INLINE_LIMIT_BYTES,
     Disk,
     DiskCapabilities,
     DiskUsage,
     FileInfo,
     Location,
     Transaction,
-    check_path,
 )
 from disks.effects import make_directory, remove_file, rename
 from disks.file_table import FileTable, TableDamaged, TableWriter
-from disks.locks import OwnedDirectory, file_lock, sweep
+from disks.lease import Lease
+from disks.locks import file_lock, sweep
+from disks.object_transaction import ObjectTransaction, Target
 from disks.stores.base import ByteRange, ObjectStore
 from oplog import replay, snapshot
-from oplog.entry import Commit, Create, Link, Operation, Remove, Rename, now
+from oplog.entry import Commit, now
 from oplog.errors import Conflict, Damaged, FrostlineError, NotFound, Refused
 from oplog.log import Entry, OperationsLog, RevisionTaken
-from oplog.replay import Difference, FileRow
-from oplog.revision import blob_key
+from oplog.replay import FileRow
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class RebuildPreview:
-    """The cache of a disk beside its bucket."""
-
-    disk: str
-    revision: int
-    """Of the bucket; `files` and `size_bytes` are the bucket's too."""
-    files: int
-    size_bytes: int
-    local_revision: int
-    problem: str
-    """Why the cache cannot be used; empty when it can."""
-    differences: list[Difference]
-    """`before` is what the cache says, `after` what the bucket says."""
 
 
 _COMMIT_ATTEMPTS = 100
@@ -80,7 +60,10 @@ class ObjectDisk(Disk):
         retention_seconds: int = 24 * 3600,
         read_only: bool = False,
         max_size_bytes: int | None = None,
+        single_writer: bool = False,
+        lease_settle_seconds: float = 2.0,
     ) -> None:
+        """`single_writer` takes the lease also where the store has conditional writes."""
         self.name = name
         self.store = store
         self.log = OperationsLog(store)
@@ -93,10 +76,14 @@ class ObjectDisk(Disk):
         self._caught_up = False
         self._lock = threading.RLock()
         self._notes: list[str] = []
+        self._single_writer = single_writer
+        self._lease = Lease(store, state_path / "lease.json", settle_seconds=lease_settle_seconds)
 
     @property
     def capabilities(self) -> DiskCapabilities:  # type: ignore[override]
-        return DiskCapabilities(remote=True, writers="many")
+        """Sends no request: `writers` is "one" from the first commit that needed the lease."""
+        one = self._single_writer or self._lease.used
+        return DiskCapabilities(remote=True, writers="one" if one else "many")
 
     # Reading
 
@@ -298,46 +285,6 @@ class ObjectDisk(Disk):
             break
         return view.head()
 
-    def rebuild(self) -> int:
-        """Replace the cache by what the bucket says, in one SQLite transaction; returns the revision. A kill leaves the
-        cache as it was; other processes see the table before or after."""
-        with self._lock:
-            table = self._open_table()
-            with table.write() as view:
-                view.clear()
-                view.remember(store=self.store.name)
-                if self.log.first_revision() is not None:
-                    revision, digest = self._load_snapshot(view, None)
-                    _apply(view, self.log.entries(revision, previous=digest))
-                head, _ = view.head()
-            self._caught_up = True
-            return head
-
-    def preview_rebuild(self) -> RebuildPreview:
-        """What `rebuild` would change. Writes neither to the bucket nor to the cache."""
-        with self._lock:
-            make_directory(self.state_path)
-            scratch = OwnedDirectory(self.state_path / "scratch")
-            try:
-                with contextlib.closing(FileTable(scratch.path / "files.db")) as truth:
-                    self._catch_up(truth)
-                    return self._compare(truth)
-            finally:
-                scratch.remove()
-
-    def _compare(self, truth: FileTable) -> RebuildPreview:
-        problem = "" if self.local_state_exists() else "there is no local table"
-        local = FileTable(None)
-        if not problem:
-            try:
-                local = FileTable(self.table_path)
-            except TableDamaged as error:
-                problem = error.message
-        with contextlib.closing(local), truth.read() as view:
-            known = view.head()[0], view.count(), view.used_bytes()
-            differences = builtins.list(replay.diff(local, truth))
-            return RebuildPreview(self.name, *known, local.head()[0], problem, differences)
-
     def entries(self, since: int = 0, until: int | None = None, limit: int | None = None) -> Iterator[Entry]:
         """Log entries with since < revision <= until, oldest first. With `limit`, the newest so many of them. Those
         that are no longer kept are left out."""
@@ -402,7 +349,8 @@ class ObjectDisk(Disk):
     ) -> Transaction:
         if self.read_only:
             raise Refused(f"disk {self.name} is read-only", hint="set read_only: false in its configuration")
-        return ObjectTransaction(self, kind, reason, actor, details or {})
+        target = Target(self.store, self.state_path / "scratch", lambda: self.revision, self._commit)
+        return ObjectTransaction(target, kind, reason=reason, actor=actor, details=details or {})
 
     def _commit(self, draft: Commit) -> int:
         """Commit the draft at the next free revision. Raises `Conflict` when it does not fit the newest table."""
@@ -444,7 +392,13 @@ class ObjectDisk(Disk):
             operations=draft.operations,
         )
         replay.execute(view, commit)
-        view.set_head(commit.revision, self.log.append(commit))
+        leased = self._single_writer or not self.store.capabilities.conditional_put
+        if leased:
+            self._lease.hold()
+        digest = self.log.append(commit)
+        if leased and self.log.read(commit.revision).commit.writer != commit.writer:
+            raise RevisionTaken(f"revision {commit.revision} of {self.store.name} was overwritten by another writer")
+        view.set_head(commit.revision, digest)
         return commit.revision
 
     def _snapshot_when_due(self, revision: int) -> None:
@@ -455,116 +409,6 @@ class ObjectDisk(Disk):
         except (FrostlineError, OSError) as error:
             # The commit stands; the next snapshot covers it.
             logger.warning("disk %s: no snapshot at revision %d: %s", self.name, revision, error)
-
-
-class ObjectTransaction(Transaction):
-    """Changes of an object disk. Blobs of an abandoned transaction stay until gc: nothing names them."""
-
-    def __init__(self, disk: ObjectDisk, kind: str, reason: str, actor: str, details: dict[str, str]) -> None:
-        self._disk = disk
-        self._kind = kind
-        self._reason = reason
-        self._actor = actor
-        self._details = details
-        self._operations: list[Operation] = []
-        self._present: list[str] = []
-        self._absent: list[str] = []
-        self._scratch: OwnedDirectory | None = None
-        self._lock = threading.Lock()
-        self._finished = False
-
-    def create(
-        self, path: str, data: bytes | Path, *, sha256: str | None = None, blob_set: str | None = None
-    ) -> FileInfo:
-        check_path(path)
-        self._check_open()
-        size = data.stat().st_size if isinstance(data, Path) else len(data)
-        if isinstance(data, Path) and size <= INLINE_LIMIT_BYTES and path.endswith(".json"):
-            data = data.read_bytes()
-            size = len(data)
-        if sha256 is None or isinstance(data, bytes):
-            actual = _digest(data)
-            if sha256 is not None and actual != sha256.lower():
-                raise Damaged(
-                    f"{path}: the bytes have SHA-256 {actual}, expected {sha256}", hint="the source is damaged"
-                )
-            sha256 = actual
-        inline = data if isinstance(data, bytes) and size <= INLINE_LIMIT_BYTES and path.endswith(".json") else None
-        key = None if inline is not None else self._upload(path, data, sha256)
-        with self._lock:
-            self._operations.append(Create(path, size, sha256, key, inline, blob_set))
-        return FileInfo(path, size, sha256, key, blob_set)
-
-    def adopt(self, row: FileRow) -> None:
-        """Stage a file whose blob the bucket holds already, or whose bytes ride in the row: nothing is uploaded.
-
-        The caller has proved that the blob is there, and keeps gc away from it (a pin) until the commit.
-        """
-        self._add(Create(check_path(row.path), row.size_bytes, row.sha256, row.key, row.inline, row.blob_set))
-
-    def _upload(self, path: str, data: bytes | Path, sha256: str) -> str:
-        key = blob_key(self._disk.revision + 1)
-        self._disk.store.put(key, data, sha256=bytes.fromhex(sha256), metadata={"path": quote(path, safe="/=+,@ ")})
-        return key
-
-    def scratch(self) -> Path:
-        with self._lock:
-            if self._scratch is None:
-                self._scratch = OwnedDirectory(self._disk.state_path / "scratch")
-            return self._scratch.path
-
-    def link(self, source: str, target: str) -> None:
-        self._add(Link(check_path(source), check_path(target)))
-
-    def rename(self, source: str, target: str) -> None:
-        self._add(Rename(check_path(source), check_path(target)))
-
-    def remove(self, path: str) -> None:
-        self._add(Remove(check_path(path)))
-
-    def require(self, *, present: tuple[str, ...] = (), absent: tuple[str, ...] = ()) -> None:
-        self._check_open()
-        self._present.extend(map(check_path, present))
-        self._absent.extend(map(check_path, absent))
-
-    def commit(self) -> int | None:
-        self._check_open()
-        if not self._operations:
-            self.abandon()
-            return None
-        draft = Commit(
-            revision=0,
-            previous="",
-            writer=secrets.token_hex(16),
-            time=now(),
-            kind=self._kind,
-            actor=self._actor,
-            reason=self._reason,
-            details=self._details,
-            present=tuple(self._present),
-            absent=tuple(self._absent),
-            operations=tuple(self._operations),
-        )
-        revision = self._disk._commit(draft)
-        self.abandon()
-        return revision
-
-    def abandon(self) -> None:
-        self._finished = True
-        if self._scratch is not None:
-            self._scratch.remove()
-            self._scratch = None
-
-    def _add(self, operation: Operation) -> None:
-        self._check_open()
-        if isinstance(operation, Rename) and f"{operation.target}/".startswith(f"{operation.source}/"):
-            raise Conflict(f"{operation.source} cannot become {operation.target}, which lies within it")
-        with self._lock:
-            self._operations.append(operation)
-
-    def _check_open(self) -> None:
-        if self._finished:
-            raise Refused("this transaction has ended", hint="begin a new one")
 
 
 def _apply(view: TableWriter, entries: Iterable[Entry]) -> None:
@@ -578,10 +422,3 @@ def _apply(view: TableWriter, entries: Iterable[Entry]) -> None:
 
 def _info(row: FileRow) -> FileInfo:
     return FileInfo(row.path, row.size_bytes, row.sha256, row.key, row.blob_set, row.revision)
-
-
-def _digest(data: bytes | Path) -> str:
-    if isinstance(data, bytes):
-        return hashlib.sha256(data).hexdigest()
-    with data.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 from disks.stores.base import ObjectInfo
 from oplog.revision import (
+    LEASES_PREFIX,
     PINS_PREFIX,
     SCHEMA_VERSION_KEY,
     parse_blob_key,
@@ -76,6 +77,8 @@ def inventory(objects: Iterable[ObjectInfo]) -> Inventory:
             commits[revision] = entry
         elif (revision := parse_snapshot_key(key)) is not None:
             snapshots[revision] = entry
+        elif _is_document(key, LEASES_PREFIX):
+            continue
         elif _is_document(key, PINS_PREFIX):
             pins.append(entry)
         elif _is_document(key, INTENTS_PREFIX):

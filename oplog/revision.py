@@ -12,6 +12,7 @@ import string
 OPERATIONS_PREFIX = "operations/"
 SNAPSHOTS_PREFIX = "snapshots/"
 PINS_PREFIX = "pins/"
+LEASES_PREFIX = "lease/"
 SCHEMA_VERSION_KEY = ".SCHEMA_VERSION"
 
 _DIGITS = 64

@@ -10,17 +10,19 @@ from pathlib import Path
 import pytest
 
 from disks.base import Disk, FileInfo
+from disks.config import DiskConfig
 from disks.local import LocalDisk
 from disks.memory import MemoryDisk
 from disks.object_disk import ObjectDisk
 from disks.stores.base import ByteRange
 from disks.stores.directory import DirectoryStore
 from disks.stores.memory import MemoryStore
+from disks.stores.open import open_store
 from oplog.errors import Conflict, Damaged, FrostlineError, NotFound, Refused, UsageError
 
 Open = Callable[[], Disk]
 
-KINDS = ["memory", "local", "object_memory", "object_directory"]
+KINDS = ["memory", "local", "object_memory", "object_directory", "object_s3", "object_lease"]
 
 
 @pytest.fixture(params=KINDS)
@@ -43,8 +45,9 @@ def open_again(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]
             case "object_lease":
                 disk = ObjectDisk("s3", memory, tmp_path / "state", single_writer=True, lease_settle_seconds=0.0)
             case _:
-                make_store = request.getfixturevalue("s3_store_factory")
-                disk = ObjectDisk("s3", make_store("contract/"), tmp_path / "state")
+                url = f"s3://{request.getfixturevalue('bucket')}/prefix/"
+                store = open_store(DiskConfig(type="object_disk", url=url))
+                disk = ObjectDisk("s3", store, tmp_path / "state")
         opened.append(disk)
         return disk
 

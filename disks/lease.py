@@ -1,0 +1,145 @@
+"""The right to write to a bucket without conditional writes: one owner at a time, by objects that are only ever added.
+
+    lease/<owner>-<number>.json     the owner's claim; each renewal adds one and deletes the one before it
+
+A claim counts until the time in it, and some grace for clocks that differ. Of two claims the one that the store dates
+earlier wins; the loser withdraws. The promise is weaker than that of a conditional write: it needs clocks that agree
+within the grace, listings that show what was put, and an owner that is not stopped for minutes between its check and
+its put. Where that fails, the digest chain of the log shows it. Processes that share a state directory share the lease,
+for they commit one after the other under the lock of its table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import socket
+import time
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import msgspec
+
+from disks.effects import make_directory, replace_file
+from disks.stores.base import ObjectInfo, ObjectStore
+from oplog.entry import now
+from oplog.errors import Damaged, Locked, NotFound
+from oplog.revision import LEASES_PREFIX
+
+_TERM_SECONDS = 120.0
+_GRACE_SECONDS = 30.0
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """One claim. `since` is when the store dated the first claim of this tenure; None in the first itself."""
+
+    owner: str
+    number: int
+    until: datetime
+    holder: str
+    since: datetime | None = None
+
+    @property
+    def key(self) -> str:
+        return f"{LEASES_PREFIX}{self.owner}-{self.number}.json"
+
+
+class Lease:
+    """The lease of one state directory. `hold` is called by one process at a time."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        path: Path,
+        *,
+        term_seconds: float = _TERM_SECONDS,
+        grace_seconds: float = _GRACE_SECONDS,
+        settle_seconds: float = 2.0,
+    ) -> None:
+        self._store = store
+        self._path = path
+        self._term = timedelta(seconds=term_seconds)
+        self._grace = timedelta(seconds=grace_seconds)
+        self._settle_seconds = settle_seconds
+
+    @property
+    def used(self) -> bool:
+        """Whether this state directory ever took the lease."""
+        return self._path.exists()
+
+    def hold(self) -> None:
+        """Make sure that the lease is ours for the next minute. Raises `Locked` when it is somebody else's."""
+        mine = self._remembered()
+        if mine is None or mine.until <= now():
+            self._acquire()
+        elif mine.until - now() < self._term / 2:
+            self._put(msgspec.structs.replace(mine, number=mine.number + 1, until=now() + self._term))
+            self._store.delete([mine.key])
+
+    def release(self) -> None:
+        """Let others write at once. Nothing when it is not ours."""
+        mine = self._remembered()
+        if mine is not None:
+            self._store.delete([mine.key])
+            replace_file(self._path, b"")
+
+    def _acquire(self) -> None:
+        self._refuse_if_held()
+        holder = f"{socket.gethostname()}:{os.getpid()}"
+        claim = Claim(owner=secrets.token_hex(8), number=1, until=now() + self._term, holder=holder)
+        _write(self._store, claim)
+        try:
+            time.sleep(self._settle_seconds)
+            since = self._refuse_if_held(claim)
+        except BaseException:
+            self._store.delete([claim.key])
+            raise
+        self._put(msgspec.structs.replace(claim, number=2, since=since))
+        self._store.delete([claim.key])
+
+    def _refuse_if_held(self, mine: Claim | None = None) -> datetime | None:
+        """Raise `Locked` when another live claim comes before ours; returns when the store dated ours."""
+        claims = self._claims()
+        own = next((item for item, claim in claims if claim == mine), None)
+        for item, other in claims:
+            if item is own or other.until + self._grace < now():
+                continue
+            if own is None or ((other.since or item.modified), item.key) < (own.modified, own.key):
+                raise Locked(
+                    f"{self._store.name} takes one writer; {other.holder} has it until {other.until:%H:%M:%S}Z",
+                    hint="this store has no conditional writes; wait, or write from one machine only",
+                )
+        if mine is not None and own is None:
+            raise Locked(f"{self._store.name}: the claim {mine.key} disappeared", hint="try again")
+        return own.modified if own is not None else None
+
+    def _claims(self) -> list[tuple[ObjectInfo, Claim]]:
+        """All claims. Listed again when one went away meanwhile: its renewal may not have been in the listing."""
+        while True:
+            try:
+                return [(item, self._read(item)) for item in self._store.list(LEASES_PREFIX)]
+            except NotFound:
+                continue
+
+    def _read(self, item: ObjectInfo) -> Claim:
+        try:
+            return msgspec.json.decode(self._store.get(item.key), type=Claim)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Damaged(f"lease {self._store.name}{item.key} cannot be read: {error}", hint="delete it") from error
+
+    def _put(self, claim: Claim) -> None:
+        _write(self._store, claim)
+        make_directory(self._path.parent)
+        replace_file(self._path, msgspec.json.encode(claim))
+
+    def _remembered(self) -> Claim | None:
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=Claim)
+        except (FileNotFoundError, msgspec.DecodeError):
+            return None
+
+
+def _write(store: ObjectStore, claim: Claim) -> None:
+    data = msgspec.json.encode(claim)
+    store.put(claim.key, data, sha256=hashlib.sha256(data).digest())

@@ -1,0 +1,146 @@
+"""A transaction of an object disk: blobs go up at once, the changes become visible by one log entry."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from disks.base import INLINE_LIMIT_BYTES, FileInfo, Transaction, check_path
+from disks.locks import OwnedDirectory
+from disks.stores.base import ObjectStore
+from oplog.entry import Commit, Create, Link, Operation, Remove, Rename, now
+from oplog.errors import Conflict, Damaged, Refused
+from oplog.replay import FileRow
+from oplog.revision import blob_key
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a transaction needs of its disk."""
+
+    store: ObjectStore
+    scratch_directory: Path
+    revision: Callable[[], int]
+    commit: Callable[[Commit], int]
+
+
+class ObjectTransaction(Transaction):
+    """Changes of an object disk. Blobs of an abandoned transaction stay until gc: nothing names them."""
+
+    def __init__(self, target: Target, kind: str, *, reason: str, actor: str, details: dict[str, str]) -> None:
+        self._target = target
+        self._kind = kind
+        self._reason = reason
+        self._actor = actor
+        self._details = details
+        self._operations: list[Operation] = []
+        self._present: list[str] = []
+        self._absent: list[str] = []
+        self._scratch: OwnedDirectory | None = None
+        self._lock = threading.Lock()
+        self._finished = False
+
+    def create(
+        self, path: str, data: bytes | Path, *, sha256: str | None = None, blob_set: str | None = None
+    ) -> FileInfo:
+        check_path(path)
+        self._check_open()
+        size = data.stat().st_size if isinstance(data, Path) else len(data)
+        if isinstance(data, Path) and size <= INLINE_LIMIT_BYTES and path.endswith(".json"):
+            data = data.read_bytes()
+            size = len(data)
+        if sha256 is None or isinstance(data, bytes):
+            actual = _digest(data)
+            if sha256 is not None and actual != sha256.lower():
+                raise Damaged(
+                    f"{path}: the bytes have SHA-256 {actual}, expected {sha256}", hint="the source is damaged"
+                )
+            sha256 = actual
+        inline = data if isinstance(data, bytes) and size <= INLINE_LIMIT_BYTES and path.endswith(".json") else None
+        key = None if inline is not None else self._upload(path, data, sha256)
+        with self._lock:
+            self._operations.append(Create(path, size, sha256, key, inline, blob_set))
+        return FileInfo(path, size, sha256, key, blob_set)
+
+    def adopt(self, row: FileRow) -> None:
+        """Stage a file whose blob the bucket holds already, or whose bytes ride in the row: nothing is uploaded.
+
+        The caller has proved that the blob is there, and keeps gc away from it (a pin) until the commit.
+        """
+        self._add(Create(check_path(row.path), row.size_bytes, row.sha256, row.key, row.inline, row.blob_set))
+
+    def _upload(self, path: str, data: bytes | Path, sha256: str) -> str:
+        key = blob_key(self._target.revision() + 1)
+        self._target.store.put(key, data, sha256=bytes.fromhex(sha256), metadata={"path": quote(path, safe="/=+,@ ")})
+        return key
+
+    def scratch(self) -> Path:
+        with self._lock:
+            if self._scratch is None:
+                self._scratch = OwnedDirectory(self._target.scratch_directory)
+            return self._scratch.path
+
+    def link(self, source: str, target: str) -> None:
+        self._add(Link(check_path(source), check_path(target)))
+
+    def rename(self, source: str, target: str) -> None:
+        self._add(Rename(check_path(source), check_path(target)))
+
+    def remove(self, path: str) -> None:
+        self._add(Remove(check_path(path)))
+
+    def require(self, *, present: tuple[str, ...] = (), absent: tuple[str, ...] = ()) -> None:
+        self._check_open()
+        self._present.extend(map(check_path, present))
+        self._absent.extend(map(check_path, absent))
+
+    def commit(self) -> int | None:
+        self._check_open()
+        if not self._operations:
+            self.abandon()
+            return None
+        draft = Commit(
+            revision=0,
+            previous="",
+            writer=secrets.token_hex(16),
+            time=now(),
+            kind=self._kind,
+            actor=self._actor,
+            reason=self._reason,
+            details=self._details,
+            present=tuple(self._present),
+            absent=tuple(self._absent),
+            operations=tuple(self._operations),
+        )
+        revision = self._target.commit(draft)
+        self.abandon()
+        return revision
+
+    def abandon(self) -> None:
+        self._finished = True
+        if self._scratch is not None:
+            self._scratch.remove()
+            self._scratch = None
+
+    def _add(self, operation: Operation) -> None:
+        self._check_open()
+        if isinstance(operation, Rename) and f"{operation.target}/".startswith(f"{operation.source}/"):
+            raise Conflict(f"{operation.source} cannot become {operation.target}, which lies within it")
+        with self._lock:
+            self._operations.append(operation)
+
+    def _check_open(self) -> None:
+        if self._finished:
+            raise Refused("this transaction has ended", hint="begin a new one")
+
+
+def _digest(data: bytes | Path) -> str:
+    if isinstance(data, bytes):
+        return hashlib.sha256(data).hexdigest()
+    with data.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
