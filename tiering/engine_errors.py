@@ -14,6 +14,7 @@ _WRAPPINGS = re.compile(
     r"(?:DataFusion error|Error during planning|Schema error|SQL error|Execution error|Arrow error|External error|"
     r"Optimizer rule '[^']*' failed\s+caused by|Internal error|Parquet error|External|caused by|Context)\s*:?\s+"
 )
+_BLAME = re.compile(r"This issue was likely caused by a bug in DataFusion's code\..*?/issues\.?\s*", re.DOTALL)
 _MISSING = re.compile(
     r"Object at location .* not found|NoSuchKey|No such file or directory|\bnot found: ", re.IGNORECASE
 )
@@ -50,6 +51,7 @@ def cleaned(text: str) -> str:
         message = message[match.end() :].strip()
     if parsed := re.match(r'(?:ParserError|TokenizerError)\("(.*)"\)\Z', message, re.DOTALL):
         message = parsed[1].replace('\\"', '"')
+    message = _BLAME.sub("", message).split("\n\tCandidate functions:")[0].strip()
     return message.replace("datafusion.", "").replace("?table?.", "") or "the query failed"
 
 
