@@ -1,0 +1,278 @@
+"""Enumerate the side effects of an operation: stop at each, recover, check, repeat the operation, collect garbage.
+
+The functions of the first half run in children of the fork server, `examine` alone in the test: it is not to be killed.
+Those of the second half drive them.
+"""
+
+from __future__ import annotations
+
+import random
+import traceback
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from tests.crash import invariants
+from tests.crash.harness import Failpoints, ForkServer, Mode, Outcome, hooked
+from tests.crash.invariants import Seen
+from tests.crash.powercut import Effect, Recorder, cuts, read_tree, write_tree
+from tests.crash.scenarios import SCENARIOS, Scenario, Site
+
+# In children
+
+
+def prepare(name: str, site: Site) -> Seen:
+    """Make the store the scenario begins with and save it; what is visible in it."""
+    scenario = SCENARIOS[name]
+    site.root.mkdir(parents=True)
+    if scenario.name == "first_open":
+        site.save()
+        return Seen({})
+    with site.open() as store:
+        scenario.prepare(store, site)
+    site.save()
+    with site.open() as store:
+        seen = invariants.observe(store)
+    site.reset()
+    return seen
+
+
+def act(name: str, site: Site, mode: Mode, at: int) -> list[str]:
+    """The operation with the hook on; its effects. Opening the store is part of it only where the scenario says so."""
+    scenario = SCENARIOS[name]
+    hook = Failpoints(mode, at)
+    _act(scenario, site, hook)
+    return hook.names
+
+
+def _act(scenario: Scenario, site: Site, hook: Any) -> None:
+    if scenario.fresh:
+        with hooked(hook):
+            scenario.act(None, site)  # type: ignore[arg-type]
+        return
+    with site.open() as store, hooked(hook):
+        scenario.act(store, site)
+
+
+def act_then_cut(name: str, site: Site, at: int, mount: str) -> None:
+    """Cut the power before the `at`-th effect, or after the operation was acknowledged."""
+    hook = Failpoints("power_cut", at, mount=mount)
+    scenario = SCENARIOS[name]
+    with site.open() as store, hooked(hook):
+        scenario.act(store, site)
+        hook.strike("acknowledged")
+
+
+def record(name: str, site: Site) -> list[Effect]:
+    """The trace of the operation, for the power-cut model."""
+    recorder = Recorder(site.root, site.root / "state" / "journal.db")
+    scenario = SCENARIOS[name]
+    if scenario.fresh:
+        with recorder.recording():
+            scenario.act(None, site)  # type: ignore[arg-type]
+    else:
+        with site.open() as store, recorder.recording():
+            scenario.act(store, site)
+    return recorder.trace
+
+
+def recover(site: Site, mode: Mode, at: int) -> list[str]:
+    """Open the store, which recovers it, with the hook on; its effects."""
+    hook = Failpoints(mode, at)
+    with hooked(hook):
+        site.open().close()
+    return hook.names
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """The store after recovery, after the operation was repeated and after gc."""
+
+    recovered: list[str]
+    seen: Seen
+    placement: dict[str, str]
+    again: Seen
+    violations: list[str]
+
+
+def examine(name: str, site: Site) -> Examined:
+    """Recover, look, check; repeat the operation, check; collect garbage, check."""
+    scenario = SCENARIOS[name]
+    with site.open() as store:
+        recovered, seen, placed = store.recovered, invariants.observe(store), invariants.placement(store)
+        violations = invariants.check(store, site)
+    with invariants.opened_again(site, violations) as store:
+        scenario.act(store, site)
+        store.refresh()
+        again = invariants.observe(store)
+        violations += [f"after a repeat: {line}" for line in invariants.check(store, site)]
+        violations += invariants.young_objects_survive(store)
+    with site.open(ahead=timedelta(days=2)) as store:
+        violations += invariants.old_orphans_go(store)
+        if invariants.observe(store) != again:
+            violations.append("I4 gc changed what is visible")
+    return Examined(recovered, seen, placed, again, violations)
+
+
+def fail_and_repeat(name: str, site: Site, mode: Mode, at: int) -> tuple[bool, str, list[str]]:
+    """An error instead of, or after, one side effect; then, in the same process, look, repeat the operation, look again."""
+    scenario = SCENARIOS[name]
+    hook = Failpoints(mode, at)
+    error = ""
+    with site.open() as store:
+        before = invariants.observe(store)
+        try:
+            with hooked(hook):
+                scenario.act(store, site)
+        except Exception as failure:  # what the product makes of the error is not judged here
+            error = f"{type(failure).__name__}: {failure}"
+        store.refresh()
+        seen = invariants.observe(store)
+        violations = [*invariants.no_overlap(store), *invariants.no_dangling_reference(store)]
+        scenario.act(store, site)
+        store.refresh()
+        after = invariants.observe(store)
+        # What an error in the tidying itself left is for recovery.
+        if not any(name in error for name in ("fs.unlink", "fs.rmdir")):
+            violations += invariants.no_leftovers(site)
+    if seen not in (before, after) and not scenario.spans_disks:
+        violations.append(f"I2 after the error: {seen}; before: {before}; after a repeat: {after}")
+    return hook.struck, error, violations
+
+
+# Driving
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The operation undisturbed: what is visible before and after it, and the names of its side effects."""
+
+    before: Seen
+    after: Seen
+    placement: dict[str, str]
+    effects: list[str]
+    countable: int
+    """How many of them a kill counts."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What an enumeration did and found."""
+
+    runs: int = 0
+    effects: int = 0
+    violations: list[str] = field(default_factory=list)
+
+    def add(self, where: str, violations: Iterable[str]) -> None:
+        self.runs += 1
+        self.violations += [f"{where}: {violation}" for violation in violations]
+
+    def judge(self, where: str, site: Site, name: str, known: Reference, *, acknowledged: bool) -> None:
+        """Recover and examine the store as it lies there."""
+        self.add(where, _judge(site, name, known, Outcome("returned" if acknowledged else "killed")))
+
+
+def reference(server: ForkServer, site: Site, name: str) -> Reference:
+    """Prepare the scenario and run it once undisturbed."""
+    before = server.value(prepare, name, site)
+    effects = server.value(act, name, site, "count", 0)
+    examined = examine(name, site)
+    assert not examined.violations, examined.violations
+    assert not examined.recovered, f"an undisturbed {name} left work for recovery: {examined.recovered}"
+    assert examined.again == examined.seen, "the operation cannot be repeated"
+    if SCENARIOS[name].keeps_rows:
+        assert examined.seen == before, f"I13 {name} changed what is visible: {before} -> {examined.seen}"
+    leaf = [effect for effect in effects if not effect.startswith("store.")]
+    return Reference(before, examined.seen, examined.placement, effects, len(leaf))
+
+
+def kill_everywhere(
+    server: ForkServer, site: Site, name: str, *, known: Reference | None = None, points: Iterable[int] | None = None
+) -> Tally:
+    """SIGKILL before each side effect, and after the last."""
+    known = known or reference(server, site, name)
+    tally = Tally(effects=known.countable)
+    for at in points or range(1, known.countable + 2):
+        site.reset()
+        outcome = server.run(act, name, site, "kill", at)
+        tally.add(f"{name} killed at {at} ({_label(known, at)})", _judge(site, name, known, outcome))
+    return tally
+
+
+def kill_twice(server: ForkServer, site: Site, name: str, points: Iterable[int], known: Reference) -> Tally:
+    """SIGKILL in the operation, then SIGKILL before each side effect of the recovery."""
+    tally = Tally(effects=known.countable)
+    for at in points:
+        for again in _until_complete():
+            site.reset()
+            first = server.run(act, name, site, "kill", at)
+            if first.kind != "killed":
+                break
+            second = server.run(recover, site, "kill", again)
+            label = f"{name} killed at {at} ({_label(known, at)}), its recovery at {again}"
+            tally.add(label, _judge(site, name, known, first))
+            if second.kind != "killed":
+                break
+    return tally
+
+
+def _until_complete() -> Iterator[int]:
+    yield from range(1, 500)
+
+
+def _judge(site: Site, name: str, known: Reference, outcome: Outcome) -> Iterator[str]:
+    if outcome.kind == "raised":
+        yield f"raised {outcome.error}\n{outcome.trace}"
+        return
+    try:
+        found = examine(name, site)
+    except Exception:
+        yield f"I2 recovery failed\n{traceback.format_exc()}"
+        return
+    yield from found.violations
+    if found.seen not in (known.before, known.after):
+        yield f"I2 neither before nor after: {found.seen}; before: {known.before}; after: {known.after}"
+    if outcome.kind == "returned" and (found.seen != known.after or found.placement != known.placement):
+        yield f"I1 acknowledged, yet {found.seen} at {found.placement}"
+    if found.again != known.after:
+        yield f"I2 repeated after the crash: {found.again}; expected: {known.after}"
+
+
+def fail_everywhere(server: ForkServer, site: Site, name: str, mode: Mode, *, known: Reference | None = None) -> Tally:
+    """An error before (`raise_before`) or after (`raise_after`: a lost answer) each side effect; the process lives on."""
+    known = known or reference(server, site, name)
+    tally = Tally(effects=len(known.effects))
+    for at in range(1, len(known.effects) + 1):
+        site.reset()
+        where = f"{name} {mode} at {at} ({known.effects[at - 1]})"
+        outcome = server.run(fail_and_repeat, name, site, mode, at)
+        if outcome.kind != "returned":
+            tally.add(where, [f"I2 the repeat failed: {outcome.error}\n{outcome.trace}"])
+            continue
+        _, _, violations = outcome.value
+        tally.add(where, [*violations, *_judge(site, name, known, Outcome("killed"))])
+    return tally
+
+
+def cut_power_everywhere(server: ForkServer, site: Site, name: str, *, limit: int) -> Tally:
+    """Every state that the model says a power cut may leave; a fixed sample of `limit` of them when there are more."""
+    known = reference(server, site, name)
+    site.reset()
+    if not SCENARIOS[name].fresh:
+        site.open().close()  # what opening changes is not part of the trace
+    before = read_tree(site.root)
+    trace = server.value(record, name, site)
+    states = list(cuts(before, trace))
+    chosen = states if len(states) <= limit else random.Random(1).sample(states, limit)
+    chosen += [state for state in states if state.last and state not in chosen][: limit // 4]
+    tally = Tally(effects=len(trace))
+    for state in chosen:
+        write_tree(state.tree, site)
+        tally.judge(f"{name}, power cut {state.what}", site, name, known, acknowledged=state.last)
+    return tally
+
+
+def _label(known: Reference, at: int) -> str:
+    leaf = [effect for effect in known.effects if not effect.startswith("store.")]
+    return leaf[at - 1] if at <= len(leaf) else "after the last"

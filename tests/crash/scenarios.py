@@ -1,0 +1,291 @@
+"""The operations that crash tests stop: for each a small store to begin with and the one call that changes it.
+
+Everything here runs in children of the fork server or in the test itself; a store lives below one directory (`Site`).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+
+from disks import garbage
+from disks.config import DiskConfig
+from disks.garbage import GcReport
+from disks.object_disk import ObjectDisk
+from disks.registry import open_disk
+from oplog.errors import AlreadyExists, FrostlineError, NotFound, Refused
+from restore.rebuild import restore
+from tiering.engine import Store
+from tiering.schema import Column, PartitionField, TableDefinition
+from tiering.settings import Config, PolicyConfig, VolumeConfig
+
+TABLE = "demo.events"
+OTHER = "demo.other"
+JANUARY, FEBRUARY = "202601", "202602"
+ROWS_A_PART = 40
+GUARD = timedelta(hours=24)
+SCHEMA = pa.schema([("ts", pa.timestamp("us", tz="UTC")), ("key", pa.int64()), ("text", pa.string())])
+
+
+def import_everything() -> None:
+    """Load what operations use, so that no child pays for it."""
+    import disks.stores.open  # noqa: F401
+    import tiering.cli.main
+    import tiering.dataset
+    import tiering.scan  # noqa: F401
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where one store lives: `root` holds all of it, `gold` a copy to begin from again."""
+
+    base: Path
+
+    @property
+    def root(self) -> Path:
+        return self.base / "root"
+
+    @property
+    def gold(self) -> Path:
+        return self.base / "gold"
+
+    @property
+    def bucket(self) -> Path:
+        return self.root / "bucket" / "store"
+
+    def config(self, **s3: object) -> Config:
+        """Two local disks and a directory bucket; snapshots often, so that crashes meet them."""
+        root = self.root
+        return Config(
+            state_path=str(root / "state"),
+            disks={
+                "ssd": DiskConfig(type="local", path=str(root / "ssd")),
+                "s3": DiskConfig(
+                    type="object_disk",
+                    url=(self.bucket.as_uri() + "/"),
+                    **{"snapshot_every_commits": 4, **s3},  # type: ignore[arg-type]
+                ),
+            },
+            policies={
+                "hot_cold": PolicyConfig(
+                    volumes=(VolumeConfig(name="hot", disks=("ssd",)), VolumeConfig(name="cold", disks=("s3",)))
+                )
+            },
+        )
+
+    def open(self, *, recover: bool = True, workers: int = 1, ahead: timedelta = timedelta(0)) -> Store:
+        """The store; with `ahead`, its clock runs that far in the future."""
+        return Store.open(
+            self.config(), actor="test", workers=workers, clock=lambda: datetime.now(UTC) + ahead, recover=recover
+        )
+
+    def save(self) -> None:
+        shutil.rmtree(self.gold, ignore_errors=True)
+        shutil.copytree(self.root, self.gold, symlinks=True)
+
+    def reset(self) -> None:
+        """Begin again from the saved copy."""
+        shutil.rmtree(self.root, ignore_errors=True)
+        shutil.copytree(self.gold, self.root, symlinks=True)
+
+
+def events(number: int = 1, *, name: str = TABLE) -> TableDefinition:
+    """A table partitioned by month with one sort column. `number` makes its uuid."""
+    database, _, short = name.partition(".")
+    return TableDefinition(
+        uuid=f"{number:08x}-0000-4000-8000-000000000000",
+        database=database,
+        name=short,
+        columns=(
+            Column(id=1, name="ts", type="timestamp[us, UTC]"),
+            Column(id=2, name="key", type="int64"),
+            Column(id=3, name="text", type="string"),
+        ),
+        order_by=("key",),
+        partition_by=(PartitionField(transform="month", column="ts"),),
+        policy="hot_cold",
+        last_column_id=3,
+    )
+
+
+def rows(first: int, *, months: Sequence[int] = (1, 2), count: int = ROWS_A_PART) -> pa.RecordBatch:
+    """`count` rows a month with keys from `first` on; equal calls give equal rows."""
+    keys = [first + index for index in range(count * len(months))]
+    times = [datetime(2026, months[index % len(months)], 2 + index % 20, tzinfo=UTC) for index in range(len(keys))]
+    return pa.record_batch([times, keys, [f"text {key} " + "x" * 40 for key in keys]], schema=SCHEMA)
+
+
+def insert(store: Store, first: int, *, months: Sequence[int] = (1, 2), table: str = TABLE) -> None:
+    store.table(table).insert([rows(first, months=months)])
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """`act` is the operation under test. Called again after a crash and recovery it must end in the same state."""
+
+    name: str
+    prepare: Callable[[Store, Site], None]
+    act: Callable[[Store, Site], None]
+    fresh: bool = False
+    """The act opens the store itself, for the first time."""
+    keeps_rows: bool = False
+    """No query may see a difference, not even after it."""
+    spans_disks: bool = False
+    """It changes disks that share no transaction: between an error and the recovery a query may see half of it."""
+
+
+def _tables(store: Store, site: Site) -> None:
+    store.create_table(events())
+    store.create_table(events(2, name=OTHER))
+    insert(store, 0, table=OTHER)
+
+
+def _hot(store: Store, site: Site) -> None:
+    _tables(store, site)
+    insert(store, 0)
+    insert(store, 1000, months=(1,))
+
+
+def _cold(store: Store, site: Site) -> None:
+    _hot(store, site)
+    move(store, "cold")
+
+
+def _mixed(store: Store, site: Site) -> None:
+    """January cold, February hot."""
+    _hot(store, site)
+    move(store, "cold", JANUARY)
+
+
+def _garbage(store: Store, site: Site) -> None:
+    """Objects that dropped parts left, and commits no retained revision needs."""
+    _cold(store, site)
+    drop_january(store, site)
+    store.object_disk("s3").write_snapshot()
+
+
+def move(store: Store, volume: str, partition: str | None = None) -> None:
+    for wanted in [partition] if partition else [JANUARY, FEBRUARY]:
+        with suppress(Refused):  # an earlier attempt moved the whole partition
+            moves = store.plan_manual_move(TABLE, partition=wanted, to_volume=volume)
+            report = store.apply(moves)
+            if report.failed:
+                raise FrostlineError(f"moves failed: {report.failed}")
+
+
+def drop_january(store: Store, site: Site) -> None:
+    from tiering import tables
+
+    doomed = [stored for stored in store.parts(TABLE) if stored.name.partition == JANUARY]
+    tables.drop_parts(store.context, doomed, reason="test")
+
+
+def _drop_table(store: Store, site: Site) -> None:
+    with suppress(NotFound):
+        store.drop_table(TABLE)
+
+
+def _create_table(store: Store, site: Site) -> None:
+    with suppress(AlreadyExists):
+        store.create_table(events())
+
+
+def _alter_table(store: Store, site: Site) -> None:
+    definition = store.definition(TABLE)
+    if len(definition.columns) == 3:
+        extra = Column(id=4, name="extra", type="int64")
+        wider = msgspec.structs.replace(
+            definition, columns=(*definition.columns, extra), last_column_id=4, schema_version=2
+        )
+        store.alter_table(definition, wider)
+
+
+def _collect(store: Store, site: Site) -> None:
+    """What only a later clock allows: the store's clock is two days ahead, so all garbage is old."""
+    with site.open(ahead=timedelta(days=2), recover=False) as later:
+        report = collect(later, "s3")
+        if report.refused or report.failed:
+            raise FrostlineError(f"gc: {report.refused} {report.failed}")
+
+
+def collect(store: Store, disk: str) -> GcReport:
+    """gc --delete with the caps off: what goes is decided by references and age alone."""
+    return garbage.collect(
+        store.object_disk(disk),
+        now=store.context.clock(),
+        guard_seconds=GUARD.total_seconds(),
+        delete=True,
+        max_delete_fraction=1.0,
+    )
+
+
+def _first_open(store: Store, site: Site) -> None:
+    with site.open() as fresh:
+        fresh.create_table(events(), if_not_exists=True)
+
+
+def _reopen(store: Store, site: Site) -> None:
+    with site.open() as again:
+        again.parts()
+
+
+def _rebuild(store: Store, site: Site) -> None:
+    """`restore s3 --apply` with nothing but the bucket."""
+    config = site.config()
+    disk = open_disk("s3", config.disks["s3"], config.state_directory)
+    try:
+        assert isinstance(disk, ObjectDisk)
+        restore(disk, apply=True)
+    finally:
+        disk.close()
+
+
+def _dropped(store: Store, site: Site) -> None:
+    _mixed(store, site)
+    drop_january(store, site)
+
+
+def _undo_the_drop(store: Store, site: Site) -> None:
+    """`restore s3 --revision N --apply`, to the revision before the first drop."""
+    disk = store.object_disk("s3")
+    dropped = min(found.commit.revision for found in disk.entries() if found.commit.kind == "drop")
+    restore(disk, revision=dropped - 1, apply=True)
+    store.refresh()
+
+
+def _lose_local_state(store: Store, site: Site) -> None:
+    _mixed(store, site)
+    store.disk("s3").close()
+    shutil.rmtree(site.root / "state" / "disks" / "s3")
+
+
+SCENARIOS: dict[str, Scenario] = {
+    scenario.name: scenario
+    for scenario in (
+        Scenario("first_open", lambda store, site: None, _first_open, fresh=True),
+        Scenario("create_table", lambda store, site: None, _create_table),
+        Scenario("alter_table", _mixed, _alter_table),
+        Scenario("insert", _mixed, lambda store, site: insert(store, 5000)),
+        Scenario("merge", _hot, lambda store, site: _merge(store), keeps_rows=True),
+        Scenario("merge_cold", _cold, lambda store, site: _merge(store), keeps_rows=True),
+        Scenario("move", _hot, lambda store, site: move(store, "cold"), keeps_rows=True),
+        Scenario("move_back", _cold, lambda store, site: move(store, "hot"), keeps_rows=True),
+        Scenario("drop_parts", _mixed, drop_january),
+        Scenario("drop_table", _mixed, _drop_table, spans_disks=True),
+        Scenario("gc", _garbage, _collect, keeps_rows=True),
+        Scenario("restore_revision", _dropped, _undo_the_drop),
+        Scenario("restore_cache", _lose_local_state, _rebuild, fresh=True, keeps_rows=True),
+        Scenario("rebuild_on_open", _lose_local_state, _reopen, fresh=True, keeps_rows=True),
+    )
+}
+
+
+def _merge(store: Store) -> None:
+    store.merge(TABLE, final=True)

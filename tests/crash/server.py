@@ -1,0 +1,22 @@
+"""The process that crash tests fork from: it has imported everything and run nothing, so its children start clean."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from tests.crash import mutants, scenarios
+from tests.crash.harness import serve
+
+
+def main() -> None:
+    """Serve requests from stdin until it closes. Answers go to the real stdout; prints of the product go to stderr."""
+    answers = os.dup(1)
+    os.dup2(2, 1)
+    mutants.apply_from_environment()
+    scenarios.import_everything()
+    serve(sys.stdin.fileno(), answers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""Die at every side effect of every operation, recover, and find I1 to I8 and I14 intact (P14, P15, P45)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.crash import enumeration
+from tests.crash.conftest import RecordTally
+from tests.crash.harness import ForkServer
+from tests.crash.scenarios import SCENARIOS, Site
+
+pytestmark = pytest.mark.crash
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_killed_at_every_effect(server: ForkServer, site: Site, name: str, record_tally: RecordTally) -> None:
+    tally = enumeration.kill_everywhere(server, site, name)
+    record_tally(tally)
+    assert tally.runs == tally.effects + 1 > 5, "the enumeration proved nothing"
+    assert not tally.violations, "\n".join(tally.violations[:20])
+
+
+@pytest.mark.parametrize("name", ["move", "merge"])
+def test_killed_again_while_recovering(
+    server: ForkServer, site: Site, name: str, record_tally: RecordTally
+) -> None:
+    known = enumeration.reference(server, site, name)
+    tally = enumeration.kill_twice(server, site, name, range(1, known.countable + 1, 4), known)
+    record_tally(tally)
+    assert tally.runs > 2 * (known.countable // 4), "no recovery was ever interrupted"
+    assert not tally.violations, "\n".join(tally.violations[:20])
