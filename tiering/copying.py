@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from disks.base import Disk, Transaction
+from disks.object_disk import ObjectDisk
 from disks.stores.base import ByteRange
 from oplog.errors import Conflict, Damaged, NotFound
 from tiering import cost
@@ -49,16 +50,17 @@ def check_files(disk: Disk, directory: str, part: Part) -> None:
         )
 
 
-def is_complete(disk: Disk, directory: str, part_bytes: bytes, *, read_data: bool = False) -> bool:
+def is_complete(disk: Disk, directory: str, part_bytes: bytes, *, proof: bool = False) -> bool:
     """Whether the disk holds this very part whole. False when it has nothing there.
 
-    Raises `Conflict` when something else is there, `Damaged` when the part is but not whole. With `read_data`, bytes
-    are compared too; else sizes, and digests where the disk keeps them.
+    Raises `Conflict` when something else is there, `Damaged` when the part is but not whole. Names, sizes and known
+    digests are compared. With `proof`, as before the other copy is removed, more: a local disk's bytes are read, and a
+    bucket is asked for every object.
     """
     try:
         part, found = read_part(disk, directory)
     except NotFound:
-        if disk.list(directory):
+        if disk.exists(directory):
             raise Conflict(
                 f"{disk.name}:{directory} exists without a {PART_FILE}",
                 hint="run 'frostline fsck'; nothing was overwritten",
@@ -70,10 +72,28 @@ def is_complete(disk: Disk, directory: str, part_bytes: bytes, *, read_data: boo
             hint="run 'frostline fsck'; nothing was overwritten",
         )
     check_files(disk, directory, part)
-    if read_data:
+    if proof and isinstance(disk, ObjectDisk):
+        _check_objects(disk, directory)
+    elif proof:
         for file in part.files:
             _check_digest(disk, f"{directory}/{file.name}", file)
     return True
+
+
+def _check_objects(disk: ObjectDisk, directory: str) -> None:
+    for info in disk.walk(directory):
+        if info.key is None:
+            continue
+        try:
+            size = disk.store.head(info.key).size_bytes
+        except NotFound:
+            size = -1
+        if size != info.size_bytes:
+            what = "is gone" if size < 0 else f"has {size} bytes instead of {info.size_bytes}"
+            raise Damaged(
+                f"object {info.key} of {disk.name}:{info.path} {what}",
+                hint="run 'frostline fsck'; the other copy of the part was kept",
+            )
 
 
 def copy_file(source: Disk, path: str, file: DataFile, transaction: Transaction, checkpoint: Checkpoint) -> int:

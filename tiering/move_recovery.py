@@ -72,7 +72,7 @@ def _on_target(context: Context, record: MoveRecord, directory: str) -> bool:
         except NotFound:
             return False
     try:
-        return copying.is_complete(target, directory, wanted, read_data=not target.capabilities.remote)
+        return copying.is_complete(target, directory, wanted, proof=True)
     except Conflict:
         return False
 
@@ -107,9 +107,8 @@ def _settle_copies(context: Context, definition: TableDefinition, copies: list[S
                 continue
             target = context.disk(copy.disk)
             _, wanted = copying.read_part(context.disk(other.disk), other.directory)
-            if not copying.is_complete(target, copy.directory, wanted, read_data=not target.capabilities.remote):
+            if not copying.is_complete(target, copy.directory, wanted, proof=True):
                 continue
-            _check_objects(target, copy)
             _remove(context, context.disk(other.disk), other.directory, copy.disk)
             done.append(
                 f"removed {copy.part.name} of {definition.full_name} from {other.disk}: "
@@ -136,15 +135,6 @@ def _origin(disk: Disk, copy: StoredPart) -> tuple[str, bool] | None:
             if copy.part.name in parts:
                 return source, copy.part.name in json.loads(commit.details.get("kept", "[]"))
     return None
-
-
-def _check_objects(disk: Disk, copy: StoredPart) -> None:
-    """Ask the store for every object of the copy that is to stay. Raises `NotFound`: then nothing is removed."""
-    if not isinstance(disk, ObjectDisk):
-        return
-    for info in disk.walk(copy.directory):
-        if info.key is not None and disk.store.head(info.key).size_bytes != info.size_bytes:
-            raise Conflict(f"object {info.key} of {disk.name} has another size than its file {info.path}")
 
 
 def _remove(context: Context, disk: Disk, directory: str, target: str) -> None:

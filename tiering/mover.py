@@ -90,6 +90,7 @@ class _Run:
         self.pool: ThreadPoolExecutor | None = None
         self.cancelled: set[int] = set()
         self.cancel_read = 0.0
+        self.aborted = False
         self.task: Task
 
     def execute(self, moves: Sequence[Move]) -> MoveReport:
@@ -105,14 +106,22 @@ class _Run:
             )
             if workers > 1:  # one worker stays in this thread: the order of effects is then always the same
                 self.pool = stack.enter_context(ThreadPoolExecutor(workers, thread_name_prefix="move-file"))
-            if workers > 1 and len(batches) > 1 and _independent(moves):
-                lanes = stack.enter_context(ThreadPoolExecutor(2, thread_name_prefix="move-batch"))
-                _wait_for([lanes.submit(self._batch, batch) for batch in batches])
-            else:
-                for batch in batches:
-                    self._batch(batch)
+            try:
+                self._all_batches(batches, stack, side_by_side=workers > 1 and len(batches) > 1 and _independent(moves))
+            except BaseException:
+                self.aborted = True  # the pools wait for their queues when they close: let these empty at once
+                raise
         self.context.catalog.refresh(disks=())
         return MoveReport.of(self.outcomes[move_id] for move_id in ids)
+
+    def _all_batches(self, batches: list[list[_Item]], stack: ExitStack, *, side_by_side: bool) -> None:
+        """Two at a time, where no batch waits for another's space: one commits while the next one copies."""
+        if side_by_side:
+            lanes = stack.enter_context(ThreadPoolExecutor(2, thread_name_prefix="move-batch"))
+            _wait_for([lanes.submit(self._batch, batch) for batch in batches])
+            return
+        for batch in batches:
+            self._batch(batch)
 
     # One batch
 
@@ -164,9 +173,7 @@ class _Run:
         except NotFound:
             why = f"the part is not on {source.name} any more: merged, moved or dropped meanwhile"
             raise _Stopped("abandoned", why) from None
-        item.on_target = copying.is_complete(
-            target, item.directory, item.part_bytes, read_data=not target.capabilities.remote
-        )
+        item.on_target = copying.is_complete(target, item.directory, item.part_bytes, proof=True)
         if not item.on_target:
             copying.check_files(source, item.directory, item.part)
 
@@ -320,7 +327,7 @@ class _Run:
 
     def _checkpoint(self, item: _Item) -> None:
         """Between steps: stop when the process is to stop or this move was cancelled."""
-        if self.context.stop.is_set():
+        if self.aborted or self.context.stop.is_set():
             raise _Stopped("abandoned", "stopped; the next pass continues")
         now = time.monotonic()
         if now - self.cancel_read >= _CANCEL_POLL_SECONDS:

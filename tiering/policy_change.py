@@ -41,8 +41,8 @@ def manual_moves(
     """Moves of one table's parts to a volume or disk, in ascending size; parts already there are left out.
 
     `what` names them in errors: `partition '202601'`, `part '202601_1_5_1'`. Size limits of volumes are obeyed for a
-    volume and not for a disk; space is checked. Raises `NotFound`, `UsageError` or, without space, `Refused`. Empty when
-    all are there already: asking twice is no error, `already_there` says it in words.
+    volume and not for a disk; space is checked. Raises `NotFound`, `UsageError` or, without space, `Refused`. Empty
+    when all are there already: asking twice is no error, `already_there` says it in words.
     """
     chosen = sorted(parts, key=lambda part: (part.part.size_bytes, part.name))
     if not chosen:

@@ -505,22 +505,55 @@ def test_a_damaged_journal_is_told_once(context: Context, tmp_path: Path) -> Non
     close(again)
 
 
-def test_a_lost_journal_and_a_lost_object_remove_nothing(context: Context, tmp_path: Path) -> None:
+@pytest.mark.parametrize("journal", ["lost", "kept"])
+def test_a_copy_whose_object_is_gone_is_no_reason_to_delete(context: Context, tmp_path: Path, journal: str) -> None:
     """No proof, no delete (I4): the copy that would stay is asked for, object by object."""
     made = put_part(context, 1)
-    mover.execute(context, [move(made, keep_source=True)])
-    close(context)
-    for leftover in (tmp_path / "state").glob("journal.db*"):
-        leftover.unlink()
-    # the same commit, as if the source had been to go
-    again = open_context(context.config)
-    disk = again.disk("s3")
+
+    def die(phase: str, name: str, arguments: tuple[object, ...]) -> None:
+        if phase == "before" and name == "journal.commit" and arguments[:2] == ("set_moves", "committed"):
+            raise Died
+
+    effects.set_hook(die)
+    with pytest.raises(Died):
+        mover.execute(context, [move(made)])
+    effects.set_hook(None)
+    disk = context.disk("s3")
     assert isinstance(disk, ObjectDisk)
     (key,) = [info.key for info in disk.walk() if info.path.endswith("data-0000.parquet")]
     assert key is not None
     disk.store.delete([key])
+    close(context)
+    for leftover in (tmp_path / "state").glob("journal.db*") if journal == "lost" else ():
+        leftover.unlink()
+    again = open_context(context.config)
     assert mover.recover(again) == []
-    assert again.disk("ssd").list(TABLE.part_directory(made.name))
+    report = mover.execute(again, [move(made)])
+    assert "is gone" in report.failed[0].error
+    for file in made.files:
+        again.disk("ssd").read(f"{TABLE.part_directory(made.name)}/{file.name}")
+    close(again)
+
+
+def test_an_interrupt_does_not_wait_for_the_queue(context: Context) -> None:
+    context.workers = 2
+    made = put_part(context, 1, files=60, size=100)
+    puts = itertools.count()
+
+    def interrupt(phase: str, name: str, arguments: tuple[object, ...]) -> None:
+        if phase == "before" and name == "store.put" and next(puts) == 3:
+            raise KeyboardInterrupt
+
+    effects.set_hook(interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            mover.execute(context, [move(made)])
+    finally:
+        effects.set_hook(None)
+    assert next(puts) < 30
+    again, done = reopen(context)
+    assert len(done) >= 1
+    assert holders(again, made) == ["ssd"]
     close(again)
 
 
