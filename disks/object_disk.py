@@ -252,20 +252,28 @@ class ObjectDisk(Disk):
                 return
             with table.write() as view:
                 revision, digest = self._load_snapshot(view, until)
-        else:
-            self._check_same_log(revision)
+        elif not self._still_kept(revision):
+            with table.write() as view:
+                view.clear()
+                view.remember(store=self.store.name)
+                revision, digest = self._load_snapshot(view, until)
         entries = self.log.entries(revision, until, previous=digest)
         while batch := builtins.list(islice(entries, _APPLY_BATCH)):
             with table.write() as view:
                 _apply(view, batch)
 
-    def _check_same_log(self, revision: int) -> None:
-        """The bucket must hold the entry we applied last: else the table is that of another log."""
-        if next(self.log.revisions(revision - 1), None) != revision:
-            raise Damaged(
-                f"disk {self.name} was at revision {revision}, which {self.store.name} does not hold",
-                hint=f"was the bucket emptied or replaced? 'frostline restore {self.name}' compares, --apply rebuilds",
-            )
+    def _still_kept(self, revision: int) -> bool:
+        """Whether the bucket holds the entry we applied last; False when gc took it and a later snapshot stands in for
+        it. Else the table is that of another log: `Damaged`."""
+        first = next(self.log.revisions(revision - 1), None)
+        if first == revision:
+            return True
+        if first is not None and any(one > revision for one in snapshot.revisions(self.store)):
+            return False
+        raise Damaged(
+            f"disk {self.name} was at revision {revision}, which {self.store.name} does not hold",
+            hint=f"was the bucket emptied or replaced? 'frostline restore {self.name}' compares, --apply rebuilds",
+        )
 
     def _load_snapshot(self, view: TableWriter, until: int | None) -> tuple[int, str]:
         """Fill an empty table from the newest readable snapshot; the head it then has."""

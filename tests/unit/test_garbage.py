@@ -390,6 +390,22 @@ def test_old_log_goes_behind_a_snapshot_that_was_proved(bucket: Bucket, disk: Ob
     assert run(disk, compact_after_commits=5).refused is None
 
 
+def test_a_machine_that_was_away_while_the_log_was_collected_catches_up(
+    bucket: Bucket, disk: ObjectDisk, tmp_path: Path
+) -> None:
+    """Its last applied entry is gone; the snapshot that took its place is enough."""
+    other = ObjectDisk("cold", bucket, tmp_path / "other")
+    put(other, "a/0")
+    for number in range(1, 10):
+        put(disk, f"a/{number}")
+    remove(disk, "a/0")
+    run(disk, compact_after_commits=5)
+    put(disk, "a/10")
+    other.refresh()
+    assert [info.path for info in other.walk()] == [info.path for info in disk.walk()]
+    assert other.revision == disk.revision == 12
+
+
 def test_a_snapshot_that_cannot_be_read_back_deletes_no_commit(bucket: Bucket, disk: ObjectDisk) -> None:
     for number in range(10):
         put(disk, f"a/{number}")
