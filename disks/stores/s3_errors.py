@@ -166,6 +166,8 @@ def error_of_obstore(place: S3Place, key: str, error: Exception) -> FrostlineErr
     if (match := _STATUS.search(text)) is not None:
         return error_of_answer(place, key, int(match[1]), code, code)
     kind = type(error).__name__
+    if "redirect" in text:  # a 301 without a place to go: the sign of a wrong region
+        return error_of_answer(place, key, 301, code)
     if kind in ("PermissionDeniedError", "UnauthenticatedError"):
         return error_of_answer(place, key, 403, code)
     if any(sign in text for sign in ("error decoding response body", "end of file before message", "IncompleteBody")):

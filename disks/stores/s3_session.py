@@ -153,6 +153,7 @@ class S3Session:
                 "expires_at": datetime.now(UTC) + _CREDENTIALS_TTL,
             }
 
+        self.credentials()  # so that missing ones are said in our words: obstore calls `provide` out of our sight
         virtual = self.config.addressing_style == "virtual"
         return ObstoreS3(
             self.bucket,

@@ -219,7 +219,11 @@ def test_list_start_after_any_string(store: ObjectStore) -> None:
     assert keys(store, "a/", start_after="a/2") == ["a/3"]
 
 
-UNUSUAL = ["a b", "a+b", "a%2Fb", "100%", "a=b&c=d", "q?x#y", "ü/é", "'quote'\"", "(p)*!~", "<&>", "-", "日日日"] + ["x" * 200, "日" * 60]
+UNUSUAL = [
+    *["a b", "a+b", "a%2Fb", "100%", "a=b&c=d", "q?x#y", "ü/é", "'quote'\"", "(p)*!~", "<&>", "-", "日日日"],
+    "x" * 200,
+    "日" * 60,
+]
 HOSTILE = ["", "/", "/a", "a/", "a//b", "..", "a/../b", "./a", "a/.", "a\nb", "a\0b", "\x7f", "x" * 1025]
 
 

@@ -1,0 +1,61 @@
+"""The test servers themselves: a command runs against one, and nothing is left behind, also after Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.servers import REPOSITORY
+
+CHECK = "import os, boto3; boto3.client('s3').head_bucket(Bucket=os.environ['FROSTLINE_BUCKET']); raise SystemExit(7)"
+
+
+def is_running(pid: int) -> bool:
+    """Alive and not a zombie that waits for its parent."""
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("kind", ["ministack", "rclone", pytest.param("ceph", marks=pytest.mark.ceph)])
+def test_command_gets_a_bucket_and_its_exit_code_comes_back(kind: str, request: pytest.FixtureRequest) -> None:
+    if kind == "ceph":
+        request.getfixturevalue("ceph")  # skips where Ceph is missing
+    command = [sys.executable, "-m", "tests.servers", kind, "--", sys.executable, "-c", CHECK]
+    ended = subprocess.run(command, cwd=REPOSITORY, check=False, timeout=120)
+    assert ended.returncode == 7
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_server_ends_with_its_runner(ending: signal.Signals, tmp_path: Path) -> None:
+    note = tmp_path / "endpoint"
+    wait = f"import os, time, pathlib; pathlib.Path({str(note)!r}).write_text(os.environ['AWS_ENDPOINT_URL']); time.sleep(60)"
+    command = [sys.executable, "-m", "tests.servers", "ministack", "--", sys.executable, "-c", wait]
+    runner = subprocess.Popen(command, cwd=REPOSITORY, start_new_session=True)
+    try:
+        for _ in range(400):
+            if note.exists() and note.read_text():
+                break
+            time.sleep(0.05)
+        children = Path(f"/proc/{runner.pid}/task/{runner.pid}/children").read_text().split()
+        assert len(children) == 2, "the server and the command"
+        os.kill(runner.pid, ending)
+        runner.wait(30)
+        server = int(children[0])
+        for _ in range(200):
+            if not is_running(server):
+                break
+            time.sleep(0.05)
+        assert not is_running(server)
+    finally:
+        os.killpg(runner.pid, signal.SIGKILL) if is_running(runner.pid) else None
+        for child in children[1:]:
+            if is_running(int(child)):
+                os.kill(int(child), signal.SIGKILL)

@@ -1,0 +1,247 @@
+"""Retry, limiter and meter: one retry layer, back-off together, honest counts."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from disks.stores.base import ObjectStore
+from disks.stores.faulty import Fault, FaultyStore, bit_flipped, lost_answer, storm, truncated
+from disks.stores.limit import LimitedStore, Limiter
+from disks.stores.memory import MemoryStore
+from disks.stores.metered import MeteredStore
+from disks.stores.payload import Truncated
+from disks.stores.retry import Backoff, RetryingStore
+from oplog.errors import AccessDenied, AlreadyExists, Damaged, OutcomeUnknown, Throttled, Transient
+
+DATA = b"some bytes"
+DIGEST = hashlib.sha256(DATA).digest()
+
+
+class Clock:
+    """Time that passes only when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.pauses: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
+
+
+def retrying(*faults: Fault, backoff: Backoff | None = None) -> tuple[RetryingStore, FaultyStore, Clock]:
+    clock = Clock()
+    faulty = FaultyStore(MemoryStore(), faults)
+    return RetryingStore(faulty, backoff, sleep=clock.sleep, clock=clock, chance=lambda: 1.0), faulty, clock
+
+
+def write(store: ObjectStore, key: str = "key") -> None:
+    store.put(key, DATA, sha256=DIGEST)
+
+
+def test_temporary_errors_are_retried_with_doubling_pauses() -> None:
+    store, faulty, clock = retrying(Fault("put", Transient("reset"), times=4))
+    write(store)
+    assert faulty.injected == 4
+    assert clock.pauses == pytest.approx([0.1, 0.2, 0.4, 0.8])
+    assert store.get("key") == DATA
+
+
+def test_pauses_have_full_jitter_and_a_bound() -> None:
+    backoff = Backoff(first_seconds=1.0, longest_seconds=8.0)
+    assert backoff.pause_seconds(1, 0.0) == 0.0
+    assert backoff.pause_seconds(3, 0.5) == 2.0
+    assert backoff.pause_seconds(30, 1.0) == 8.0
+
+
+def test_attempts_and_total_time_are_bounded() -> None:
+    store, faulty, _ = retrying(storm(times=None), backoff=Backoff(attempts=3))
+    with pytest.raises(Throttled):
+        store.get("key")
+    assert faulty.injected == 3
+    store, faulty, clock = retrying(storm(times=None), backoff=Backoff(attempts=100, total_seconds=30.0))
+    with pytest.raises(Throttled):
+        store.get("key")
+    assert clock.now <= 30.0
+    assert faulty.injected < 20
+
+
+def test_permanent_errors_are_not_retried() -> None:
+    store, faulty, clock = retrying(Fault("*", AccessDenied("no"), times=None))
+    with pytest.raises(AccessDenied):
+        write(store)
+    assert (faulty.injected, clock.pauses) == (1, [])
+
+
+def test_lost_answer_of_a_conditional_put_reaches_the_caller() -> None:
+    store, faulty, _ = retrying(lost_answer(OutcomeUnknown("lost")))
+    with pytest.raises(OutcomeUnknown):
+        store.put_if_absent("key", DATA, sha256=DIGEST)
+    assert faulty.inner.get("key") == DATA
+
+
+def test_already_exists_after_a_failed_attempt_may_be_our_own() -> None:
+    store, _, _ = retrying(lost_answer(Transient("reset")))
+    with pytest.raises(OutcomeUnknown, match="may be our own"):
+        store.put_if_absent("key", DATA, sha256=DIGEST)
+    with pytest.raises(AlreadyExists):
+        store.put_if_absent("key", DATA, sha256=DIGEST)
+
+
+def test_listing_goes_on_after_the_last_key_it_gave() -> None:
+    store, faulty, _ = retrying(
+        Fault("list_item", Transient("reset"), skip=3), Fault("list", Transient("reset"), skip=1)
+    )
+    wanted = [f"k{number}" for number in range(8)]
+    for key in wanted:
+        write(store, key)
+    assert [info.key for info in store.list("k")] == wanted
+    assert faulty.injected == 2
+    assert [info.key for info in store.list("none")] == []
+
+
+def test_only_the_failed_keys_of_a_batch_delete_are_sent_again() -> None:
+    store, faulty, _ = retrying(
+        Fault("delete_key", Throttled("slow"), key="b"),
+        Fault("delete_key", AccessDenied("locked"), key="c", times=None),
+    )
+    for key in ("a", "b", "c"):
+        write(store, key)
+    answers = store.delete(["a", "b", "c"])
+    assert answers["a"] is answers["b"] is None
+    assert isinstance(answers["c"], AccessDenied)
+    assert [info.key for info in store.list()] == ["c"]
+    assert faulty.injected == 2, "only b was sent twice"
+
+
+def test_body_that_stays_truncated_is_damage() -> None:
+    store, _, _ = retrying(Fault("get", Truncated("short"), times=2))
+    write(store)
+    assert store.get("key") == DATA
+    store, _, _ = retrying(Fault("get", Truncated("short"), times=None))
+    with pytest.raises(Damaged):
+        store.get("key")
+
+
+@pytest.mark.parametrize("change", [truncated, bit_flipped])
+def test_changed_bytes_are_refused_on_put_and_pass_silently_on_get(change: Callable[[bytes], bytes]) -> None:
+    """What a get returns must be checked by whoever knows its digest: no store does (I15)."""
+    store = FaultyStore(MemoryStore(), [Fault("put", change=change)])
+    with pytest.raises(Damaged):
+        write(store)
+    assert list(store.list()) == []
+    write(store)
+    store.faults.append(Fault("get", change=change))
+    assert store.get("key") != DATA
+    assert store.get("key") == DATA
+
+
+def test_limiter_halves_once_for_a_storm_and_recovers_one_by_one() -> None:
+    limiter = Limiter(max_concurrency=16)
+    store = LimitedStore(FaultyStore(MemoryStore(), [storm(times=1)]), limiter)
+    with pytest.raises(Throttled):
+        write(store)
+    assert limiter.concurrency == 8
+    for number in range(9):
+        write(store, f"k{number}")
+    assert limiter.concurrency == 9
+    for number in range(200):
+        write(store, f"n{number}")
+    assert limiter.concurrency == 16
+
+
+def test_requests_that_were_under_way_together_count_as_one_throttling() -> None:
+    limiter = Limiter(max_concurrency=16)
+    barrier = threading.Barrier(8)
+
+    def refused() -> None:
+        with pytest.raises(Throttled), limiter.slot():
+            barrier.wait(10)
+            raise Throttled("503")
+
+    threads = [threading.Thread(target=refused) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert limiter.concurrency == 8
+
+
+def test_limiter_never_falls_below_one() -> None:
+    limiter = Limiter(max_concurrency=4)
+    for _ in range(10):
+        with pytest.raises(Throttled), limiter.slot():
+            raise Throttled("503")
+    assert limiter.concurrency == 1
+    with limiter.slot():
+        pass
+
+
+def test_no_more_requests_run_at_once_than_allowed() -> None:
+    limiter = Limiter(max_concurrency=2)
+    running, most, lock = 0, 0, threading.Lock()
+    release = threading.Event()
+
+    def work() -> None:
+        nonlocal running, most
+        with limiter.slot():
+            with lock:
+                running += 1
+                most = max(most, running)
+            release.wait(0.02)
+            with lock:
+                running -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert most == 2
+
+
+def test_bandwidth_and_request_rates_hold() -> None:
+    clock = Clock()
+    limiter = Limiter(1000, None, clock=clock, sleep=clock.sleep)
+    for _ in range(10):
+        with limiter.slot(500):
+            pass
+    assert 4.0 <= clock.now <= 5.0
+    clock = Clock()
+    limiter = Limiter(None, 10, clock=clock, sleep=clock.sleep)
+    for _ in range(31):
+        with limiter.slot():
+            pass
+    assert 2.5 <= clock.now <= 3.1
+
+
+def test_bytes_of_a_whole_get_are_paid_by_the_next_request() -> None:
+    clock = Clock()
+    limiter = Limiter(100, None, clock=clock, sleep=clock.sleep)
+    store = LimitedStore(MemoryStore(), limiter)
+    big = bytes(1000)
+    MemoryStore.put(store.inner, "big", big, sha256=hashlib.sha256(big).digest())  # type: ignore[arg-type]
+    store.get("big")
+    assert clock.now == 0.0
+    store.head("big")
+    assert clock.now >= 9.0
+
+
+def test_meter_counts_what_s3_would_bill() -> None:
+    store = MeteredStore(MemoryStore())
+    for number in range(3):
+        write(store, f"k{number}")
+    store.get("k0")
+    store.head("k0")
+    store.copy("k0", "k9")
+    assert len(list(store.list())) == 4
+    store.delete([f"gone{number}" for number in range(1001)])
+    assert store.counts() == {"LIST": 1, "GET": 1, "HEAD": 1, "PUT": 3, "COPY": 1, "DELETE": 2}
+    assert (store.bytes_sent, store.bytes_received) == (30, 10)
