@@ -58,7 +58,8 @@ Operation = Create | Link | Rename | Remove
 class Commit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One transaction. Times are RFC 3339 UTC; the wall clock is decoration, the revision is the order."""
 
-    format: int = FORMAT
+    format: int = msgspec.field(default_factory=lambda: FORMAT)
+    """Always written: msgspec leaves plain defaults out, and what a default is changes with the version."""
     revision: int
     previous: str
     """SHA-256 (hex) of the previous commit's bytes; `GENESIS_DIGEST` for revision 1."""
@@ -81,7 +82,12 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return sum(operation.size_bytes for operation in self.operations if isinstance(operation, Create))
 
 
+class _Format(msgspec.Struct):
+    format: int
+
+
 _encoder = msgspec.json.Encoder(order="deterministic")
+_format_decoder = msgspec.json.Decoder(_Format)
 _decoder = msgspec.json.Decoder(Commit)
 
 
@@ -93,18 +99,18 @@ def encode(commit: Commit) -> bytes:
 def decode(data: bytes, *, name: str) -> Commit:
     """The commit of an entry's bytes. Raises `Damaged` naming the entry, `UsageError` for a newer format."""
     try:
-        commit = _decoder.decode(data)
+        version = _format_decoder.decode(data).format
+        if version != FORMAT:
+            raise UsageError(
+                f"log entry {name} has format {version}; this version reads format {FORMAT}",
+                hint="upgrade frostline",
+            )
+        return _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Damaged(
             f"log entry {name} cannot be read: {error}",
             hint="run 'frostline fsck' on the disk; the entries before it can still be restored with --revision",
         ) from error
-    if commit.format != FORMAT:
-        raise UsageError(
-            f"log entry {name} has format {commit.format}; this version reads format {FORMAT}",
-            hint="upgrade frostline",
-        )
-    return commit
 
 
 def digest(data: bytes) -> str:
