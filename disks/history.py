@@ -16,6 +16,9 @@ from oplog.errors import Damaged, NotFound
 from oplog.log import Entry, OperationsLog
 from oplog.replay import FileRow
 
+MOVE = "move"
+"""The kind of a commit that takes parts in from another disk."""
+
 
 class Past:
     """A file table in memory that goes forward through the log, from a snapshot or from the empty disk.
@@ -35,6 +38,8 @@ class Past:
             self.digest = header.digest
         self.named: set[str] = set()
         """Blobs that the entries gone past since the last `clear()` of this set have created."""
+        self.moved_in: set[str] = set()
+        """Paths that moves from other disks have created since the start."""
         self._entries = log.entries(after=start, until=until, previous=self.digest)
         self._held: Entry | None = None
 
@@ -51,6 +56,8 @@ class Past:
                 replay.apply(view, entry.commit)
                 self.revision, self.digest = entry.commit.revision, entry.digest
                 self.named.update(named_blobs(entry.commit))
+                if entry.commit.kind == MOVE:
+                    self.moved_in.update(step.path for step in entry.commit.operations if isinstance(step, Create))
 
     def keys(self) -> set[str]:
         """The blobs that the table names now."""

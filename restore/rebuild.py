@@ -53,6 +53,8 @@ class RestoreResult:
     objects: int = 0
     requests: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
+    moved_in: list[str] = field(default_factory=list)
+    """Directories of parts that go although they lay on another disk at the time: now they lie on none."""
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -86,6 +88,7 @@ class RestoreResult:
             "digest": self.digest,
             "requests": self.requests,
             "seconds": round(self.seconds, 3),
+            "moved_in": self.moved_in,
             "notes": self.notes,
         }
 
@@ -255,10 +258,23 @@ def _compared(
     """The wanted table, and how the newest differs from it. Closes the past."""
     with closing(past or past_at(disk.log, found, target)) as then:
         wanted = then.rows()
+        then.moved_in.clear()
         with closing(at_head(disk.log, found, then)) as newest:
             result = _result(disk, found, newest, wanted, newest.rows(), scope, [])
+            _note_moves(disk, result, newest.moved_in)
     result.revision = target
     return result, wanted
+
+
+def _note_moves(disk: ObjectDisk, result: RestoreResult, moved_in: set[str]) -> None:
+    """A part that was on another disk at the time, and has come here since, is on no disk once it goes from here."""
+    parts = {path.rpartition("/")[0] for path in result.difference.removed if path in moved_in}
+    if parts:
+        result.moved_in = sorted(parts)
+        result.notes.append(
+            f"{len(parts)} parts came to disk {disk.name} from other disks later, such as {result.moved_in[0]}: "
+            f"going back takes them away, and revision {result.head} has them"
+        )
 
 
 def _check_restorable(

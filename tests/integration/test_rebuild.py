@@ -225,6 +225,19 @@ def test_going_back_twice_and_forward_again(local: ObjectDisk) -> None:
     assert local.revision == 6
 
 
+def test_parts_that_were_moved_here_later_are_pointed_out(local: ObjectDisk) -> None:
+    """I1: going back takes away the only copy of a part that lay on another disk at the time."""
+    put(local, "t/p1/f")
+    with local.transaction("move") as transaction:
+        transaction.create("t/p2/f", b"x")
+        transaction.commit()
+    put(local, "t/p3/f")
+    preview = restore(local, revision=1)
+    assert preview.moved_in == ["t/p2"]
+    assert "revision 3 has them" in preview.notes[0]
+    assert restore(local, revision=2).moved_in == []
+
+
 def test_revision_zero_is_the_empty_disk(local: ObjectDisk) -> None:
     put(local, "a/1")
     restore(local, revision=0, apply=True)
