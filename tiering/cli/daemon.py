@@ -35,9 +35,10 @@ def run(
     store = session.store()
     stop = threading.Event()
     received = _stop_on_signals(stop)
-    session.output.note(
-        f"daemon: a pass every {session.loaded.config.daemon.tick_seconds:g} s; stop it with Ctrl-C or SIGTERM"
-    )
+    if not once:
+        session.output.note(
+            f"daemon: a pass every {session.loaded.config.daemon.tick_seconds:g} s; stop it with Ctrl-C or SIGTERM"
+        )
 
     def report(tick: Any) -> None:
         document = tick_document(tick)

@@ -144,10 +144,12 @@ def fsck(
         for sentence in result.repaired:
             session.output.line(f"repaired: {sentence}")
         checked = result.checked
-        read = f", {format_size(checked.bytes)} read" if checked.bytes else ""
+        how = (
+            "every byte compared" if read_data else f"{read_data_subset} read" if read_data_subset else "data not read"
+        )
         session.output.line(
             f"Checked {counted(checked.parts, 'part')}, {counted(checked.files, 'file')},"
-            f" {counted(checked.objects, 'object')}{read}:"
+            f" {counted(checked.objects, 'object')}, {format_size(checked.bytes)} ({how}):"
             f" {'no problems' if result.ok else counted(len(result.problems), 'problem')}."
         )
     if not result.ok:
