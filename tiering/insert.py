@@ -21,7 +21,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -170,8 +170,11 @@ class _Run:
         self._done = InsertResult(self.definition.full_name)
 
     def result(self) -> InsertResult:
+        """What is done so far; parts in the order of their blocks, whichever thread was first."""
         with self._lock:
-            return self._done
+            done = self._done
+            parts = sorted(done.parts, key=lambda name: (PartName.parse(name).min_block, name))
+            return replace(done, parts=tuple(parts))
 
     def take_number(self, claimed: ExitStack) -> int:
         """The next block number; `claimed` holds what keeps merges away from it until the block is in."""
@@ -229,9 +232,10 @@ class _Run:
             if new.digest not in known:
                 known.add(new.digest)
                 return True
-            done = self._done
-            self._done = InsertResult(
-                done.table, done.rows, done.parts, done.duplicates + 1, done.bytes, done.duplicate_rows + new.rows
+            self._done = replace(
+                self._done,
+                duplicates=self._done.duplicates + 1,
+                duplicate_rows=self._done.duplicate_rows + new.rows,
             )
             return False
 
@@ -244,14 +248,11 @@ class _Run:
         rows = sum(new.rows for new in news)
         self.task.advance(size_bytes=size_bytes, items=rows)
         with self._lock:
-            done = self._done
-            self._done = InsertResult(
-                done.table,
-                done.rows + rows,
-                (*done.parts, *names),
-                done.duplicates,
-                done.bytes + size_bytes,
-                done.duplicate_rows,
+            self._done = replace(
+                self._done,
+                rows=self._done.rows + rows,
+                parts=(*self._done.parts, *names),
+                bytes=self._done.bytes + size_bytes,
             )
 
     def _described(self, name: str, new: _NewPart) -> Part:

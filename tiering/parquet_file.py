@@ -60,12 +60,14 @@ class PartFiles:
         self._pending.append(table)
         self._pending_rows += table.num_rows
         while self._pending_rows >= self._row_group_rows:
-            self._write_row_group(self._take_pending(self._row_group_rows))
+            self._write_row_group(self._next_row_group())
 
     def finish(self) -> tuple[DataFile, ...]:
         """Write what is left and close; at least one file, even without rows."""
-        if self._pending_rows or (self._open is None and not self._files):
-            self._write_row_group(self._take_pending(self._pending_rows))
+        while self._pending_rows:
+            self._write_row_group(self._next_row_group())
+        if self._open is None and not self._files:
+            self._write_row_group(self._next_row_group())
         self._close_file()
         return tuple(self._files)
 
@@ -75,8 +77,24 @@ class PartFiles:
             self._open.abandon()
             self._open = None
 
+    def _next_row_group(self) -> pa.Table:
+        if self._options is None:
+            self._choose_layout(self._take_pending(self._row_group_rows))
+        return self._take_pending(self._row_group_rows)
+
+    def _choose_layout(self, sample: pa.Table) -> None:
+        """Decide encodings and, for wide rows, fewer rows a group; the sample goes back to the pending rows."""
+        self._options = encoding_options(sample, self._definition)
+        width = sample.nbytes / max(sample.num_rows, 1)
+        # A guess of 4:1 compression, until the first row group is measured.
+        narrower = int(4 * _ROW_GROUP_BYTES / max(width, 1))
+        self._row_group_rows = max(min(self._row_group_rows, narrower), min(self._row_group_rows, _MIN_ROW_GROUP_ROWS))
+        self._pending.insert(0, sample)
+        self._pending_rows += sample.num_rows
+
     def _take_pending(self, rows: int) -> pa.Table:
-        if len(self._pending) == 1 and self._pending_rows == rows:
+        """Up to `rows` of the pending rows."""
+        if len(self._pending) == 1 and self._pending_rows <= rows:
             taken = self._pending[0]
             self._pending, self._pending_rows = [], 0
             return taken
@@ -87,17 +105,7 @@ class PartFiles:
         return pending.slice(0, rows)
 
     def _write_row_group(self, rows: pa.Table) -> None:
-        if self._options is None:
-            first = rows.slice(0, 1 << 17)
-            self._options = encoding_options(first, self._definition)
-            width = rows.nbytes / max(rows.num_rows, 1)
-            narrower = int(4 * _ROW_GROUP_BYTES / max(width, 1))
-            if narrower < self._row_group_rows:
-                # Wide rows: begin with a guess of 4:1 compression, then go by what was measured.
-                self._row_group_rows = max(narrower, _MIN_ROW_GROUP_ROWS)
-                self._pending.insert(0, rows.slice(self._row_group_rows))
-                self._pending_rows = sum(table.num_rows for table in self._pending)
-                rows = rows.slice(0, self._row_group_rows)
+        assert self._options is not None
         if self._open is not None and self._open.size_bytes >= self._definition.settings.target_file_size_bytes:
             rows = self._start_next_file(rows)
             if rows.num_rows == 0:
@@ -115,7 +123,8 @@ class PartFiles:
         assert self._open is not None
         per_row = self._open.size_bytes / max(self._open.rows, 1)
         if per_row * self._row_group_rows > 1.5 * _ROW_GROUP_BYTES:
-            self._row_group_rows = max(int(_ROW_GROUP_BYTES / per_row), _MIN_ROW_GROUP_ROWS)
+            fewer = max(int(_ROW_GROUP_BYTES / per_row), _MIN_ROW_GROUP_ROWS)
+            self._row_group_rows = min(self._row_group_rows, fewer)
 
     def _start_next_file(self, rows: pa.Table) -> pa.Table:
         """Close the file where the key changes, so that files of a part hold disjoint key ranges."""
