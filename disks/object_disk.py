@@ -232,8 +232,7 @@ class ObjectDisk(Disk):
                 self._notes.append(
                     f"disk {self.name}: the table was that of {known}; it is rebuilt from {self.store.name}"
                 )
-                view.clear()
-            view.remember(store=self.store.name)
+            self._clear(view)
         return table
 
     def _set_aside(self, why: str) -> None:
@@ -247,33 +246,35 @@ class ObjectDisk(Disk):
     def _catch_up(self, table: FileTable, *, until: int | None = None) -> None:
         """Apply what the log holds past the table's revision; from the newest snapshot when the table is empty."""
         revision, digest = table.head()
-        if revision == 0:
-            if self.log.first_revision() is None:
+        following = self.log.revisions(revision - 1) if revision else None
+        if following is None or next(following, None) != revision:
+            following = None
+            if not self._can_begin_anew(revision):
                 return
             with table.write() as view:
+                if view.head()[0] == revision > 0:
+                    self._clear(view)
                 revision, digest = self._load_snapshot(view, until)
-        elif not self._still_kept(revision):
-            with table.write() as view:
-                view.clear()
-                view.remember(store=self.store.name)
-                revision, digest = self._load_snapshot(view, until)
-        entries = self.log.entries(revision, until, previous=digest)
+        entries = self.log.entries(revision, until, previous=digest, listed=following)
         while batch := builtins.list(islice(entries, _APPLY_BATCH)):
             with table.write() as view:
                 _apply(view, batch)
 
-    def _still_kept(self, revision: int) -> bool:
-        """Whether the bucket holds the entry we applied last; False when gc took it and a later snapshot stands in for
-        it. Else the table is that of another log: `Damaged`."""
-        first = next(self.log.revisions(revision - 1), None)
-        if first == revision:
+    def _can_begin_anew(self, revision: int) -> bool:
+        """Whether there is a log to read a table from. One that was at `revision`, which the bucket does not hold, may
+        begin anew when gc took that entry and a later snapshot stands in for it; else it is that of another log."""
+        if revision == 0:
+            return self.log.first_revision() is not None
+        if self.log.first_revision() is not None and max(snapshot.revisions(self.store), default=0) > revision:
             return True
-        if first is not None and any(one > revision for one in snapshot.revisions(self.store)):
-            return False
         raise Damaged(
             f"disk {self.name} was at revision {revision}, which {self.store.name} does not hold",
             hint=f"was the bucket emptied or replaced? 'frostline restore {self.name}' compares, --apply rebuilds",
         )
+
+    def _clear(self, view: TableWriter) -> None:
+        view.clear()
+        view.remember(store=self.store.name)
 
     def _load_snapshot(self, view: TableWriter, until: int | None) -> tuple[int, str]:
         """Fill an empty table from the newest readable snapshot; the head it then has."""
@@ -285,7 +286,7 @@ class ObjectDisk(Disk):
             except (Damaged, Conflict, NotFound) as error:
                 if isinstance(error, TableDamaged):
                     raise
-                view.clear()
+                self._clear(view)
                 self._notes.append(f"disk {self.name}: {error.message}; an older one is used")
                 logger.warning(self._notes[-1])
                 continue
@@ -345,8 +346,7 @@ class ObjectDisk(Disk):
 
     def _fill(self, table: FileTable, rows: Collection[FileRow], revision: int, digest: str) -> None:
         with table.write() as view:
-            view.clear()
-            view.remember(store=self.store.name)
+            self._clear(view)
             view.insert(rows)
             view.set_head(revision, digest)
 

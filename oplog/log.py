@@ -121,15 +121,23 @@ class OperationsLog:
             )
         return Entry(commit, entry.digest(data))
 
-    def entries(self, after: int = 0, until: int | None = None, *, previous: str | None = None) -> Iterator[Entry]:
+    def entries(
+        self,
+        after: int = 0,
+        until: int | None = None,
+        *,
+        previous: str | None = None,
+        listed: Iterator[int] | None = None,
+    ) -> Iterator[Entry]:
         """The entries (after, until], fetched in parallel, each checked against the digest of the one before it.
 
-        `previous` is the digest of entry `after`; without it the chain is checked from the first entry read. Raises
-        `Damaged` naming the entry that is missing, torn or altered, and `NotFound` when they are no longer kept.
+        `previous` is the digest of entry `after`; without it the chain is checked from the first entry read. `listed`:
+        what `revisions()` has left after entry `after`; saves a listing. Raises `Damaged` naming the entry that is
+        missing, torn or altered, and `NotFound` when they are no longer kept.
         """
         expected = previous if previous is not None else (GENESIS_DIGEST if after == 0 else None)
         position = after
-        for item in self._fetch(self._until(self.revisions(after), until)):
+        for item in self._fetch(self._until(self.revisions(after) if listed is None else listed, until)):
             commit = item.commit
             if commit.revision != position + 1:
                 raise NotFound(
