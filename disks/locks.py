@@ -66,8 +66,12 @@ class OwnedDirectory:
         self.path = parent / self.name
         self._owner_path = parent / f"{self.name}.owner"
         self._descriptor = self._own()
-        with op("fs.mkdir", self.path):
-            self.path.mkdir()
+        try:
+            with op("fs.mkdir", self.path):
+                self.path.mkdir()
+        except BaseException:
+            self.release()
+            raise
 
     def _own(self) -> int:
         while True:
