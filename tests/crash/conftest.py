@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.crash import mutants
 from tests.crash.enumeration import Tally
 from tests.crash.harness import ForkServer
-from tests.crash.scenarios import Site
+from tests.crash.scenarios import Site, temporary_site
 
 mutants.apply_from_environment()
 
@@ -39,11 +36,8 @@ def record_tally(record_property: Callable[[str, object], None]) -> RecordTally:
 
 @pytest.fixture
 def site() -> Iterator[Site]:
-    """In memory where there is /dev/shm: syncing costs nothing there, and what it means is the power cut's business."""
-    shared = Path("/dev/shm")
-    base = Path(tempfile.mkdtemp(prefix="frostline-crash-", dir=shared if shared.is_dir() else None))
-    yield Site(base)
-    shutil.rmtree(base, ignore_errors=True)
+    with temporary_site() as place:
+        yield place
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -55,5 +49,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.section("crash points")
     for report, properties in found:
         test = report.nodeid.rpartition("::")[2]
-        terminalreporter.line(f"{properties['effects']:5} effects {properties['runs']:5} runs {report.duration:6.1f} s  {test}")
+        amount = f"{properties['effects']:5} effects {properties['runs']:5} runs"
+        terminalreporter.line(f"{amount} {report.duration:6.1f} s  {test}")
     terminalreporter.line(f"{sum(properties['runs'] for _, properties in found):19} runs in all")

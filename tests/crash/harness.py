@@ -164,7 +164,9 @@ class ForkServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 
@@ -276,4 +278,6 @@ class Audit:
         self.seen += 1
         if not getattr(self._inside, "depth", 0):
             frame = next((f for f in reversed(traceback.extract_stack()[:-1]) if "/tests/" not in f.filename), None)
-            self.holes.append(f"{event} {text.removeprefix(self.root)} at {frame.filename}:{frame.lineno}" if frame else event)
+            self.holes.append(
+                f"{event} {text.removeprefix(self.root)} at {frame.filename}:{frame.lineno}" if frame else event
+            )

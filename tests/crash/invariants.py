@@ -39,7 +39,9 @@ class Seen:
     tables: Mapping[str, tuple[int, Rows]]
 
     def __str__(self) -> str:
-        return ", ".join(f"{name} v{version}: {len(rows)} rows" for name, (version, rows) in self.tables.items()) or "none"
+        return (
+            ", ".join(f"{name} v{version}: {len(rows)} rows" for name, (version, rows) in self.tables.items()) or "none"
+        )
 
 
 def observe(store: Store) -> Seen:
@@ -71,6 +73,7 @@ def check(store: Store, site: Site) -> list[str]:
     """Every invariant that holds at rest, after recovery."""
     return [
         *readable_once(store),
+        *journal_is_true(store),
         *no_overlap(store),
         *no_dangling_reference(store),
         *counter_is_dense(store),
@@ -97,6 +100,19 @@ def readable_once(store: Store) -> Iterator[str]:
                 yield f"I1 {label}: {file.name} differs from part.json"
         if sum(file.rows for file in stored.part.files) != stored.part.rows:
             yield f"I1 {label}: rows of the files do not add up"
+
+
+def journal_is_true(store: Store) -> Iterator[str]:
+    """I1, P15: a part whose last move the journal calls done lies where that move brought it; none is left half way."""
+    where = {(stored.definition.uuid, stored.part.name): stored.disk for stored in store.parts()}
+    judged: set[tuple[str, str]] = set()
+    for record in store.context.journal.moves():  # newest first
+        key = (record.table_uuid, record.part)
+        if record.state in ("planned", "copying", "committed"):
+            yield f"I14 move {record.id} of {record.part} is still {record.state} after recovery"
+        if record.state == "done" and key not in judged and where.get(key, record.target) != record.target:
+            yield f"I1 the journal says {record.part} was moved to {record.target}, yet it is on {where[key]}"
+        judged.add(key)
 
 
 def no_overlap(store: Store) -> Iterator[str]:

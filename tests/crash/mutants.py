@@ -1,13 +1,344 @@
-"""Seeded mistakes, and the proof that the checks find each."""
+"""Seeded mistakes, and the proof that the checks find each: `python -m tests.crash.mutants`.
+
+A mutant is a small change to the running product, put in by monkeypatching in the processes of one check. The check, an
+ordinary test, must then fail; and every check must pass without a mutant.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 ENVIRONMENT = "FROSTLINE_MUTANT"
+CHECK_SECONDS = 240
+_REPOSITORY = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """`apply` makes the mistake in this process; `check` is the test that must fail then."""
+
+    name: str
+    what: str
+    check: str
+    apply: Callable[[], None]
 
 
 def apply_from_environment() -> None:
     """Put the mistake that the environment names into this process."""
-    if os.environ.get(ENVIRONMENT):
-        raise NotImplementedError
+    if name := os.environ.get(ENVIRONMENT):
+        MUTANTS[name].apply()
+
+
+def active() -> bool:
+    """Whether this process runs a mutant: then the first violation is enough."""
+    return ENVIRONMENT in os.environ
+
+
+# The mistakes
+
+
+def _source_removed_first() -> None:
+    from tiering import mover
+
+    original = mover._Run._commit
+
+    def commit(self: Any, transaction: Any, target: Any, items: Any) -> Any:
+        mover._remove_from(self.context.disk(items[0].move.source), items, "mutant")
+        return original(self, transaction, target, items)
+
+    mover._Run._commit = commit  # type: ignore[method-assign]
+
+
+class _NoSync:
+    """`os.fsync` that forgets files, or directories. The power-cut recorder puts itself at `inner`."""
+
+    def __init__(self, forgets: Callable[[int], bool]) -> None:
+        self.inner = os.fsync
+        self._forgets = forgets
+
+    def __call__(self, descriptor: int) -> None:
+        if not self._forgets(os.fstat(descriptor).st_mode):
+            self.inner(descriptor)
+
+
+def _files_not_synced() -> None:
+    os.fsync = _NoSync(stat.S_ISREG)  # type: ignore[assignment]
+
+
+def _directories_not_synced() -> None:
+    os.fsync = _NoSync(stat.S_ISDIR)  # type: ignore[assignment]
+
+
+def _attempt_not_tidied() -> None:
+    from disks.local import LocalTransaction
+
+    def abandon(self: Any) -> None:
+        self._finished = True
+
+    LocalTransaction.abandon = abandon  # type: ignore[method-assign]
+
+
+def _staging_not_swept() -> None:
+    from disks import local
+
+    local.sweep = lambda parent: []
+
+
+def _journal_first() -> None:
+    from tiering import mover
+
+    original = mover._Run._commit
+
+    def commit(self: Any, transaction: Any, target: Any, items: Any) -> Any:
+        self._commit_in_journal(items, None)
+        return original(self, transaction, target, items)
+
+    mover._Run._commit = commit  # type: ignore[method-assign]
+
+
+def _guard_ignored() -> None:
+    from disks import garbage
+
+    original = garbage.classify
+
+    def classify(blobs: Any, referenced: Any, *, head: int, now: Any, guard: Any) -> Any:
+        return original(blobs, referenced, head=1 << 60, now=now, guard=timedelta(0))
+
+    garbage.classify = classify
+
+
+def _references_first() -> None:
+    from disks import garbage
+    from disks.references import inventory
+
+    def run(self: Any) -> None:
+        evidence = self._gather(inventory(list(self._store.list())))
+        found = inventory(list(self._store.list()))
+        verdict = self._judge(found, evidence)
+        self._delete(found, evidence, verdict, [])
+
+    garbage._Collection.run = run  # type: ignore[method-assign]
+    garbage.renewed = lambda disk, evidence, now: evidence.keys
+
+
+def _commit_skipped() -> None:
+    from oplog import replay
+
+    original = replay.apply
+
+    def apply(table: Any, commit: Any) -> None:
+        if commit.kind != "drop":
+            original(table, commit)
+
+    replay.apply = apply
+
+
+def _merge_drops_rows() -> None:
+    from tiering import merger
+
+    original = merger.combine_rows
+
+    def combine_rows(tables: Any, definition: Any) -> Any:
+        for table in original(tables, definition):
+            yield table.slice(1)
+
+    merger.combine_rows = combine_rows
+    merger._Merge._check_counts = lambda self, *counts: None  # type: ignore[method-assign]
+
+
+def _commits_overwrite() -> None:
+    from disks.stores.directory import DirectoryStore
+
+    DirectoryStore.put_if_absent = DirectoryStore.put  # type: ignore[method-assign, assignment]
+
+
+def _drop_without_intent() -> None:
+    from tiering.journal import Journal
+
+    Journal.begin_intent = lambda self, kind, payload: 0  # type: ignore[method-assign]
+
+
+def _digests_forgotten() -> None:
+    from collections import defaultdict
+
+    from tiering import insert
+
+    insert.known_digests = lambda context, definition: defaultdict(set)
+
+
+def _removal_not_hidden() -> None:
+    """The second transaction of a move is forgotten: the part stays on both disks."""
+    from tiering import mover
+
+    mover._remove_from = lambda disk, items, actor: None
+
+
+MUTANTS: dict[str, Mutant] = {
+    mutant.name: mutant
+    for mutant in (
+        Mutant(
+            "source removed first",
+            "a move removes the source before the copy is committed",
+            "test_kill.py::test_killed_at_every_effect[move]",
+            _source_removed_first,
+        ),
+        Mutant(
+            "files not synced",
+            "no file is fsync'ed",
+            "test_power_cut.py::test_whatever_a_power_cut_leaves[insert]",
+            _files_not_synced,
+        ),
+        Mutant(
+            "directories not synced",
+            "no directory is fsync'ed",
+            "test_power_cut.py::test_whatever_a_power_cut_leaves[insert]",
+            _directories_not_synced,
+        ),
+        Mutant(
+            "files not synced (ext4)",
+            "the same, seen by a real power cut",
+            "test_power_cut.py::test_a_real_power_cut_loses_nothing_acknowledged[insert]",
+            _files_not_synced,
+        ),
+        Mutant(
+            "attempt not tidied",
+            "a failed, not killed, attempt leaves its staging",
+            "test_errors.py::test_error_at_every_effect[insert-raise_before]",
+            _attempt_not_tidied,
+        ),
+        Mutant(
+            "staging not swept",
+            "recovery leaves the staging of a killed attempt",
+            "test_kill.py::test_killed_at_every_effect[insert]",
+            _staging_not_swept,
+        ),
+        Mutant(
+            "journal first",
+            "the journal says committed before the target has committed",
+            "test_kill.py::test_killed_at_every_effect[move]",
+            _journal_first,
+        ),
+        Mutant(
+            "source kept",
+            "a move never removes its source",
+            "test_kill.py::test_killed_at_every_effect[move]",
+            _removal_not_hidden,
+        ),
+        Mutant(
+            "guard ignored",
+            "gc deletes young objects of a transaction under way",
+            "test_kill.py::test_killed_at_every_effect[move]",
+            _guard_ignored,
+        ),
+        Mutant(
+            "references first",
+            "gc reads the references before the listing",
+            "test_races.py::test_gc_spares_what_is_committed_while_it_runs",
+            _references_first,
+        ),
+        Mutant(
+            "commit skipped",
+            "a rebuild skips the commits of drops",
+            "test_kill.py::test_killed_at_every_effect[drop_parts]",
+            _commit_skipped,
+        ),
+        Mutant(
+            "merge drops rows",
+            "a merge loses the first row, and does not count",
+            "test_kill.py::test_killed_at_every_effect[merge]",
+            _merge_drops_rows,
+        ),
+        Mutant(
+            "commits overwrite",
+            "two writers put the same revision, the later wins",
+            "test_races.py::test_two_writers_never_lose_a_commit",
+            _commits_overwrite,
+        ),
+        Mutant(
+            "drop without intent",
+            "a drop of a table on two disks is not announced in the journal",
+            "test_kill.py::test_killed_at_every_effect[drop_table]",
+            _drop_without_intent,
+        ),
+        Mutant(
+            "digests forgotten",
+            "an insert that is repeated after a crash is not recognised",
+            "test_kill.py::test_killed_at_every_effect[insert]",
+            _digests_forgotten,
+        ),
+    )
+}
+
+
+# The proof
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a check ended. `found` is the first line of what it complained about."""
+
+    failed: bool
+    skipped: bool
+    seconds: float
+    found: str
+
+
+def run_check(check: str, mutant: str | None = None) -> Result:
+    """Run one test in a process of its own."""
+    environment = {name: value for name, value in os.environ.items() if name != ENVIRONMENT}
+    if mutant is not None:
+        environment[ENVIRONMENT] = mutant
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", f"tests/crash/{check}"],
+        cwd=_REPOSITORY,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=CHECK_SECONDS,
+        check=False,
+    )
+    seconds = time.monotonic() - started
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"{check} could not run:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+    violation = re.search(r"\b(I\d+ .+)", done.stdout) or re.search(r"^E +(.+)", done.stdout, re.MULTILINE)
+    skipped = done.returncode == 0 and " passed" not in done.stdout
+    return Result(done.returncode == 1, skipped, seconds, violation[1] if violation and done.returncode else "")
+
+
+def main() -> int:
+    """Print a table of mutants; 1 when one survives or a check fails without any."""
+    chosen = [mutant for mutant in MUTANTS.values() if not sys.argv[1:] or mutant.name in sys.argv[1:]]
+    print("without a mutant")
+    healthy = True
+    for check in dict.fromkeys(mutant.check for mutant in chosen):
+        result = run_check(check)
+        healthy &= not result.failed
+        word = "FAILED" if result.failed else "skipped" if result.skipped else "passed"
+        print(f"  {word:8} {result.seconds:5.1f} s  {check}  {result.found[:100]}", flush=True)
+    print("with a mutant")
+    survivors = []
+    for mutant in chosen:
+        result = run_check(mutant.check, mutant.name)
+        if not result.failed and not result.skipped:
+            survivors.append(mutant.name)
+        word = "killed" if result.failed else "skipped" if result.skipped else "SURVIVED"
+        print(f"  {word:8} {result.seconds:5.1f} s  {mutant.name:24} by {mutant.check}", flush=True)
+        print(f"  {'':8} {'':5}    {mutant.what}: {result.found[:140]}", flush=True)
+    killed = len(chosen) - len(survivors)
+    print(f"{killed} of {len(chosen)} killed" + (f"; survived: {', '.join(survivors)}" if survivors else ""))
+    return 0 if healthy and not survivors else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

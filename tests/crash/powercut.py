@@ -64,8 +64,9 @@ class Recorder:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Record what the block does."""
-        inner = os.fsync
+        """Record what the block does. A seeded mistake in the product's syncing stays above the recording."""
+        mistaken = os.fsync if hasattr(os.fsync, "inner") else None
+        inner = os.fsync if mistaken is None else mistaken.inner
 
         def synced(descriptor: int) -> None:
             inner(descriptor)
@@ -74,12 +75,15 @@ class Recorder:
                 name = "fs.fsync_directory" if path.is_dir() else "fs.fsync"
                 self.trace.append(Effect(name, (self._relative(path),)))
 
-        os.fsync = synced
+        if mistaken is None:
+            os.fsync = synced
+        else:
+            mistaken.inner = synced
         try:
             with hooked(self):
                 yield
         finally:
-            os.fsync = inner
+            os.fsync = mistaken or inner
 
     def _relative(self, path: Path) -> str:
         return str(path.relative_to(self.root))

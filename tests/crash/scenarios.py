@@ -6,8 +6,9 @@ Everything here runs in children of the fork server or in the test itself; a sto
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -31,6 +32,7 @@ OTHER = "demo.other"
 JANUARY, FEBRUARY = "202601", "202602"
 ROWS_A_PART = 40
 GUARD = timedelta(hours=24)
+_MEMORY = Path("/dev/shm")
 SCHEMA = pa.schema([("ts", pa.timestamp("us", tz="UTC")), ("key", pa.int64()), ("text", pa.string())])
 
 
@@ -94,6 +96,14 @@ class Site:
         """Begin again from the saved copy."""
         shutil.rmtree(self.root, ignore_errors=True)
         shutil.copytree(self.gold, self.root, symlinks=True)
+
+
+@contextmanager
+def temporary_site() -> Iterator[Site]:
+    """A place in memory where there is /dev/shm: syncing costs nothing there, and what it means is the power cut's
+    business."""
+    with tempfile.TemporaryDirectory(prefix="frostline-crash-", dir=_MEMORY if _MEMORY.is_dir() else None) as base:
+        yield Site(Path(base))
 
 
 def events(number: int = 1, *, name: str = TABLE) -> TableDefinition:
@@ -169,6 +179,16 @@ def _garbage(store: Store, site: Site) -> None:
     _cold(store, site)
     drop_january(store, site)
     store.object_disk("s3").write_snapshot()
+
+
+def _garbage_beside_hot(store: Store, site: Site) -> None:
+    """Some garbage in the bucket, and a February that is still hot."""
+    _mixed(store, site)
+    insert(store, 3000, months=(1,))
+    move(store, "cold", JANUARY)
+    drop_january(store, site)
+    insert(store, 4000, months=(1,))
+    move(store, "cold", JANUARY)
 
 
 def move(store: Store, volume: str, partition: str | None = None) -> None:
@@ -280,6 +300,7 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario("drop_parts", _mixed, drop_january),
         Scenario("drop_table", _mixed, _drop_table, spans_disks=True),
         Scenario("gc", _garbage, _collect, keeps_rows=True),
+        Scenario("gc_beside_hot", _garbage_beside_hot, _collect, keeps_rows=True),
         Scenario("restore_revision", _dropped, _undo_the_drop),
         Scenario("restore_cache", _lose_local_state, _rebuild, fresh=True, keeps_rows=True),
         Scenario("rebuild_on_open", _lose_local_state, _reopen, fresh=True, keeps_rows=True),

@@ -21,9 +21,7 @@ def test_killed_at_every_effect(server: ForkServer, site: Site, name: str, recor
 
 
 @pytest.mark.parametrize("name", ["move", "merge"])
-def test_killed_again_while_recovering(
-    server: ForkServer, site: Site, name: str, record_tally: RecordTally
-) -> None:
+def test_killed_again_while_recovering(server: ForkServer, site: Site, name: str, record_tally: RecordTally) -> None:
     known = enumeration.reference(server, site, name)
     tally = enumeration.kill_twice(server, site, name, range(1, known.countable + 1, 4), known)
     record_tally(tally)
