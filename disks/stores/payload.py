@@ -36,13 +36,17 @@ def opened(payload: Payload) -> Iterator[memoryview]:
         if payload.stat().st_size == 0:
             yield memoryview(b"")
             return
-        with mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-            mapped.madvise(mmap.MADV_SEQUENTIAL)
-            view = memoryview(mapped)
+        mapped = mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ)
+        mapped.madvise(mmap.MADV_SEQUENTIAL)
+        view = memoryview(mapped)
+        try:
+            yield view
+        finally:
+            view.release()
             try:
-                yield view
-            finally:
-                view.release()
+                mapped.close()
+            except BufferError:
+                pass  # an error on its way up still holds a slice in its frames: the file is unmapped with it
 
 
 def check_sha256(name: str, key: str, view: memoryview, sha256: bytes) -> None:

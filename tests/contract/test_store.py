@@ -119,9 +119,12 @@ def test_missing_file_is_named(store: ObjectStore, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size_bytes", [0, 5, MULTIPART_THRESHOLD + 1], ids=["empty", "small", "multipart"])
-def test_wrong_sha256_is_refused_and_nothing_is_written(store: ObjectStore, size_bytes: int) -> None:
-    with pytest.raises(Damaged, match="bad"):
-        store.put("bad", bytes(size_bytes), sha256=sha256(b"other bytes"))
+def test_wrong_sha256_is_refused_and_nothing_is_written(store: ObjectStore, size_bytes: int, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(bytes(size_bytes))
+    for payload in (bytes(size_bytes), file):
+        with pytest.raises(Damaged, match="bad"):
+            store.put("bad", payload, sha256=sha256(b"other bytes"))
     assert keys(store) == []
     assert list(store.list_uploads()) == []
     with pytest.raises(NotFound):

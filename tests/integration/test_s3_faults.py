@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -218,6 +219,20 @@ def test_truncated_body_is_tried_again_and_then_damage(monkeypatch: pytest.Monke
         with pytest.raises(Damaged, match="early"):
             RetryingStore(store, Backoff(attempts=3), sleep=lambda seconds: None).get("key")
         assert len(server.requests) == 4
+
+
+def test_a_file_that_could_not_be_sent_leaves_the_error_as_it_was(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The mapping of the file is still in use in the frames of the error: closing it must not hide the error."""
+    file = tmp_path / "part"
+    file.write_bytes(DATA * 100_000)
+    digest = hashlib.sha256(DATA * 100_000).digest()
+    for reply, error in ((None, Transient), (answer(403, "AccessDenied"), AccessDenied)):
+        with scripted(monkeypatch, reply) as (store, _), pytest.raises(error):
+            store.put("key", file, sha256=digest)
+    with pytest.raises(Transient):
+        unwrapped(open_store(disk(free_port()))).put("key", file, sha256=digest)
 
 
 def test_missing_object_in_a_range(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,9 +36,10 @@ def test_command_gets_a_bucket_and_its_exit_code_comes_back(kind: str, request: 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_server_ends_with_its_runner(ending: signal.Signals, tmp_path: Path) -> None:
     note = tmp_path / "endpoint"
-    wait = f"import os, time, pathlib; pathlib.Path({str(note)!r}).write_text(os.environ['AWS_ENDPOINT_URL']); time.sleep(60)"
+    wait = f"import time, pathlib; pathlib.Path({str(note)!r}).write_text('running'); time.sleep(60)"
     command = [sys.executable, "-m", "tests.servers", "ministack", "--", sys.executable, "-c", wait]
     runner = subprocess.Popen(command, cwd=REPOSITORY, start_new_session=True)
+    children: list[str] = []
     try:
         for _ in range(400):
             if note.exists() and note.read_text():
@@ -55,7 +56,6 @@ def test_server_ends_with_its_runner(ending: signal.Signals, tmp_path: Path) -> 
             time.sleep(0.05)
         assert not is_running(server)
     finally:
-        os.killpg(runner.pid, signal.SIGKILL) if is_running(runner.pid) else None
-        for child in children[1:]:
-            if is_running(int(child)):
-                os.kill(int(child), signal.SIGKILL)
+        for pid in [str(runner.pid), *children]:
+            if is_running(int(pid)):
+                os.kill(int(pid), signal.SIGKILL)
