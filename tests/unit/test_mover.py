@@ -438,8 +438,9 @@ def test_an_interrupt_does_not_wait_for_the_queue(context: Context) -> None:
     close(again)
 
 
-def test_work_of_a_living_process_is_left_alone(context: Context) -> None:
-    """A command that opens the store while a daemon moves must not abandon the daemon's moves."""
+def test_work_of_a_living_process_is_left_alone(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that opens the store while a daemon moves must not abandon the daemon's moves, begun or not."""
+    monkeypatch.setattr("tiering.cost.BATCH_PARTS", 1)
     parts = [put_part(context, number) for number in (1, 2)]
     other = open_context(context.config)
     sentences: list[list[str]] = []
@@ -457,6 +458,40 @@ def test_work_of_a_living_process_is_left_alone(context: Context) -> None:
     assert sentences == [[]]
     assert len(report.moved) == 2
     close(other)
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_who_comes_second_on_the_target_loses_nothing(context: Context, same: bool) -> None:
+    """P19: while we copy, another process puts one of our parts on the target; the rest of the batch still moves."""
+    parts = [put_part(context, number, files=1) for number in (1, 2, 3)]
+    other = open_context(context.config)
+
+    def race(phase: str, name: str, arguments: tuple[object, ...]) -> None:
+        if phase == "before" and name == "store.put":
+            effects.set_hook(None)
+            if not same:
+                put_part(other, 2, disk="s3", files=1)
+                return
+            directory = TABLE.part_directory(parts[1].name)
+            with other.disk("s3").transaction("move") as transaction:
+                for file in ("data-0000.parquet", "part.json"):
+                    transaction.create(f"{directory}/{file}", other.disk("ssd").read(f"{directory}/{file}"))
+                transaction.commit()
+
+    effects.set_hook(race)
+    try:
+        report = mover.execute(context, [move(made) for made in parts])
+    finally:
+        effects.set_hook(None)
+    close(other)
+    moved = [parts[0].name, parts[1].name, parts[2].name] if same else [parts[0].name, parts[2].name]
+    assert [done.part for done in report.moved] == moved
+    assert holders(context, parts[0]) == holders(context, parts[2]) == ["s3"]
+    if same:
+        assert holders(context, parts[1]) == ["s3"]
+    else:
+        assert "another part of the name" in report.failed[0].error
+        assert context.disk("ssd").exists(TABLE.part_directory(parts[1].name))
 
 
 def test_a_lost_answer_to_the_commit_is_looked_up(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
