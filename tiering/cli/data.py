@@ -104,8 +104,6 @@ def parts(
         if partition in (None, stored.name.partition) and disk in (None, stored.disk)
     ]
     documents = [part_document(stored) for stored in chosen]
-    for broken in store.context.catalog.broken:
-        session.output.note(f"broken: {broken.disk}:{broken.path}: {broken.what}")
     if session.options.json:
         session.output.document({"parts": documents})
         return

@@ -73,6 +73,8 @@ class Session:
             )
             for sentence in self._store.recovered:
                 self.output.note(f"recovered: {sentence}")
+            for broken in self._store.context.catalog.broken:
+                self.output.note(f"broken: {broken.disk}:{broken.path}: {broken.what}")
         return self._store
 
     def disk(self, name: str) -> "Disk":
