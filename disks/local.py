@@ -12,12 +12,10 @@
 from __future__ import annotations
 
 import builtins
-import hashlib
 import logging
 import os
 import secrets
 import stat
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -27,8 +25,6 @@ import msgspec
 from disks.base import Disk, DiskCapabilities, DiskUsage, FileInfo, Location, Transaction, check_path
 from disks.effects import (
     fsync_directory,
-    fsync_file,
-    hard_link,
     make_directory,
     op,
     remove_file,
@@ -38,17 +34,16 @@ from disks.effects import (
     write_new_file,
 )
 from disks.local_plan import Move, Plan, Record, has_chains
-from disks.locks import OwnedDirectory, file_lock, sweep, try_file_lock
+from disks.local_transaction import RECORD, LocalTransaction
+from disks.locks import file_lock, sweep, try_file_lock
 from disks.stores.base import ByteRange
 from oplog import paths
-from oplog.errors import Conflict, Damaged, NoSpace, NotFound, Refused
+from oplog.errors import Damaged, NoSpace, NotFound, Refused
 
 logger = logging.getLogger(__name__)
 
 OWN_DIRECTORY = ".frostline"
-_RECORD = "record.json"
 _MOVED = "moved"
-_COPY_BYTES = 1 << 20
 
 
 class LocalDisk(Disk):
@@ -166,6 +161,7 @@ class LocalDisk(Disk):
             with try_file_lock(self._own / "commit.lock") as ours:
                 if ours:
                     self._sweep_hidden()
+                    self._empty_trash()
 
     # Writing
 
@@ -175,7 +171,7 @@ class LocalDisk(Disk):
         if self.read_only:
             raise Refused(f"disk {self.name} is read-only", hint="set read_only: false in its configuration")
         self._prepare()
-        return LocalTransaction(self, kind, reason)
+        return LocalTransaction(self._staging, self._commit, kind, reason)
 
     def inspect(self) -> tuple[builtins.list[FileInfo], builtins.list[str]]:
         """Every visible file, and the paths of what does not belong on a disk: links, devices, pipes. Never raises
@@ -211,6 +207,7 @@ class LocalDisk(Disk):
             trash = self._empty_trash()
             done += [f"finished deleting what transaction {name} removed" for name in trash]
             swept = self._sweep_hidden()
+            self._empty_trash()
         done += [f"deleted {len(swept)} removed files that no reader holds any more"] if swept else []
         return [f"disk {self.name}: {sentence}" for sentence in done]
 
@@ -267,8 +264,8 @@ class LocalDisk(Disk):
                 except (OSError, NoSpace) as error:
                     # Committed and durable: whoever looks at the disk next tries again, and reports it.
                     logger.error("disk %s: %s is committed but not in place yet: %s", self.name, staging.name, error)
-            self._empty_trash()
             self._sweep_hidden()
+            self._empty_trash()
 
     def _roll_forward_all(self) -> builtins.list[tuple[str, str]]:
         with self._committing():
@@ -284,22 +281,15 @@ class LocalDisk(Disk):
     def _roll_forward(self, committed: Path) -> str:
         """Do what the record says and has not been done. Twice is as good as once."""
         try:
-            record = msgspec.json.decode((committed / _RECORD).read_bytes(), type=Record)
+            record = msgspec.json.decode((committed / RECORD).read_bytes(), type=Record)
         except (msgspec.DecodeError, FileNotFoundError) as error:
             raise Damaged(
-                f"{committed / _RECORD} cannot be read: {error}",
+                f"{committed / RECORD} cannot be read: {error}",
                 hint="move the directory away and run 'frostline fsck'",
             ) from error
         touched: set[Path] = set()
         if not (committed / _MOVED).exists():
-            chained = has_chains(record.moves)
-            for number, move in enumerate(record.moves):
-                mark = committed / f"{_MOVED}-{number}"
-                if not mark.exists():
-                    self._do_move(move, committed.name, touched)
-                    if chained:
-                        _fsync_all(touched)
-                        self._mark(mark)
+            self._do_moves(record.moves, committed, touched)
             if record.moves:
                 _fsync_all(touched)
             if record.moves and record.arrivals:
@@ -319,12 +309,34 @@ class LocalDisk(Disk):
         fsync_directory(self._committed)
         return record.kind
 
-    def _do_move(self, move: Move, transaction: str, touched: set[Path]) -> None:
+    def _do_moves(self, moves: tuple[Move, ...], committed: Path, touched: set[Path]) -> None:
+        """Every rename and removal that has not been done. What readers may still open is hidden, all at once."""
+        chained = has_chains(moves)
+        with try_file_lock(self._own / "readers.lock") as idle:
+            hiding: dict[str, int] = {}
+            for number, move in enumerate(moves):
+                mark = committed / f"{_MOVED}-{number}"
+                if mark.exists():
+                    continue
+                if move.target is not None:
+                    self._hide(hiding, committed.name)
+                self._do_move(move, committed.name, touched, hiding=None if idle else hiding)
+                if chained:
+                    self._hide(hiding, committed.name)
+                    _fsync_all(touched)
+                    self._mark(mark)
+            self._hide(hiding, committed.name)
+
+    def _do_move(self, move: Move, transaction: str, touched: set[Path], *, hiding: dict[str, int] | None) -> None:
         source = self.root / move.source
         if _inode(source) != move.inode:
             return  # done before
         if move.target is None:
-            self._take_away(move.source, transaction)
+            if hiding is None:
+                self._throw_away(source, transaction)
+            else:
+                files = {name: entry.inode() for name, entry in self._files(move.source, self._hidden())}
+                hiding.update(files or {move.source: move.inode})
         else:
             target = self.root / move.target
             self._displace_hidden(move.source, transaction)
@@ -334,23 +346,17 @@ class LocalDisk(Disk):
             touched.add(target.parent)
         touched.add(source.parent)
 
+    def _hide(self, hiding: dict[str, int], transaction: str) -> None:
+        """Put the files out of sight durably, for the sweep after the last reader; empties `hiding`."""
+        if hiding:
+            record = self._own / "hidden" / f"{transaction}-{secrets.token_hex(4)}.json"
+            replace_file(record, msgspec.json.encode(hiding))
+            hiding.clear()
+
     @staticmethod
     def _mark(mark: Path) -> None:
         write_new_file(mark, b"")
         fsync_directory(mark.parent)
-
-    def _take_away(self, path: str, transaction: str) -> None:
-        """Remove a file or directory: at once when nobody reads, else hide it until the readers are gone."""
-        with try_file_lock(self._own / "readers.lock") as idle:
-            if idle:
-                self._throw_away(self.root / path, transaction)
-                return
-        hidden = self._hidden()
-        files = {name: entry.inode() for name, entry in self._files(path, hidden)}
-        if not files:
-            files = {path: os.lstat(self.root / path).st_ino}
-        record = self._own / "hidden" / f"{transaction}-{secrets.token_hex(4)}.json"
-        replace_file(record, msgspec.json.encode(files))
 
     def _throw_away(self, path: Path, transaction: str) -> None:
         trash = self._trash / f"{transaction}-{secrets.token_hex(4)}"
@@ -429,17 +435,32 @@ class LocalDisk(Disk):
             if not idle:
                 return []
             for record in records:
-                gone: builtins.list[Path] = []
-                for path, inode in msgspec.json.decode(record.read_bytes(), type=dict[str, int]).items():
-                    if _inode(self.root / path) == inode:
-                        remove_file(self.root / path, missing_ok=True)
-                        gone.append(self.root / path)
-                        deleted.append(path)
-                _fsync_all({file.parent for file in gone})  # before the record: else a power cut brings the files back
-                for file in gone:
-                    self._prune(file.parent)
+                hidden = msgspec.json.decode(record.read_bytes(), type=dict[str, int])
+                gone = [path for path, inode in hidden.items() if _inode(self.root / path) == inode]
+                self._delete_hidden(gone, record.stem)
+                deleted += gone
                 remove_file(record, missing_ok=True)
         return deleted
+
+    def _delete_hidden(self, gone: builtins.list[str], transaction: str) -> None:
+        """Delete the files, durably: else a power cut brings them back when their record is gone. A directory with
+        nothing else in it goes whole, which is one rename and, for all of them together, one fsync."""
+        touched: set[Path] = set()
+        by_directory: dict[Path, builtins.list[str]] = {}
+        for path in gone:
+            by_directory.setdefault((self.root / path).parent, []).append(path)
+        for directory, files in by_directory.items():
+            if directory != self.root and len(os.listdir(directory)) == len(files):
+                self._throw_away(directory, transaction)
+                touched.add(directory.parent)
+                continue
+            for path in files:
+                remove_file(self.root / path, missing_ok=True)
+            touched.add(directory)
+        emptied = sorted(touched)
+        _fsync_all(touched)
+        for directory in emptied:
+            self._prune(directory)
 
     # The tree
 
@@ -519,144 +540,8 @@ class _TreeNow:
     def exists(self, path: str) -> bool:
         return self.is_file(path) or next(self.files(path), None) is not None
 
-
-class LocalTransaction(Transaction):
-    """Staged files and the operations to apply at commit."""
-
-    def __init__(self, disk: LocalDisk, kind: str, reason: str) -> None:
-        self._disk = disk
-        self._kind = kind
-        self._reason = reason
-        self._operations: list[tuple[str, str, str | int]] = []
-        self._present: list[str] = []
-        self._absent: list[str] = []
-        self._staging: OwnedDirectory | None = None
-        self._staged = 0
-        self._lock = threading.Lock()
-        self._finished = False
-
-    def create(
-        self, path: str, data: bytes | Path, *, sha256: str | None = None, blob_set: str | None = None
-    ) -> FileInfo:
-        check_path(path)
-        self._check_open()
-        number, staged = self._next_staged()
-        if isinstance(data, bytes):
-            actual = hashlib.sha256(data).hexdigest()
-            write_new_file(staged, data)
-            size = len(data)
-        elif self._staging is not None and data.is_relative_to(self._staging.path / "scratch"):
-            fsync_file(data)
-            rename(data, staged)
-            size = staged.stat().st_size
-            actual = _digest(staged) if sha256 is not None else ""
-        else:
-            size, actual = _copy(data, staged)
-        if sha256 is not None and actual != sha256.lower():
-            remove_file(staged)
-            raise Damaged(f"{path}: the bytes have SHA-256 {actual}, expected {sha256}", hint="the source is damaged")
-        with self._lock:
-            self._operations.append(("create", path, number))
-        return FileInfo(path, size, actual or None)
-
-    def scratch(self) -> Path:
-        with self._lock:
-            path = self._own_staging().path / "scratch"
-        make_directory(path)
-        return path
-
-    def link(self, source: str, target: str) -> None:
-        self._add("link", source, target)
-
-    def rename(self, source: str, target: str) -> None:
-        if f"{check_path(target)}/".startswith(f"{check_path(source)}/"):
-            raise Conflict(f"{source} cannot become {target}, which lies within it")
-        self._add("rename", source, target)
-
-    def remove(self, path: str) -> None:
-        self._add("remove", path, path)
-
-    def require(self, *, present: tuple[str, ...] = (), absent: tuple[str, ...] = ()) -> None:
-        self._check_open()
-        self._present.extend(map(check_path, present))
-        self._absent.extend(map(check_path, absent))
-
-    def commit(self) -> int | None:
-        self._check_open()
-        if self._operations:
-            self._disk._commit(self)
-            assert self._staging is not None
-            self._staging.release()
-            self._staging = None
-        self.abandon()
-        return None
-
-    def abandon(self) -> None:
-        self._finished = True
-        if self._staging is not None:
-            self._staging.remove()
-            self._staging = None
-
-    def plan(self, plan: Plan) -> Plan:
-        """Apply the operations to the plan in order. Raises `Conflict`."""
-        plan.require(self._present, self._absent)
-        for verb, first, second in self._operations:
-            match verb, second:
-                case "create", int():
-                    plan.create(second, first)
-                case "link", str():
-                    plan.create(self._stage_link(plan, first), second)
-                case "rename", str():
-                    plan.rename(first, second)
-                case _:
-                    plan.remove(first)
-        return plan
-
-    def seal(self, plan: Plan) -> Path:
-        """Make the staged files and the record durable; the directory is ready to be renamed."""
-        staging = self._own_staging().path
-        remove_tree(staging / "scratch")
-        files = staging / "files"
-        if files.is_dir():
-            fsync_directory(files)
-        record = staging / _RECORD
-        remove_file(record, missing_ok=True)
-        write_new_file(record, msgspec.json.encode(plan.record(self._kind, self._reason)))
-        fsync_directory(staging)
-        return staging
-
-    def _stage_link(self, plan: Plan, source: str) -> int:
-        number, staged = self._next_staged()
-        arriving = plan.staged_number(source)
-        if arriving is not None:
-            hard_link(staged.with_name(str(arriving)), staged)
-            return number
-        present = plan.present_path(source)
-        if present is None or not _TreeNow(self._disk).is_file(present):
-            raise Conflict(f"{source} does not exist")
-        hard_link(self._disk.root / present, staged)
-        return number
-
-    def _own_staging(self) -> OwnedDirectory:
-        if self._staging is None:
-            self._staging = OwnedDirectory(self._disk._staging)
-        return self._staging
-
-    def _next_staged(self) -> tuple[int, Path]:
-        with self._lock:
-            files = self._own_staging().path / "files"
-            if self._staged == 0:
-                make_directory(files)
-            self._staged += 1
-            return self._staged, files / str(self._staged)
-
-    def _add(self, verb: str, first: str, second: str) -> None:
-        self._check_open()
-        self._operations.append((verb, check_path(first), check_path(second)))
-
-    def _check_open(self) -> None:
-        if self._finished:
-            raise Refused("this transaction has ended", hint="begin a new one")
+    def absolute(self, path: str) -> Path:
+        return self._disk.root / path
 
 
 def _join(directory: str, name: str) -> str:
@@ -682,30 +567,3 @@ def _fsync_all(directories: set[Path]) -> None:
         if directory.is_dir():
             fsync_directory(directory)
     directories.clear()
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _copy(source: Path, target: Path) -> tuple[int, str]:
-    """Copy a regular file, hashing what is read; the copy is durable. Returns size and hex digest."""
-    checksum = hashlib.sha256()
-    size = 0
-    descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    with open(descriptor, "rb") as reader:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise Damaged(f"{source} is not a regular file", hint="symbolic links, devices and pipes are refused")
-        with op("fs.create", target):
-            writer = target.open("xb")
-        with writer:
-            with op("fs.write", target):
-                while chunk := reader.read(_COPY_BYTES):
-                    checksum.update(chunk)
-                    writer.write(chunk)
-                    size += len(chunk)
-                writer.flush()
-            with op("fs.fsync", target):
-                os.fsync(writer.fileno())
-    return size, checksum.hexdigest()

@@ -8,6 +8,8 @@ recognised, and then staged files that take their final paths.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -44,7 +46,7 @@ def has_chains(moves: tuple[Move, ...]) -> bool:
     """Whether one move touches the names of another. Then an inode found at a source does not prove that the move has
     not been done: it may have come back there."""
     names = sorted(f"{name}/" for move in moves for name in (move.source, move.target) if name is not None)
-    return any(after.startswith(before) for before, after in zip(names, names[1:], strict=False))
+    return any(after.startswith(before) for before, after in pairwise(names))
 
 
 class Tree(Protocol):
@@ -58,6 +60,9 @@ class Tree(Protocol):
 
     def inode(self, path: str) -> int | None:
         """The inode of the file or directory; None when there is none."""
+
+    def absolute(self, path: str) -> Path:
+        """Where the path is in the file system."""
 
 
 class Plan:
@@ -80,6 +85,11 @@ class Plan:
     def staged_number(self, path: str) -> int | None:
         """The number of the staged file that arrives at this path."""
         return self._arrivals.get(path)
+
+    def present_file(self, path: str) -> Path | None:
+        """Where the bytes of the file that will have this path are now, if they are in the tree already."""
+        present = self.present_path(path)
+        return self._tree.absolute(present) if present is not None and self._tree.is_file(present) else None
 
     def present_path(self, path: str) -> str | None:
         """Where the file or directory that will have this path is now; None when it is not in the tree yet."""
