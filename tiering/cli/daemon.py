@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tiering.cli.exit_codes import Finished
 from tiering.cli.reports import tick_document
 from tiering.cli.session import Session
 from tiering.cli.verb import new_app, verb
@@ -51,6 +52,7 @@ def run(
         session.output.document(msgspec.to_builtins(final))
     if received:
         session.output.note("daemon: stopped between two steps")
+        raise Finished(128 + received[0])
 
 
 def status(session: Session) -> None:
