@@ -210,6 +210,18 @@ print("ended", flush=True)
     assert not daemon.status(state).running
 
 
+def test_the_command_ends_with_143(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from tiering.cli.main import main; main()", "daemon", "run"]
+    child = subprocess.Popen(
+        command, env={**os.environ, "FROSTLINE_HOME": str(tmp_path)}, stderr=subprocess.PIPE, text=True
+    )
+    until(lambda: daemon.status(tmp_path / "state").ticks)
+    child.send_signal(signal.SIGTERM)
+    _, told = child.communicate(timeout=100)
+    assert child.returncode == 143
+    assert "stopped between two steps" in told
+
+
 def test_a_killed_daemon_frees_the_store(tmp_path: Path) -> None:
     script = """
 import sys, threading
