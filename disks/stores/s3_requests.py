@@ -3,10 +3,10 @@
 Why not the client libraries: the caller has the SHA-256 of what it writes, and neither obstore nor boto3 can use a
 known digest for the signature; they hash the body again. Here it serves twice, as the signature's payload hash
 (Ceph and every other server that checks signatures then checks the body) and as the object's checksum (AWS and others).
-Measured on loopback with RadosGW, two rounds on a busy machine. 4 puts of 100 MB side by side: 0.07 to 0.08 CPU
-seconds in this client, 0.30 to 0.35 in obstore with its SHA-256, 0.08 to 0.10 without; the wall is the server's. 600 puts of
-250 KB are where it costs: 0.28 to 0.33 CPU seconds here, 0.22 to 0.24 and 0.14 to 0.17 there, and a rate 0 to 12 % below
-obstore with its SHA-256, 13 to 19 % below obstore without any check. Against ministack the differences drown in the noise.
+Measured on loopback with RadosGW, two rounds on a busy machine; the wall of large puts is the server's.
+  4 puts of 100 MB: 0.07 to 0.08 CPU seconds here, 0.30 to 0.35 in obstore with its SHA-256, 0.08 to 0.10 without.
+  600 puts of 250 KB: 0.28 to 0.33 CPU seconds here, 0.22 to 0.24 and 0.14 to 0.17 there, at a rate 0 to 12 % below
+  obstore with its SHA-256 and 13 to 19 % below obstore without any check. Against ministack: no clear difference.
 Listings: obstore matches whole path segments only, and fails as a whole on one key that it dislikes.
 """
 
