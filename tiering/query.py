@@ -95,11 +95,13 @@ def run_sql(context: Context, sql: str, resolve: Resolve) -> QueryResult:
 
 
 def _run(context: Context, sql: str, resolve: Resolve) -> QueryResult:
+    if re.match(r"\s*show\b", sql, re.IGNORECASE):
+        raise UsageError("SHOW is not possible here", hint="use 'frostline table list' and 'frostline table show'")
     if word := _WRITES.match(sql):
         raise UsageError(f"query only reads; {word[1].upper()} is not possible here", hint=READ_ONLY_HINT)
     leases = ExitStack()
     try:
-        session = EngineSession(context, leases)
+        session = EngineSession(context, leases, text_views=True)
         tables = _Tables()
         session.engine.register_catalog_provider(_CATALOG, tables)
         plan, resolved = _plan(session, tables, sql, resolve)
