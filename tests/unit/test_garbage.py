@@ -146,6 +146,7 @@ def test_delete_takes_orphans_only_and_a_second_run_finds_nothing(bucket: Bucket
     assert (report.orphaned, report.deleted, report.deleted_bytes) == (1, 1, 5)
     assert bucket.blobs == {live}
     assert disk.read("a/live") == b"some bytes"
+    assert not inventory(bucket.list()).intents
     again = run(disk)
     assert (again.orphaned, again.deleted, again.refused) == (0, 0, None)
 
@@ -160,6 +161,30 @@ def test_a_blob_removed_a_minute_ago_outlives_its_own_age(bucket: Bucket, disk: 
     assert (report.referenced, report.orphaned, report.deleted) == (1, 0, 0)
     assert key in bucket.blobs
     assert run(disk).deleted == 1
+
+
+def test_a_blob_that_came_and_went_within_the_retention_stays(bucket: Bucket, disk: ObjectDisk) -> None:
+    """I4, I7: neither the oldest retained revision nor the newest names it, one in between does."""
+    put(disk, "a/live")
+    bucket.date(commit_key(1), NOW - timedelta(days=2))
+    key = put(disk, "a/short-lived")
+    remove(disk, "a/short-lived")
+    report = run(disk, now=datetime.now(UTC) + timedelta(hours=2), guard_seconds=3600)
+    assert (report.referenced, report.orphaned, report.oldest_revision) == (2, 0, 1)
+    assert key in bucket.blobs
+
+
+def test_a_bucket_that_is_behind_the_cache_stops_everything(bucket: Bucket, disk: ObjectDisk) -> None:
+    """P29: the cache is a second witness of how far the log went."""
+    put(disk, "a/live")
+    put(disk, "a/gone")
+    remove(disk, "a/gone")
+    put(disk, "a/newest")
+    bucket.delete([commit_key(4)])
+    report = run(disk)
+    assert report.refused is not None
+    assert "revision 4" in report.refused
+    assert report.deleted == 0
 
 
 def test_young_orphans_are_pending(bucket: Bucket, disk: ObjectDisk) -> None:
