@@ -130,7 +130,8 @@ class Bench:
         return result.seconds
 
     def s5cmd(self, workers: int) -> float:
-        command = ["s5cmd", "--numworkers", str(workers), "--log", "error", "cp", "--include", "*.parquet"]
+        server = ["--endpoint-url", self.environment["AWS_ENDPOINT_URL"]]
+        command = ["s5cmd", *server, "--numworkers", str(workers), "--log", "error", "cp", "--include", "*.parquet"]
         return self._peer([*command, f"{self.parts}/store/*", self.fresh_url()])
 
     def rclone(self, workers: int) -> float:

@@ -1,0 +1,50 @@
+"""`make bench`: every figure in turn, each in a process of its own, and the table of all of them at the end."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+
+BENCHMARKS = (
+    "bench_help",
+    "bench_open",
+    "bench_rebuild",
+    "bench_insert",
+    "bench_merge",
+    "bench_scan",
+    "bench_move",
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", choices=BENCHMARKS, action="append", help="run these alone")
+    options = parser.parse_args()
+    figures: list[dict[str, object]] = []
+    broken: list[str] = []
+    for name in options.only or BENCHMARKS:
+        process = subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], stdout=subprocess.PIPE, text=True)
+        figures += [json.loads(line) for line in process.stdout.splitlines() if line.startswith("{")]
+        if process.returncode:
+            broken.append(name)
+    print_table(figures)
+    for name in broken:
+        print(f"{name} did not run to its end", file=sys.stderr)
+    return 1 if broken else 0
+
+
+def print_table(figures: list[dict[str, object]]) -> None:
+    """Name, figure, ratio to what was measured beside it, goal, and whether it was met."""
+    rows = [("figure", "value", "ratio", "goal", "")]
+    for figure in figures:
+        ratio = f"{figure['ratio']} x {figure['baseline_name']}" if figure["ratio"] is not None else ""
+        met = "met" if figure["met"] else "missed"
+        rows.append((str(figure["name"]), f"{figure['value']:.3g} {figure['unit']}", ratio, str(figure["goal"]), met))
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    print("\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
