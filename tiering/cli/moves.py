@@ -8,7 +8,7 @@ import typer
 from oplog.errors import NotFound, UsageError
 from tiering.cli.data import OptionalTable, read_stdin
 from tiering.cli.output import counted
-from tiering.cli.reports import move_report, print_moves, request_estimate
+from tiering.cli.reports import move_report, plan_cost, print_moves
 from tiering.cli.session import Session
 from tiering.cli.tables import TableName
 from tiering.cli.verb import new_app, verb
@@ -276,13 +276,15 @@ def plan_document(session: Session, planned: Any) -> dict[str, Any]:
     import msgspec
 
     plain = msgspec.to_builtins(planned)
+    estimate = plan_cost(session.store(), planned.moves)
+    costs: list[dict[str, int]] = msgspec.to_builtins(estimate.moves)
     return {
         "at": plain["now"],
-        "moves": [{**item, "cost": None} for item in plain["moves"]],
+        "moves": [{**item, "cost": cost} for item, cost in zip(plain["moves"], costs, strict=True)],
         "deletes": plain["deletes"],
         "stays": len(planned.stays),
         "bytes": planned.bytes,
-        "requests": request_estimate(session.store(), planned.moves),
+        "requests": estimate.total.requests,
     }
 
 

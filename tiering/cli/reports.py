@@ -1,6 +1,6 @@
 """Moves as tables and documents; what `plan`, `move`, `apply` and `tick` share."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tiering.cli.output import Output, counted
@@ -8,6 +8,7 @@ from tiering.cli.session import Session, fail_if_partly
 
 if TYPE_CHECKING:
     from tiering.catalog import StoredPart
+    from tiering.cost import PlanCost
     from tiering.engine import Store
     from tiering.maintenance import TickReport
     from tiering.mover import MoveReport
@@ -69,18 +70,16 @@ def print_moves(output: Output, moves: list[dict[str, Any]]) -> None:
     )
 
 
-def request_estimate(store: "Store", moves: "Iterable[Move]") -> int:
-    """Write requests a plan needs: one PUT a data file going to a bucket, one commit a bucket touched."""
-    files = {
-        (stored.definition.uuid, stored.part.name, stored.disk): len(stored.part.files) for stored in store.parts()
-    }
-    buckets = {disk.name for disk in store.object_disks()}
-    uploads, touched = 0, set()
-    for move in moves:
-        if move.target in buckets:
-            uploads += files.get((move.table_uuid, move.part, move.source), 1)
-        touched |= {move.source, move.target} & buckets
-    return uploads + len(touched)
+def plan_cost(store: "Store", moves: "Sequence[Move]") -> "PlanCost":
+    """Requests and bytes of planned moves: one PUT a data file going to a bucket, one commit a batch."""
+    from tiering import cost
+
+    known = {(stored.definition.uuid, stored.part.name, stored.disk): stored.part for stored in store.parts()}
+    return cost.estimate(
+        moves,
+        lambda move: known.get((move.table_uuid, move.part, move.source)),
+        {disk.name for disk in store.object_disks()},
+    )
 
 
 def _line(item: dict[str, Any]) -> str:
