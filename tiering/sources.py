@@ -36,6 +36,7 @@ FORMATS = ("parquet", "csv", "json", "arrow")
 STDIN = "-"
 
 _BATCH_ROWS = 131_072
+_NEWLINE = ord("\n")
 _BLOCK_BYTES = 8 * 1024 * 1024
 _ENDINGS = {
     ".parquet": "parquet",
@@ -256,10 +257,8 @@ def _open_arrow(stream: Any) -> Any:
 
 def _read_json(source: Source, definition: TableDefinition, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
     """JSON lines; parsed in blocks of whole lines, so that an error can name its line."""
-    fields = [
-        pa.field(field.name, pa.string() if _is_text_in_json(field.type) else field.type)
-        for field in arrow_schema(definition)
-    ]
+    # Times and decimals come in several forms: they are read as they are and cast like those of other formats.
+    fields = [field for field in arrow_schema(definition) if not _has_many_forms(field.type)]
     options = jsonlines.ParseOptions(explicit_schema=pa.schema(fields))
     line = 1
     with _binary(source, stdin) as stream:
@@ -275,9 +274,8 @@ def _read_json(source: Source, definition: TableDefinition, stdin: IO[bytes] | N
             line += block.count(b"\n")
 
 
-def _is_text_in_json(kind: pa.DataType) -> bool:
-    """Types that JSON has no form for: they come as texts and are cast like those of a CSV."""
-    return bool(pa.types.is_temporal(kind) or pa.types.is_decimal(kind))
+def _has_many_forms(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_temporal(kind) or pa.types.is_decimal(kind) or pa.types.is_binary(kind))
 
 
 def _occurs(block: bytes, name: str) -> bool:
@@ -374,16 +372,14 @@ def _whole_records(stream: Any) -> Iterator[bytes]:
     quoted = False
     while data := stream.read(_BLOCK_BYTES):
         data = bytes(data)
-        # An even number of quotes up to a line end means that it is outside of quotes.
+        # `inside` says whether position `end` is inside of quotes; go back to a line end that is not.
         end = len(data)
-        inside = quoted ^ bool(data.count(b'"') & 1)
-        quoted = inside
-        while end:
-            cut = data.rfind(b"\n", 0, end) + 1
-            inside ^= bool(data.count(b'"', cut, end) & 1)
-            end = cut
-            if cut and not inside:
-                break
+        quoted ^= bool(data.count(b'"') & 1)
+        inside = quoted
+        while end and (inside or data[end - 1] != _NEWLINE):
+            line = data.rfind(b"\n", 0, end - 1) + 1
+            inside ^= bool(data.count(b'"', line, end) & 1)
+            end = line
         if end:
             yield rest + data[:end]
             rest = data[end:]

@@ -259,6 +259,9 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return array.cast(pa.timestamp(kind.unit)).cast(pa.timestamp(kind.unit, "UTC")).cast(kind)
     if pa.types.is_timestamp(kind) and pa.types.is_string(array.type):
         return _parse_times(array, kind)
+    if pa.types.is_decimal(kind) and pa.types.is_integer(array.type):
+        # Arrow judges by the type, not by the values: go through a decimal that holds any whole number.
+        return array.cast(pa.decimal128(38, kind.scale)).cast(kind)
     return array.cast(kind)
 
 
