@@ -1,35 +1,65 @@
-"""A full scan and a 1 % range query over cold parts in S3, against Polars and DuckDB reading the same objects directly.
+"""A full scan and a 1 % range query over cold parts in S3, against Polars reading the same objects directly.
 
-DuckDB reads S3 only with an extension that it downloads; where that is missing, Polars is the peer.
+Timed inside a fresh process of each, from the statement to the last row, after imports; ours includes looking for what
+other writers committed. The whole process is in the detail. Polars is the peer because DuckDB reads S3 only with an
+extension that it downloads.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.measure import paired, python, ratio_figure, report, run, scratch
+from benchmarks.measure import paired, python, ratio_figure, report, scratch
 from tests.servers import ceph, ministack
 
 POLARS = """
-import polars as pl, sys, json, os
+import polars as pl, sys, json, os, time
 urls, first, last = json.loads(sys.argv[1]), *sys.argv[2:]
 options = {"aws_endpoint_url": os.environ["AWS_ENDPOINT_URL"], "aws_access_key_id": os.environ["AWS_ACCESS_KEY_ID"],
  "aws_secret_access_key": os.environ["AWS_SECRET_ACCESS_KEY"], "aws_region": "us-east-1", "aws_allow_http": "true"}
+start = time.perf_counter()
 frame = pl.scan_parquet(urls, storage_options=options)
 if first:
     low, high = (pl.lit(bound).str.to_datetime(time_zone="UTC") for bound in (first, last))
     frame = frame.filter((pl.col("ts") >= low) & (pl.col("ts") < high))
-print(frame.select(pl.len(), pl.col("latency_ms").sum(), pl.col("size").max(), pl.col("trace").max()).collect())
+rows = frame.select(pl.len(), pl.col("latency_ms").sum(), pl.col("size").max(), pl.col("trace").max()).collect()
+print(time.perf_counter() - start, rows.row(0)[0])
+"""
+
+OURS = """
+import sys, time
+from pathlib import Path
+from tiering.engine import Store
+from tiering import query
+with Store.open(Path(sys.argv[1])) as store:
+    start = time.perf_counter()
+    store.refresh()
+    rows = store.query(sys.argv[2]).read_all()
+    print(time.perf_counter() - start, rows.column(0)[0])
 """
 
 SQL = "SELECT count(*), sum(latency_ms), max(size), max(trace) FROM bench.scanned"
 RANGE = ("2026-02-10T00:00:00", "2026-02-10T21:36:00")
 """0.9 of 90 days: one percent of the rows."""
+
+
+class Contender:
+    """A script that prints the seconds of its query and the rows it found."""
+
+    def __init__(self, script: list[str], environment: dict[str, str]) -> None:
+        self.script = script
+        self.environment = environment
+        self.rows = ""
+        self.whole = 0.0
+
+    def __call__(self) -> float:
+        result = python(*self.script, environment=self.environment)
+        seconds, self.rows = result.output.split()
+        self.whole = result.seconds
+        return float(seconds)
 
 
 def main() -> None:
@@ -41,27 +71,17 @@ def main() -> None:
     with {"ministack": ministack, "ceph": ceph}[options.server]() as server, scratch() as directory:
         environment = server.environment()
         config = _config(directory, f"s3://{server.new_bucket()}/{uuid.uuid4().hex}/", environment["AWS_ENDPOINT_URL"])
-        command = [str(Path(sys.executable).with_name("frostline")), "-c", str(config), "--json"]
         python(FILL, str(config), str(options.rows), environment=environment)
         urls = json.loads(python(URLS, str(config), environment=environment).output)
-        figures = []
-        for label, where, bounds in (
-            ("full scan", "", ("", "")),
-            ("1 % range", f" WHERE ts >= '{RANGE[0]}' AND ts < '{RANGE[1]}'", RANGE),
-        ):
-            ours = _timed([*command, "query", SQL + where], environment)
-            seconds, baseline = paired(
-                ours,
-                lambda bounds=bounds: python(POLARS, json.dumps(urls), *bounds, environment=environment).seconds,
-                rounds=options.rounds,
-            )
+        shapes = (("full scan", "", ("", "")), ("1 % range", f" WHERE ts >= '{RANGE[0]}' AND ts < '{RANGE[1]}'", RANGE))
+        for label, where, bounds in shapes:
+            ours = Contender([OURS, str(config), SQL + where], environment)
+            polars = Contender([POLARS, json.dumps(urls), *bounds], environment)
+            seconds, baseline = paired(ours, polars, rounds=options.rounds)
+            assert ours.rows == polars.rows, (ours.rows, polars.rows)
             name = f"{label} over {len(urls)} cold files ({options.server})"
-            figures.append(ratio_figure(name, seconds, baseline, at_most=1.2, baseline_name="Polars"))
-        report(figures)
-
-
-def _timed(command: list[str], environment: dict[str, str]) -> Callable[[], float]:
-    return lambda: run(command, environment=environment).seconds
+            detail = f"({ours.rows} rows; whole process {ours.whole:.2f} s, Polars {polars.whole:.2f} s)"
+            report([ratio_figure(name, seconds, baseline, at_most=1.2, baseline_name="Polars", detail=detail)])
 
 
 def _config(directory: Path, url: str, endpoint: str) -> Path:
