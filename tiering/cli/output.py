@@ -6,6 +6,10 @@ from typing import Any, TextIO
 
 from oplog.errors import FrostlineError
 
+SENTENCES = ("reason", "on disks")
+"""Columns that may fold."""
+SENTENCE_WIDTH = 40
+
 Cell = str | int | float | None
 
 
@@ -113,14 +117,20 @@ def _is_numeric(rows: Sequence[Sequence[str]], index: int) -> bool:
 
 
 def _draw_rich(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool], *, color: bool) -> None:
-    from rich import box
+    """Names and numbers are never broken; only a column of sentences folds to the terminal's width."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column, is_right in zip(columns, right, strict=True):
-        table.add_column(column, justify="right" if is_right else "left", overflow="fold")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    needed = 0
+    for index, (column, is_right) in enumerate(zip(columns, right, strict=True)):
+        sentence = column in SENTENCES
+        table.add_column(column, justify="right" if is_right else "left", no_wrap=not sentence, overflow="fold")
+        widest = max(len(text) for text in (column, *(row[index] for row in rows)))
+        needed += min(widest, SENTENCE_WIDTH) + 2 if sentence else widest + 2
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    Console(no_color=not color, highlight=False).print(table)
+    console = Console(no_color=not color, highlight=False)
+    console.width = max(console.width, needed)
+    console.print(table)

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tiering.cli.output import counted
 from tiering.cli.session import Session
 from tiering.cli.verb import new_app, verb
 
@@ -191,14 +192,16 @@ def drop(session: Session, table: TableName) -> None:
     definition = store.definition(table)
     parts = store.parts(table)
     size_bytes = sum(stored.part.size_bytes for stored in parts)
-    session.confirm(f"Drop table {table} with {len(parts)} parts ({format_size(size_bytes)})?")
+    session.confirm(f"Drop table {table} with {counted(len(parts), 'part')} ({format_size(size_bytes)})?")
     if not session.dry_run:
         store.drop_table(table)
     document = {"table": table, "uuid": definition.uuid, "parts": len(parts), "bytes": size_bytes}
     if session.options.json:
         session.output.document({**document, "dry_run": session.dry_run})
         return
-    session.output.line(f"{_would(session, 'Dropped')} table {table}: {len(parts)} parts, {format_size(size_bytes)}.")
+    session.output.line(
+        f"{_would(session, 'Dropped')} table {table}: {counted(len(parts), 'part')}, {format_size(size_bytes)}."
+    )
 
 
 def _only_policy(session: Session) -> str:
