@@ -31,7 +31,7 @@ from disks.effects import op
 from oplog.errors import FrostlineError
 from tiering.context import Context
 from tiering.new_parts import INSERT_CLAIM, stage_part
-from tiering.parquet_file import column_range, combine_ranges, write_part_files
+from tiering.parquet_file import Encodings, choose_encodings, column_range, combine_ranges, write_part_files
 from tiering.part import DataFile, Part, PartName
 from tiering.progress import Task
 from tiering.schema import TableDefinition
@@ -187,6 +187,8 @@ class _Run:
     def write_block(self, table: pa.Table, number: int, claimed: ExitStack, writers: ThreadPoolExecutor) -> None:
         """Sort, split, write and commit one block; gives its claim and its reserved space back."""
         with claimed, ExitStack() as stack:
+            # One choice for the block: cheaper than one a part, and the same for the same rows.
+            encodings = choose_encodings(table, self.definition)
             pieces = _sorted_partitions(table, self.definition)
             del table
             transactions: dict[str, Transaction] = {}
@@ -196,7 +198,7 @@ class _Run:
                 if disk not in transactions:
                     transactions[disk] = stack.enter_context(self._begin(disk))
                 directory = transactions[disk].scratch() / f"{number}-{order}"
-                futures.append(writers.submit(self._write_part, partition, rows, directory, disk))
+                futures.append(writers.submit(self._write_part, partition, rows, directory, disk, encodings))
             del pieces
             by_disk: dict[str, list[_NewPart]] = defaultdict(list)
             for new in _all_results(futures):
@@ -217,10 +219,12 @@ class _Run:
             self.definition, estimate, _outline(self.definition, rows, estimate, context), context.clock()
         )
 
-    def _write_part(self, partition: Partition, rows: pa.Table, directory: Path, disk: str) -> _NewPart:
+    def _write_part(
+        self, partition: Partition, rows: pa.Table, directory: Path, disk: str, encodings: Encodings
+    ) -> _NewPart:
         with op("fs.mkdir", directory):
             directory.mkdir(parents=True)
-        files = write_part_files([rows], self.definition, directory)
+        files = write_part_files([rows], self.definition, directory, encodings=encodings)
         new = _NewPart(partition, rows.num_rows, files, directory, disk)
         self._ratio = max(1.2 * new.size_bytes / max(rows.nbytes, 1), 0.01)
         return new

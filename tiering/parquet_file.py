@@ -29,8 +29,14 @@ _ROW_GROUP_BYTES = 8 * 1024 * 1024
 _MIN_ROW_GROUP_ROWS = 4096
 _DICTIONARY_BYTES = 512 * 1024
 _TEXT_LIMIT = 64
+_SAMPLE_SLICES = 8
+_SAMPLE_SLICE_ROWS = 2048
 _DICTIONARY_SHARE = 0.25
 """A dictionary pays when at most this share of the rows is distinct."""
+
+
+Encodings = dict[str, Any]
+"""The options of the Parquet writer that say how columns are encoded."""
 
 
 class PartFiles:
@@ -40,7 +46,14 @@ class PartFiles:
     a result; what was written is the directory owner's to remove. A full disk raises `NoSpace`.
     """
 
-    def __init__(self, directory: Path, definition: TableDefinition, *, compression_level: int | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        definition: TableDefinition,
+        *,
+        compression_level: int | None = None,
+        encodings: Encodings | None = None,
+    ) -> None:
         self._directory = directory
         self._definition = definition
         self._schema = arrow_schema(definition)
@@ -48,7 +61,8 @@ class PartFiles:
         self._row_group_rows = definition.settings.row_group_rows
         self._pending: list[pa.Table] = []
         self._pending_rows = 0
-        self._options: dict[str, Any] | None = None
+        self._encodings = encodings
+        self._options: Encodings | None = None
         self._open: _OpenFile | None = None
         self._files: list[DataFile] = []
         self._last: pa.Table | None = None
@@ -84,7 +98,7 @@ class PartFiles:
 
     def _choose_layout(self, sample: pa.Table) -> None:
         """Decide encodings and, for wide rows, fewer rows a group; the sample goes back to the pending rows."""
-        self._options = encoding_options(sample, self._definition)
+        self._options = self._encodings or choose_encodings(sample, self._definition)
         width = sample.nbytes / max(sample.num_rows, 1)
         # A guess of 4:1 compression, until the first row group is measured.
         narrower = int(4 * _ROW_GROUP_BYTES / max(width, 1))
@@ -151,7 +165,7 @@ class _OpenFile:
     """One Parquet file being written, with the ranges of its columns."""
 
     def __init__(
-        self, path: Path, definition: TableDefinition, schema: pa.Schema, options: dict[str, Any], level: int
+        self, path: Path, definition: TableDefinition, schema: pa.Schema, options: Encodings, level: int
     ) -> None:
         self._path = path
         self._definition = definition
@@ -212,16 +226,22 @@ class _OpenFile:
     def abandon(self) -> None:
         try:
             self._writer.close()
-        except (OSError, pa.ArrowException):
-            # The file is thrown away; the error that made us abandon it is the one to report.
+        except (OSError, RuntimeError, pa.ArrowException):
+            # The file is thrown away; the error that made us abandon it is the one to report. A writer that could not
+            # write its footer, as on a full disk, has no metadata and says so by a RuntimeError.
             return
 
 
 def write_part_files(
-    tables: Iterable[pa.Table], definition: TableDefinition, directory: Path, *, compression_level: int | None = None
+    tables: Iterable[pa.Table],
+    definition: TableDefinition,
+    directory: Path,
+    *,
+    compression_level: int | None = None,
+    encodings: Encodings | None = None,
 ) -> tuple[DataFile, ...]:
     """Write tables in sort order as the data files of one part in the directory."""
-    files = PartFiles(directory, definition, compression_level=compression_level)
+    files = PartFiles(directory, definition, compression_level=compression_level, encodings=encodings)
     try:
         for table in tables:
             files.write(table)
@@ -256,8 +276,9 @@ def _outermost(values: list[Any], kind: pa.DataType, *, lowest: bool) -> Any:
     return ordered[0 if lowest else -1]
 
 
-def encoding_options(sample: pa.Table, definition: TableDefinition) -> dict[str, Any]:
-    """Which columns get a dictionary and which a delta encoding, judged by a sample of rows."""
+def choose_encodings(rows: pa.Table, definition: TableDefinition) -> Encodings:
+    """Which columns get a dictionary and which a delta encoding, judged by a sample of the rows."""
+    sample = _spread(rows)
     dictionary: list[str] = []
     encodings: dict[str, str] = {}
     for field in sample.schema:
@@ -279,6 +300,14 @@ def _few_values(column: pa.ChunkedArray) -> bool:
     distinct = pc.count_distinct(column, mode="all").as_py()
     width = column.nbytes / len(column)
     return bool(distinct <= len(column) * _DICTIONARY_SHARE and distinct * width <= _DICTIONARY_BYTES)
+
+
+def _spread(rows: pa.Table) -> pa.Table:
+    """A sample from all over the rows: those at one end of a sorted table look alike."""
+    if rows.num_rows <= _SAMPLE_SLICES * _SAMPLE_SLICE_ROWS:
+        return rows
+    step = rows.num_rows // _SAMPLE_SLICES
+    return pa.concat_tables(rows.slice(start * step, _SAMPLE_SLICE_ROWS) for start in range(_SAMPLE_SLICES))
 
 
 def _row_group(group: pq.RowGroupMetaData, first_key: tuple[Any, ...]) -> RowGroup:

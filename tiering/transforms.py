@@ -117,6 +117,9 @@ def _group_rows(table: pa.Table, definition: TableDefinition) -> tuple[pa.Array,
     for field in definition.partition_by:
         encoded = apply_transform(field, one_array(table.column(field.column))).dictionary_encode("encode")
         values = encoded.dictionary.to_pylist()
+        if groups == [()]:
+            codes, groups = encoded.indices.cast(pa.int64()), [(value,) for value in values]
+            continue
         pairs = pc.add(pc.multiply(codes, len(values)), encoded.indices.cast(pa.int64())).dictionary_encode()
         groups = [(*groups[pair // len(values)], values[pair % len(values)]) for pair in pairs.dictionary.to_pylist()]
         codes = pairs.indices.cast(pa.int64())
