@@ -33,9 +33,9 @@ def set_hook(hook: Hook | None) -> None:
 @contextmanager
 def op(name: str, *args: object) -> Iterator[None]:
     """Mark one side effect. A full disk becomes `NoSpace`, which names the path."""
-    if _hook is not None:
-        _hook("before", name, args)
     try:
+        if _hook is not None:
+            _hook("before", name, args)
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
