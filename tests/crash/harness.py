@@ -1,8 +1,8 @@
 """Stop an operation at each of its side effects: by SIGKILL, by an error before or after it, by a power cut.
 
 Every side effect of the product passes `disks.effects.op`; a `Failpoints` hook counts them and strikes at the n-th.
-Operations run in children forked from a server process that has imported everything and run nothing (`tests.crash.server`),
-so a killed one leaves exactly what a killed process leaves: files, and no `finally` block that tidied up.
+Operations run in children forked from a server process that has imported everything and run nothing
+(`tests.crash.server`), so a killed one leaves what a killed process leaves: files, and no `finally` that tidied up.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Injected(OSError):
 class Failpoints:
     """A hook for `disks.effects.set_hook`. Counts the side effects and strikes at the `at`-th (from 1).
 
-    The product's store verbs wrap file verbs (`store.put` > `fs.write` …): a kill before the outer is one before the first
-    inner, so `kill` and `power_cut` count the inner ones only; an error after the outer is a lost answer, and counts.
+    The product's store verbs wrap file verbs (`store.put` > `fs.write` …): a kill before the outer is one before the
+    first inner, so `kill` and `power_cut` count the inner ones only; an error after the outer is a lost answer: counts.
     """
 
     mode: Mode = "count"
@@ -171,7 +171,7 @@ class ForkServer:
 
 
 def serve(requests: int, answers: int) -> None:
-    """The server's loop: fork for each request, answer with its outcome. Never runs a request itself: it has no threads."""
+    """The server's loop: fork for each request, answer with its outcome. Runs no request itself: it has no threads."""
     while (request := read_message(requests)) is not None:
         write_message(answers, _run_in_child(*request))
 

@@ -1,4 +1,4 @@
-"""What must hold after every crash, as functions: each takes an open store and returns what is wrong, one line a finding.
+"""What must hold after every crash, as functions: each takes an open store and yields what is wrong, a line a finding.
 
 They look at the disks themselves - directories, objects, log entries - and read Parquet with pyarrow alone, so that a
 mistake in the product's own reading cannot hide one in its writing.
@@ -160,7 +160,7 @@ def counter_is_dense(store: Store) -> Iterator[str]:
 
 
 def rebuild_equals_table(store: Store) -> Iterator[str]:
-    """I7: a machine that has only the bucket gets the same file table, from the newest snapshot and the log after it."""
+    """I7: a machine that has only the bucket gets the same table, from the newest snapshot and the log after it."""
     for disk in store.object_disks():
         with tempfile.TemporaryDirectory(dir=_scratch()) as scratch:
             twin = open_disk(disk.name, store.context.config.disks[disk.name], Path(scratch))
@@ -193,14 +193,16 @@ def past_is_restorable(disk: ObjectDisk, revisions: Mapping[int, set[str]]) -> I
                 yield f"I4 object {row.key} of {row.path} at revision {revision} is gone"
 
 
-def no_leftovers(site: Site) -> Iterator[str]:
+def no_leftovers(site: Site, *, ignoring: str = "") -> Iterator[str]:
     """I14: no staging, scratch, trash or temporary file is left; only files that the disks show, and their own few."""
     for directory, _, files in os.walk(site.root):
         inside = Path(directory).relative_to(site.root)
         segments = inside.parts
         doomed = {"staging", "committed", "trash", "hidden", ".incoming", "scratch"} & set(segments)
+        if ignoring and ignoring in segments:
+            continue
         for name in files:
-            if doomed or name.endswith((".tmp", ".new")) or (name.endswith(".owner")):
+            if doomed or name.endswith((".tmp", ".new", ".owner")):
                 yield f"I14 leftover {inside / name}"
         if doomed and len(segments) > segments.index(next(iter(doomed))) + 1:
             yield f"I14 leftover directory {inside}"
@@ -208,7 +210,7 @@ def no_leftovers(site: Site) -> Iterator[str]:
 
 @contextmanager
 def opened_again(site: Site, violations: list[str]) -> Iterator[Store]:
-    """I14: opening once more finds nothing to do and changes nothing. Locks and claims come and go; they are no change."""
+    """I14: opening once more finds nothing to do and changes nothing. Locks and claims come and go: no change."""
     counter = Failpoints()
     with hooked(counter):
         store = site.open()

@@ -1,4 +1,4 @@
-"""An error before or after every side effect of every operation: the process lives on, repeats it and succeeds (I1, I2, I14)."""
+"""An error before or after every side effect: the process lives on, repeats the operation and succeeds (I1, I2, I14)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cut the power at every side effect: what was not synced may be lost, and nothing acknowledged may need it (P14, P45)."""
+"""Cut the power at every side effect: what was not synced is lost, and nothing acknowledged needs it (P14, P45)."""
 
 from __future__ import annotations
 

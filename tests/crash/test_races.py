@@ -1,4 +1,4 @@
-"""Two that work at once on one prefix, the second let in between any two requests of the first (I3 to I6, P27, P29, P40)."""
+"""Two at work on one prefix, the second let in between any two requests of the first (I3 to I6, P27, P29, P40)."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def _cold_insert_and_drop(site: Site) -> None:
 def test_gc_spares_what_is_committed_while_it_runs(
     server: ForkServer, site: Site, intrude: Callable[[Site], None]
 ) -> None:
-    """I5: whatever another process uploads and commits between two requests of gc outlives it, even for a gc whose clock
-    calls everything old."""
+    """I5: what another process uploads and commits between two requests of gc outlives it, even if by gc's clock
+    everything is old."""
     server.value(prepare, "gc_beside_hot", site)
     at, interrupted = 0, True
     while interrupted:

@@ -1,4 +1,4 @@
-"""The whole store against a dict, with crashes, errors, restarts, gc and a moving clock (I1, I2, I3, I6, I7, I14; P15, P18).
+"""The whole store against a dict, with crashes, errors, restarts, gc and a moving clock (I1, I2, I3, I6, I14; P15, P18).
 
 The dict knows which rows each partition holds; the store must show exactly these after every step, wherever they lie. A
 step that dies or fails may have happened or not, and nothing in between.

@@ -1,0 +1,212 @@
+"""Transactions whose steps get in each other's way, killed at every effect, before and after it, readers or none.
+
+Guards I2 (all or nothing), I8 (links), I14 (recovery leaves nothing and has nothing to do twice).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from disks import effects
+from disks.base import Disk, Transaction
+from disks.local import LocalDisk
+from disks.memory import MemoryDisk
+from disks.object_disk import ObjectDisk
+from disks.stores.directory import DirectoryStore
+
+START = {"a/x": b"ax", "a/y": b"ay", "b/x": b"bx", "c/d/x": b"cdx"}
+
+
+def _replace(t: Transaction) -> None:
+    t.remove("a")
+    t.create("a/x", b"new")
+
+
+def _swap(t: Transaction) -> None:
+    t.rename("a", "tmp")
+    t.rename("b", "a")
+    t.rename("tmp", "b")
+
+
+def _there_and_back(t: Transaction) -> None:
+    t.rename("a/x", "b/z")
+    t.rename("b/z", "a/x")
+    t.rename("a", "e")
+    t.create("a/x", b"new")
+
+
+def _twin(t: Transaction) -> None:
+    t.link("a/x", "tmp")
+    t.remove("a/x")
+    t.rename("tmp", "a/x")
+
+
+def _file_becomes_directory(t: Transaction) -> None:
+    t.rename("a/x", "f")
+    t.create("a/x/deep", b"deep")
+    t.remove("c")
+    t.create("c", b"a file now")
+
+
+def _merge(t: Transaction) -> None:
+    t.create("m/x", b"merged")
+    t.create("m/y", b"merged")
+    t.remove("a")
+    t.remove("b")
+
+
+def _removed_within_renamed(t: Transaction) -> None:
+    t.remove("a/x")
+    t.rename("a", "b2")
+    t.rename("b/x", "b2/x")
+    t.create("a/y", b"again")
+
+
+def _moved_into_new_directory(t: Transaction) -> None:
+    t.rename("a/x", "n/one")
+    t.create("n/two", b"two")
+    t.rename("b", "n/b")
+    t.rename("n", "o/p")
+
+
+TRANSACTIONS = [
+    _replace,
+    _swap,
+    _there_and_back,
+    _twin,
+    _file_becomes_directory,
+    _merge,
+    _removed_within_renamed,
+    _moved_into_new_directory,
+]
+
+
+class Killed(BaseException):
+    """The process is dead; every later effect raises as well."""
+
+
+class _Count:
+    def __init__(self, stop: int | None = None, when: Literal["before", "after"] = "before") -> None:
+        self.count = 0
+        self._stop, self._when, self._dead = stop, when, False
+
+    def __call__(self, when: Literal["before", "after"], name: str, args: tuple[object, ...]) -> None:
+        if self._dead:
+            raise Killed
+        if when == self._when:
+            self.count += 1
+            if self.count == self._stop:
+                self._dead = True
+                raise Killed
+
+
+def content(disk: Disk) -> dict[str, bytes]:
+    return {info.path: disk.read(info.path) for info in disk.walk()}
+
+
+def fill(disk: Disk) -> None:
+    with disk.transaction("start") as transaction:
+        for path, data in START.items():
+            transaction.create(path, data)
+        transaction.commit()
+
+
+def expected(change: Callable[[Transaction], None]) -> dict[str, bytes]:
+    disk = MemoryDisk()
+    fill(disk)
+    with disk.transaction("change") as transaction:
+        change(transaction)
+        transaction.commit()
+    return disk.files
+
+
+def release_locks(root: Path) -> None:
+    """What the end of a process does to its locks."""
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{number}").startswith(str(root)):
+                os.close(int(number))
+
+
+def open_local(root: Path) -> LocalDisk:
+    return LocalDisk("hot", root / "hot")
+
+
+def open_object(root: Path) -> ObjectDisk:
+    return ObjectDisk("s3", DirectoryStore(root / "bucket"), root / "state", snapshot_every_commits=2)
+
+
+def attempt(disk: Disk, change: Callable[[Transaction], None], hook: _Count, reading: bool) -> bool:
+    """Whether the transaction was acknowledged before the kill."""
+    acknowledged = False
+    effects.set_hook(hook)
+    try:
+        lease = disk.read_lease() if reading else contextlib.nullcontext()
+        with lease, disk.transaction("change") as transaction:
+            change(transaction)
+            transaction.commit()
+            acknowledged = True
+    except Killed:
+        pass
+    finally:
+        effects.set_hook(None)
+    return acknowledged
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """In memory where there is a place: syncing costs nothing there, and what it means is not tested here."""
+    if not Path("/dev/shm").is_dir():
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="frostline-") as directory:
+        yield Path(directory)
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("change", TRANSACTIONS, ids=lambda change: change.__name__.strip("_"))
+@pytest.mark.parametrize(
+    ("opened", "reading"),
+    [(open_local, False), (open_local, True), (open_object, False)],
+    ids=["local", "local with a reader", "object"],
+)
+def test_killed_at_every_effect(
+    opened: Callable[[Path], Disk], change: Callable[[Transaction], None], reading: bool, place: Path
+) -> None:
+    template = place / "template"
+    fill(opened(template))
+    after = expected(change)
+    whole = _Count()
+    shutil.copytree(template, place / "whole")
+    disk = opened(place / "whole")
+    assert attempt(disk, change, whole, reading)
+    assert content(disk) == after
+    disk.close()
+    outcomes: set[str] = set()
+    for stop in range(1, whole.count + 1):
+        for when in ("before", "after"):
+            root = place / f"{stop}-{when}"
+            shutil.copytree(template, root)
+            disk = opened(root)
+            acknowledged = attempt(disk, change, _Count(stop, when), reading)  # type: ignore[arg-type]
+            disk.close()
+            release_locks(root)
+            again = opened(root)
+            again.recover()
+            assert again.recover() == []
+            found = content(again)
+            assert found in (START, after), (stop, when)
+            assert found == after or not acknowledged
+            assert list((root / "hot/.frostline").glob("*/*")) == []
+            again.close()
+            outcomes.add("after" if found == after else "before")
+            shutil.rmtree(root)
+    assert outcomes == {"before", "after"} or after == START
