@@ -172,11 +172,13 @@ def place(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("change", TRANSACTIONS, ids=lambda change: change.__name__.strip("_"))
 @pytest.mark.parametrize(
-    ("opened", "reading"),
-    [(open_local, False), (open_local, True), (open_object, False)],
-    ids=["local", "local with a reader", "object"],
+    ("opened", "change", "reading"),
+    [
+        *((open_local, change, reading) for change in TRANSACTIONS for reading in (False, True)),
+        *((open_object, change, False) for change in (_swap, _merge)),
+    ],
+    ids=lambda value: value.__name__.strip("_") if callable(value) else "reader" if value else "alone",
 )
 def test_killed_at_every_effect(
     opened: Callable[[Path], Disk], change: Callable[[Transaction], None], reading: bool, place: Path
