@@ -367,6 +367,18 @@ class TestRecovery:
         assert set(bad["problems"][0]) >= {"invariant", "table", "part", "path", "object", "what"}
         store("fsck", "--read-data", "--read-data-subset", "5%", code=2)
 
+    def test_a_query_that_must_leave_out_a_part_says_so_with_exit_3(self, store: Frostline, tmp_path: Path) -> None:
+        """I15: damage is loud, even with --quiet and --json."""
+        part = next((tmp_path / "home" / "ssd" / "store").glob("*/*/202001_*/part.json"))
+        whole = part.read_bytes()
+        part.write_bytes(b"")
+        document = json.loads(store("query", "SELECT count(*) FROM db.t", "--json", "--quiet", code=3))
+        assert document["rows"][0][0] < ROWS
+        assert "part.json" in json.loads(store.error)["error"]["message"]
+        assert "broken: ssd:" in store("parts") + store.error
+        part.write_bytes(whole)
+        assert store.json("query", "SELECT count(*) FROM db.t")["rows"] == [[ROWS]]
+
     def test_gc_reports_and_asks(self, store: Frostline) -> None:
         document = store.json("gc")
         assert set(document) >= {

@@ -12,6 +12,7 @@ from tiering.cli.verb import verb
 
 if TYPE_CHECKING:
     from tiering.catalog import StoredPart
+    from tiering.engine import Store
 
 OptionalTable = Annotated[str | None, typer.Argument(metavar="[DB.TABLE]", help="only this table")]
 
@@ -79,12 +80,17 @@ def query(
     output: Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", help="write to a file")] = None,
     revision: Annotated[int | None, typer.Option(metavar="N", help="the object disk as it was at a revision")] = None,
 ) -> None:
-    """Run read-only SQL over all tiers."""
+    """Run read-only SQL over all tiers.
+
+    Exit 3: a part of the table cannot be read at all, and the answer leaves it out.
+    """
     from tiering.cli import query_output
 
     chosen = query_output.choose(output_format, json=session.options.json, to_file=output is not None)
-    result = session.store().query(sql, revision=revision)
+    store = session.store()
+    result = store.query(sql, revision=revision)
     query_output.write(result, chosen, output, session.output)
+    _refuse_to_be_silent(store, sql)
 
 
 def parts(
@@ -178,6 +184,20 @@ def policies(session: Session) -> None:
         for volume in policy["volumes"]
     ]
     session.output.table(["policy", "volume", "disks", "move factor", "max part", "merges"], rows)
+
+
+def _refuse_to_be_silent(store: "Store", sql: str) -> None:
+    """Raise `PartlyDone` when the answer may lack rows, because a part's own record cannot be read (I15)."""
+    from oplog.errors import PartlyDone
+
+    tables = {table.directory: table.name.lower() for table in store.definitions()}
+    for broken in store.context.catalog.broken:
+        name = next((name for place, name in tables.items() if broken.path.startswith(f"{place}/")), "")
+        if name in sql.lower():
+            raise PartlyDone(
+                f"the answer leaves out a part that cannot be read: {broken.disk}:{broken.path}: {broken.what}",
+                hint=f"'frostline fsck {broken.disk}' names all that is damaged",
+            )
 
 
 def part_document(stored: "StoredPart") -> dict[str, Any]:
