@@ -248,16 +248,36 @@ class Audit:
         self.holes: list[str] = []
         self.seen = 0
         self._inside = threading.local()
+        self._original = effects.op
+        self._audited = self._wrapped(effects.op)
+        self._replace(self._original, self._audited)
         self._active = True
         sys.addaudithook(self._event)  # cannot be removed: `_active` ends it
 
-    def __call__(self, phase: Literal["before", "after"], name: str, arguments: tuple[object, ...]) -> None:
-        """The hook for `disks.effects`. An effect that raises has no "after", so audit operations that succeed."""
-        depth = getattr(self._inside, "depth", 0)
-        self._inside.depth = depth + 1 if phase == "before" else max(depth - 1, 0)
-
     def close(self) -> None:
+        """Stop listening."""
         self._active = False
+        self._replace(self._audited, self._original)
+
+    def _wrapped(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """`op` that knows whether a thread is inside of it, also when the effect fails."""
+
+        @contextlib.contextmanager
+        def op(name: str, *arguments: object) -> Iterator[None]:
+            self._inside.depth = getattr(self._inside, "depth", 0) + 1
+            try:
+                with original(name, *arguments):
+                    yield
+            finally:
+                self._inside.depth -= 1
+
+        return op
+
+    @staticmethod
+    def _replace(old: object, new: object) -> None:
+        for module in list(sys.modules.values()):
+            if getattr(module, "op", None) is old:
+                module.op = new  # type: ignore[attr-defined]
 
     def _event(self, event: str, arguments: tuple[Any, ...]) -> None:
         if not self._active:
