@@ -43,6 +43,15 @@ def _there_and_back(t: Transaction) -> None:
     t.create("a/x", b"new")
 
 
+def _through_a_former_name(t: Transaction) -> None:
+    """At the end the file has a name that it had on the way: finding it there does not say which step comes next."""
+    t.rename("c/d/x", "c/x")
+    t.rename("c/x", "c/d/x")
+    t.rename("c", "q")
+    t.rename("q/d", "c")
+    t.remove("b")
+
+
 def _twin(t: Transaction) -> None:
     t.link("a/x", "tmp")
     t.remove("a/x")
@@ -81,6 +90,7 @@ TRANSACTIONS = [
     _replace,
     _swap,
     _there_and_back,
+    _through_a_former_name,
     _twin,
     _file_becomes_directory,
     _merge,
