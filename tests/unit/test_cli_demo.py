@@ -22,7 +22,7 @@ FACTS: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", list(FACTS))
 def test_any_difference_stops_the_demo(name: str, tmp_path: Path) -> None:
-    story = Story(tmp_path, verbose=False)
+    story = Story(tmp_path)
     story.compare(FACTS, dict(FACTS), "at all")
     with pytest.raises(Damaged, match=name):
         story.compare(FACTS, {**FACTS, name: "other"}, "at all")
@@ -34,14 +34,14 @@ def test_any_difference_stops_the_demo(name: str, tmp_path: Path) -> None:
 def test_too_few_rows_stop_the_demo_even_when_nothing_changed(tmp_path: Path) -> None:
     short = {**FACTS, "flights": FLIGHTS - 1}
     with pytest.raises(Damaged, match="336,776"):
-        Story(tmp_path, verbose=False).compare(short, short, "at all")
+        Story(tmp_path).compare(short, short, "at all")
 
 
 def test_a_command_that_fails_stops_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FROSTLINE_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     with pytest.raises(FrostlineError, match=r"exit code 10: frostline parts db\.nope"):
-        Story(tmp_path, verbose=False).run("parts", "db.nope")
+        Story(tmp_path).run("parts", "db.nope")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from tiering.cli.exit_codes import Terminated
 from tiering.cli.options import GlobalOptions
 from tiering.cli.output import Output, aligned, encode
 from tiering.cli.session import Session, fail_if_partly
-from tiering.cli.terminal_progress import Lines, choose
+from tiering.cli.terminal_progress import Bars, Lines, choose
 from tiering.progress import Silent
 
 REPOSITORY = Path(__file__).parents[2]
@@ -112,6 +112,8 @@ class TestErrors:
             ["query"],
             ["config", "nonsense"],
             ["-j", "x", "parts"],
+            ["-j", "0", "parts"],
+            ["parts", "--bwlimit", "soon"],
         ],
     )
     def test_wrong_arguments_exit_2(self, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,6 +126,17 @@ class TestErrors:
         assert set(error) == {"kind", "message", "hint", "exit_code"}
         assert error["kind"] == "usage"
         assert error["exit_code"] == 2
+
+    @pytest.mark.parametrize("arguments", [[], ["table"]])
+    def test_no_verb_shows_the_help_and_is_wrong(
+        self, arguments: list[str], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert cli.run(arguments) == 2
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert "Commands:" in captured.err
+        assert cli.run([*arguments, "--json"]) == 2
+        assert json.loads(capsys.readouterr().err)["error"]["kind"] == "usage"
 
     @pytest.mark.parametrize("error", [Refused("no", hint="because"), Damaged("bad"), AccessDenied("keys")])
     def test_each_error_of_the_tree_has_its_exit_code(
@@ -242,6 +255,16 @@ class TestProgress:
                 now[0] += 20
                 task.advance(items=1, size_bytes=1024)
         assert lines == ["moving: 2 of 4, 2.0 KiB of 4.0 KiB", "moving: 4 of 4, 4.0 KiB of 4.0 KiB"]
+
+    def test_bars_leave_nothing_behind(self, capsys: pytest.CaptureFixture[str]) -> None:
+        bars = Bars()
+        with bars.task("moving", items=2, size_bytes=4096) as outer, bars.task("reading") as inner:
+            outer.advance(items=1, size_bytes=2048)
+            outer.note("part 1")
+            inner.advance(items=1)
+        with bars.task("again", items=1) as task:
+            task.advance(items=1)
+        assert capsys.readouterr().out == ""
 
     def test_quiet_and_no_progress_show_nothing(self) -> None:
         assert isinstance(choose(quiet=True, no_progress=False), Silent)

@@ -1,6 +1,8 @@
 """`demo`: the whole story on real data, told with the very commands a user would type, each one checked."""
 
+import contextlib
 import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -30,4 +32,8 @@ def demo(
     """
     from tiering.cli.demo_story import tell
 
-    tell(Path(directory).absolute(), os.environ, verbose=session.options.verbose > 0)
+    stream = sys.stderr if session.options.json else sys.stdout
+    with contextlib.redirect_stdout(stream):
+        facts = tell(Path(directory).absolute(), os.environ)
+    if session.options.json:
+        session.output.document(facts)

@@ -35,11 +35,11 @@ EVERYTHING = (
 )
 
 
-def tell(directory: Path, environment: MutableMapping[str, str], *, verbose: bool = False) -> None:
-    """Run the demo in the directory. Raises when anything is not as it was before."""
+def tell(directory: Path, environment: MutableMapping[str, str]) -> dict[str, Any]:
+    """Run the demo in the directory; returns what stayed the same. Raises when anything did not."""
     started = time.monotonic()
     with _own_store(directory, environment):
-        story = Story(directory, verbose=verbose)
+        story = Story(directory)
         _prepare(story)
         _insert(story)
         _merge(story)
@@ -48,16 +48,17 @@ def tell(directory: Path, environment: MutableMapping[str, str], *, verbose: boo
         story.compare(before, story.facts(), "after the move")
         _lose_and_restore(story)
         story.compare(before, story.facts(), "after the rebuild")
-        _finish(story, time.monotonic() - started, environment.get("FROSTLINE_DISKS__S3__URL"))
+        seconds = time.monotonic() - started
+        _finish(story, seconds, environment.get("FROSTLINE_DISKS__S3__URL"))
+        return {"directory": str(directory), "seconds": round(seconds, 1), **before}
 
 
 class Story:
     """Says what happens, runs the commands, compares what must not change."""
 
-    def __init__(self, directory: Path, *, verbose: bool) -> None:
+    def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.data = directory / "data"
-        self.verbose = verbose
         self._chapter = 0
 
     def file(self, name: str) -> str:

@@ -67,9 +67,14 @@ def declarations(*, before_verb: bool, changes: bool) -> dict[str, Declaration]:
             Annotated[str | None, option("--bwlimit", text="bytes a second to and from stores", metavar="50M")],
             None,
         ),
-        "tpslimit": (Annotated[float | None, option("--tpslimit", text="requests a second", metavar="N")], None),
+        "tpslimit": (
+            Annotated[float | None, option("--tpslimit", text="requests a second", metavar="N", min=0.01)],
+            None,
+        ),
         "workers": (
-            Annotated[int | None, option("--workers", "-j", text="parallel workers", common=changes, metavar="N")],
+            Annotated[
+                int | None, option("--workers", "-j", text="parallel workers", common=changes, metavar="N", min=1)
+            ],
             None,
         ),
         "error_on_nothing": (
