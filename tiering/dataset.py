@@ -19,8 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
-from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem
+from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem, S3FileSystem
 
+from disks.base import Location
+from disks.stores.base import S3Connection
 from oplog.errors import Refused
 from tiering.catalog import StoredPart
 from tiering.context import Context
@@ -72,8 +74,7 @@ def _children(
     tables = {definition.full_name: list(parts)}
     names = _stored_names(context, definition, parts)
     remote_files = PyFileSystem(FSSpecHandler(FrostlineFileSystem(context, lambda: tables)))
-    local: list[pads.Fragment] = []
-    remote: list[pads.Fragment] = []
+    systems: dict[S3Connection | str, tuple[Any, list[pads.Fragment]]] = {}
     converted: list[tuple[StoredPart, DataFile]] = []
     for stored in parts:
         fits = _reads_as_it_is(definition, names.get(stored.part.schema_version))
@@ -84,28 +85,45 @@ def _children(
                 converted.append((stored, file))
                 continue
             guarantee = _guarantee(definition, file.rows, file.columns or stored.part.columns)
-            path = _local_path(context, stored, file)
-            if path is not None:
-                local.append(_FORMAT.make_fragment(path, LocalFileSystem(), guarantee, file_size=file.size_bytes))
-            else:
+            location = _location(context, stored, file)
+            key: S3Connection | str = location.s3 or location.url.partition("://")[0]
+            if key not in systems:
+                systems[key] = (_filesystem(location) or remote_files, [])
+            system, fragments = systems[key]
+            path = location.url.partition("://")[2]
+            if system is remote_files:
                 path = f"{definition.full_name}/{stored.part.name}/{file.name}"
-                remote.append(_FORMAT.make_fragment(path, remote_files, guarantee, file_size=file.size_bytes))
-    children: list[pads.Dataset] = []
-    if local:
-        children.append(pads.FileSystemDataset(local, schema, _FORMAT, LocalFileSystem()))
-    if remote:
-        children.append(pads.FileSystemDataset(remote, schema, _FORMAT, remote_files))
+            fragments.append(_FORMAT.make_fragment(path, system, guarantee, file_size=file.size_bytes))
+    children: list[pads.Dataset] = [
+        pads.FileSystemDataset(fragments, schema, _FORMAT, system) for system, fragments in systems.values()
+    ]
     if converted or not children:
         children.append(pads.dataset(_convert(context, definition, converted, names, schema)))
     return children
 
 
-def _local_path(context: Context, stored: StoredPart, file: DataFile) -> str | None:
-    disk = context.disk(stored.disk)
-    if disk.capabilities.remote:
+def _location(context: Context, stored: StoredPart, file: DataFile) -> Location:
+    return context.disk(stored.disk).location(stored.path(file.name))
+
+
+def _filesystem(location: Location) -> Any:
+    """Arrow's own filesystem where it has one; else None. A reader that holds the interpreter lock while it waits for
+    Arrow (DuckDB) would wait for ever if Arrow's threads needed that lock to read. Never written through."""
+    if location.url.startswith("file://"):
+        return LocalFileSystem()
+    if location.s3 is None:
         return None
-    scheme, _, path = disk.location(stored.path(file.name)).url.partition("://")
-    return path if scheme == "file" else None
+    connection = location.s3
+    scheme, _, host = (connection.endpoint_url or "https://").partition("://")
+    return S3FileSystem(
+        access_key=connection.access_key_id,
+        secret_key=connection.secret_access_key,
+        session_token=connection.session_token,
+        region=connection.region,
+        endpoint_override=host or None,
+        scheme=scheme,
+        force_virtual_addressing=connection.virtual_host_style,
+    )
 
 
 # ---- older schemas
