@@ -9,13 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from oplog.pins import Pin
-
 from disks.history import named_blobs, past_at
 from disks.object_disk import ObjectDisk
 from disks.references import FUTURE_TOLERANCE, Inventory, retained_from
 from oplog import pins
 from oplog.errors import Damaged, NotFound
+from oplog.pins import Pin
 from oplog.revision import commit_key
 
 
