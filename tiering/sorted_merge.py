@@ -7,6 +7,7 @@ is merged at most `MAX_OPEN_FILES` at a time: more become intermediate files fir
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,12 @@ from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+# The engine's allocator reads these when it is loaded. Taking memory as it is needed, not by the arena, saves a merge
+# of 64 files 120 MB: each file is opened in a thread, each thread has its arenas.
+os.environ.setdefault("MIMALLOC_EAGER_COMMIT", "0")
+os.environ.setdefault("MIMALLOC_ARENA_EAGER_COMMIT", "0")
+
 from datafusion import DataFrame, SessionConfig, SessionContext, col, lit
 from datafusion.expr import Expr, SortExpr
 from datafusion.object_store import AmazonS3
