@@ -86,7 +86,7 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
     columns: dict[str, ColumnRange] = {}
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Part(msgspec.Struct, frozen=True, kw_only=True):
     """`part.json`: everything that planning needs, so that pruning and merging read no data file first."""
 
     format: int = FORMAT

@@ -96,7 +96,7 @@ class TableSettings(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkn
     """Inserted blocks remembered a partition."""
 
 
-class TableDefinition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TableDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """`table.json`. `version` grows by one with every change; `schema_version` with those of the columns."""
 
     format: int = FORMAT
