@@ -357,7 +357,7 @@ class _Range:
     def result(self) -> ColumnRange:
         return ColumnRange(
             min=_lower_text(as_json(self._min)),
-            max=_upper_text(as_json(self._max)) if self._bounded_above else None,
+            max=as_json(_short_upper(self._max)) if self._bounded_above else None,
             nulls=self._nulls,
         )
 
@@ -387,15 +387,16 @@ def _lower_text(value: Any, *, limit: int = _TEXT_LIMIT) -> Any:
     return value[:limit] if isinstance(value, str) and len(value) > limit else value
 
 
-def _upper_text(value: Any) -> Any:
-    """A short text that sorts no lower than a long one: its beginning, the last character raised; None if it cannot."""
-    if not isinstance(value, str) or len(value) <= _TEXT_LIMIT:
-        return value
-    beginning = value[:_TEXT_LIMIT]
-    raised = ord(beginning[-1]) + 1
-    if 0xD800 <= raised <= 0xDFFF or raised > 0x10FFFF:
-        return None
-    return beginning[:-1] + chr(raised)
+def _short_upper(value: Any) -> Any:
+    """A short text or byte string that sorts no lower than a long one: its beginning, the last place raised; None if
+    that place cannot be raised. Other values as they are."""
+    if isinstance(value, bytes) and len(value) > _TEXT_LIMIT // 2:  # two hexadecimal digits a byte
+        beginning = value[: _TEXT_LIMIT // 2]
+        return None if beginning[-1] == 0xFF else beginning[:-1] + bytes((beginning[-1] + 1,))
+    if isinstance(value, str) and len(value) > _TEXT_LIMIT:
+        raised = ord(value[_TEXT_LIMIT - 1]) + 1
+        return None if 0xD800 <= raised <= 0xDFFF or raised > 0x10FFFF else value[: _TEXT_LIMIT - 1] + chr(raised)
+    return value
 
 
 def _leading_equal_rows(rows: pa.Table, keys: tuple[str, ...], last: list[pa.Scalar]) -> int:

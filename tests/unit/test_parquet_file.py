@@ -178,3 +178,17 @@ def test_ranges_are_combined_as_values_not_as_text() -> None:
     assert combined["2"] == ColumnRange("9.00", "11.00", 5)
     assert combined["3"] == ColumnRange("2026-01-01T00:00:00Z", "2026-01-01T00:00:00.500000Z")
     assert combine_ranges([one, unknown], definition)["2"] == ColumnRange("1.00", None)
+
+
+@pytest.mark.parametrize("last_byte", [0x0F, 0xEF, 0xFF])
+def test_long_binary_values_keep_bounds_that_hold_them(tmp_path: Path, last_byte: int) -> None:
+    definition = table_of({"k": "int64", "b": "binary"}, order_by="k")
+    longest = b"\x10" * 31 + bytes((last_byte,)) + b"rest"
+    table = pa.table({"k": [1, 2], "b": [b"\x00" * 40, longest]}, arrow_schema(definition))
+    (file,) = write_part_files([table], definition, tmp_path)
+    found = combine_ranges([file], definition)[str(definition.column("b").id)]
+    assert bytes.fromhex(found.min) <= b"\x00" * 40
+    if last_byte == 0xFF:
+        assert found.max is None
+    else:
+        assert bytes.fromhex(found.max) >= longest
