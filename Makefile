@@ -33,7 +33,7 @@ demo-ceph: $(VENV)/.dev ## the same against Ceph RadosGW, installed when it is m
 	@bash configs/install/ceph.sh install
 	@$(BIN)/python -m tests.servers ceph -- $(call ON_SERVER,.demo-ceph)
 
-# Without Ceph its tests are skipped and say so; in CI (CI=1) a missing Ceph is a failure.
+# Without Ceph its tests are skipped and say so; in CI (CI=true) a missing Ceph is a failure.
 test: $(VENV)/.dev ## everything CI runs, with what it needs installed first
 	@bash configs/install/ceph.sh install || { [ -z "$$CI" ] && echo "Ceph is missing: its tests are skipped" >&2; }
 	@$(MAKE) --no-print-directory check

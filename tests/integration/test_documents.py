@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -10,6 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from tests.servers import Server
 
 REPOSITORY = Path(__file__).parents[2]
 SHOWN = ("README.md", "docs/tour.md", "docs/disasters.md", "docs/scripting.md", "docs/aws-minio-ceph.md")
@@ -47,6 +50,29 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert "All of it worked" in done.stdout
     assert done.stdout.count("the same rows (SHA-256") == 2
     return place
+
+
+@pytest.mark.parametrize("kind", ["ministack", pytest.param("ceph", marks=pytest.mark.ceph)])
+def test_the_demo_on_an_s3_server(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """What `make demo-s3` and `make demo-ceph` do: nothing differs when the bucket is a real one."""
+    server: Server = request.getfixturevalue(kind)
+    bucket = server.new_bucket()
+    done = subprocess.run(
+        ["frostline", "demo", "--json"],
+        cwd=tmp_path,
+        env={
+            **environment(tmp_path),
+            **server.environment(),
+            "FROSTLINE_DISKS__S3__URL": f"s3://{bucket}/demo/",
+        },
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert json.loads(done.stdout)["flights"] == 336_776
+    assert f"s3://{bucket}/demo/" in done.stderr
 
 
 def commands(document: str) -> list[str]:
