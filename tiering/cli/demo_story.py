@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from oplog.errors import Damaged, FrostlineError, NotFound, Refused
+from tiering.configuration import find_file
 from tiering.units import format_size
 
 MARKER = ".frostline-demo"
@@ -38,6 +39,7 @@ EVERYTHING = (
 def tell(directory: Path, environment: MutableMapping[str, str]) -> dict[str, Any]:
     """Run the demo in the directory; returns what stayed the same. Raises when anything did not."""
     started = time.monotonic()
+    own = find_file(None, environment)
     with _own_store(directory, environment):
         story = Story(directory)
         _prepare(story)
@@ -50,6 +52,8 @@ def tell(directory: Path, environment: MutableMapping[str, str]) -> dict[str, An
         story.compare(before, story.facts(), "after the rebuild")
         seconds = time.monotonic() - started
         _finish(story, seconds, environment.get("FROSTLINE_DISKS__S3__URL"))
+        if own is not None:
+            story.say(f"\nYour own configuration, {own}, comes before FROSTLINE_HOME: try these where it is not found.")
         return {"directory": str(directory), "seconds": round(seconds, 1), **before}
 
 
