@@ -57,7 +57,7 @@ def show(session: Session) -> None:
 
 def validate(
     session: Session,
-    file: Annotated[str | None, typer.Argument(metavar="[FILE]", help="default: the one in force")] = None,
+    file: Annotated[str | None, typer.Argument(metavar="FILE", help="default: the one in force")] = None,
 ) -> None:
     """Check a configuration: types, names and references. Nothing is opened."""
     from tiering.configuration import load_from

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tiering.catalog import StoredPart
     from tiering.engine import Store
 
-OptionalTable = Annotated[str | None, typer.Argument(metavar="[DB.TABLE]", help="only this table")]
+OptionalTable = Annotated[str | None, typer.Argument(metavar="DB.TABLE", help="only this table")]
 
 
 def register(app: typer.Typer) -> None:

@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
 def demo(
     session: Session,
     directory: Annotated[
-        str, typer.Argument(metavar="[DIR]", help="where the store is made; an earlier demo there is replaced")
+        str, typer.Argument(metavar="DIR", help="where the store is made; an earlier demo there is replaced")
     ] = DEFAULT_DIRECTORY,
 ) -> None:
     """Tell the whole story on real data: insert, merge, tier, query, lose the metadata, get it back.

@@ -14,7 +14,7 @@ from tiering.cli.verb import verb
 if TYPE_CHECKING:
     from tiering.settings import Config
 
-Disks = Annotated[list[str] | None, typer.Argument(metavar="[DISK…]", help="default: every one it applies to")]
+Disks = Annotated[list[str] | None, typer.Argument(metavar="DISK…", help="default: every one it applies to")]
 
 
 def register(app: typer.Typer) -> None:

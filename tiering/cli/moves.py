@@ -183,7 +183,7 @@ def cancel(session: Session, id: Annotated[int, typer.Argument(metavar="ID", hel
 
 def wait(
     session: Session,
-    id: Annotated[int | None, typer.Argument(metavar="[ID]", help="default: all unfinished moves")] = None,  # noqa: A002
+    id: Annotated[int | None, typer.Argument(metavar="ID", help="default: all unfinished moves")] = None,  # noqa: A002
 ) -> None:
     """Wait until a move, or every unfinished one, has ended. Fails when one of them failed."""
     import time

@@ -58,7 +58,18 @@ def declarations(*, before_verb: bool, changes: bool) -> dict[str, Declaration]:
         "yes": (Annotated[bool, option("--yes", "-y", text="answer every question with yes", common=changes)], False),
         "quiet": (Annotated[bool, option("--quiet", "-q", text="only data and errors", common=True)], False),
         "verbose": (
-            Annotated[int, option("--verbose", "-v", text="say more; -vv: debug", count=True, common=True, metavar="")],
+            Annotated[
+                int,
+                option(
+                    "--verbose",
+                    "-v",
+                    text="say more; -vv: debug",
+                    count=True,
+                    common=True,
+                    metavar="",
+                    show_default=False,
+                ),
+            ],
             0,
         ),
         "no_color": (Annotated[bool, option("--no-color", text="plain text")], False),
