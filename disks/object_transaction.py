@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import secrets
 import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -14,9 +16,18 @@ from disks.base import INLINE_LIMIT_BYTES, FileInfo, Transaction, check_path
 from disks.locks import OwnedDirectory
 from disks.stores.base import ObjectStore
 from oplog.entry import Commit, Create, Link, Operation, Remove, Rename, now
-from oplog.errors import Conflict, Damaged, Refused
+from oplog.errors import Conflict, Damaged, NotFound, Refused
 from oplog.replay import FileRow
 from oplog.revision import blob_key
+
+
+VERIFY_AFTER_SECONDS = 3600
+"""From this age on a transaction asks the bucket for its blobs before it names them: gc's shortest guard interval."""
+
+MAX_AGE_SECONDS = 12 * 3600
+"""An older transaction does not commit: half of gc's usual guard interval, so that no collection can be close."""
+
+_HEAD_THREADS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +55,8 @@ class ObjectTransaction(Transaction):
         self._scratch: OwnedDirectory | None = None
         self._lock = threading.Lock()
         self._finished = False
+        self._first_upload: tuple[float, float] | None = None
+        """Wall clock and monotonic: the one sees a machine that slept, the other a clock that was set back."""
 
     def create(
         self, path: str, data: bytes | Path, *, sha256: str | None = None, blob_set: str | None = None
@@ -76,6 +89,8 @@ class ObjectTransaction(Transaction):
 
     def _upload(self, path: str, data: bytes | Path, sha256: str) -> str:
         key = blob_key(self._target.revision() + 1)
+        with self._lock:
+            self._first_upload = self._first_upload or (time.time(), time.monotonic())
         self._target.store.put(key, data, sha256=bytes.fromhex(sha256), metadata={"path": quote(path, safe="/=+,@ ")})
         return key
 
@@ -104,6 +119,7 @@ class ObjectTransaction(Transaction):
         if not self._operations:
             self.abandon()
             return None
+        self._check_age()
         draft = Commit(
             revision=0,
             previous="",
@@ -126,6 +142,35 @@ class ObjectTransaction(Transaction):
         if self._scratch is not None:
             self._scratch.remove()
             self._scratch = None
+
+    def _check_age(self) -> None:
+        """Whether gc can have taken blobs that nothing named so far. Raises `Refused`; nothing is committed."""
+        if self._first_upload is None:
+            return
+        wall, steady = self._first_upload
+        age = max(time.time() - wall, time.monotonic() - steady)
+        if age > MAX_AGE_SECONDS:
+            raise Refused(
+                f"the uploads of this transaction ({self._kind}) began {age / 3600:.0f} h ago: gc may have removed them",
+                hint="nothing was changed; run the command again, in smaller steps if it takes that long",
+            )
+        if age > VERIFY_AFTER_SECONDS:
+            with ThreadPoolExecutor(_HEAD_THREADS, thread_name_prefix="head") as pool:
+                list(pool.map(self._check_blob, self._operations))
+
+    def _check_blob(self, operation: Operation) -> None:
+        if not isinstance(operation, Create) or operation.key is None:
+            return
+        try:
+            size = self._target.store.head(operation.key).size_bytes
+        except NotFound:
+            size = -1
+        if size != operation.size_bytes:
+            what = "is gone" if size < 0 else f"has {size} bytes instead of {operation.size_bytes}"
+            raise Refused(
+                f"object {operation.key} of {operation.path} {what}: it was uploaded too long before its commit",
+                hint="nothing was changed; run the command again",
+            )
 
     def _add(self, operation: Operation) -> None:
         self._check_open()

@@ -457,3 +457,52 @@ def test_the_log_says_who_did_what_and_why(store: MemoryStore, tmp_path: Path) -
     assert [one.commit.revision for one in disk.entries(limit=2)] == [2, 3]
     assert [one.commit.revision for one in disk.entries(since=1, until=2)] == [2]
     assert commit_key(3) in {info.key for info in store.list("operations/")}
+
+
+class _Clock:
+    """Stands in for `time` in a transaction, so that hours pass at once."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def time(self) -> float:
+        return self.now
+
+    monotonic = time
+
+
+def test_a_transaction_whose_uploads_are_half_a_guard_interval_old_does_not_commit(
+    store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P27: gc takes unnamed blobs for garbage after its guard interval; a commit must not name what may be gone."""
+    clock = _Clock()
+    monkeypatch.setattr("disks.object_transaction.time", clock)
+    disk = ObjectDisk("s3", store, tmp_path / "a")
+    with disk.transaction("move") as transaction:
+        transaction.create("t/p/x", b"x" * 9_000)
+        clock.now += 13 * 3600
+        with pytest.raises(Refused, match="began 13 h ago"):
+            transaction.commit()
+    assert disk.list() == []
+    assert disk.log.head() == 0
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_transaction_older_than_the_shortest_guard_asks_for_its_blobs(
+    store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: bool
+) -> None:
+    clock = _Clock()
+    monkeypatch.setattr("disks.object_transaction.time", clock)
+    disk = ObjectDisk("s3", store, tmp_path / "a")
+    with disk.transaction("move") as transaction:
+        key = transaction.create("t/p/x", b"x" * 9_000).key
+        transaction.create("t/p/part.json", b"{}")
+        assert key is not None
+        clock.now += 2 * 3600
+        if lost:
+            store.delete([key])
+            with pytest.raises(Refused, match=r"of t/p/x is gone"):
+                transaction.commit()
+        else:
+            assert transaction.commit() == 1
+    assert disk.exists("t/p/x") is not lost
