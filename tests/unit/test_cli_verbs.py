@@ -310,6 +310,9 @@ class TestTiering:
         assert set(document) >= {"moved", "failed", "skipped", "merges"}
         store("tick", "--error-on-nothing", code=9)
         store("tick", "--only", "nonsense", code=2)
+        assert store.json("tick", "--only", "gc")["gc"][0]["disk"] == "s3"
+        assert store.json("tick", "--only", "snapshots")["snapshots"] == {"s3": 1}
+        assert store.json("tick", "--dry-run")["dry_run"] is True
         assert store.json("daemon", "status")["running"] is False
         assert store.json("daemon", "run", "--once")["ticks"] == 1
 

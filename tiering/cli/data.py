@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
 def insert(
     session: Session,
     table: TableName,
-    files: Annotated[list[str], typer.Argument(metavar="FILE…", help="files or globs; '-' reads stdin")],
+    files: Annotated[list[str], typer.Argument(metavar="FILE", help="files or globs; '-' reads stdin")],
     format: Annotated[  # noqa: A002  the flag is called so
         str | None, typer.Option(metavar="FORMAT", help="parquet, csv, json or arrow; default: by the name")
     ] = None,

@@ -1,6 +1,7 @@
 """`tick`, `merge`, `snapshot`, `fsck`, `gc`."""
 
-from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -12,9 +13,11 @@ from tiering.cli.tables import TableName
 from tiering.cli.verb import verb
 
 if TYPE_CHECKING:
+    from tiering.maintenance import TickStep
     from tiering.settings import Config
 
-Disks = Annotated[list[str] | None, typer.Argument(metavar="DISK…", help="default: every one it applies to")]
+STEPS = ("moves", "merges", "gc", "snapshots")
+Disks = Annotated[list[str] | None, typer.Argument(metavar="DISK", help="default: every one it applies to")]
 
 
 def register(app: typer.Typer) -> None:
@@ -31,36 +34,65 @@ def tick(
     only: Annotated[str | None, typer.Option(metavar="WHAT", help="moves, merges, gc or snapshots")] = None,
 ) -> None:
     """Do one pass of the daemon: merges, TTL deletes, moves, snapshots."""
-    from tiering.maintenance import TickStep
-
-    if only is not None and only not in get_args(TickStep):
-        raise UsageError(f"unknown kind of work: {only}", hint=f"one of: {', '.join(get_args(TickStep))}")
-    store = session.store()
-    if session.dry_run:
-        from tiering.cli.moves import plan_document
-
-        planned = plan_document(session, store.plan())
-        moved = [{**item, "seconds": 0, "requests": 0} for item in planned["moves"]]
-        document: dict[str, Any] = {"moved": moved, "failed": [], "skipped": [], "merges": [], "snapshots": {}}
-        document.update(deleted=planned["deletes"], problems=[])
-    else:
-        document = tick_document(store.tick(only=cast(TickStep | None, only)))
+    if only is not None and only not in STEPS:
+        raise UsageError(f"unknown kind of work: {only}", hint=f"one of: {', '.join(STEPS)}")
+    document = _preview(session, only) if session.dry_run else _pass(session, cast("TickStep | None", only))
     if session.options.json:
         session.output.document({**document, "dry_run": session.dry_run})
     else:
         if session.dry_run:
-            session.output.line("Dry run: these parts would move; nothing was changed.")
+            session.output.line("Dry run: this is what would be done; nothing was changed.")
         print_merges(session.output, document["merges"])
         for item in document["deleted"]:
             session.output.line(f"deleted  {item['table']} {item['part']}  {item['reason']['detail']}")
         print_report(session.output, document)
+        for report in document["gc"]:
+            _print_gc(session, report)
     for problem in document["problems"]:
         session.output.note(f"not done: {problem}")
-    done = sum(len(document[name]) for name in ("moved", "merges", "deleted", "snapshots"))
+    done = sum(len(document[name]) for name in ("moved", "merges", "deleted", "snapshots", "gc"))
     failed = len(document["failed"]) + len(document["problems"])
     if not done and not failed:
         session.nothing_to_do("Nothing was due.")
     fail_if_partly(failed, done, "steps")
+
+
+def _pass(session: Session, only: "TickStep | None") -> dict[str, Any]:
+    document = tick_document(session.store().tick(only=only))
+    delete = session.loaded.config.daemon.gc_delete
+    return {**document, "gc": _collect(session, delete=delete) if only == "gc" else []}
+
+
+def _preview(session: Session, only: str | None) -> dict[str, Any]:
+    """What a pass would begin with: merges that come before moves may change what moves."""
+    from tiering.cli.moves import plan_document
+    from tiering.cli.reports import merge_plan_document
+
+    store = session.store()
+    document: dict[str, Any] = {"moved": [], "failed": [], "skipped": [], "merges": [], "deleted": [], "snapshots": {}}
+    document.update(problems=[], gc=_collect(session, delete=False) if only == "gc" else [])
+    if only in (None, "moves"):
+        planned = plan_document(session, store.plan())
+        document["moved"] = [{**item, "seconds": 0, "requests": 0} for item in planned["moves"]]
+        document["deleted"] = planned["deletes"]
+    if only in (None, "merges"):
+        document["merges"] = [
+            merge_plan_document(definition.full_name, plan.parts)
+            for definition in store.definitions()
+            if "merges" not in store.context.journal.paused(definition.uuid)
+            for plan in store.plan_merges(definition.full_name)
+        ]
+    return document
+
+
+def _collect(session: Session, *, delete: bool) -> list[dict[str, Any]]:
+    """What the daemon's own collection does: of every bucket, with the default guard and caps."""
+    store = session.store()
+    return [
+        {"disk": disk.name, **_gc_document(store.gc(disk.name, guard=timedelta(hours=24), delete=delete))}
+        for disk in store.object_disks()
+        if not disk.read_only
+    ]
 
 
 def merge(
