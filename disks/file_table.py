@@ -18,7 +18,7 @@ from typing import Any
 from disks.effects import make_directory, op
 from oplog import paths
 from oplog.entry import GENESIS_DIGEST
-from oplog.errors import Conflict, Damaged, Locked
+from oplog.errors import Conflict, Damaged, Locked, NoSpace
 from oplog.replay import FileRow
 
 SCHEMA = 1
@@ -285,9 +285,13 @@ class FileTable:
         try:
             yield
         except sqlite3.OperationalError as error:
-            if "locked" in str(error) or "busy" in str(error):
+            if any(word in str(error) for word in ("locked", "busy", "locking protocol")):
                 raise Locked(
                     f"{self.path} is in use by another process", hint="try again when it has finished"
+                ) from error
+            if "full" in str(error):  # nothing is wrong with the file: rebuilding it would need even more space
+                raise NoSpace(
+                    f"no space left for {self.path}", hint="free space on the disk that holds the state directory"
                 ) from error
             raise TableDamaged(f"{self.path} cannot be used: {error}", hint="it is rebuilt from the bucket") from error
         except sqlite3.DatabaseError as error:
