@@ -193,13 +193,13 @@ def past_is_restorable(disk: ObjectDisk, revisions: Mapping[int, set[str]]) -> I
                 yield f"I4 object {row.key} of {row.path} at revision {revision} is gone"
 
 
-def no_leftovers(site: Site, *, ignoring: str = "") -> Iterator[str]:
+def no_leftovers(site: Site, *, ignoring: tuple[str, ...] = ()) -> Iterator[str]:
     """I14: no staging, scratch, trash or temporary file is left; only files that the disks show, and their own few."""
     for directory, _, files in os.walk(site.root):
         inside = Path(directory).relative_to(site.root)
         segments = inside.parts
         doomed = {"staging", "committed", "trash", "hidden", ".incoming", "scratch"} & set(segments)
-        if ignoring and ignoring in segments:
+        if set(ignoring) & set(segments):
             continue
         for name in files:
             if doomed or name.endswith((".tmp", ".new", ".owner")):

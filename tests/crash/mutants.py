@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -176,7 +177,7 @@ def _digests_forgotten() -> None:
     insert.known_digests = lambda context, definition: defaultdict(set)
 
 
-def _removal_not_hidden() -> None:
+def _source_kept() -> None:
     """The second transaction of a move is forgotten: the part stays on both disks."""
     from tiering import mover
 
@@ -232,7 +233,7 @@ MUTANTS: dict[str, Mutant] = {
             "source kept",
             "a move never removes its source",
             "test_kill.py::test_killed_at_every_effect[move]",
-            _removal_not_hidden,
+            _source_kept,
         ),
         Mutant(
             "guard ignored",
@@ -311,33 +312,47 @@ def run_check(check: str, mutant: str | None = None) -> Result:
     seconds = time.monotonic() - started
     if done.returncode not in (0, 1):
         raise RuntimeError(f"{check} could not run:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
-    violation = re.search(r"\b(I\d+ .+)", done.stdout) or re.search(r"^E +(.+)", done.stdout, re.MULTILINE)
-    skipped = done.returncode == 0 and " passed" not in done.stdout
-    return Result(done.returncode == 1, skipped, seconds, violation[1] if violation and done.returncode else "")
+    found = re.search(r"^E .*?\b(I\d+ .+)", done.stdout, re.MULTILINE) or re.search(
+        r"^E +(.+)", done.stdout, re.MULTILINE
+    )
+    text = found[1].partition("\\n")[0][:110] if found and done.returncode else ""
+    return Result(done.returncode == 1, done.returncode == 0 and " passed" not in done.stdout, seconds, text)
 
 
 def main() -> int:
     """Print a table of mutants; 1 when one survives or a check fails without any."""
     chosen = [mutant for mutant in MUTANTS.values() if not sys.argv[1:] or mutant.name in sys.argv[1:]]
+    with ThreadPoolExecutor(max(1, (os.cpu_count() or 2))) as pool:
+        healthy = _without(pool, list(dict.fromkeys(mutant.check for mutant in chosen)))
+        survivors = _with(pool, chosen)
+    killed = len(chosen) - len(survivors)
+    print(f"{killed} of {len(chosen)} killed" + (f"; not killed: {', '.join(survivors)}" if survivors else ""))
+    return 0 if healthy and not survivors else 1
+
+
+def _without(pool: ThreadPoolExecutor, checks: list[str]) -> bool:
+    """Whether no check fails on the product as it is."""
     print("without a mutant")
     healthy = True
-    for check in dict.fromkeys(mutant.check for mutant in chosen):
-        result = run_check(check)
+    for check, result in zip(checks, pool.map(run_check, checks), strict=True):
         healthy &= not result.failed
         word = "FAILED" if result.failed else "skipped" if result.skipped else "passed"
-        print(f"  {word:8} {result.seconds:5.1f} s  {check}  {result.found[:100]}", flush=True)
+        print(f"  {word:8} {result.seconds:5.1f} s  {check}  {result.found}", flush=True)
+    return healthy
+
+
+def _with(pool: ThreadPoolExecutor, chosen: list[Mutant]) -> list[str]:
+    """The mutants that no check found. One whose check cannot run here is no survivor; it is shown as skipped."""
     print("with a mutant")
     survivors = []
-    for mutant in chosen:
-        result = run_check(mutant.check, mutant.name)
+    results = pool.map(lambda mutant: run_check(mutant.check, mutant.name), chosen)
+    for mutant, result in zip(chosen, results, strict=True):
         if not result.failed and not result.skipped:
             survivors.append(mutant.name)
         word = "killed" if result.failed else "skipped" if result.skipped else "SURVIVED"
-        print(f"  {word:8} {result.seconds:5.1f} s  {mutant.name:24} by {mutant.check}", flush=True)
-        print(f"  {'':8} {'':5}    {mutant.what}: {result.found[:140]}", flush=True)
-    killed = len(chosen) - len(survivors)
-    print(f"{killed} of {len(chosen)} killed" + (f"; survived: {', '.join(survivors)}" if survivors else ""))
-    return 0 if healthy and not survivors else 1
+        print(f"  {word:8} {result.seconds:5.1f} s  {mutant.name:24} {mutant.what}")
+        print(f"  {'':8} {'':5}    by {mutant.check}: {result.found}", flush=True)
+    return survivors
 
 
 if __name__ == "__main__":

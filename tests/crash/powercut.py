@@ -1,6 +1,6 @@
 """What a power cut may leave of an operation, worked out from its trace: no root, no block device.
 
-The recorder notes every file-system effect with the bytes written, and every call of `os.fsync`. The model then cuts the
+The recorder notes every file-system effect with the bytes written, and every call of `os.fsync`. The model cuts the
 power after each of them: what was synced stays; of the rest - entries of directories, bytes of files - it makes the
 trees with nothing, all, all but one and only one kept. A rename is kept or lost as a whole, except that syncing the
 source's directory alone makes the old name go. SQLite's files are taken as they are after each commit: safe where it
@@ -286,7 +286,7 @@ class Cut:
 
 
 def cuts(before: Tree, trace: Sequence[Effect]) -> Iterator[Cut]:
-    """Every distinct state. One that may follow the whole operation is given as such: it must keep what was promised."""
+    """Every distinct state. One that may follow the whole operation is given as such: it keeps what was promised."""
     disk = _Disk(before)
     states: dict[bytes, Cut] = {}
     for index, effect in enumerate(trace, 1):

@@ -11,6 +11,9 @@ from tests.crash.scenarios import SCENARIOS, Site
 
 pytestmark = pytest.mark.crash
 
+STRIDE = 9
+"""Recovery is interrupted after every ninth point of the operation here, after every one in the slow run."""
+
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_killed_at_every_effect(server: ForkServer, site: Site, name: str, record_tally: RecordTally) -> None:
@@ -23,7 +26,18 @@ def test_killed_at_every_effect(server: ForkServer, site: Site, name: str, recor
 @pytest.mark.parametrize("name", ["move", "merge"])
 def test_killed_again_while_recovering(server: ForkServer, site: Site, name: str, record_tally: RecordTally) -> None:
     known = enumeration.reference(server, site, name)
-    tally = enumeration.kill_twice(server, site, name, range(1, known.countable + 1, 4), known)
+    tally = enumeration.kill_twice(server, site, name, range(1, known.countable + 1, STRIDE), known)
     record_tally(tally)
-    assert tally.runs > 2 * (known.countable // 4), "no recovery was ever interrupted"
+    assert tally.runs > 2 * (known.countable // STRIDE), "no recovery was ever interrupted"
+    assert not tally.violations, "\n".join(tally.violations[:20])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["move", "merge", "drop_table", "restore_revision"])
+def test_killed_again_while_recovering_from_every_effect(
+    server: ForkServer, site: Site, name: str, record_tally: RecordTally
+) -> None:
+    known = enumeration.reference(server, site, name)
+    tally = enumeration.kill_twice(server, site, name, range(1, known.countable + 1), known)
+    record_tally(tally)
     assert not tally.violations, "\n".join(tally.violations[:20])
