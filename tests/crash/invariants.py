@@ -12,7 +12,7 @@ import itertools
 import os
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -232,8 +232,8 @@ def young_objects_survive(store: Store) -> Iterator[str]:
             yield f"I5 gc deleted {report.deleted} young objects of {disk.name}"
 
 
-def old_orphans_go(store: Store) -> Iterator[str]:
-    """I4, I5: gc of a later day deletes every orphan, and nothing that is named."""
+def old_orphans_go(store: Store, *, retained: Iterable[int] = ()) -> Iterator[str]:
+    """I4, I5: gc of a later day deletes every orphan, and nothing that the table, or a retained revision, names."""
     for disk in store.object_disks():
         if not disk.revision:
             continue
@@ -241,6 +241,10 @@ def old_orphans_go(store: Store) -> Iterator[str]:
         if report.refused or report.failed:
             yield f"I5 gc of {disk.name} refused: {report.refused} {report.failed}"
         named = {info.key for info in disk.walk() if info.key}
+        for revision in retained:
+            table = disk.table_at(revision)
+            named |= {row.key for row in table.rows() if row.key}
+            table.close()
         if orphans := _blobs(disk) - named:
             yield f"I5 {len(orphans)} orphans of {disk.name} outlive gc"
         yield from no_dangling_reference(store)

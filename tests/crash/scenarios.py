@@ -49,6 +49,7 @@ class Site:
     """Where one store lives: `root` holds all of it, `gold` a copy to begin from again."""
 
     base: Path
+    retention: timedelta = timedelta(hours=24)
 
     @property
     def root(self) -> Path:
@@ -62,8 +63,8 @@ class Site:
     def bucket(self) -> Path:
         return self.root / "bucket" / "store"
 
-    def config(self, **s3: object) -> Config:
-        """Two local disks and a directory bucket; snapshots often, so that crashes meet them."""
+    def config(self) -> Config:
+        """A local disk and a directory bucket; snapshots often, so that crashes meet them."""
         root = self.root
         return Config(
             state_path=str(root / "state"),
@@ -71,8 +72,9 @@ class Site:
                 "ssd": DiskConfig(type="local", path=str(root / "ssd")),
                 "s3": DiskConfig(
                     type="object_disk",
-                    url=(self.bucket.as_uri() + "/"),
-                    **{"snapshot_every_commits": 4, **s3},  # type: ignore[arg-type]
+                    url=self.bucket.as_uri() + "/",
+                    snapshot_every_commits=4,
+                    retention_seconds=int(self.retention.total_seconds()),
                 ),
             },
             policies={
@@ -191,6 +193,24 @@ def _garbage_beside_hot(store: Store, site: Site) -> None:
     move(store, "cold", JANUARY)
 
 
+def _history(store: Store, site: Site) -> None:
+    """Moves, a drop, a file with two names that lost its first, and blobs of a transaction that never committed."""
+    _mixed(store, site)
+    disk = store.disk("s3")
+    with disk.transaction("test") as transaction:
+        transaction.create("linked/one.bin", b"shared " * 100)
+        transaction.commit()
+    with disk.transaction("test") as transaction:
+        transaction.link("linked/one.bin", "linked/two.bin")
+        transaction.commit()
+    with disk.transaction("test") as transaction:
+        transaction.remove("linked/one.bin")
+        transaction.commit()
+    with disk.transaction("test") as transaction:  # a later commit shows that it is not under way any more
+        transaction.create("never/committed.bin", b"orphan " * 100)
+    drop_january(store, site)
+
+
 def move(store: Store, volume: str, partition: str | None = None) -> None:
     for wanted in [partition] if partition else [JANUARY, FEBRUARY]:
         with suppress(Refused):  # an earlier attempt moved the whole partition
@@ -301,6 +321,7 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario("drop_table", _mixed, _drop_table, spans_disks=True),
         Scenario("gc", _garbage, _collect, keeps_rows=True),
         Scenario("gc_beside_hot", _garbage_beside_hot, _collect, keeps_rows=True),
+        Scenario("gc_history", _history, _collect, keeps_rows=True),
         Scenario("restore_revision", _dropped, _undo_the_drop),
         Scenario("restore_cache", _lose_local_state, _rebuild, fresh=True, keeps_rows=True),
         Scenario("rebuild_on_open", _lose_local_state, _reopen, fresh=True, keeps_rows=True),
