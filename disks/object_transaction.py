@@ -20,7 +20,6 @@ from oplog.errors import Conflict, Damaged, NotFound, Refused
 from oplog.replay import FileRow
 from oplog.revision import blob_key
 
-
 VERIFY_AFTER_SECONDS = 3600
 """From this age on a transaction asks the bucket for its blobs before it names them: gc's shortest guard interval."""
 
@@ -151,7 +150,7 @@ class ObjectTransaction(Transaction):
         age = max(time.time() - wall, time.monotonic() - steady)
         if age > MAX_AGE_SECONDS:
             raise Refused(
-                f"the uploads of this transaction ({self._kind}) began {age / 3600:.0f} h ago: gc may have removed them",
+                f"the uploads for this {self._kind} began {age / 3600:.0f} h ago: gc may have removed them",
                 hint="nothing was changed; run the command again, in smaller steps if it takes that long",
             )
         if age > VERIFY_AFTER_SECONDS:

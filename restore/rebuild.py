@@ -26,7 +26,7 @@ from oplog import pins
 from oplog.errors import Conflict, Locked, NotFound, Refused, UsageError
 from oplog.replay import FileRow
 from oplog.revision import OPERATIONS_PREFIX, SNAPSHOTS_PREFIX
-from restore.plan import Difference, MissingObject, compare, in_scope, missing_objects, table_digest
+from restore.plan import Difference, MissingObject, compare, in_scope, missing_objects, table_digest, with_reservations
 
 PIN_LIFETIME = timedelta(hours=24)
 _COMMIT_ATTEMPTS = 5
@@ -260,7 +260,9 @@ def _compared(
         wanted = then.rows()
         then.moved_in.clear()
         with closing(at_head(disk.log, found, then)) as newest:
-            result = _result(disk, found, newest, wanted, newest.rows(), scope, [])
+            current = newest.rows()
+            wanted = with_reservations(wanted, current)
+            result = _result(disk, found, newest, wanted, current, scope, [])
             _note_moves(disk, result, newest.moved_in)
     result.revision = target
     return result, wanted
@@ -272,8 +274,9 @@ def _note_moves(disk: ObjectDisk, result: RestoreResult, moved_in: set[str]) -> 
     if parts:
         result.moved_in = sorted(parts)
         result.notes.append(
-            f"{len(parts)} parts came to disk {disk.name} from other disks later, such as {result.moved_in[0]}: "
-            f"going back takes them away, and revision {result.head} has them"
+            f"parts that came to disk {disk.name} from other disks since then: {len(parts)}, such as "
+            f"{result.moved_in[0]}. Going back takes their only copies out of their tables; revision "
+            f"{result.head} still has them until the retention is over"
         )
 
 

@@ -215,7 +215,9 @@ class _Run:
                 copied = self._open_items(items)
                 if not copied:
                     return []
-                transaction.require(absent=tuple(item.directory for item in copied))
+                definition = copied[0].definition
+                assert definition is not None
+                transaction.require(present=(definition.path,), absent=tuple(item.directory for item in copied))
                 revision = self._commit(transaction, target, copied)
         except Conflict as error:
             return self._one_by_one(items, error)

@@ -15,7 +15,11 @@ INSERT_CLAIM = "insert-from-"
 
 
 def stage_part(transaction: Transaction, definition: TableDefinition, part: Part, directory: Path) -> None:
-    """Put a written part's files and its `part.json` into the transaction; the files are in the scratch directory."""
+    """Put a written part's files and its `part.json` into the transaction; the files are in the scratch directory.
+
+    The commit then needs the table's `table.json` on the disk: a table dropped meanwhile gets no part back.
+    """
+    transaction.require(present=(definition.path,))
     target = definition.part_directory(part.name)
     for file in part.files:
         transaction.create(f"{target}/{file.name}", directory / file.name, sha256=file.sha256)

@@ -125,6 +125,11 @@ class TableDefinition(msgspec.Struct, frozen=True, kw_only=True):
         """Where the table lies on every disk."""
         return f"store/{self.uuid[:3]}/{self.uuid}"
 
+    @property
+    def path(self) -> str:
+        """Where `table.json` lies. Whoever commits a part requires it, so that a dropped table gets no part back."""
+        return f"{self.directory}/{TABLE_FILE}"
+
     def part_directory(self, part: str) -> str:
         return f"{self.directory}/{part}"
 

@@ -342,6 +342,7 @@ class TestRecovery:
         assert [entry["kind"] for entry in store.json("log", "db.t", "--limit", "1")["entries"]] == ["move"]
         assert store.json("restore", "s3", "--revision", "1")["removed"] > 0
         store("restore", "s3", "--revision", "1", "--apply", code=13)
+        assert "takes their only copies out of their tables" in store.error
         store("restore", "s3", "--revision", "99", code=10)
         store("restore", "ssd", code=2)
         store("restore", "nope", code=10)
@@ -354,7 +355,8 @@ class TestRecovery:
         revision = store.json("log", "s3", "--limit", "1")["entries"][0]["revision"]
         store("table", "drop", "db.t", "-y")
         store("query", "SELECT 1 FROM db.t", code=10)
-        restored = store.json("restore", "s3", "--revision", str(revision), "--table", "db.t", "--apply", "-y")
+        # Nothing is taken away, so nothing is asked.
+        restored = store.json("restore", "s3", "--revision", str(revision), "--table", "db.t", "--apply")
         assert restored["applied"] is True
         assert everything(store) == rows
         store("restore", "s3", "--revision", str(revision), "--table", "db.nope", code=10)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from disks.registry import open_disk
-from oplog.errors import NoSpace, UsageError
+from oplog.errors import Conflict, NoSpace, UsageError
 from tiering import definitions, tables
 from tiering.catalog import Catalog
 from tiering.context import Context
@@ -183,3 +183,16 @@ def test_block_numbers_never_repeat_after_the_journal_is_lost(context: Context, 
         file.unlink()
     context.journal = Journal(tmp_path / "state")
     assert put(context, definition, rows(10, seed=1)).parts == ("all_2_2_0",)
+
+
+def test_a_table_dropped_meanwhile_gets_no_part_back(context: Context) -> None:
+    """Another process drops the table between the look at the catalog and the commit."""
+    definition = define(context)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        tables.drop(context, definition)
+        yield from rows(20).to_batches()
+
+    with pytest.raises(Conflict, match=r"table\.json is gone"):
+        insert(context, definition, batches())
+    assert context.disk("ssd").list(definition.directory) == []

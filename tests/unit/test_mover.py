@@ -557,3 +557,15 @@ def test_reservations_are_given_back(context: Context) -> None:
     made = put_part(context, 1)
     mover.execute(context, [move(made)])
     assert context.reservations.reserved("s3") == 0
+
+
+def test_a_table_dropped_meanwhile_gets_no_part_back(context: Context) -> None:
+    """The catalog of a move may be old; the commit on the target needs the table's `table.json` there."""
+    made = put_part(context, 1)
+    with context.disk("s3").transaction("drop") as transaction:
+        transaction.remove(TABLE.directory)
+        transaction.commit()
+    report = mover.execute(context, [move(made)])
+    assert "table.json is gone" in report.failed[0].error
+    assert context.disk("s3").list(TABLE.directory) == []
+    assert holders(context, made) == ["ssd"]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from oplog.errors import NotFound, UsageError
+from tiering.cli.output import counted
 from tiering.cli.session import Session, actor
 from tiering.cli.verb import verb
 
@@ -85,7 +86,7 @@ def restore(
 
     A preview unless --apply. Without --revision and --time it rebuilds the local metadata from the bucket, which loses
     nothing and asks nothing. With them the disk is put back: a new revision makes it as it was then, the newer ones
-    stay in the log, and the question needs a yes.
+    stay in the log. Where that takes files away, the question needs a yes.
 
     Exit 4: objects are missing from the bucket.
     """
@@ -96,9 +97,13 @@ def restore(
         raise UsageError("say either --revision or --time")
     moment = parse_time(time) if time else None
     chosen = session.object_disk(disk)
-    if apply and (revision is not None or moment is not None):
-        session.confirm(f"Put disk {disk} back to {f'revision {revision}' if moment is None else time}?")
     scope = _directories(chosen, table, revision, moment) if table else None
+    if apply and (revision is not None or moment is not None):
+        preview = restore_disk(chosen, revision=revision, time=moment, scope=scope)
+        if removed := len(preview.difference.removed):
+            for note in preview.notes:
+                session.output.note(f"WARNING: {note}")
+            session.confirm(f"Put disk {disk} back to revision {preview.revision}? {counted(removed, 'file')} will go.")
     result = restore_disk(
         chosen,
         revision=revision,

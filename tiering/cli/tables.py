@@ -64,7 +64,7 @@ def create(
         if created.uuid != definition.uuid:
             session.output.note(f"Table {table} exists already and was kept as it is.")
             definition = created
-    _answer(session, "create", definition, f"Created table {definition.full_name} ({definition.uuid}).")
+    _answer(session, definition, f"{_would(session, 'Created')} table {definition.full_name} ({definition.uuid}).")
 
 
 def list_tables(session: Session) -> None:
@@ -152,6 +152,8 @@ def alter(
     setting: Annotated[list[str] | None, typer.Option(metavar="K=V", help="a table setting")] = None,
 ) -> None:
     """Change a table. No data is rewritten."""
+    import msgspec
+
     from oplog.errors import UsageError
     from tiering import definitions
 
@@ -175,9 +177,11 @@ def alter(
         new = definitions.set_settings(new, setting)
     if new is old:
         raise UsageError("nothing to change was named", hint="say --add-column, --ttl, --policy …; see --help")
-    if not session.dry_run:
+    if session.dry_run:
+        new = msgspec.structs.replace(new, version=old.version + 1)
+    else:
         new = store.alter_table(old, new, reason=f"alter table {table}")
-    _answer(session, "alter", new, f"Altered table {table}; its definition is now version {new.version}.")
+    _answer(session, new, f"{_would(session, 'Altered')} table {table}; its definition is now version {new.version}.")
 
 
 def drop(session: Session, table: TableName) -> None:
@@ -192,7 +196,9 @@ def drop(session: Session, table: TableName) -> None:
     definition = store.definition(table)
     parts = store.parts(table)
     size_bytes = sum(stored.part.size_bytes for stored in parts)
-    session.confirm(f"Drop table {table} with {counted(len(parts), 'part')} ({format_size(size_bytes)})?")
+    local = sum(1 for stored in parts if not store.disk(stored.disk).capabilities.remote)
+    lost = f" No restore brings back the {local:,} on local disks." if local else ""
+    session.confirm(f"Drop table {table} with {counted(len(parts), 'part')} ({format_size(size_bytes)})?{lost}")
     if not session.dry_run:
         store.drop_table(table)
     document = {"table": table, "uuid": definition.uuid, "parts": len(parts), "bytes": size_bytes}
@@ -238,11 +244,11 @@ def _check_new_policy(session: Session, table: str, policy: str) -> None:
         )
 
 
-def _answer(session: Session, what: str, definition: Any, text: str) -> None:
+def _answer(session: Session, definition: Any, text: str) -> None:
     if session.options.json:
         session.output.document({**_document(definition), "dry_run": session.dry_run})
     else:
-        session.output.line(f"Dry run, nothing was changed. Would {what}: {text}" if session.dry_run else text)
+        session.output.line(text)
 
 
 def _would(session: Session, done: str) -> str:
