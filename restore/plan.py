@@ -7,9 +7,13 @@ a path does not count, for a restore makes paths anew.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+_RESERVATION = re.compile(r"/blocks-\d+\.json\Z")
+Row = TypeVar("Row", bound="StoredFile")
 
 
 class StoredFile(Protocol):
@@ -86,6 +90,19 @@ def compare(
     changed = set(created)
     removed = [path for path in current if (path in changed or path not in wanted) and in_scope(path, scope)]
     return Difference(tuple(sorted(created)), tuple(sorted(removed)), unchanged)
+
+
+def with_reservations(wanted: Mapping[str, Row], newest: Mapping[str, Row]) -> dict[str, Row]:
+    """The wanted table with every range of block numbers (`blocks-<n>.json`) that was taken since in its tables.
+
+    Who took a range goes on numbering parts in it: a restore that freed it would let two machines give one name.
+    """
+    kept = {
+        path: file
+        for path, file in newest.items()
+        if (match := _RESERVATION.search(path)) and f"{path[: match.start()]}/table.json" in wanted
+    }
+    return {**wanted, **kept}
 
 
 def missing_objects(

@@ -144,10 +144,6 @@ class Catalog:
             hint=f"'frostline parts {definition.full_name}' lists them",
         )
 
-    def max_block(self, definition: TableDefinition) -> int:
-        """The highest block number any stored part uses; 0 for an empty table."""
-        return max((stored.name.max_block for stored in self._now.parts.get(definition.uuid, [])), default=0)
-
     def _read_tables(self, disk: Disk, snapshot: _Snapshot) -> None:
         for shard in disk.list(STORE_DIRECTORY):
             for path, data, _ in disk.small_files(f"{STORE_DIRECTORY}/{shard.rstrip('/')}", TABLE_FILE):

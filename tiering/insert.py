@@ -29,6 +29,7 @@ import pyarrow as pa
 from disks.base import Transaction
 from disks.effects import op
 from oplog.errors import FrostlineError
+from tiering import blocks
 from tiering.context import Context
 from tiering.new_parts import INSERT_CLAIM, stage_part
 from tiering.parquet_file import Encodings, choose_encodings, column_range, combine_ranges, write_part_files
@@ -166,7 +167,7 @@ class _Run:
 
     def __post_init__(self) -> None:
         self._known = known_digests(self.context, self.definition)
-        self._next_block = self.context.catalog.max_block(self.definition) + 1
+        self._next_block = blocks.first_free(self.context, self.definition)
         self._done = InsertResult(self.definition.full_name)
 
     def result(self) -> InsertResult:
@@ -180,7 +181,7 @@ class _Run:
         """The next block number; `claimed` holds what keeps merges away from it until the block is in."""
         name = f"{INSERT_CLAIM}{self._next_block}-{uuid.uuid4().hex[:12]}"
         claimed.enter_context(self.context.journal.claim(self.definition.uuid, [name], "insert"))
-        number = self.context.journal.allocate_blocks(self.definition.uuid, 1, self._next_block)
+        number = blocks.allocate(self.context, self.definition, self._next_block)
         self._next_block = number + 1
         return number
 

@@ -223,6 +223,16 @@ class Journal:
             )
             return int(first)
 
+    def add_block_range(self, table_uuid: str, number: int) -> None:
+        """Remember that a range of block numbers is this machine's. Nothing when it is known."""
+        with self._write("add_block_range", table_uuid) as connection:
+            connection.execute("INSERT OR IGNORE INTO block_ranges VALUES (?, ?)", (table_uuid, number))
+
+    def block_ranges(self, table_uuid: str) -> set[int]:
+        """The ranges of block numbers that are this machine's."""
+        rows = self._read("SELECT number FROM block_ranges WHERE table_uuid = ?", (table_uuid,))
+        return {row["number"] for row in rows}
+
     # Claims
 
     @contextmanager
@@ -359,7 +369,7 @@ class Journal:
     def forget_table(self, table_uuid: str) -> None:
         """Drop what belongs to a table that is gone: pins, pauses and block numbers. Its history stays."""
         with self._write("forget_table", table_uuid) as connection:
-            for table in ("pins", "pauses", "blocks", "claims"):
+            for table in ("pins", "pauses", "blocks", "block_ranges", "claims"):
                 connection.execute(f"DELETE FROM {table} WHERE table_uuid = ?", (table_uuid,))
 
     def trim(self, keep: int = 100_000) -> None:

@@ -32,6 +32,8 @@ CREATE TABLE merges (
   pid INTEGER NOT NULL, start TEXT NOT NULL, instance TEXT NOT NULL, created TEXT NOT NULL, updated TEXT NOT NULL);
 CREATE INDEX merges_by_state ON merges (state, id);
 CREATE TABLE blocks (table_uuid TEXT PRIMARY KEY, next INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE block_ranges (
+  table_uuid TEXT NOT NULL, number INTEGER NOT NULL, PRIMARY KEY (table_uuid, number)) WITHOUT ROWID;
 CREATE TABLE claims (
   table_uuid TEXT NOT NULL, part TEXT NOT NULL, owner_kind TEXT NOT NULL, pid INTEGER NOT NULL, start TEXT NOT NULL,
   instance TEXT NOT NULL, token TEXT NOT NULL, created TEXT NOT NULL, PRIMARY KEY (table_uuid, part)) WITHOUT ROWID;

@@ -45,25 +45,30 @@ class MergePlan:
         return sum(stored.part.size_bytes for stored in self.parts)
 
 
+def _on_one_volume(left: StoredPart, right: StoredPart) -> bool:
+    return left.volume == right.volume
+
+
 def select_merges(
     parts: Sequence[StoredPart],
     settings: TableSettings,
     now: datetime,
     *,
     allowed: Callable[[StoredPart], bool] = lambda stored: True,
+    joinable: Callable[[StoredPart, StoredPart], bool] = _on_one_volume,
     busy: Collection[str] = (),
     max_size_bytes: int | None = None,
 ) -> list[MergePlan]:
     """The merges worth doing now, over all partitions; no part is in two of them. Most worthwhile first.
 
-    `allowed` says whether a part may be merged where it lies, `busy` names parts that are being moved or merged. Both
-    end a range: parts on their two sides are not adjacent.
+    `allowed` says whether a part may be merged where it lies, `busy` names parts that are being moved or merged,
+    `joinable` whether two neighbours may be merged. What may not ends a range: parts on its two sides are not adjacent.
     """
     limit = min(settings.max_merge_size_bytes, max_size_bytes or settings.max_merge_size_bytes)
     found: list[tuple[float, MergePlan]] = []
     for _, group in groupby(sorted(parts, key=lambda stored: stored.name), key=lambda stored: stored.name.partition):
         members = list(group)
-        for segment in _segments(members, allowed, busy):
+        for segment in _segments(members, allowed, joinable, busy):
             found.extend(_select(segment, limit, now, len(members)))
     found.sort(key=lambda pair: pair[0])
     return [plan for _, plan in found]
@@ -73,6 +78,7 @@ def select_final(
     parts: Sequence[StoredPart],
     *,
     allowed: Callable[[StoredPart], bool] = lambda stored: True,
+    joinable: Callable[[StoredPart, StoredPart], bool] = _on_one_volume,
     busy: Collection[str] = (),
 ) -> list[MergePlan]:
     """One merge for each partition's adjacent parts, however large; a single part needs none."""
@@ -80,7 +86,7 @@ def select_final(
     for partition, group in groupby(
         sorted(parts, key=lambda stored: stored.name), key=lambda stored: stored.name.partition
     ):
-        for segment in _segments(list(group), allowed, busy):
+        for segment in _segments(list(group), allowed, joinable, busy):
             if len(segment) > 1:
                 reason = f"final merge of {len(segment)} parts, {format_size(_total(segment))}"
                 plans.append(MergePlan(partition, tuple(segment), reason))
@@ -98,13 +104,16 @@ def merge_base(size_bytes: int, age_seconds: float, part_count: int) -> float:
 
 
 def _segments(
-    members: list[StoredPart], allowed: Callable[[StoredPart], bool], busy: Collection[str]
+    members: list[StoredPart],
+    allowed: Callable[[StoredPart], bool],
+    joinable: Callable[[StoredPart, StoredPart], bool],
+    busy: Collection[str],
 ) -> Iterator[list[StoredPart]]:
-    """Runs of adjacent parts that may be merged and lie on one volume."""
+    """Runs of adjacent parts that may be merged, each with the one before it."""
     segment: list[StoredPart] = []
     for stored in members:
         usable = stored.part.name not in busy and allowed(stored)
-        if segment and (not usable or stored.volume != segment[-1].volume):
+        if segment and not (usable and joinable(segment[-1], stored)):
             yield segment
             segment = []
         if usable:

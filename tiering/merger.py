@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,8 +25,8 @@ import pyarrow.parquet as pq
 from disks.base import Location
 from disks.effects import op
 from disks.stores.base import ByteRange
-from oplog.errors import Conflict, Damaged, FrostlineError, Locked, NotFound, UsageError
-from tiering import ttl
+from oplog.errors import Conflict, Damaged, FrostlineError, Locked, NotFound, Refused, UsageError
+from tiering import blocks, ttl
 from tiering.catalog import StoredPart
 from tiering.context import Context
 from tiering.merge_rows import combine_rows, live_rows
@@ -74,8 +75,13 @@ def plan_merges(
         in_flight = first_in_flight is not None and stored.name.max_block >= first_in_flight
         return known and not in_flight and not context.disk(stored.disk).read_only
 
+    own = blocks.owned(context, definition)
+
+    def joinable(left: StoredPart, right: StoredPart) -> bool:
+        return left.volume == right.volume and blocks.may_join(left.name, right.name, own)
+
     if final:
-        return select_final(parts, allowed=allowed, busy=claims)
+        return select_final(parts, allowed=allowed, busy=claims, joinable=joinable)
     states = context.reservations.states()
     limits = [
         limit
@@ -96,6 +102,7 @@ def plan_merges(
         context.clock(),
         allowed=allowed,
         busy=claims,
+        joinable=joinable,
         max_size_bytes=max(min(bounds), 1) if bounds else None,
     )
 
@@ -176,6 +183,12 @@ def _check_range(context: Context, definition: TableDefinition, inputs: Sequence
         and stored.name.max_block >= output.min_block
         and stored.name.min_block <= output.max_block
     ]
+    own = blocks.owned(context, definition)
+    if not all(blocks.may_join(left.name, right.name, own) for left, right in pairwise(inputs)):
+        raise Refused(
+            f"parts between {inputs[0].part.name} and {inputs[-1].part.name} may lie on another machine",
+            hint="the machine that wrote them can merge them",
+        )
     if between:
         raise Conflict(
             f"the parts are not adjacent: {', '.join(between)} lies between them",

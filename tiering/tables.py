@@ -8,13 +8,13 @@ journal first, so that a crash half way is finished on open and never leaves hal
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from disks.base import Disk
 from oplog.errors import AlreadyExists, Conflict, NotFound, Refused, UsageError
-from tiering import schema
+from tiering import blocks, schema
 from tiering.catalog import StoredPart
 from tiering.context import Context
 from tiering.schema import TABLE_FILE, Delete, MoveToDisk, MoveToVolume, TableDefinition
@@ -32,7 +32,14 @@ def create(context: Context, definition: TableDefinition, *, if_not_exists: bool
         try:
             existing = context.catalog.table(definition.full_name)
         except NotFound:
-            write_definition(context, definition, kind="create_table", reason=f"create table {definition.full_name}")
+            write_definition(
+                context,
+                definition,
+                kind="create_table",
+                reason=f"create table {definition.full_name}",
+                beside={blocks.mark_path(definition, 0): blocks.mark(context, 0)},
+            )
+            context.journal.add_block_range(definition.uuid, 0)
             context.catalog.refresh()
             return definition
     if if_not_exists:
@@ -128,9 +135,15 @@ def remove_copies(context: Context, copies: Iterable[StoredPart], *, reason: str
 
 
 def write_definition(
-    context: Context, definition: TableDefinition, *, kind: str, reason: str, disks: list[str] | None = None
+    context: Context,
+    definition: TableDefinition,
+    *,
+    kind: str,
+    reason: str,
+    disks: list[str] | None = None,
+    beside: Mapping[str, bytes] | None = None,
 ) -> None:
-    """Write `table.json` to the disks (default: all of the policy that can be written)."""
+    """Write `table.json`, and files `beside` it, to the disks (default: all of the policy that can be written)."""
     data = schema.encode(definition)
     path = f"{definition.directory}/{TABLE_FILE}"
     for name in disks if disks is not None else context.catalog.policy_disks(definition):
@@ -141,6 +154,8 @@ def write_definition(
             if TABLE_FILE in disk.list(definition.directory):
                 transaction.remove(path)
             transaction.create(path, data)
+            for other, content in (beside or {}).items():
+                transaction.create(other, content)
             transaction.commit()
 
 

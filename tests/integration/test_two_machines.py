@@ -1,0 +1,111 @@
+"""Two machines with SSDs of their own and one bucket: no part is taken for another, no row is lost (I1, I2, P40)."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from disks.config import DiskConfig
+from tiering.definitions import define_table
+from tiering.engine import Store
+from tiering.settings import Config, embedded
+
+
+def machine(tmp_path: Path, name: str) -> Config:
+    """A machine of its own; the bucket is shared."""
+    config = embedded(tmp_path / name)
+    shared = DiskConfig(type="object_disk", url=(tmp_path / "bucket").as_uri() + "/")
+    return msgspec.structs.replace(config, disks={**config.disks, "s3": shared})
+
+
+def insert(store: Store, *values: int) -> None:
+    store.refresh()
+    store.table("d.t").insert(pa.table({"k": list(values)}).to_batches())
+    store.refresh()
+
+
+def keys(store: Store) -> list[int]:
+    store.refresh()
+    return sorted(store.query("SELECT k FROM d.t").read_all().column("k").to_pylist())
+
+
+def move_all(store: Store) -> None:
+    store.refresh()
+    report = store.apply(store.plan_manual_move("d.t", partition="all", to_disk="s3"))
+    assert not report.failed
+    store.refresh()
+
+
+@pytest.fixture
+def configs(tmp_path: Path) -> tuple[Config, Config]:
+    first, second = machine(tmp_path, "a"), machine(tmp_path, "b")
+    with Store.open(first) as store:
+        store.create_table(define_table("d.t", columns=["k:int64"], order_by="k", policy="hot_cold"))
+    return first, second
+
+
+def test_names_of_two_machines_never_meet(configs: tuple[Config, Config]) -> None:
+    with Store.open(configs[0]) as a, Store.open(configs[1]) as b:
+        for number in range(3):
+            insert(a, number)
+            insert(b, 100 + number)
+        assert not {part.part.name for part in a.parts()} & {part.part.name for part in b.parts()}
+        move_all(a)
+        move_all(b)
+        assert keys(a) == keys(b) == [0, 1, 2, 100, 101, 102]
+
+
+def test_a_merge_never_covers_a_part_that_is_on_the_other_machine(configs: tuple[Config, Config]) -> None:
+    with Store.open(configs[0]) as a, Store.open(configs[1]) as b:
+        insert(a, 1)
+        insert(b, 10)
+        insert(b, 11)
+        insert(b, 12)
+        names = sorted(part.part.name for part in b.parts() if part.disk == "ssd")
+        for name in (names[0], names[2]):  # the one between them stays on b's SSD
+            b.apply(b.plan_manual_move("d.t", part=name, to_disk="s3"))
+        a.refresh()
+        for part in [part.part.name for part in a.parts() if part.disk == "s3"]:
+            a.apply(a.plan_manual_move("d.t", part=part, to_disk="ssd"))
+        a.refresh()
+        a.merge("d.t", final=True)
+        move_all(a)
+        move_all(b)
+        assert keys(a) == keys(b) == [1, 10, 11, 12]
+
+
+def test_losing_the_state_or_the_machine_never_repeats_a_name(tmp_path: Path, configs: tuple[Config, Config]) -> None:
+    first, _ = configs
+    with Store.open(first) as a:
+        insert(a, 1)
+        move_all(a)
+        insert(a, 2)
+    shutil.rmtree(tmp_path / "a" / "state")
+    with Store.open(first) as a:
+        insert(a, 3)
+        assert {part.part.name.split("_")[1] for part in a.parts()} == {"1", "2", "3"}  # the SSD remembers the range
+        move_all(a)
+    shutil.rmtree(tmp_path / "a")
+    with Store.open(first) as a:
+        assert keys(a) == [1, 2, 3]
+        insert(a, 4)
+        assert "all_1000001_1000001_0" in {part.part.name for part in a.parts()}
+        assert keys(a) == [1, 2, 3, 4]
+
+
+def test_a_restore_to_before_a_range_was_taken_does_not_free_it(configs: tuple[Config, Config]) -> None:
+    from restore.rebuild import restore
+
+    with Store.open(configs[0]) as a, Store.open(configs[1]) as b:
+        revision = a.object_disk("s3").revision
+        insert(b, 10)
+        restore(a.object_disk("s3"), revision=revision, apply=True)
+        with Store.open(machine(Path(configs[0].state_path).parent.parent, "c")) as c:
+            insert(c, 20)
+            move_all(b)
+            move_all(c)
+            assert keys(c) == [10, 20]
