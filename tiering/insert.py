@@ -195,7 +195,7 @@ class _Run:
             transactions: dict[str, Transaction] = {}
             futures = []
             for order, (partition, rows) in enumerate(pieces):
-                disk = stack.enter_context(self._reserved(rows))
+                disk = stack.enter_context(self._reserved(rows, number))
                 if disk not in transactions:
                     transactions[disk] = stack.enter_context(self._begin(disk))
                 directory = transactions[disk].scratch() / f"{number}-{order}"
@@ -212,12 +212,16 @@ class _Run:
         reason = f"insert into {self.definition.full_name}"
         return self.context.disk(disk).transaction("insert", reason=reason, actor=self.context.actor)
 
-    def _reserved(self, rows: pa.Table) -> AbstractContextManager[str]:
+    def _reserved(self, rows: pa.Table, number: int) -> AbstractContextManager[str]:
         """A context that gives the disk for the rows and keeps the space promised."""
         estimate = max(int(rows.nbytes * self._ratio), 1)
         context = self.context
         return context.reservations.for_insert(
-            self.definition, estimate, _outline(self.definition, rows, estimate, context), context.clock()
+            self.definition,
+            estimate,
+            _outline(self.definition, rows, estimate, context),
+            context.clock(),
+            first_turn=number,
         )
 
     def _write_part(

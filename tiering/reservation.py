@@ -20,6 +20,7 @@ from tiering.part import Part
 from tiering.placement import DiskState, ordered_volumes, volume_index
 from tiering.schema import MoveToDisk, MoveToVolume, TableDefinition
 from tiering.settings import Config, PolicyConfig, VolumeConfig
+from tiering.units import format_size
 
 
 class Reservations:
@@ -44,15 +45,18 @@ class Reservations:
 
     @contextmanager
     def for_insert(
-        self, definition: TableDefinition, size_bytes: int, part: Part | None, now: datetime
+        self, definition: TableDefinition, size_bytes: int, part: Part | None, now: datetime, *, first_turn: int = 0
     ) -> Iterator[str]:
         """Promise space for a new part while the context lasts; gives the disk's name.
 
-        `part` carries the column ranges that decide whether a TTL rule is due already; None skips that. Raises
-        `NoSpace` when no volume takes the part.
+        `part` carries the column ranges that decide whether a TTL rule is due already; None skips that. `first_turn`
+        says where round robin begins in this process: short ones would all begin with the first disk. Raises `NoSpace`
+        when no volume takes the part.
         """
         policy = self._config.policy(definition.policy)
         with self._lock:
+            for volume in policy.volumes:
+                self._turns.setdefault((definition.policy, volume.name), first_turn)
             disk = self._insert_disk(definition, policy, size_bytes, part, now)
             self._add(disk, size_bytes)
         try:
@@ -108,7 +112,7 @@ class Reservations:
                 return choice.disk
             problems.append(choice.why)
         raise NoSpace(
-            f"no disk of policy {definition.policy} takes a part of {size_bytes} bytes: {'; '.join(problems)}",
+            f"no disk of policy {definition.policy} takes a part of {format_size(size_bytes)}: {'; '.join(problems)}",
             hint="free space, raise the volume's size limit or add a disk; nothing was changed",
         )
 

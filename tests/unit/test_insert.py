@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from disks.config import DiskConfig
 from disks.registry import open_disk
 from oplog.errors import Conflict, NoSpace, UsageError
 from tiering import definitions, tables
@@ -21,7 +22,7 @@ from tiering.insert import InsertResult, insert
 from tiering.journal import Journal
 from tiering.reservation import Reservations
 from tiering.schema import TableDefinition
-from tiering.settings import Config, embedded
+from tiering.settings import Config, PolicyConfig, VolumeConfig, embedded
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 SCHEMA = pa.schema([("key", pa.int64()), ("ts", pa.timestamp("us", "UTC")), ("text", pa.string())])
@@ -196,3 +197,19 @@ def test_a_table_dropped_meanwhile_gets_no_part_back(context: Context) -> None:
     with pytest.raises(Conflict, match=r"table\.json is gone"):
         insert(context, definition, batches())
     assert context.disk("ssd").list(definition.directory) == []
+
+
+def test_inserts_of_several_processes_take_turns_on_the_disks_of_a_volume(tmp_path: Path) -> None:
+    config = Config(
+        state_path=str(tmp_path / "state"),
+        disks={name: DiskConfig(type="local", path=str(tmp_path / name)) for name in ("one", "two")},
+        policies={"hot_cold": PolicyConfig(volumes=(VolumeConfig(name="hot", disks=("one", "two")),))},
+    )
+    for number in range(4):
+        context = make_context(config)
+        context.catalog.refresh()
+        definition = context.catalog.tables()[0] if number else define(context)
+        put(context, definition, rows(10, seed=number))
+        held = [stored.disk for stored in context.catalog.parts(definition)]
+        context.journal.close()
+    assert sorted(held) == ["one", "one", "two", "two"]
