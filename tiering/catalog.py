@@ -8,7 +8,7 @@ volume is active and the other a duplicate. What cannot be read is reported as b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -68,21 +68,30 @@ class _Snapshot:
     parts: dict[str, list[StoredPart]] = field(default_factory=dict)
     """by uuid, in name order"""
     broken: list[Broken] = field(default_factory=list)
+    dropping: frozenset[str] = frozenset()
+    """Directories of tables and parts whose drop is decided and not finished."""
 
 
 class Catalog:
-    """A view of all disks at the last `refresh`. Readers may share it: a refresh replaces, never changes."""
+    """A view of all disks at the last `refresh`. Readers may share it: a refresh replaces, never changes.
 
-    def __init__(self, config: Config, disks: Mapping[str, Disk]) -> None:
+    `dropping` names directories that a drop is about to remove, disk by disk. They show as gone at once, so that nobody
+    sees half of a table, and an interrupted drop is one.
+    """
+
+    def __init__(
+        self, config: Config, disks: Mapping[str, Disk], *, dropping: Callable[[], Iterable[str]] = tuple
+    ) -> None:
         self._config = config
         self._disks = disks
+        self._dropping = dropping
         self._now = _Snapshot()
 
     def refresh(self, *, disks: Iterable[str] | None = None) -> None:
         """Read all disks again; those in `disks` (default: all) first take in what other writers committed."""
         for name in self._disks if disks is None else disks:
             self._disks[name].refresh()
-        snapshot = _Snapshot()
+        snapshot = _Snapshot(dropping=frozenset(self._dropping()))
         for disk in self._disks.values():
             self._read_tables(disk, snapshot)
         for definition in snapshot.tables.values():
@@ -154,6 +163,8 @@ class Catalog:
                 except FrostlineError as error:
                     snapshot.broken.append(Broken(disk.name, path, error.message))
                     continue
+                if definition.directory in snapshot.dropping:
+                    continue
                 known = snapshot.tables.get(definition.uuid)
                 if known is None or definition.version > known.version:
                     snapshot.tables[definition.uuid] = definition
@@ -173,7 +184,8 @@ class Catalog:
                 except FrostlineError as error:
                     snapshot.broken.append(Broken(disk.name, path, error.message))
                     continue
-                found.append(StoredPart(definition, part, part.part_name, disk.name, volume, revision))
+                if definition.part_directory(part.name) not in snapshot.dropping:
+                    found.append(StoredPart(definition, part, part.part_name, disk.name, volume, revision))
         return self._with_states(definition, found)
 
     def _with_states(self, definition: TableDefinition, found: list[StoredPart]) -> list[StoredPart]:

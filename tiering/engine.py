@@ -301,7 +301,7 @@ def make_context(
     return Context(
         config=config,
         disks=disks,
-        catalog=Catalog(config, disks),
+        catalog=Catalog(config, disks, dropping=lambda: tables.being_dropped(journal)),
         journal=journal,
         reservations=Reservations(config, disks),
         workers=workers,

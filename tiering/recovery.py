@@ -6,10 +6,14 @@ journal, then copies that a finished merge made superfluous, then missing copies
 
 from __future__ import annotations
 
+import logging
+
 from oplog.errors import FrostlineError, Locked
 from tiering import mover, tables
 from tiering.catalog import StoredPart
 from tiering.context import Context
+
+logger = logging.getLogger(__name__)
 
 
 def recover(context: Context) -> list[str]:
@@ -32,7 +36,11 @@ def _finish_drops(context: Context) -> list[str]:
     for intent in context.journal.intents():
         if intent.kind not in (tables.DROP_TABLE, tables.DROP_PARTS):
             continue
-        tables.finish_drop(context, intent.payload)
+        try:
+            tables.finish_drop(context, intent.payload)
+        except (FrostlineError, OSError) as error:  # what is dropped stays hidden; the rest of the store can be used
+            logger.warning("the drop of %s is left for the next start: %s", intent.payload["table"], error)
+            continue
         if intent.kind == tables.DROP_TABLE:
             context.journal.forget_table(intent.payload["uuid"])
         context.journal.finish_intent(intent.id)

@@ -17,6 +17,7 @@ from oplog.errors import AlreadyExists, Conflict, NotFound, Refused, UsageError
 from tiering import blocks, schema
 from tiering.catalog import StoredPart
 from tiering.context import Context
+from tiering.journal import Journal
 from tiering.schema import TABLE_FILE, Delete, MoveToDisk, MoveToVolume, TableDefinition
 from tiering.settings import PolicyConfig
 
@@ -101,6 +102,16 @@ def drop_parts(context: Context, doomed: list[StoredPart], *, reason: str) -> No
         finish_drop(context, payload)
         context.journal.finish_intent(intent)
     context.catalog.refresh()
+
+
+def being_dropped(journal: Journal) -> set[str]:
+    """The directories of every drop whose intent is written: the decision, whatever the disks still hold."""
+    return {
+        directory
+        for intent in journal.intents()
+        if intent.kind in (DROP_TABLE, DROP_PARTS)
+        for directory in intent.payload["directories"].split("\n")
+    }
 
 
 def finish_drop(context: Context, payload: dict[str, str]) -> None:

@@ -149,8 +149,6 @@ class Scenario:
     """The act opens the store itself, for the first time."""
     keeps_rows: bool = False
     """No query may see a difference, not even after it."""
-    spans_disks: bool = False
-    """It changes disks that share no transaction: between an error and the recovery a query may see half of it."""
 
 
 def _tables(store: Store, site: Site) -> None:
@@ -318,7 +316,7 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario("move", _hot, lambda store, site: move(store, "cold"), keeps_rows=True),
         Scenario("move_back", _cold, lambda store, site: move(store, "hot"), keeps_rows=True),
         Scenario("drop_parts", _mixed, drop_january),
-        Scenario("drop_table", _mixed, _drop_table, spans_disks=True),
+        Scenario("drop_table", _mixed, _drop_table),
         Scenario("gc", _garbage, _collect, keeps_rows=True),
         Scenario("gc_beside_hot", _garbage_beside_hot, _collect, keeps_rows=True),
         Scenario("gc_history", _history, _collect, keeps_rows=True),

@@ -626,3 +626,18 @@ def test_a_truncated_body(cold: Cli, proxy: Proxy) -> None:
     assert cold.parts()[f"{JANUARY}_1_1_0"] == "s3"
     assert cold.rows() == len(GOOD)
     cold.is_sound()
+
+
+def test_a_drop_while_the_bucket_refuses(cold: Cli, proxy: Proxy) -> None:
+    """I2: the drop fails, yet nobody sees half a table, other tables can be used, and the next start finishes it."""
+    cold.ok("table", "create", "demo.other", "--column", "key:int64", "--order-by", "key")
+    proxy.fault = Fault(403, "AccessDenied", methods=("PUT", "POST", "DELETE"))
+    cold.fails(12, "-y", "table", "drop", TABLE, says=("AccessDenied",))
+    tables = cold.ok("--json", "table", "list").document["tables"]
+    assert [table.get("table") or table.get("name") for table in tables] == ["demo.other"]
+    cold.ok("query", "select count(*) from demo.other")
+    proxy.fault = None
+    cold.fails(10, "query", f"select count(*) from {TABLE}", says=(TABLE,))
+    assert cold.ok("--json", "parts").document["parts"] == []
+    cold.is_sound()
+    create(cold)
