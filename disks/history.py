@@ -146,7 +146,8 @@ def available(found: Inventory) -> str:
     """A sentence that names the revisions that can be restored."""
     ranges = restorable(found)
     if not ranges:
-        return "no revision can be restored: the log is empty"
+        empty = not found.commits and not found.snapshots
+        return f"no revision can be restored: {'the log is empty' if empty else 'its first entries are missing'}"
     names = [str(first) if first == last else f"{first} to {last}" for first, last in ranges]
     return f"revisions that can be restored: {', '.join(names)}"
 

@@ -192,7 +192,11 @@ class ObjectDisk(Disk):
 
     def refresh(self) -> None:
         with self._lock:
-            self._catch_up(self._open_table())
+            try:
+                self._catch_up(self._open_table())
+            except TableDamaged as error:  # damage inside the file shows only when it is used
+                self._replace_damaged(error)
+                self._catch_up(self._open_table())
             self._caught_up = True
 
     def recover(self) -> builtins.list[str]:
@@ -235,6 +239,13 @@ class ObjectDisk(Disk):
             self._clear(view)
         return table
 
+    def _replace_damaged(self, error: TableDamaged) -> None:
+        if self._table is not None:
+            self._table.close()
+            self._table = None
+        with file_lock(self.state_path / "open.lock"):
+            self._set_aside(error.message)
+
     def _set_aside(self, why: str) -> None:
         aside = self.table_path.with_name("files.db.damaged")
         for suffix in ("-wal", "-shm"):
@@ -256,9 +267,22 @@ class ObjectDisk(Disk):
                     self._clear(view)
                 revision, digest = self._load_snapshot(view, until)
         entries = self.log.entries(revision, until, previous=digest, listed=following)
+        if until is None:
+            entries = self._unbroken(entries)
         while batch := builtins.list(islice(entries, _APPLY_BATCH)):
             with table.write() as view:
                 _apply(view, batch)
+
+    def _unbroken(self, entries: Iterator[Entry]) -> Iterator[Entry]:
+        """The entries up to the newest: that the first of them are gone is damage, not a question of retention."""
+        try:
+            yield from entries
+        except NotFound as error:
+            raise Damaged(
+                f"the log of {self.store.name} lacks its first entries, and no snapshot stands in for them: "
+                f"{error.message}",
+                hint=f"run 'frostline fsck {self.name}'; bring the objects back from a backup of the bucket",
+            ) from error
 
     def _can_begin_anew(self, revision: int) -> bool:
         """Whether there is a log to read a table from. One that was at `revision`, which the bucket does not hold, may
@@ -337,10 +361,7 @@ class ObjectDisk(Disk):
             try:
                 self._fill(self._open_table(), rows, revision, digest)
             except TableDamaged as error:
-                if self._table is not None:
-                    self._table.close()
-                    self._table = None
-                self._set_aside(error.message)
+                self._replace_damaged(error)
                 self._fill(self._open_table(), rows, revision, digest)
             self._caught_up = False
 

@@ -56,6 +56,12 @@ class Broken:
     path: str
     what: str
 
+    @property
+    def text(self) -> str:
+        """Where and what, in one phrase: most messages name the file themselves."""
+        where = f"{self.disk}:{self.path}"
+        return self.what if where in self.what else f"{where}: {self.what}"
+
 
 @dataclass(slots=True)
 class _Snapshot:

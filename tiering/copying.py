@@ -102,7 +102,13 @@ def copy_file(source: Disk, path: str, file: DataFile, transaction: Transaction,
     The bytes are read once and must have the SHA-256 of `part.json`: else `Damaged`, and nothing is staged.
     """
     if not source.capabilities.remote:
-        transaction.create(path, _local_path(source, path), sha256=file.sha256)
+        try:
+            transaction.create(path, _local_path(source, path), sha256=file.sha256)
+        except Damaged as error:  # the store names the object that it refused; what is wrong is the source
+            raise Damaged(
+                f"{source.name}:{path} does not have the SHA-256 of its part.json; nothing was moved",
+                hint="run 'frostline fsck --read-data'; restore the part from a backup",
+            ) from error
         return 1
     if file.size_bytes <= cost.WHOLE_FILE_BYTES:
         transaction.create(path, source.read(path), sha256=file.sha256)

@@ -370,7 +370,18 @@ class TestRecovery:
         bad = store.json("fsck", code=4)
         assert bad["ok"] is False
         assert set(bad["problems"][0]) >= {"invariant", "table", "part", "path", "object", "what"}
+        assert store.json("gc", code=4)["refused"]
+        store("gc", "--delete", "-y", code=13)
         store("fsck", "--read-data", "--read-data-subset", "5%", code=2)
+
+    def test_a_move_of_a_damaged_part_names_the_file_that_is_damaged(self, store: Frostline, tmp_path: Path) -> None:
+        path = next((tmp_path / "home" / "ssd" / "store").glob("*/*/202001_*/*.parquet"))
+        raw = bytearray(path.read_bytes())
+        raw[40] ^= 1
+        path.write_bytes(raw)
+        printed = store("move", "db.t", "--partition", "202001", "--to-disk", "s3", code=1)
+        assert f"ssd:store/{path.relative_to(tmp_path / 'home' / 'ssd' / 'store')} does not have the SHA-256" in printed
+        assert "the move failed" in store.error
 
     def test_a_query_that_must_leave_out_a_part_says_so_with_exit_3(self, store: Frostline, tmp_path: Path) -> None:
         """I15: damage is loud, even with --quiet and --json."""

@@ -506,3 +506,29 @@ def test_a_transaction_older_than_the_shortest_guard_asks_for_its_blobs(
         else:
             assert transaction.commit() == 1
     assert disk.exists("t/p/x") is not lost
+
+
+def test_a_cache_that_is_damaged_inside_is_rebuilt_when_it_is_used(store: MemoryStore, tmp_path: Path) -> None:
+    """P45: the file opens, its header is whole; what is wrong shows with the first page that is read."""
+    disk = ObjectDisk("s3", store, tmp_path / "a")
+    put(disk, {f"t/p{number}/part.json": b"{}" * 100 for number in range(200)})
+    wanted = content(disk)
+    disk.close()
+    path = tmp_path / "a" / "files.db"
+    raw = bytearray(path.read_bytes())
+    raw[4096:] = b"\xa5" * (len(raw) - 4096)
+    path.write_bytes(raw)
+    again = ObjectDisk("s3", store, tmp_path / "a")
+    again.refresh()
+    assert content(again) == wanted
+    assert "set aside" in again.recover()[0]
+    assert (tmp_path / "a" / "files.db.damaged").exists()
+
+
+def test_a_log_without_its_first_entries_is_damage_and_not_retention(store: MemoryStore, tmp_path: Path) -> None:
+    disk = ObjectDisk("s3", store, tmp_path / "a")
+    for number in range(3):
+        put(disk, {f"t/{number}.json": b"{}"})
+    store.delete([commit_key(1)])
+    with pytest.raises(Damaged, match="lacks its first entries"):
+        ObjectDisk("s3", store, tmp_path / "b").refresh()

@@ -195,7 +195,7 @@ def _refuse_to_be_silent(store: "Store", sql: str) -> None:
         name = next((name for place, name in tables.items() if broken.path.startswith(f"{place}/")), "")
         if name in sql.lower():
             raise PartlyDone(
-                f"the answer leaves out a part that cannot be read: {broken.disk}:{broken.path}: {broken.what}",
+                f"the answer leaves out a part that cannot be read: {broken.text}",
                 hint=f"'frostline fsck {broken.disk}' names all that is damaged",
             )
 

@@ -172,16 +172,16 @@ def fsck(
     else:
         for problem in result.problems:
             where = problem.path or problem.object or problem.part or ""
-            session.output.line(f"{problem.invariant}  {problem.disk}  {where}: {problem.what}")
+            what = problem.what.removeprefix(f"{problem.disk}:{problem.path} ")
+            session.output.line(f"{problem.invariant}  {problem.disk}  {where}{': ' if where else ''}{what}")
         for sentence in result.repaired:
             session.output.line(f"repaired: {sentence}")
         checked = result.checked
-        how = (
-            "every byte compared" if read_data else f"{read_data_subset} read" if read_data_subset else "data not read"
-        )
+        size = format_size(checked.bytes_read if read_data or read_data_subset else checked.bytes)
+        how = "every byte compared" if read_data else "read and compared" if read_data_subset else "data not read"
         session.output.line(
             f"Checked {counted(checked.parts, 'part')}, {counted(checked.files, 'file')},"
-            f" {counted(checked.objects, 'object')}, {format_size(checked.bytes)} ({how}):"
+            f" {counted(checked.objects, 'object')}, {size} ({how}):"
             f" {'no problems' if result.ok else counted(len(result.problems), 'problem')}."
         )
     if not result.ok:
@@ -198,7 +198,7 @@ def gc(
 ) -> None:
     """Report, or with --delete remove, objects that no retained revision, pin or reader names.
 
-    Exit 4: the report found orphans. Exit 13: a safety rule refused to delete.
+    Exit 4: the report found orphans, or a reason not to delete. Exit 13: a safety rule refused to delete.
     """
     from tiering.units import parse_duration, parse_percent, parse_size
 
@@ -226,7 +226,7 @@ def gc(
     refusals = [document for document in documents if document["refused"]]
     if refusals and delete:
         raise Refused(f"gc deleted nothing more on {refusals[0]['disk']}: {refusals[0]['refused']}")
-    if any(document["orphaned"] for document in documents) and not delete:
+    if any(document["orphaned"] or document["refused"] for document in documents) and not delete:
         session.found_something()
 
 

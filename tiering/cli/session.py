@@ -74,7 +74,7 @@ class Session:
             for sentence in self._store.recovered:
                 self.output.note(f"recovered: {sentence}")
             for broken in self._store.context.catalog.broken:
-                self.output.note(f"broken: {broken.disk}:{broken.path}: {broken.what}")
+                self.output.note(f"broken: {broken.text}")
         return self._store
 
     def disk(self, name: str) -> "Disk":
@@ -176,7 +176,10 @@ def fail_if_partly(failed: int, succeeded: int, what: str) -> None:
         raise PartlyDone(
             f"{failed} of {failed + succeeded} {what} failed", hint="the others are done; run it again to retry"
         )
-    raise FrostlineError(f"all {failed} {what} failed", hint="the reasons are above; nothing was lost")
+    raise FrostlineError(
+        f"all {failed} {what} failed" if failed > 1 else f"the {what.removesuffix('s')} failed",
+        hint="the reasons are above; nothing was lost",
+    )
 
 
 def _set_up_logging(verbose: int) -> None:
