@@ -249,10 +249,14 @@ class FileTable:
         name = ":memory:" if self.path is None else str(self.path)
         with self._translated():
             connection = sqlite3.connect(name, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-            if self.path is not None:
-                connection.execute("PRAGMA journal_mode = WAL")
-                connection.execute("PRAGMA synchronous = NORMAL")
-            connection.execute("PRAGMA cache_size = -16000")
+            try:
+                if self.path is not None:
+                    connection.execute("PRAGMA journal_mode = WAL")
+                    connection.execute("PRAGMA synchronous = NORMAL")
+                connection.execute("PRAGMA cache_size = -16000")
+            except BaseException:
+                connection.close()  # now: closed later, it would remove the -wal of the file that takes its place
+                raise
         return connection
 
     def _prepare(self) -> None:
