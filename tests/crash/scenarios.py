@@ -40,7 +40,8 @@ def import_everything() -> None:
     """Load what operations use, so that no child pays for it."""
     import disks.stores.open  # noqa: F401
     import tiering.cli.main
-    import tiering.dataset
+    import tiering.insert
+    import tiering.merger
     import tiering.scan  # noqa: F401
 
 

@@ -1,4 +1,4 @@
-"""The whole store against a dict, with crashes, errors, restarts, gc and a moving clock (I1, I2, I3, I6, I14; P15, P18).
+"""The whole store against a dict, with crashes, errors, restarts, gc and a moving clock (I1 to I3, I6, I14; P15, P18).
 
 The dict knows which rows each partition holds; the store must show exactly these after every step, wherever they lie. A
 step that dies or fails may have happened or not, and nothing in between.
@@ -21,7 +21,7 @@ from tests.crash.scenarios import FEBRUARY, JANUARY, TABLE, Site, collect, event
 from tiering import tables
 from tiering.engine import Store
 
-EXAMPLES, STEPS = 20, 14
+EXAMPLES, STEPS = 30, 16
 ROWS = 6
 MONTHS = {JANUARY: 1, FEBRUARY: 2}
 
