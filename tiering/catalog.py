@@ -109,6 +109,15 @@ class Catalog:
         """What could not be read, with its path and the reason."""
         return list(self._now.broken)
 
+    def check_readable(self, definition: TableDefinition) -> None:
+        """Raise `Damaged` naming the first part of the table that cannot be read: its rows would be missing."""
+        for broken in self._now.broken:
+            if broken.path.startswith(f"{definition.directory}/"):
+                raise Damaged(
+                    broken.text,
+                    hint=f"rows of {definition.full_name} would be missing; run 'frostline fsck'",
+                )
+
     def tables(self) -> list[TableDefinition]:
         """All tables by name."""
         return sorted(self._now.tables.values(), key=lambda table: table.full_name)

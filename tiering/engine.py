@@ -152,13 +152,22 @@ class Store:
         """All disks that have an operations log."""
         return [disk for disk in self.context.disks.values() if isinstance(disk, ObjectDisk)]
 
-    def query(self, sql: str, *, revision: int | None = None) -> QueryResult:
-        """Run read-only SQL over all tiers; with `revision`, over what the object disk held right after it."""
+    def query(self, sql: str, *, revision: int | None = None, skip_broken: bool = False) -> QueryResult:
+        """Run read-only SQL over all tiers; with `revision`, over what the object disk held right after it.
+
+        Raises `Damaged` when a part of a queried table cannot be read, unless `skip_broken` leaves its rows out.
+        """
         from tiering import query
 
         context = self.context if revision is None else self._past(revision)
-        catalog = context.catalog
-        return query.run_sql(context, sql, lambda name: (catalog.table(name), catalog.parts(catalog.table(name))))
+
+        def resolve(name: str) -> tuple[TableDefinition, list[StoredPart]]:
+            definition = context.catalog.table(name)
+            if not skip_broken:
+                context.catalog.check_readable(definition)
+            return definition, context.catalog.parts(definition)
+
+        return query.run_sql(context, sql, resolve)
 
     def _past(self, revision: int) -> Context:
         disks = self.object_disks()
@@ -266,15 +275,20 @@ class Table:
         return self._context.catalog.parts(self.definition)
 
     def scan(self, *, columns: Sequence[str] | None = None, filter: object = None) -> pa.RecordBatchReader:  # noqa: A002
-        """Stream the rows of all tiers as Arrow; parts, row groups and columns that cannot matter are not read."""
+        """Stream the rows of all tiers as Arrow; parts, row groups and columns that cannot matter are not read.
+
+        Raises `Damaged` when a part cannot be read.
+        """
         from tiering import scan
 
+        self._context.catalog.check_readable(self.definition)
         return scan.scan(self._context, self.definition, self.parts(), columns=columns, filter=filter)
 
     def dataset(self) -> pa.dataset.Dataset:
-        """The table as a pyarrow dataset, which pandas, Polars and DuckDB can read."""
+        """The table as a pyarrow dataset, which pandas, Polars and DuckDB can read. Raises `Damaged` as `scan` does."""
         from tiering import dataset
 
+        self._context.catalog.check_readable(self.definition)
         return dataset.table_dataset(self._context, self.definition, self.parts())
 
 
