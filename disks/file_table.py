@@ -289,7 +289,7 @@ class FileTable:
         try:
             yield
         except sqlite3.OperationalError as error:
-            if any(word in str(error) for word in ("locked", "busy", "locking protocol")):
+            if "locked" in str(error) or "busy" in str(error):
                 raise Locked(
                     f"{self.path} is in use by another process", hint="try again when it has finished"
                 ) from error
