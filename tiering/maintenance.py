@@ -111,15 +111,15 @@ def _merge_all(context: Context, report: TickReport) -> None:
     for definition in context.catalog.tables():
         if "merges" in context.journal.paused(definition.uuid) or context.stop.is_set():
             continue
-        try:
-            for plan in _plans(context, definition, context.catalog.parts(definition), final=False):
-                if context.stop.is_set():
-                    break
+        for plan in _plans(context, definition, context.catalog.parts(definition), final=False):
+            if context.stop.is_set():
+                break
+            try:
                 report.merges.append(_run(context, definition, plan))
-        except Locked:  # somebody moves or merges these parts now: next pass
-            continue
-        except FrostlineError as error:
-            report.problems.append(f"merge of {definition.full_name}: {error.message}")
+            except Locked:  # somebody moves or merges these parts now: next pass
+                continue
+            except FrostlineError as error:  # a damaged part must not keep the other partitions from merging
+                report.problems.append(f"merge of {definition.full_name}: {error.message}")
     if report.merges:
         context.catalog.refresh()
 

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 
@@ -35,7 +36,7 @@ from tiering.new_parts import first_block_on_its_way, stage_part
 from tiering.parquet_file import PartFiles, combine_ranges
 from tiering.part import DataFile, Part, PartName
 from tiering.placement import size_limit
-from tiering.schema import Delete, Recompress, TableDefinition
+from tiering.schema import Delete, Recompress, TableDefinition, TtlRule
 from tiering.sorted_merge import SortedFile, merged
 from tiering.types import field_ids
 
@@ -96,7 +97,7 @@ def plan_merges(
         if state.unreserved_bytes is not None and not state.broken
     ]
     bounds = [*limits, *([max(free)] if free else [])]
-    return select_merges(
+    merges = select_merges(
         parts,
         definition.settings,
         context.clock(),
@@ -105,6 +106,25 @@ def plan_merges(
         joinable=joinable,
         max_size_bytes=max(min(bounds), 1) if bounds else None,
     )
+    taken = {*claims, *(stored.part.name for plan in merges for stored in plan.parts)}
+    rest = [stored for stored in parts if stored.part.name not in taken and allowed(stored)]
+    return [*merges, *_recompressions(context, definition, rest)]
+
+
+def _recompressions(context: Context, definition: TableDefinition, parts: Sequence[StoredPart]) -> Iterator[MergePlan]:
+    """Parts to rewrite by themselves, because a recompression rule is due that they do not follow yet."""
+    now = context.clock()
+    for stored in parts:
+        level, rule = _due_level(definition, stored.part, now)
+        if rule is not None and level > stored.part.compression_level:
+            yield MergePlan(stored.name.partition, (stored,), f"due: {ttl.rule_text(rule)}")
+
+
+def _due_level(definition: TableDefinition, part: Part, now: datetime) -> tuple[int, TtlRule | None]:
+    """The highest zstd level of the recompression rules that are due for all of the part, and its rule; 0 for none."""
+    due = ttl.due_recompressions(ttl.due_times(definition, part), now)
+    levels = [(item.rule.action.level, item.rule) for item in due if isinstance(item.rule.action, Recompress)]
+    return max(levels, key=lambda pair: pair[0], default=(0, None))
 
 
 def merge(context: Context, definition: TableDefinition, parts: Sequence[StoredPart], *, reason: str) -> MergeResult:
@@ -230,7 +250,8 @@ class _Merge:
                 definition,
                 context.clock(),
             )
-            files = PartFiles(directory, definition, compression_level=self._level())
+            level = self._level()
+            files = PartFiles(directory, definition, compression_level=level or None)
             try:
                 for table in combine_rows(rows, definition):
                     files.write(table)
@@ -242,7 +263,7 @@ class _Merge:
                 files.abandon()
                 raise
             self._check_counts(rows_in, count.rows, written)
-            part = self._part(written)
+            part = self._part(written, level)
             if part.rows:
                 stage_part(transaction, definition, part, directory)
             for stored in self.inputs:
@@ -275,7 +296,7 @@ class _Merge:
             )
 
     def _level(self) -> int:
-        """The zstd level: of the last recompression rule that is due for everything here, else the table's."""
+        """The zstd level of the recompression rule that is due for everything here; 0 for the table's own."""
         columns = combine_ranges([file for stored in self.inputs for file in stored.part.files], self.definition)
         rows = sum(stored.part.rows for stored in self.inputs)
         whole = Part(
@@ -286,11 +307,9 @@ class _Merge:
             created=self.context.clock(),
             columns=columns,
         )
-        due = ttl.due_recompressions(ttl.due_times(self.definition, whole), self.context.clock())
-        levels = [item.rule.action.level for item in due if isinstance(item.rule.action, Recompress)]
-        return max(levels, default=self.definition.settings.compression_level)
+        return _due_level(self.definition, whole, self.context.clock())[0]
 
-    def _part(self, files: tuple[DataFile, ...]) -> Part:
+    def _part(self, files: tuple[DataFile, ...], level: int) -> Part:
         window = self.definition.settings.deduplication_window
         digests = [digest for stored in self.inputs for digest in stored.part.digests]
         return Part(
@@ -305,6 +324,7 @@ class _Merge:
             columns=combine_ranges(files, self.definition),
             digests=tuple(digests[-window:] if window else ()),
             sources=tuple(stored.part.name for stored in self.inputs),
+            compression_level=level,
         )
 
     def _remove_elsewhere(self, disk: str) -> None:

@@ -106,6 +106,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     """Content digests of the inserted blocks inside, for idempotent inserts; the newest of a bounded window."""
     sources: tuple[str, ...] = ()
     """Parts merged into this one."""
+    compression_level: int = 0
+    """zstd level that a recompression rule gave it; 0 for the table's own."""
 
     @property
     def part_name(self) -> PartName:

@@ -60,7 +60,7 @@ class Delete(msgspec.Struct, frozen=True, tag_field="action", tag="delete"):
 
 
 class Recompress(msgspec.Struct, frozen=True, tag_field="action", tag="recompress", omit_defaults=True):
-    """Write the part again with another codec."""
+    """Write the part again, where it lies, with another codec: once, by the merges of a pass."""
 
     codec: str = "zstd"
     level: int = 9

@@ -22,7 +22,7 @@ class VolumeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_data_part_size_ratio: float | None = None
     """The same as a share of the average disk of the volume; not together with the size."""
     prefer_not_to_merge: bool = False
-    """Parts here are not merged by themselves; `merge` does it when asked."""
+    """Parts here are neither merged nor recompressed, also not by `merge --final`."""
     perform_ttl_move_on_insert: bool = True
     """Rows that are due for this volume when they are inserted are written here at once."""
     load_balancing: Literal["round_robin", "least_used"] = "round_robin"

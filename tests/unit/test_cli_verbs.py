@@ -305,6 +305,21 @@ class TestTiering:
         assert everything(store) == before
         store("merge", "db.t", "--final", "--error-on-nothing", code=9)
 
+    def test_a_pass_recompresses_once_and_one_damaged_part_stops_no_other(
+        self, store: Frostline, tmp_path: Path
+    ) -> None:
+        """P17, and the TTL rule that rewrites parts."""
+        store("table", "alter", "db.t", "--ttl", "30d on ts recompress zstd(9)")
+        path = next((tmp_path / "home" / "ssd" / "store").glob("*/*/202001_*/*.parquet"))
+        whole = path.read_bytes()
+        path.write_bytes(whole[:40] + bytes([whole[40] ^ 1]) + whole[41:])
+        report = store.json("tick", "--only", "merges", code=3)
+        assert [merged["partition"] for merged in report["merges"]] == ["202002"]
+        assert "is not what was written" in report["problems"][0]
+        path.write_bytes(whole)
+        assert [merged["partition"] for merged in store.json("tick", "--only", "merges")["merges"]] == ["202001"]
+        store("tick", "--only", "merges", "--error-on-nothing", code=9)
+
     def test_tick(self, store: Frostline) -> None:
         document = store.json("tick")
         assert set(document) >= {"moved", "failed", "skipped", "merges"}

@@ -269,6 +269,18 @@ def test_a_due_recompression_rule_sets_the_level(context: Context) -> None:
     assert merge(context, definition, parts, reason="test").output == "all_1_1_1"
 
 
+def test_a_part_is_rewritten_once_when_a_recompression_rule_is_due(context: Context) -> None:
+    definition = define(context, ttl=["30d on ts recompress zstd(19)", "9000d on ts recompress zstd(20)"])
+    (stored,) = put(context, definition, rows([1], day=1))
+    (plan,) = plan_merges(context, definition, [stored])
+    assert (plan.parts, plan.reason) == ((stored,), "due: 30d on ts recompress zstd(19)")
+    merge(context, definition, plan.parts, reason=plan.reason)
+    context.catalog.refresh()
+    (rewritten,) = context.catalog.parts(definition)
+    assert rewritten.part.compression_level == 19
+    assert plan_merges(context, definition, [rewritten]) == []
+
+
 def test_the_cold_volume_is_left_alone(context: Context) -> None:
     """prefer_not_to_merge: no merges are planned there."""
     definition = define(context)
