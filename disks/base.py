@@ -200,6 +200,11 @@ class Disk(ABC):
         """Hold while reading through `location()`: files removed meanwhile keep their bytes until it is released."""
         return _NO_LEASE
 
+    def steady(self) -> AbstractContextManager[None]:
+        """Hold for many small reads in this thread: the tree stays as it is, and each read costs less. Never across a
+        commit on the same disk, which would wait for it."""
+        return _NO_LEASE
+
     def close(self) -> None:  # noqa: B027 - most disks have nothing to do
         """Release handles. The disk cannot be used afterwards."""
 

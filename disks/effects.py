@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from types import TracebackType
 from typing import Literal
 
 from oplog.errors import NoSpace
@@ -30,23 +31,38 @@ def set_hook(hook: Hook | None) -> None:
     _hook = hook
 
 
-@contextmanager
-def op(name: str, *args: object) -> Iterator[None]:
+class op:  # noqa: N801 - read as a verb; a class because a generator costs three times as much, and effects are many
     """Mark one side effect. A full disk becomes `NoSpace`, which names the path."""
-    try:
+
+    __slots__ = ("_args", "_name")
+
+    def __init__(self, name: str, *args: object) -> None:
+        self._name = name
+        self._args = args
+
+    def __enter__(self) -> None:
         if _hook is not None:
-            _hook("before", name, args)
-        yield
-    except OSError as error:
+            try:
+                _hook("before", self._name, self._args)
+            except OSError as error:
+                self._translate(error)
+                raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, OSError):
+            self._translate(error)
+        elif error is None and _hook is not None:
+            _hook("after", self._name, self._args)
+
+    def _translate(self, error: OSError) -> None:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            where = error.filename or (args[0] if args else "")
+            where = error.filename or (self._args[0] if self._args else "")
             raise NoSpace(
                 f"no space left on device: {where}",
                 hint="free space, lower keep_free_space_bytes or move parts to a colder volume; nothing was changed",
             ) from error
-        raise
-    if _hook is not None:
-        _hook("after", name, args)
 
 
 def fsync_directory(path: Path) -> None:
@@ -125,10 +141,21 @@ def remove_file(path: Path, *, missing_ok: bool = False) -> None:
 
 def remove_tree(path: Path) -> None:
     """Remove a directory and everything below it, never following a symbolic link. Nothing when it is missing."""
-    if not path.is_dir() or path.is_symlink():
+    if path.is_symlink() or not path.is_dir():
         remove_file(path, missing_ok=True)
         return
-    for entry in sorted(path.iterdir()):
-        remove_tree(entry)
-    with op("fs.rmdir", path):
-        path.rmdir()
+    _remove_directory(os.fspath(path))
+
+
+def _remove_directory(path: str) -> None:
+    with os.scandir(path) as found:
+        entries = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in found)
+    for name, is_directory in entries:
+        below = f"{path}/{name}"
+        if is_directory:
+            _remove_directory(below)
+            continue
+        with op("fs.unlink", Path(below)), suppress(FileNotFoundError):
+            os.unlink(below)
+    with op("fs.rmdir", Path(path)):
+        os.rmdir(path)

@@ -16,6 +16,7 @@ import logging
 import os
 import secrets
 import stat
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -68,8 +69,10 @@ class LocalDisk(Disk):
         self.max_size_bytes = max_size_bytes
         self.read_only = read_only
         self.lock_timeout_seconds = lock_timeout_seconds
+        self._root = str(path)
         self._own = path / OWN_DIRECTORY
         self._ready = False
+        self._steady = _Steady()
 
     # Reading
 
@@ -148,6 +151,18 @@ class LocalDisk(Disk):
         with self._view():
             self._stat_file(path)
         return Location(f"file://{(self.root / path).absolute()}")
+
+    @contextmanager
+    def steady(self) -> Iterator[None]:
+        if self._steady.hidden is not None:
+            yield
+            return
+        with self._view():
+            self._steady.hidden = self._hidden()
+            try:
+                yield
+            finally:
+                self._steady.hidden = None
 
     @contextmanager
     def read_lease(self) -> Iterator[None]:
@@ -239,6 +254,9 @@ class LocalDisk(Disk):
     @contextmanager
     def _view(self) -> Iterator[None]:
         """The tree between commits, never in the middle of one. Finishes a commit that a crash interrupted."""
+        if self._steady.hidden is not None:
+            yield
+            return
         self._prepare()
         with ExitStack() as stack:
             while self._committed.is_dir():
@@ -303,8 +321,8 @@ class LocalDisk(Disk):
                 rename(staged, target)
                 touched.add(target.parent)
         _fsync_all(touched)
-        for move in record.moves:
-            self._prune((self.root / move.source).parent)
+        for parent in {move.source.rpartition("/")[0]: None for move in record.moves}:
+            self._prune(self.root / parent)
         rename(committed, self._trash / committed.name)
         fsync_directory(self._committed)
         return record.kind
@@ -329,7 +347,7 @@ class LocalDisk(Disk):
 
     def _do_move(self, move: Move, transaction: str, touched: set[Path], *, hiding: dict[str, int] | None) -> None:
         source = self.root / move.source
-        if _inode(source) != move.inode:
+        if _inode(f"{self._root}/{move.source}") != move.inode:
             return  # done before
         if move.target is None:
             if hiding is None:
@@ -415,6 +433,8 @@ class LocalDisk(Disk):
 
     def _hidden(self) -> dict[str, int]:
         """Paths that were removed but are still there for readers, with the inode that is meant."""
+        if self._steady.hidden is not None:
+            return self._steady.hidden
         hidden: dict[str, int] = {}
         for record in self._hidden_records():
             try:
@@ -469,7 +489,7 @@ class LocalDisk(Disk):
         if directory:
             check_path(directory)
         try:
-            entries = builtins.list(os.scandir(self.root / directory))
+            entries = builtins.list(os.scandir(f"{self._root}/{directory}"))
         except (FileNotFoundError, NotADirectoryError):
             return
         for entry in entries:
@@ -500,7 +520,7 @@ class LocalDisk(Disk):
 
     def _stat_file(self, path: str) -> os.stat_result:
         try:
-            found = os.lstat(self.root / check_path(path))
+            found = os.lstat(f"{self._root}/{check_path(path)}")
         except (FileNotFoundError, NotADirectoryError):
             found = None
         if found is None or stat.S_ISDIR(found.st_mode) or self._hidden().get(path) == found.st_ino:
@@ -512,9 +532,15 @@ class LocalDisk(Disk):
     def _open(self, path: str) -> int:
         check_path(path)
         try:
-            return os.open(self.root / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+            return os.open(f"{self._root}/{path}", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise NotFound(f"no file {path} on disk {self.name}") from error
+
+
+class _Steady(threading.local):
+    """What a thread that holds `steady` knows: the hidden files. Meanwhile they can only be swept, never grow."""
+
+    hidden: dict[str, int] | None = None
 
 
 class _TreeNow:
@@ -526,7 +552,7 @@ class _TreeNow:
 
     def is_file(self, path: str) -> bool:
         try:
-            found = os.lstat(self._disk.root / path)
+            found = os.lstat(f"{self._disk._root}/{path}")
         except (FileNotFoundError, NotADirectoryError):
             return False
         return stat.S_ISREG(found.st_mode) and self._hidden.get(path) != found.st_ino
@@ -535,7 +561,7 @@ class _TreeNow:
         return (path for path, _ in self._disk._files(directory, self._hidden))
 
     def inode(self, path: str) -> int | None:
-        return _inode(self._disk.root / path)
+        return _inode(f"{self._disk._root}/{path}")
 
     def exists(self, path: str) -> bool:
         return self.is_file(path) or next(self.files(path), None) is not None
@@ -548,7 +574,7 @@ def _join(directory: str, name: str) -> str:
     return f"{directory}/{name}" if directory else name
 
 
-def _inode(path: Path) -> int | None:
+def _inode(path: Path | str) -> int | None:
     try:
         return os.lstat(path).st_ino
     except (FileNotFoundError, NotADirectoryError):

@@ -71,6 +71,8 @@ class Plan:
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
         self._moves: list[Move] = []
+        self._removed: set[str] | None = set()
+        """The sources of all moves while each is a removal, so that thousands of them stay cheap; then None."""
         self._arrivals: dict[str, int] = {}
 
     def record(self, kind: str, reason: str) -> Record:
@@ -93,6 +95,8 @@ class Plan:
 
     def present_path(self, path: str) -> str | None:
         """Where the file or directory that will have this path is now; None when it is not in the tree yet."""
+        if self._removed is not None:
+            return None if self._is_removed(path) else path
         for move in reversed(self._moves):
             if move.target is not None and _within(path, move.target):
                 path = move.source + path[len(move.target) :]
@@ -119,8 +123,9 @@ class Plan:
 
     def remove(self, path: str) -> None:
         """Raises `Conflict` when there is nothing."""
-        self._check_exists(path)
         present = self._moving(path)
+        if not present and not self._arriving(path):
+            raise Conflict(f"{path} does not exist")
         self._arrivals = {name: number for name, number in self._arrivals.items() if not _within(name, path)}
         if present:
             self._move(path, None)
@@ -141,8 +146,18 @@ class Plan:
             inode = None if present is None else self._tree.inode(present)
             if inode is not None:
                 self._moves.append(Move(root, None if target is None else target + root[len(source) :], inode))
+                if target is not None:
+                    self._removed = None
+                elif self._removed is not None:
+                    self._removed.add(root)
+
+    def _is_removed(self, path: str) -> bool:
+        removed = self._removed or set()
+        return bool(removed) and (path in removed or any(above in removed for above in paths.ancestors(path)))
 
     def _roots(self, path: str) -> list[str]:
+        if self._removed is not None:
+            return [path]
         return [path, *(move.target for move in self._moves if move.target and move.target.startswith(f"{path}/"))]
 
     def _arriving(self, path: str) -> bool:
@@ -163,6 +178,8 @@ class Plan:
         return False
 
     def _future_path(self, path: str) -> str | None:
+        if self._removed is not None:
+            return None if self._is_removed(path) else path
         for move in self._moves:
             if _within(path, move.source):
                 if move.target is None:

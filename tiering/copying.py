@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import unquote
 
 from disks.base import Disk, Transaction
+from disks.local import LocalDisk
 from disks.object_disk import ObjectDisk
 from disks.stores.base import ByteRange
 from oplog.errors import Conflict, Damaged, NotFound
@@ -96,14 +96,17 @@ def _check_objects(disk: ObjectDisk, directory: str) -> None:
             )
 
 
-def copy_file(source: Disk, path: str, file: DataFile, transaction: Transaction, checkpoint: Checkpoint) -> int:
+def copy_file(
+    source: Disk, path: str, file: DataFile, transaction: Transaction, checkpoint: Checkpoint, local: Path | None
+) -> int:
     """Stage the file in the target's transaction; returns how many reads of the source it took.
 
-    The bytes are read once and must have the SHA-256 of `part.json`: else `Damaged`, and nothing is staged.
+    The bytes are read once and must have the SHA-256 of `part.json`: else `Damaged`, and nothing is staged. `local` is
+    the part's directory as `local_directory` gives it.
     """
-    if not source.capabilities.remote:
+    if local is not None:
         try:
-            transaction.create(path, _local_path(source, path), sha256=file.sha256)
+            transaction.create(path, local / file.name, sha256=file.sha256)
         except Damaged as error:  # the store names the object that it refused; what is wrong is the source
             raise Damaged(
                 f"{source.name}:{path} does not have the SHA-256 of its part.json; nothing was moved",
@@ -136,11 +139,9 @@ def _download(source: Disk, path: str, file: DataFile, scratch: Path, checkpoint
     return reads
 
 
-def _local_path(disk: Disk, path: str) -> Path:
-    """Where a local file lies, for a copy that reads it only once."""
-    url = disk.location(path).url
-    plain = Path(url.removeprefix("file://"))
-    return plain if plain.exists() else Path(unquote(str(plain)))
+def local_directory(disk: Disk, directory: str) -> Path | None:
+    """Where a part of a local disk lies in the file system: its files are read there, without asking for each."""
+    return disk.root / directory if isinstance(disk, LocalDisk) else None
 
 
 def _check_digest(disk: Disk, path: str, file: DataFile) -> None:

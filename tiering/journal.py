@@ -265,7 +265,11 @@ class Journal:
     def claimed(self, table_uuid: str) -> dict[str, str]:
         """Parts that a living process holds: part -> what for."""
         rows = self._read("SELECT * FROM claims WHERE table_uuid = ?", (table_uuid,))
-        return {row["part"]: row["owner_kind"] for row in rows if _held(row) and row["token"] not in self._released}
+        held: dict[str, bool] = {}  # by token: a claim of thousands of parts has one owner to ask for
+        for row in rows:
+            if row["token"] not in held:
+                held[row["token"]] = row["token"] not in self._released and _held(row)
+        return {row["part"]: row["owner_kind"] for row in rows if held[row["token"]]}
 
     # Pauses and pins
 

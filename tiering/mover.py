@@ -18,7 +18,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 from disks.base import Disk, Transaction
 from oplog.errors import Conflict, FrostlineError, Locked, NoSpace, NotFound
@@ -63,6 +64,7 @@ class _Item:
         self.definition = definition
         self.part: Part | None = None
         self.part_bytes = b""
+        self.local: Path | None = None
         self.created: list[str] = []
         self.problem: Exception | None = None
         self.on_target = False
@@ -142,8 +144,7 @@ class _Run:
                 for item in items:
                     self._skip(item, "abandoned", error.message)
                 return
-            for item in items:
-                self._guarded(item, self._look)
+            self._look_at(self._open_items(items))
             copied = self._copy_and_commit(self._open_items(items))
             self._finish(copied)
 
@@ -165,6 +166,13 @@ class _Run:
             return False
         return True
 
+    def _look_at(self, items: list[_Item]) -> None:
+        with ExitStack() as views:
+            for name in sorted({item.move.source for item in items}):
+                views.enter_context(self.context.disk(name).steady())
+            for item in items:
+                self._guarded(item, self._look)
+
     def _look(self, item: _Item) -> None:
         """Read where the part is now: the plan may be old."""
         source, target = self.context.disk(item.move.source), self.context.disk(item.move.target)
@@ -176,6 +184,7 @@ class _Run:
         item.on_target = copying.is_complete(target, item.directory, item.part_bytes, proof=True)
         if not item.on_target:
             copying.check_files(source, item.directory, item.part)
+            item.local = copying.local_directory(source, item.directory)
 
     def _copy_and_commit(self, items: list[_Item]) -> list[_Item]:
         """Bring the parts to the target; returns those that are there, durably."""
@@ -283,16 +292,18 @@ class _Run:
     # Files
 
     def _copy_files(self, items: list[_Item], transaction: Transaction) -> None:
-        """Stage every file of every part, side by side; what fails is taken out of the transaction again."""
-        with ExitStack() as leases:
-            for name in sorted({item.move.source for item in items}):
-                leases.enter_context(self.context.disk(name).read_lease())
-            work = [(item, number) for item in items for number in range(len(_part(item).files))]
-            if self.pool is None:
-                for item, number in work:
-                    self._copy_file(item, number, transaction)
-            else:
-                _wait_for([self.pool.submit(self._copy_file, item, number, transaction) for item, number in work])
+        """Stage every file of every part, side by side; what fails is taken out of the transaction again.
+
+        Without a read lease: the claims keep the files in place, and one that a drop of its table takes away fails its
+        part. A lease would make the removals of every other batch wait for this one.
+        """
+        work = [(item, number) for item in items for number in range(len(_part(item).files))]
+        queue = _Queue(work)
+        if self.pool is None:
+            self._copy_from(queue, transaction)
+        else:  # one job a worker, not one a file: handing over a small file would cost as much as sending it
+            hands = min(len(work), self.context.workers)
+            _wait_for([self.pool.submit(self._copy_from, queue, transaction) for _ in range(hands)])
         for item in items:
             if item.problem is None:
                 self._guarded(item, lambda item: self._stage_part_file(item, transaction))
@@ -300,6 +311,11 @@ class _Run:
                 for path in item.created:
                     transaction.remove(path)
                 self._resolve(item, item.problem)
+
+    def _copy_from(self, queue: _Queue, transaction: Transaction) -> None:
+        with queue.stopped_by_errors():
+            while (work := queue.take()) is not None:
+                self._copy_file(*work, transaction)
 
     def _copy_file(self, item: _Item, number: int, transaction: Transaction) -> None:
         if item.problem is not None:
@@ -311,7 +327,7 @@ class _Run:
             self._checkpoint(item)
             with item.lock:
                 item.started = item.started or time.monotonic()
-            reads = copying.copy_file(source, path, file, transaction, lambda: self._checkpoint(item))
+            reads = copying.copy_file(source, path, file, transaction, lambda: self._checkpoint(item), item.local)
             with item.lock:
                 item.created.append(path)
                 item.ended = time.monotonic()
@@ -377,6 +393,27 @@ class _Run:
         self.task.note(f"{item.move.table} {item.move.part}")
 
 
+class _Queue:
+    """Files that several threads copy: each takes the next one. An unexpected error leaves nothing to take."""
+
+    def __init__(self, work: Sequence[tuple[_Item, int]]) -> None:
+        self._work = iter(work)
+        self._lock = threading.Lock()
+
+    def take(self) -> tuple[_Item, int] | None:
+        with self._lock:
+            return next(self._work, None)
+
+    @contextmanager
+    def stopped_by_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            with self._lock:
+                self._work = iter(())
+            raise
+
+
 class _Reserved:
     """Space promised on the target for some parts, while the context lasts."""
 
@@ -408,10 +445,8 @@ def _remove_from(disk: Disk, items: list[_Item], actor: str) -> None:
     """One transaction that removes the parts; what somebody else removed already is left out."""
     target = items[0].move.target
     reason = f"moved to {target}"
+    present = [item.directory for item in items]
     for _ in range(3):
-        present = [item.directory for item in items if disk.list(item.directory)]
-        if not present:
-            return
         try:
             with disk.transaction("move", reason=reason, actor=actor, details={"moved_to": target}) as transaction:
                 for directory in present:
@@ -420,6 +455,9 @@ def _remove_from(disk: Disk, items: list[_Item], actor: str) -> None:
                 return
         except Conflict:
             disk.refresh()
+        present = [item.directory for item in items if disk.list(item.directory)]
+        if not present:
+            return
     raise Conflict(f"the parts on {disk.name} keep changing", hint="run the command again")
 
 

@@ -61,6 +61,11 @@ class Limiter:
         with self._changed:
             return int(self._allowed)
 
+    @property
+    def limits_bytes(self) -> bool:
+        """Whether sizes matter; else a caller need not look for them."""
+        return self._bytes is not None
+
     @contextmanager
     def slot(self, size_bytes: int = 0) -> Iterator[None]:
         """Hold one request's place while it runs; waits until the limits allow it."""
@@ -89,6 +94,8 @@ class Limiter:
                 self._bytes.wait_seconds(received_bytes, self._clock())
 
     def _pace(self, size_bytes: int) -> None:
+        if self._requests is None and self._bytes is None:
+            return
         with self._changed:
             now = self._clock()
             wait = self._requests.wait_seconds(1, now) if self._requests is not None else 0.0
@@ -119,7 +126,7 @@ class LimitedStore(WrappedStore):
         self._limiter = limiter
 
     def put(self, key: str, payload: Payload, *, sha256: bytes, metadata: Mapping[str, str] | None = None) -> None:
-        with self._limiter.slot(size_bytes(payload)):
+        with self._limiter.slot(size_bytes(payload) if self._limiter.limits_bytes else 0):
             self.inner.put(key, payload, sha256=sha256, metadata=metadata)
 
     def put_if_absent(

@@ -67,7 +67,8 @@ class MeteredStore(WrappedStore):
             self._meter.add(verb, requests, sent=sent, received=received)
 
     def put(self, key: str, payload: Payload, *, sha256: bytes, metadata: Mapping[str, str] | None = None) -> None:
-        self._add("PUT", sent=size_bytes(payload))
+        if self._counts_calls:
+            self._add("PUT", sent=size_bytes(payload))
         self.inner.put(key, payload, sha256=sha256, metadata=metadata)
 
     def put_if_absent(

@@ -31,6 +31,7 @@ from oplog.errors import Damaged, FrostlineError, Transient
 EMPTY_SHA256 = hashlib.sha256(b"").digest()
 _ALGORITHM = "AWS4-HMAC-SHA256"
 _SEND_BYTES = 64 * 1024
+_NO_RETRIES = urllib3.Retry.from_int(False, redirect=False)
 
 
 class Credentials(Protocol):
@@ -79,7 +80,11 @@ class S3Requests:
         self._credentials = credentials
         parts = urlsplit(bucket_url)
         self._origin, self._host, self._base = f"{parts.scheme}://{parts.netloc}", parts.netloc, parts.path.rstrip("/")
-        self._pool = _pool(proxy_url, ca_bundle, read_timeout_seconds)
+        self._pools = _pools(proxy_url, ca_bundle, read_timeout_seconds)
+        # Straight to the one server's pool: to find it again by URL for each request costs a third of a small put.
+        self._open = self._pools.urlopen if proxy_url else self._pools.connection_from_url(self._origin).urlopen
+        self._url_prefix = self._origin if proxy_url else ""
+        self._key_of_day: tuple[object, bytes] = (None, b"")
 
     def put(
         self, key: str, body: memoryview, sha256: bytes, headers: Mapping[str, str], *, query: str = ""
@@ -105,22 +110,23 @@ class S3Requests:
             raise Transient(f"{self._place.name}: the listing is not S3's XML: {error}") from error
 
     def close(self) -> None:
-        self._pool.clear()
+        self._pools.clear()
 
     def _send(
         self, method: str, key: str, query: str, headers: Mapping[str, str], body: memoryview | None, payload_hash: str
     ) -> urllib3.BaseHTTPResponse:
         path = f"{self._base}/{_quoted(self._prefix + key, safe='/')}" if key else self._base or "/"
         signed = self._signed(method, path, query, headers, payload_hash)
-        url = f"{self._origin}{path}?{query}" if query else f"{self._origin}{path}"
+        if body is not None:
+            signed["content-length"] = str(len(body))
         try:
-            answer = self._pool.request(
+            answer = self._open(
                 method,
-                url,
-                headers=signed if body is None else {**signed, "content-length": str(len(body))},
+                f"{self._url_prefix}{path}?{query}" if query else f"{self._url_prefix}{path}",
+                headers=signed,
                 body=cast(bytes | None, body if body is None else _slices(body)),
                 redirect=False,
-                retries=False,
+                retries=_NO_RETRIES,
             )
         except (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError) as error:
             failed = not_answered(self._place, key, error)
@@ -146,16 +152,24 @@ class S3Requests:
         canonical = "\n".join((method, path, _canonical_query(query), canonical_headers, listed, payload_hash))
         scope = f"{moment[:8]}/{self._region}/s3/aws4_request"
         text = f"{_ALGORITHM}\n{moment}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
-        secret = b"AWS4" + credentials.secret_key.encode()
-        for step in (moment[:8], self._region, "s3", "aws4_request", text):
-            secret = hmac.digest(secret, step.encode(), "sha256")
+        signature = hmac.digest(self._signing_key(credentials.secret_key, moment[:8]), text.encode(), "sha256").hex()
         fields["authorization"] = (
-            f"{_ALGORITHM} Credential={credentials.access_key}/{scope},SignedHeaders={listed},Signature={secret.hex()}"
+            f"{_ALGORITHM} Credential={credentials.access_key}/{scope},SignedHeaders={listed},Signature={signature}"
         )
         return fields
 
+    def _signing_key(self, secret: str, day: str) -> bytes:
+        """Derived once a day and secret. Threads may derive it twice; what they keep is one tuple, so never mixed."""
+        known, key = self._key_of_day
+        if known != (secret, day):
+            key = b"AWS4" + secret.encode()
+            for step in (day, self._region, "s3", "aws4_request"):
+                key = hmac.digest(key, step.encode(), "sha256")
+            self._key_of_day = ((secret, day), key)
+        return key
 
-def _pool(proxy_url: str | None, ca_bundle: str | None, read_timeout_seconds: float) -> urllib3.PoolManager:
+
+def _pools(proxy_url: str | None, ca_bundle: str | None, read_timeout_seconds: float) -> urllib3.PoolManager:
     timeout = urllib3.Timeout(connect=10.0, read=read_timeout_seconds)
     if proxy_url:
         return urllib3.ProxyManager(proxy_url, maxsize=64, timeout=timeout, ca_certs=ca_bundle)
