@@ -10,6 +10,7 @@ import os
 import sqlite3
 import struct
 import threading
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -153,6 +154,12 @@ class TableWriter(TableReader):
         self._connection.execute("DELETE FROM state")
 
 
+_in_use: Counter[str] = Counter()
+"""How many tables this process has open on a file. One that is open is never opened besides SQLite: closing that second
+descriptor would drop the process's POSIX locks, and another process would take the table for unused."""
+_opening = threading.RLock()
+
+
 class FileTable:
     """The cache file, shared by threads and processes: many readers and one writer at a time (SQLite's WAL).
 
@@ -165,12 +172,18 @@ class FileTable:
         self._idle: list[sqlite3.Connection] = []
         self._idle_lock = threading.Lock()
         self._closed = False
-        if path is not None:
-            make_directory(path.parent)
-            _check_file(path)
-        self._writer = self._open()
-        with self._translated():
+        if path is None:
+            self._writer = self._open()
             self._prepare()
+            return
+        make_directory(path.parent)
+        with _opening:
+            if not _in_use[str(path)]:
+                _check_file(path)
+            self._writer = self._open()
+            with self._translated():
+                self._prepare()
+            _in_use[str(path)] += 1
 
     @contextmanager
     def read(self) -> Iterator[TableReader]:
@@ -239,7 +252,9 @@ class FileTable:
 
     def close(self) -> None:
         """Close every idle connection. The file stays."""
-        with self._write_lock, self._idle_lock:
+        with _opening, self._write_lock, self._idle_lock:
+            if not self._closed and self.path is not None:
+                _in_use[str(self.path)] -= 1
             self._closed = True
             for connection in (*self._idle, self._writer):
                 connection.close()
@@ -289,7 +304,7 @@ class FileTable:
         try:
             yield
         except sqlite3.OperationalError as error:
-            if "locked" in str(error) or "busy" in str(error):
+            if any(word in str(error) for word in ("locked", "busy", "locking protocol")):
                 raise Locked(
                     f"{self.path} is in use by another process", hint="try again when it has finished"
                 ) from error

@@ -227,17 +227,25 @@ class ObjectDisk(Disk):
         except TableDamaged as error:
             self._set_aside(error.message)
             table = FileTable(self.table_path)
+        try:
+            self._belong_to_store(table)
+        except BaseException:
+            table.close()
+            raise
+        return table
+
+    def _belong_to_store(self, table: FileTable) -> None:
+        """Empty a table that describes another store."""
         with table.read() as view:
             known = view.state().get("store")
         if known == self.store.name:
-            return table
+            return
         with table.write() as view:
             if known is not None:
                 self._notes.append(
                     f"disk {self.name}: the table was that of {known}; it is rebuilt from {self.store.name}"
                 )
             self._clear(view)
-        return table
 
     def _replace_damaged(self, error: TableDamaged) -> None:
         if self._table is not None:
