@@ -166,6 +166,8 @@ class _Collection:
             found = inventory(listing)
             if self._report.delete:
                 self._require(disagreement(listing, list(self._store.list())))
+            if found.head == 0 and not found.blobs and not found.snapshots:
+                return  # a prefix that was never written to
             evidence = self._gather(found)
             verdict = self._judge(found, evidence)
             uploads = self._old_uploads()

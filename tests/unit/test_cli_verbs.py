@@ -320,6 +320,18 @@ class TestTiering:
         assert [merged["partition"] for merged in store.json("tick", "--only", "merges")["merges"]] == ["202001"]
         store("tick", "--only", "merges", "--error-on-nothing", code=9)
 
+    def test_a_plan_that_no_longer_fits_is_skipped_part_by_part(self, store: Frostline, tmp_path: Path) -> None:
+        plan = str(tmp_path / "plan.json")
+        store("plan", "--at", FAR, "-o", plan)
+        moved = store.json("apply", plan)["moved"]
+        again = store.json("apply", plan, "--error-on-nothing", code=9)
+        assert [item["part"] for item in again["skipped"]] == [item["part"] for item in moved]
+        store("apply", str(tmp_path / "none.json"), code=2)
+        assert "No such file or directory\n" in store.error
+
+    def test_a_new_store_has_no_garbage(self, frostline: Frostline) -> None:
+        assert frostline.json("gc")["refused"] is None
+
     def test_tick(self, store: Frostline) -> None:
         document = store.json("tick")
         assert set(document) >= {"moved", "failed", "skipped", "merges"}
@@ -388,6 +400,11 @@ class TestRecovery:
         assert store.json("gc", code=4)["refused"]
         store("gc", "--delete", "-y", code=13)
         store("fsck", "--read-data", "--read-data-subset", "5%", code=2)
+
+    def test_a_copy_that_was_to_stay_is_no_problem(self, store: Frostline) -> None:
+        store("move", "db.t", "--partition", "202001", "--to-disk", "s3", "--keep-source")
+        assert store.json("fsck")["ok"] is True
+        assert everything(store)[0] is not None
 
     def test_a_move_of_a_damaged_part_names_the_file_that_is_damaged(self, store: Frostline, tmp_path: Path) -> None:
         path = next((tmp_path / "home" / "ssd" / "store").glob("*/*/202001_*/*.parquet"))

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tiering.cli.exit_codes import Finished
+from tiering.cli.output import counted
 from tiering.cli.reports import tick_document
 from tiering.cli.session import Session
 from tiering.cli.verb import new_app, verb
@@ -70,7 +71,10 @@ def status(session: Session) -> None:
     line(f"running    {f'yes, process {known.pid}' if known.running else 'no'}")
     line(f"started    {format_time(known.started) if known.started else '-'}")
     line(f"last tick  {format_time(known.last_tick) if known.last_tick else '-'}")
-    line(f"did        {known.ticks} passes, {known.moved} moves, {known.merged} merges, {known.failures} failures")
+    line(
+        f"did        {counted(known.ticks, 'pass', 'passes')}, {counted(known.moved, 'move')},"
+        f" {counted(known.merged, 'merge')}, {counted(known.failures, 'failure')}"
+    )
     if known.last_error:
         line(f"error      {known.last_error}")
 

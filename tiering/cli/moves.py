@@ -332,7 +332,10 @@ def _read_plan(path: str) -> "list[Move]":
         text = read_stdin() if path == "-" else Path(path).read_text()
         return msgspec.json.decode(text, type=SavedPlan).moves
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read the plan {path}: {error}") from error
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(
+            f"cannot read the plan {path}: {why}", hint="make one with: frostline plan -o PLAN.json"
+        ) from error
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise UsageError(f"{path} is not a plan: {error}", hint="make one with: frostline plan -o PLAN.json") from error
 

@@ -68,9 +68,9 @@ def encode(data: Any, *, indent: int = 2) -> bytes:
     return msgspec.json.format(text, indent=indent) if indent else text
 
 
-def counted(number: int, what: str) -> str:
+def counted(number: int, what: str, several: str = "") -> str:
     """`1 part`, `2 parts`."""
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {several or what + 's'}"
 
 
 def aligned(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:

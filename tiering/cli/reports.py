@@ -30,6 +30,8 @@ def move_report(session: Session, report: "MoveReport") -> None:
         session.output.document({**document, "dry_run": False})
     else:
         print_report(session.output, document)
+    if not document["moved"] and not document["failed"]:
+        session.nothing_to_do("Nothing was moved.")
     fail_if_partly(len(document["failed"]), len(document["moved"]), "moves")
 
 

@@ -100,12 +100,13 @@ class Session:
         return disk
 
     def parts_under_way(self) -> list[tuple[str, str]]:
-        """(table uuid, part) of the moves that the journal calls unfinished."""
+        """(table uuid, part) of the moves that the journal calls unfinished, or that were to keep their source."""
         from tiering.journal import Journal
 
         journal = Journal(self.loaded.config.state_directory)
         try:
-            return [(record.table_uuid, record.part) for record in journal.moves(active=True)]
+            kept = [record for record in journal.moves(limit=10_000) if record.keep_source and record.state == "done"]
+            return [(record.table_uuid, record.part) for record in (*journal.moves(active=True), *kept)]
         finally:
             journal.close()
 
