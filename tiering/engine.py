@@ -18,9 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from disks import garbage
 from disks.base import Disk
-from disks.garbage import GcReport
 from disks.object_disk import ObjectDisk
 from disks.past import PastDisk
 from disks.registry import open_disk
@@ -40,9 +38,10 @@ from tiering.reservation import Reservations
 from tiering.schema import TableDefinition
 from tiering.settings import Config
 
-if TYPE_CHECKING:  # the query engine is a heavy import that most verbs do not need
+if TYPE_CHECKING:  # heavy imports that most verbs do not need: the query engine, the garbage collector
     import pyarrow as pa
 
+    from disks.garbage import GcReport
     from tiering.insert import InsertResult
     from tiering.merge_selection import MergePlan
     from tiering.merger import MergeResult
@@ -242,6 +241,8 @@ class Store:
         max_delete_fraction: float = 0.1,
     ) -> GcReport:
         """Report, or with `delete` remove, objects that nothing names."""
+        from disks import garbage
+
         return garbage.collect(
             self.object_disk(disk),
             now=None if self.context.clock is wall_clock else self.context.clock(),

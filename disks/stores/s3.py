@@ -364,8 +364,7 @@ class S3Store(ObjectStore):
                     raise
 
     def close(self) -> None:
-        self._s3.requests.close()
-        self._s3.client.close()
+        self._s3.close()
 
     def _full(self, key: str) -> str:
         return self._prefix + check_key(key)

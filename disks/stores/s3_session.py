@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -30,9 +31,33 @@ def _loader() -> Any:
     return botocore.session.get_session().get_component("data_loader")
 
 
+@dataclass(slots=True)
+class _StaticCredentials:
+    access_key: str
+    secret_key: str = field(repr=False)
+    token: str | None = field(repr=False)
+
+
+def _endpoint_of_environment() -> str | None:
+    """As the AWS tools read it, except where a configuration file may say that it is to be ignored."""
+    url = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    if not url or os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"):
+        return None
+    try:
+        file = Path(os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config").expanduser()
+        return None if "ignore_configured_endpoint_urls" in file.read_text() else url
+    except FileNotFoundError:
+        return url
+    except (OSError, ValueError, RuntimeError):
+        return None
+
+
 @dataclass(frozen=True)
 class S3Session:
     """The three clients of one bucket, made when first needed; nothing is sent and no file is read before that.
+
+    Importing boto3's machinery and parsing its description of S3 takes longer than most commands: what needs neither
+    (an endpoint and keys that are given, puts, gets, listings) does without.
 
     Credentials come from the disk's configuration, else from the standard chain (environment, profile, role, instance),
     which refreshes them. Retries are off in all three: they belong to `disks.stores.retry`.
@@ -55,18 +80,21 @@ class S3Session:
 
     @cached_property
     def region(self) -> str:
-        configured = self.config.region or os.environ.get("AWS_REGION")
+        configured = self.config.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
         return configured or self._session.get_config_variable("region") or "us-east-1"
 
     @cached_property
     def endpoint_url(self) -> str:
         """The server without the bucket."""
-        url = str(self.client.meta.endpoint_url).rstrip("/")
+        url = (self.config.endpoint_url or _endpoint_of_environment() or self._endpoint_of_client()).rstrip("/")
         if urlsplit(url).scheme not in ("http", "https"):
             raise UsageError(f"endpoint_url must begin with http:// or https://: {url}")
         return url
 
-    @property
+    def _endpoint_of_client(self) -> str:
+        return str(self.client.meta.endpoint_url)
+
+    @cached_property
     def is_aws(self) -> bool:
         """AWS itself, whose promises are known and need no probe."""
         host = urlsplit(self.endpoint_url).hostname or ""
@@ -84,6 +112,17 @@ class S3Session:
         return f"{parts.scheme}://{self.bucket}.{parts.netloc}{parts.path}"
 
     @cached_property
+    def _static_credentials(self) -> _StaticCredentials | None:
+        """Those that need no chain: the configuration's, else the environment's, which the chain asks first too."""
+        if self.config.access_key_id and self.config.secret_access_key:
+            return _StaticCredentials(self.config.access_key_id, self.config.secret_access_key, None)
+        found = os.environ
+        key, secret = found.get("AWS_ACCESS_KEY_ID"), found.get("AWS_SECRET_ACCESS_KEY")
+        if not key or not secret or found.get("AWS_CREDENTIAL_EXPIRATION"):
+            return None
+        return _StaticCredentials(key, secret, found.get("AWS_SECURITY_TOKEN") or found.get("AWS_SESSION_TOKEN"))
+
+    @cached_property
     def _refreshing_credentials(self) -> Any:
         credentials = self._session.get_credentials()
         if credentials is None:
@@ -92,6 +131,8 @@ class S3Session:
 
     def credentials(self) -> Credentials:
         """Credentials that are good now."""
+        if self._static_credentials is not None:
+            return self._static_credentials
         from botocore.exceptions import BotoCoreError
 
         try:
@@ -124,19 +165,25 @@ class S3Session:
     @cached_property
     def requests(self) -> S3Requests:
         """Our own signed requests, for puts and listings."""
-        from botocore.httpsession import get_cert_path
-        from botocore.utils import get_environ_proxies
-
         url = self.bucket_url
-        proxies = get_environ_proxies(url)
+        scheme = urlsplit(url).scheme
+        ca_bundle = proxy_url = None
+        if scheme == "https":
+            from botocore.httpsession import get_cert_path
+
+            ca_bundle = self._session.get_config_variable("ca_bundle") or get_cert_path(True)
+        if any(name.lower().endswith("_proxy") for name in os.environ):
+            from botocore.utils import get_environ_proxies
+
+            proxy_url = get_environ_proxies(url).get(scheme)
         return S3Requests(
             self.place,
             bucket_url=url,
             prefix=self.prefix,
             region=self.region,
             credentials=self.credentials,
-            ca_bundle=self._session.get_config_variable("ca_bundle") or get_cert_path(True),
-            proxy_url=proxies.get(urlsplit(url).scheme),
+            ca_bundle=ca_bundle,
+            proxy_url=proxy_url,
         )
 
     @cached_property
@@ -171,6 +218,12 @@ class S3Session:
             },
             retry_config={"max_retries": 0},
         )
+
+    def close(self) -> None:
+        """Close the clients that were made."""
+        for made in ("requests", "client"):
+            if made in self.__dict__:
+                self.__dict__[made].close()
 
     @property
     def connection(self) -> S3Connection:
