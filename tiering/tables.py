@@ -58,8 +58,20 @@ def replace(context: Context, old: TableDefinition, new: TableDefinition, *, rea
         context.catalog.refresh()
         if context.catalog.table(old.full_name).version != old.version:
             raise AlreadyExists(f"table {old.full_name} was altered meanwhile", hint="look at it again, then retry")
-        write_definition(context, new, kind="alter_table", reason=reason)
-        context.catalog.refresh()
+        try:
+            # Buckets first: another machine may alter the table there, too. The mark of a version exists once, so one
+            # of the two finds it taken before it has changed anything.
+            names = sorted(
+                context.catalog.policy_disks(new), key=lambda name: not context.disk(name).capabilities.remote
+            )
+            mark = f"{new.directory}/altered-{new.version}.json"
+            write_definition(context, new, kind="alter_table", reason=reason, disks=names, beside={mark: b"{}"})
+        except Conflict as error:
+            raise AlreadyExists(
+                f"table {old.full_name} was altered meanwhile by another machine", hint="look at it again, then retry"
+            ) from error
+        finally:
+            context.catalog.refresh()
     return new
 
 

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from disks.config import DiskConfig
-from tiering.definitions import define_table
+from oplog.errors import AlreadyExists
+from tiering.definitions import add_column, define_table
 from tiering.engine import Store
 from tiering.settings import Config, embedded
 
@@ -109,3 +110,28 @@ def test_a_restore_to_before_a_range_was_taken_does_not_free_it(configs: tuple[C
             move_all(b)
             move_all(c)
             assert keys(c) == [10, 20]
+
+
+def test_of_two_machines_that_alter_a_table_at_once_one_is_told(
+    configs: tuple[Config, Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.open(configs[0]) as a, Store.open(configs[1]) as b:
+        old = b.definition("d.t")
+        theirs = add_column(old, "b:int64")
+        refresh = b.context.catalog.refresh
+
+        def late(**options: object) -> None:
+            """The other machine alters the table right after this one has looked."""
+            refresh()
+            monkeypatch.undo()
+            a.alter_table(a.definition("d.t"), add_column(a.definition("d.t"), "a:string"))
+
+        monkeypatch.setattr(b.context.catalog, "refresh", late)
+        with pytest.raises(AlreadyExists, match="altered meanwhile by another machine"):
+            b.alter_table(old, theirs)
+        for store in (a, b):
+            store.refresh()
+            assert [column.name for column in store.definition("d.t").columns] == ["k", "a"]
+        b.alter_table(b.definition("d.t"), add_column(b.definition("d.t"), "b:int64"))
+        a.refresh()
+        assert [column.name for column in a.definition("d.t").columns] == ["k", "a", "b"]
