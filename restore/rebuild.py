@@ -23,10 +23,12 @@ from disks.object_transaction import ObjectTransaction
 from disks.references import Inventory, inventory
 from disks.stores.metered import MeteredStore
 from oplog import pins
-from oplog.errors import Conflict, Locked, NotFound, Refused, UsageError
+from oplog.errors import Conflict, Damaged, Locked, NotFound, Refused, UsageError
 from oplog.replay import FileRow
 from oplog.revision import OPERATIONS_PREFIX, SNAPSHOTS_PREFIX
 from restore.plan import Difference, MissingObject, compare, in_scope, missing_objects, table_digest, with_reservations
+from tiering import schema
+from tiering.schema import TABLE_FILE
 
 PIN_LIFETIME = timedelta(hours=24)
 _COMMIT_ATTEMPTS = 5
@@ -239,6 +241,7 @@ def _go_back(
         found = inventory(disk.store.list())
         result, wanted = _compared(disk, found, past, target, scope)
         _check_restorable(disk, found, result, wanted, scope)
+        _check_names(disk, result, wanted)
         result.commit = _commit(disk, wanted, result, scope, actor, reason)
         result.applied = True
     return result
@@ -278,6 +281,32 @@ def _note_moves(disk: ObjectDisk, result: RestoreResult, moved_in: set[str]) -> 
             f"{result.moved_in[0]}. Going back takes their only copies out of their tables; revision "
             f"{result.head} still has them until the retention is over"
         )
+
+
+def _check_names(disk: ObjectDisk, result: RestoreResult, wanted: Mapping[str, FileRow]) -> None:
+    """A table that comes back must not bear the name of one that stays: nobody could tell them apart."""
+    back = {_table_name(wanted[path]): path for path in result.difference.created if _is_table(path)}
+    gone = set(result.difference.removed)
+    for row in disk.file_table.rows() if back else ():
+        if not _is_table(row.path) or row.path in gone or row.path in result.difference.created:
+            continue
+        if (name := _table_name(row)) in back and back[name] != row.path:
+            raise Refused(
+                f"revision {result.revision} of disk {disk.name} brings back a table {name}, and another one has that "
+                "name now",
+                hint="drop the new one first, or name the tables to restore with --table",
+            )
+
+
+def _is_table(path: str) -> bool:
+    return path.endswith(f"/{TABLE_FILE}")
+
+
+def _table_name(row: FileRow) -> str:
+    try:
+        return schema.decode(row.inline or b"", path=row.path).full_name
+    except Damaged:
+        return row.path
 
 
 def _check_restorable(

@@ -388,6 +388,17 @@ class TestRecovery:
         assert everything(store) == rows
         store("restore", "s3", "--revision", str(revision), "--table", "db.nope", code=10)
 
+    def test_a_dropped_table_does_not_come_back_beside_one_of_its_name(self, store: Frostline) -> None:
+        revision = str(store.json("log", "s3", "--limit", "1")["entries"][0]["revision"])
+        store("table", "drop", "db.t", "-y")
+        store("table", "create", "db.t", "--column", "id:int64", "--order-by", "id")
+        store("restore", "s3", "--revision", revision, "--table", "db.t", "--apply", "-y", code=13)
+        assert "brings back a table db.t, and another one has that name now" in store.error
+        assert len(store.json("table", "list")["tables"]) == 1
+        store("table", "drop", "db.t", "-y")
+        store("restore", "s3", "--revision", revision, "--table", "db.t", "--apply")
+        assert [column["name"] for column in store.json("table", "show", "db.t")["columns"]] == ["ts", "id", "name"]
+
     def test_fsck_finds_what_is_missing(self, store: Frostline, tmp_path: Path) -> None:
         store("move", "db.t", "--partition", "202001", "--to-disk", "s3")
         good = store.json("fsck", "--read-data")
