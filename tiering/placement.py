@@ -84,22 +84,35 @@ def fits(name: str, state: DiskState, size_bytes: int) -> str:
 
 
 def choose_disk(
-    volume: VolumeConfig, disks: Mapping[str, DiskState], size_bytes: int, *, turn: int = 0, obey_limit: bool = True
+    volume: VolumeConfig,
+    disks: Mapping[str, DiskState],
+    size_bytes: int,
+    *,
+    turn: int = 0,
+    obey_limit: bool = True,
+    skip: Mapping[str, tuple[str, str]] | None = None,
 ) -> Choice:
-    """The volume's disk for a part of this size. `turn` counts earlier choices, for round robin."""
+    """The volume's disk for a part of this size. `turn` counts earlier choices, for round robin; `skip` names disks
+    that are not to be taken, with the kind of reason and the reason."""
     limit = size_limit(volume, disks)
     if obey_limit and limit is not None and size_bytes > limit:
         why = f"volume {volume.name} takes parts up to {format_size(limit)}, this one has {format_size(size_bytes)}"
         return Choice(None, "size_limit", why)
     reasons: list[tuple[str, str]] = []
+    skipped = skip or {}
     for name in _in_order(volume, disks, turn):
-        if problem := unusable(name, disks.get(name)):
+        if name in skipped:
+            reasons.append(skipped[name])
+        elif problem := unusable(name, disks.get(name)):
             reasons.append(("unusable_disk", problem))
         elif problem := fits(name, disks[name], size_bytes):
             reasons.append(("no_space", problem))
         else:
             return Choice(name)
-    kind = "no_space" if any(kind == "no_space" for kind, _ in reasons) else "unusable_disk"
+    kinds = {kind for kind, _ in reasons}
+    kind = next(
+        (kind for kind in (*sorted(kind for kind, _ in skipped.values()), "no_space") if kind in kinds), "unusable_disk"
+    )
     return Choice(None, kind, "; ".join(why for _, why in reasons))
 
 

@@ -330,17 +330,13 @@ class _Pass:
         kind, until = "no_space", None
         for volume in volumes:
             turn = self._turn(item, volume)
-            choice = placement.choose_disk(volume, self.disks, item.size, turn=turn, obey_limit=obey_limit)
+            waiting = self._waiting(item, volume)
+            skip = {disk: (blocked.kind, blocked.detail) for disk, (blocked, _) in waiting.items()}
+            choice = placement.choose_disk(volume, self.disks, item.size, turn=turn, obey_limit=obey_limit, skip=skip)
             if choice.disk is None:
                 kind = choice.kind
                 problems.append(choice.why)
-                continue
-            failure = self.options.failures.get((item.uuid, item.part.name, choice.disk))
-            waiting = self._failure_block(failure, choice.disk)
-            if waiting is not None:
-                blocked, until = waiting
-                kind = blocked.kind
-                problems.append(blocked.detail)
+                until = min((time for _, time in waiting.values() if time is not None), default=until)
                 continue
             self.turns[item.table.policy, volume.name] = turn + 1
             self._release(item.at, item.size)
@@ -349,6 +345,14 @@ class _Pass:
             return True
         item.stay = (Reason(kind, f"{reason.detail}; but {'; '.join(problems)}"), until)
         return False
+
+    def _waiting(self, item: _Item, volume: VolumeConfig) -> dict[str, tuple[Reason, datetime | None]]:
+        """The volume's disks to which moving the part failed lately, or too often: why, and until when."""
+        blocked = {
+            disk: self._failure_block(self.options.failures.get((item.uuid, item.part.name, disk)), disk)
+            for disk in volume.disks
+        }
+        return {disk: waiting for disk, waiting in blocked.items() if waiting is not None}
 
     def _turn(self, item: _Item, volume: VolumeConfig) -> int:
         key = (item.table.policy, volume.name)

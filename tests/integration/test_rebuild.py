@@ -234,7 +234,7 @@ def test_parts_that_were_moved_here_later_are_pointed_out(local: ObjectDisk) -> 
     put(local, "t/p3/f")
     preview = restore(local, revision=1)
     assert preview.moved_in == ["t/p2"]
-    assert "revision 3 has them" in preview.notes[0]
+    assert "revision 3 still has them" in preview.notes[0]
     assert restore(local, revision=2).moved_in == []
 
 
