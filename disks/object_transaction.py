@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import secrets
 import threading
 import time
@@ -27,6 +28,9 @@ MAX_AGE_SECONDS = 12 * 3600
 """An older transaction does not commit: half of gc's usual guard interval, so that no collection can be close."""
 
 _HEAD_THREADS = 16
+_REVISION_SECONDS = 0.5
+"""How old the revision may be that a blob's key names: to read it for each of thousands of small files costs more than
+it tells, and the network delays an upload as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,7 @@ class ObjectTransaction(Transaction):
         self._scratch: OwnedDirectory | None = None
         self._lock = threading.Lock()
         self._finished = False
+        self._revision, self._revision_read = 0, -math.inf
         self._first_upload: tuple[float, float] | None = None
         """Wall clock and monotonic: the one sees a machine that slept, the other a clock that was set back."""
 
@@ -87,9 +92,12 @@ class ObjectTransaction(Transaction):
         self._add(Create(check_path(row.path), row.size_bytes, row.sha256, row.key, row.inline, row.blob_set))
 
     def _upload(self, path: str, data: bytes | Path, sha256: str) -> str:
-        key = blob_key(self._target.revision() + 1)
         with self._lock:
-            self._first_upload = self._first_upload or (time.time(), time.monotonic())
+            steady = time.monotonic()
+            self._first_upload = self._first_upload or (time.time(), steady)
+            if steady - self._revision_read >= _REVISION_SECONDS:
+                self._revision, self._revision_read = self._target.revision(), steady
+            key = blob_key(self._revision + 1)
         self._target.store.put(key, data, sha256=bytes.fromhex(sha256), metadata={"path": quote(path, safe="/=+,@ ")})
         return key
 

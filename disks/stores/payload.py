@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 from disks.stores.base import ByteRange, Payload
 from oplog.errors import Damaged, NotFound, Transient
 
+_METADATA_NAME = re.compile("[a-z0-9-]+")
 _READ_BYTES = 1 << 20
 """Files up to this size are read: cheaper than the page faults of a mapping."""
 
@@ -83,9 +85,9 @@ def check_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
     """
     checked = dict(metadata or {})
     for name, value in checked.items():
-        if not name or not all(character in "abcdefghijklmnopqrstuvwxyz0123456789-" for character in name):
+        if not _METADATA_NAME.fullmatch(name):
             raise ValueError(f"metadata name must be lower-case letters, digits and dashes: {name!r}")
-        if not all(32 <= ord(character) < 127 for character in value) or value != value.strip():
+        if not (value.isascii() and value.isprintable()) or value != value.strip():
             raise ValueError(f"metadata value of {name!r} must be visible ASCII without outer spaces: {value[:80]!r}")
     return checked
 
