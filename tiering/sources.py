@@ -32,6 +32,8 @@ from oplog.errors import FrostlineError, NotFound, UsageError
 from tiering.schema import TableDefinition
 from tiering.types import arrow_schema
 
+_ARROW_FILE = b"ARROW1"
+
 FORMATS = ("parquet", "csv", "json", "arrow")
 STDIN = "-"
 
@@ -211,7 +213,8 @@ def _binary(source: Source, stdin: IO[bytes] | None, *, seekable: bool = False) 
     with ExitStack() as stack:
         raw: Any
         if source.path == STDIN:
-            raw = stdin if stdin is not None else sys.stdin.buffer
+            raw = _standard_input(stdin if stdin is not None else sys.stdin.buffer)
+            seekable = seekable or (source.format == "arrow" and raw.peek(6)[:6] == _ARROW_FILE)
         elif source.compression == ".zip":
             archive = stack.enter_context(zipfile.ZipFile(source.path))
             raw = stack.enter_context(archive.open(_only_member(archive, source.path)))
@@ -226,6 +229,18 @@ def _binary(source: Source, stdin: IO[bytes] | None, *, seekable: bool = False) 
             yield pa.BufferReader(raw.read())
         else:
             yield raw if isinstance(raw, pa.NativeFile) else pa.PythonFile(raw, mode="r")
+
+
+def _standard_input(stdin: Any) -> io.BufferedReader:
+    """Standard input, decompressed: it has no name that tells, so its first bytes do."""
+    given = stdin if hasattr(stdin, "peek") else io.BufferedReader(stdin)
+    start = given.peek(4)[:4]
+    if start[:2] == b"\x1f\x8b":
+        return io.BufferedReader(gzip.open(given, "rb"))
+    if start == b"\x28\xb5\x2f\xfd":
+        plain = pa.CompressedInputStream(pa.PythonFile(given, mode="r"), "zstd")
+        return io.BufferedReader(plain)
+    return given
 
 
 # ---- formats
@@ -252,7 +267,7 @@ def _open_arrow(stream: Any) -> Any:
         return pa.ipc.open_stream(stream)
     magic = stream.read(6)
     stream.seek(0)
-    return pa.ipc.open_file(stream) if bytes(magic) == b"ARROW1" else pa.ipc.open_stream(stream)
+    return pa.ipc.open_file(stream) if bytes(magic) == _ARROW_FILE else pa.ipc.open_stream(stream)
 
 
 def _read_json(source: Source, definition: TableDefinition, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
@@ -326,7 +341,9 @@ def _read_csv(source: Source, definition: TableDefinition, stdin: IO[bytes] | No
 
         line = 2
         header = head
+        _check_text(source, head, 1)
         for block in lines:
+            _check_text(source, block, line)
             try:
                 table = csv.read_csv(
                     io.BytesIO(header + block),
@@ -347,6 +364,18 @@ def _read_csv(source: Source, definition: TableDefinition, stdin: IO[bytes] | No
                 raise _csv_error(source, header, block, line, types, error, broken) from error
             yield from _without_needless_nulls(table, definition).combine_chunks().to_batches()
             line += block.count(b"\n")
+
+
+def _check_text(source: Source, block: bytes, first_line: int) -> None:
+    """Raise `UsageError` for bytes that are no text; the CSV reader cannot even say where such a line is."""
+    try:
+        block.decode()
+    except UnicodeDecodeError as error:
+        line = first_line + block.count(b"\n", 0, error.start)
+        raise UsageError(
+            f"{source.label} line {line} is not UTF-8 text",
+            hint="is it a CSV file? --format says which format it has; convert other encodings with iconv",
+        ) from error
 
 
 def _csv_head(stream: Any, source: Source) -> tuple[bytes, Iterator[bytes]]:

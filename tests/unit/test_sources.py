@@ -111,7 +111,8 @@ def test_every_format_gives_the_same_rows(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "file_format"), [("t.csv", "csv"), ("t.jsonl", "json"), ("t.arrows", "arrow"), ("t.parquet", "parquet")]
+    ("name", "file_format"),
+    [("t.csv", "csv"), ("t.jsonl", "json"), ("t.arrows", "arrow"), ("t.arrow", "arrow"), ("t.parquet", "parquet")],
 )
 def test_standard_input(tmp_path: Path, name: str, file_format: str) -> None:
     WRITERS[name](tmp_path / name)
@@ -218,3 +219,15 @@ def test_columns_of_a_file(tmp_path: Path) -> None:
         schema = source_schema(str(tmp_path / name))
         assert schema.names == NAMES
         assert schema.field("id").type == pa.int64()
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, zstandard.compress])
+def test_standard_input_may_be_compressed(compress: Any) -> None:
+    assert read("-", file_format="csv", stdin=compress(csv_text())) == read("-", file_format="csv", stdin=csv_text())
+
+
+@pytest.mark.parametrize("data", [b"id,ts\n1,\xff\n", b"PAR1\x15\xb5\x00\n\xb5,b,c\n"])
+def test_bytes_that_are_no_text_are_named_by_line(data: bytes, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError, match=r"line [12] is not UTF-8 text"):
+        read("-", file_format="csv", stdin=data)
+    assert capfd.readouterr().err == ""
