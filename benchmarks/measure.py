@@ -95,6 +95,7 @@ def run(command: Sequence[str], *, environment: dict[str, str] | None = None, cw
     """Run a command to its end; its failure is ours. Peak memory as the kernel accounts it."""
     start = time.perf_counter()
     variables = {**os.environ, **(environment or {})}
+    variables.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed program has its bytecode: only then is its start fair
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(command, env=variables, cwd=cwd, stdout=output, stderr=errors)
         _, status, usage = os.wait4(process.pid, 0)
