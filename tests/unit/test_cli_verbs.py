@@ -329,6 +329,15 @@ class TestTiering:
         store("apply", str(tmp_path / "none.json"), code=2)
         assert "No such file or directory\n" in store.error
 
+    def test_what_is_to_be_deleted_is_something_to_do(self, store: Frostline) -> None:
+        store("table", "alter", "db.t", "--ttl", "30d on ts delete")
+        assert len(store.json("plan", "--error-on-nothing")["deletes"]) == 2
+
+    def test_a_pause_is_no_end(self, store: Frostline) -> None:
+        store("pause", "db.t", "--moves")
+        part = store.json("parts", "db.t")["parts"][0]["part"]
+        assert "next        when it is resumed" in store("explain", "db.t", part)
+
     def test_a_new_store_has_no_garbage(self, frostline: Frostline) -> None:
         assert frostline.json("gc")["refused"] is None
 

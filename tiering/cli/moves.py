@@ -81,7 +81,7 @@ def plan(
         if planned.deletes:
             size = format_size(sum(item.bytes for item in planned.deletes))
             session.output.line(
-                f"{len(planned.deletes)} parts ({size}) are past their TTL; 'frostline tick' deletes them."
+                f"{counted(len(planned.deletes), 'part')} ({size}) past their TTL; 'frostline tick' deletes them."
             )
         session.output.line(
             f"{counted(len(planned.moves), 'move')}, {format_size(planned.bytes)}, about"
@@ -90,7 +90,7 @@ def plan(
         if output:
             session.output.line(f"Saved. Carry it out with: frostline apply {output}")
         _hint_at_next(session, planned)
-    if not planned.moves:
+    if not planned.moves and not planned.deletes:
         session.nothing_to_do("Nothing is due.")
 
 
@@ -125,7 +125,8 @@ def explain(
         line(f"  rule        {rule.rule}: {rule.detail}")
     if explanation.decision == "stay":
         due = explanation.next_due
-        when = format_time(due.replace(microsecond=0)) if due else "no rule will move it"
+        held = {"paused": "when it is resumed", "pin": "when it is unpinned"}.get(explanation.reason.kind)
+        when = format_time(due.replace(microsecond=0)) if due else held or "no rule will move it"
         line(f"  next        {when}")
 
 
