@@ -160,9 +160,25 @@ def check_copies(found: Survey, findings: Findings, *, moving: Collection[tuple[
             if len(disks) > 1 and (uuid, str(name)) not in under_way:
                 what = f"part {name} is on {' and '.join(disks)}, and no move is under way"
                 findings.add(Problem("I1", what, disks[0], table=table, part=str(name)))
+        _check_covered(uuid, table, found, findings)
         for one, other in overlaps(part_format.active(list(parts))):
             what = f"active parts {one} and {other} overlap: their rows would count twice"
             findings.add(Problem("I2", what, parts[other][0], table=table, part=str(other)))
+
+
+def _check_covered(uuid: str, table: str, found: Survey, findings: Findings) -> None:
+    """No part is hidden by one that was not made from it: its rows would be in no answer (I1)."""
+    copies = {PartName.parse(copy.name): copy for copy in found.copies if copy.uuid == uuid and copy.part is not None}
+    active = part_format.active(list(copies))
+    definition = found.newest(uuid)
+    window = definition.settings.deduplication_window if definition is not None else 0
+    for name in sorted(set(copies) - active):
+        cover = next((other for other in sorted(active) if other.covers(name)), None)
+        hidden, hiding = copies[name].part, copies[cover].part if cover is not None else None
+        if hidden is None or hiding is None or hiding.may_hold(hidden, window=window):
+            continue
+        what = f"part {name} is hidden by {cover}, which was not made from it: its rows are in no answer"
+        findings.add(Problem("I1", what, copies[name].disk, table=table, part=str(name)))
 
 
 def overlaps(active: Iterable[PartName]) -> list[tuple[PartName, PartName]]:

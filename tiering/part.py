@@ -113,6 +113,11 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     def part_name(self) -> PartName:
         return PartName.parse(self.name)
 
+    def may_hold(self, other: Part, *, window: int) -> bool:
+        """Whether the other part's rows went into this one, by the digests of the inserted blocks. Only a part that
+        remembers fewer of them than the window can say no: from a fuller one the oldest were dropped."""
+        return len(self.digests) >= window or set(other.digests) <= set(self.digests)
+
 
 _encoder = msgspec.json.Encoder(order="deterministic")
 _decoder = msgspec.json.Decoder(Part)

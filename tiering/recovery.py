@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 
 from oplog.errors import FrostlineError, Locked
-from tiering import mover, tables
+from tiering import copying, mover, tables
 from tiering.catalog import StoredPart
 from tiering.context import Context
 
@@ -68,13 +68,20 @@ def _remove_outdated(context: Context) -> list[str]:
 
 
 def _is_replaced(context: Context, outdated: StoredPart, everything: list[StoredPart]) -> bool:
-    """Proof before removal: an active part covers this one, names its rows' origin, and has all its files."""
+    """Proof before removal: an active part covers this one, was made from its rows, and is there byte for byte."""
     for stored in everything:
         if stored.state != "active" or not stored.name.covers(outdated.name):
             continue
+        if not stored.part.may_hold(outdated.part, window=outdated.definition.settings.deduplication_window):
+            logger.warning(
+                "%s of %s on %s is kept: %s covers it by name and was not made from it",
+                *(outdated.part.name, outdated.definition.full_name, outdated.disk, stored.part.name),
+            )
+            return False
         try:
             disk = context.disk(stored.disk)
-            return all(disk.stat(stored.path(file.name)).size_bytes == file.size_bytes for file in stored.part.files)
+            _, wanted = copying.read_part(disk, stored.directory)
+            return copying.is_complete(disk, stored.directory, wanted, proof=True)
         except FrostlineError:
             return False
     return False

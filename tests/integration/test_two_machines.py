@@ -11,6 +11,7 @@ import pytest
 
 from disks.config import DiskConfig
 from oplog.errors import AlreadyExists
+from restore.check import check
 from tiering.definitions import add_column, define_table
 from tiering.engine import Store
 from tiering.settings import Config, embedded
@@ -135,3 +136,26 @@ def test_of_two_machines_that_alter_a_table_at_once_one_is_told(
         b.alter_table(b.definition("d.t"), add_column(b.definition("d.t"), "b:int64"))
         a.refresh()
         assert [column.name for column in a.definition("d.t").columns] == ["k", "a", "b"]
+
+
+def test_a_part_that_another_one_only_covers_by_name_is_kept_and_reported(
+    tmp_path: Path, configs: tuple[Config, Config]
+) -> None:
+    """A machine and its clone give out the same block numbers. Whatever else goes wrong then, no row is removed."""
+    with Store.open(configs[0]) as a:
+        insert(a, 0)
+    clone = machine(tmp_path, "clone")
+    shutil.copytree(tmp_path / "a", tmp_path / "clone")
+    with Store.open(clone) as c:
+        insert(c, 99)
+    with Store.open(configs[0]) as a:
+        insert(a, 1)
+        insert(a, 2)
+        a.merge("d.t", final=True)
+        move_all(a)
+    for _ in range(2):
+        with Store.open(clone) as c:
+            kept = [stored for stored in c.parts(include_outdated=True) if stored.state == "outdated"]
+            assert [stored.part.name for stored in kept] == ["all_2_2_0"]
+            problems = check(c.context.disks).problems
+            assert ["is hidden by all_1_3_1" in problem.what for problem in problems] == [True]
