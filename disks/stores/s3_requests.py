@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from oplog.errors import Damaged, FrostlineError, Transient
 EMPTY_SHA256 = hashlib.sha256(b"").digest()
 _ALGORITHM = "AWS4-HMAC-SHA256"
 _SEND_BYTES = 64 * 1024
+_QUICK_ACK: int | None = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
 _NO_RETRIES = urllib3.Retry.from_int(False, redirect=False)
 
 
@@ -173,7 +175,36 @@ def _pools(proxy_url: str | None, ca_bundle: str | None, read_timeout_seconds: f
     timeout = urllib3.Timeout(connect=10.0, read=read_timeout_seconds)
     if proxy_url:
         return urllib3.ProxyManager(proxy_url, maxsize=64, timeout=timeout, ca_certs=ca_bundle)
-    return urllib3.PoolManager(maxsize=64, timeout=timeout, ca_certs=ca_bundle)
+    pools = urllib3.PoolManager(maxsize=64, timeout=timeout, ca_certs=ca_bundle)
+    pools.pool_classes_by_scheme = {"http": _PromptPool, "https": _PromptSecurePool}
+    return pools
+
+
+def _acknowledge_at_once(connection: urllib3.connection.HTTPConnection) -> None:
+    """Acknowledge an answer's first packet without the usual delay. A server that sends head and body apart (Ceph)
+    waits for that before the second: 44 ms for a listing of 2 ms."""
+    if connection.sock is not None and _QUICK_ACK is not None:
+        connection.sock.setsockopt(socket.IPPROTO_TCP, _QUICK_ACK, 1)
+
+
+class _PromptConnection(urllib3.connection.HTTPConnection):
+    def getresponse(self) -> urllib3.response.HTTPResponse:  # type: ignore[override]
+        _acknowledge_at_once(self)
+        return super().getresponse()
+
+
+class _PromptSecureConnection(urllib3.connection.HTTPSConnection):
+    def getresponse(self) -> urllib3.response.HTTPResponse:  # type: ignore[override]
+        _acknowledge_at_once(self)
+        return super().getresponse()
+
+
+class _PromptPool(urllib3.HTTPConnectionPool):
+    ConnectionCls = _PromptConnection
+
+
+class _PromptSecurePool(urllib3.HTTPSConnectionPool):
+    ConnectionCls = _PromptSecureConnection
 
 
 def _slices(body: memoryview) -> Iterator[memoryview]:
