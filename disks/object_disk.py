@@ -12,10 +12,11 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 from disks.base import (
     Disk,
@@ -38,6 +39,8 @@ from oplog.log import Entry, OperationsLog, RevisionTaken
 from oplog.replay import FileRow
 
 logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 
 _COMMIT_ATTEMPTS = 100
@@ -95,8 +98,11 @@ class ObjectDisk(Disk):
         return DiskUsage(self.max_size_bytes, max(self.max_size_bytes - used, 0), used)
 
     def list(self, directory: str = "") -> builtins.list[str]:
-        with self.file_table.read() as view:
-            return view.children(directory)
+        def children(table: FileTable) -> builtins.list[str]:
+            with table.read() as view:
+                return view.children(directory)
+
+        return self._reading(children)
 
     def walk(self, directory: str = "") -> Iterator[FileInfo]:
         return map(_info, self.file_table.rows(directory))
@@ -112,8 +118,11 @@ class ObjectDisk(Disk):
         return self._content(self._row(path), byte_range)
 
     def small_files(self, directory: str, name: str) -> Iterator[tuple[str, bytes, int | None]]:
-        with self.file_table.read() as view:
-            rows = builtins.list(view.named(directory, name))
+        def named(table: FileTable) -> builtins.list[FileRow]:
+            with table.read() as view:
+                return builtins.list(view.named(directory, name))
+
+        rows = self._reading(named)
         uploaded = {row.path: row for row in rows if row.inline is None}
         fetched: dict[str, bytes] = {}
         if uploaded:
@@ -129,7 +138,7 @@ class ObjectDisk(Disk):
         return Location(self.store.url(row.key), self.store.s3_connection)
 
     def _row(self, path: str) -> FileRow:
-        row = self.file_table.get(path)
+        row = self._reading(lambda table: table.get(path))
         if row is None:
             raise NotFound(f"no file {path} on disk {self.name}")
         return row
@@ -177,6 +186,18 @@ class ObjectDisk(Disk):
                 self._catch_up(table)
                 self._caught_up = True
             return table
+
+    def _reading(self, read: Callable[[FileTable], _T]) -> _T:
+        """What `read` finds in the table; a table that turns out to be damaged is rebuilt first."""
+        table = self.file_table
+        try:
+            return read(table)
+        except TableDamaged as error:
+            with self._lock:
+                if self._table is table:  # else another thread has replaced it already
+                    self._replace_damaged(error)
+                    self._caught_up = False
+            return read(self.file_table)
 
     @property
     def revision(self) -> int:

@@ -532,3 +532,23 @@ def test_a_log_without_its_first_entries_is_damage_and_not_retention(store: Memo
     store.delete([commit_key(1)])
     with pytest.raises(Damaged, match="lacks its first entries"):
         ObjectDisk("s3", store, tmp_path / "b").refresh()
+
+
+def test_damage_that_only_the_rows_show_is_repaired_by_the_first_reader(store: MemoryStore, tmp_path: Path) -> None:
+    """P45: the pages that say how far the table is are whole, those that hold the files are not."""
+    disk = ObjectDisk("s3", store, tmp_path / "a")
+    put(disk, {f"t/p{number}/part.json": b"{}" * 100 for number in range(200)})
+    disk.refresh()
+    wanted = disk.list("t")
+    disk.close()
+    path = tmp_path / "a" / "files.db"
+    raw = path.read_bytes()
+    page = 4096
+    for number in range(len(raw) // page - 1, 1, -1):  # the first pages hold the schema and the state
+        again = ObjectDisk("s3", store, tmp_path / "a")
+        path.write_bytes(raw[: number * page] + b"\xa5" * page + raw[(number + 1) * page :])
+        again.refresh()
+        assert again.list("t") == wanted, number
+        assert len(list(again.small_files("t", "part.json"))) == 200
+        again.close()
+        path.write_bytes(raw)
