@@ -10,13 +10,10 @@ import builtins
 import hashlib
 import logging
 import secrets
-import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
 from pathlib import Path
-from typing import TypeVar
 
 from disks.base import (
     Disk,
@@ -26,12 +23,12 @@ from disks.base import (
     Location,
     Transaction,
 )
-from disks.effects import make_directory, remove_file, rename
-from disks.file_table import FileTable, TableDamaged, TableWriter
+from disks.file_table import FileTable, TableWriter
 from disks.lease import Lease
-from disks.locks import file_lock, sweep
+from disks.locks import sweep
 from disks.object_transaction import ObjectTransaction, Target
 from disks.stores.base import ByteRange, ObjectStore
+from disks.table_cache import TableCache
 from oplog import replay, snapshot
 from oplog.entry import Commit, now
 from oplog.errors import Conflict, Damaged, FrostlineError, NotFound, Refused
@@ -40,11 +37,7 @@ from oplog.replay import FileRow
 
 logger = logging.getLogger(__name__)
 
-_T = TypeVar("_T")
-
-
 _COMMIT_ATTEMPTS = 100
-_APPLY_BATCH = 500
 _READ_THREADS = 16
 
 
@@ -75,10 +68,7 @@ class ObjectDisk(Disk):
         self.retention_seconds = retention_seconds
         self.read_only = read_only
         self.max_size_bytes = max_size_bytes
-        self._table: FileTable | None = None
-        self._caught_up = False
-        self._lock = threading.RLock()
-        self._notes: list[str] = []
+        self.cache = TableCache(name, self.log, state_path)
         self._single_writer = single_writer
         self._lease = Lease(store, state_path / "lease.json", settle_seconds=lease_settle_seconds)
 
@@ -102,7 +92,7 @@ class ObjectDisk(Disk):
             with table.read() as view:
                 return view.children(directory)
 
-        return self._reading(children)
+        return self.cache.reading(children)
 
     def walk(self, directory: str = "") -> Iterator[FileInfo]:
         return map(_info, self.file_table.rows(directory))
@@ -122,7 +112,7 @@ class ObjectDisk(Disk):
             with table.read() as view:
                 return builtins.list(view.named(directory, name))
 
-        rows = self._reading(named)
+        rows = self.cache.reading(named)
         uploaded = {row.path: row for row in rows if row.inline is None}
         fetched: dict[str, bytes] = {}
         if uploaded:
@@ -138,7 +128,7 @@ class ObjectDisk(Disk):
         return Location(self.store.url(row.key), self.store.s3_connection)
 
     def _row(self, path: str) -> FileRow:
-        row = self._reading(lambda table: table.get(path))
+        row = self.cache.reading(lambda table: table.get(path))
         if row is None:
             raise NotFound(f"no file {path} on disk {self.name}")
         return row
@@ -178,26 +168,7 @@ class ObjectDisk(Disk):
     @property
     def file_table(self) -> FileTable:
         """The table, opened and caught up with the bucket at first use."""
-        if self._table is not None and self._caught_up:
-            return self._table
-        with self._lock:
-            table = self._open_table()
-            if not self._caught_up:
-                self._catch_up(table)
-                self._caught_up = True
-            return table
-
-    def _reading(self, read: Callable[[FileTable], _T]) -> _T:
-        """What `read` finds in the table; a table that turns out to be damaged is rebuilt first."""
-        table = self.file_table
-        try:
-            return read(table)
-        except TableDamaged as error:
-            with self._lock:
-                if self._table is table:  # else another thread has replaced it already
-                    self._replace_damaged(error)
-                    self._caught_up = False
-            return read(self.file_table)
+        return self.cache.table
 
     @property
     def revision(self) -> int:
@@ -205,147 +176,23 @@ class ObjectDisk(Disk):
 
     @property
     def table_path(self) -> Path:
-        return self.state_path / "files.db"
+        return self.cache.path
 
     def local_state_exists(self) -> bool:
         """Whether there is a cache of the file table on this machine."""
         return self.table_path.exists()
 
     def refresh(self) -> None:
-        with self._lock:
-            try:
-                self._catch_up(self._open_table())
-            except TableDamaged as error:  # damage inside the file shows only when it is used
-                self._replace_damaged(error)
-                self._catch_up(self._open_table())
-            self._caught_up = True
+        self.cache.refresh()
 
     def recover(self) -> builtins.list[str]:
-        with self._lock:
-            self._open_table()
-            notes, self._notes = self._notes, []
+        notes = self.cache.recover()
         swept = sweep(self.state_path / "scratch")
         return notes + [f"removed the scratch directory {name} of a transaction that never ended" for name in swept]
 
     def close(self) -> None:
-        with self._lock:
-            if self._table is not None:
-                self._table.close()
-                self._table = None
+        self.cache.close()
         self.store.close()
-
-    def _open_table(self) -> FileTable:
-        with self._lock:
-            if self._table is None:
-                make_directory(self.state_path)
-                with file_lock(self.state_path / "open.lock"):
-                    self._table = self._open_or_replace()
-            return self._table
-
-    def _open_or_replace(self) -> FileTable:
-        try:
-            table = FileTable(self.table_path)
-        except TableDamaged as error:
-            self._set_aside(error.message)
-            table = FileTable(self.table_path)
-        try:
-            self._belong_to_store(table)
-        except BaseException:
-            table.close()
-            raise
-        return table
-
-    def _belong_to_store(self, table: FileTable) -> None:
-        """Empty a table that describes another store."""
-        with table.read() as view:
-            known = view.state().get("store")
-        if known == self.store.name:
-            return
-        with table.write() as view:
-            if known is not None:
-                self._notes.append(
-                    f"disk {self.name}: the table was that of {known}; it is rebuilt from {self.store.name}"
-                )
-            self._clear(view)
-
-    def _replace_damaged(self, error: TableDamaged) -> None:
-        if self._table is not None:
-            self._table.close()
-            self._table = None
-        with file_lock(self.state_path / "open.lock"):
-            self._set_aside(error.message)
-
-    def _set_aside(self, why: str) -> None:
-        aside = self.table_path.with_name("files.db.damaged")
-        for suffix in ("-wal", "-shm"):
-            remove_file(self.table_path.with_name(f"files.db{suffix}"), missing_ok=True)
-        rename(self.table_path, aside)
-        self._notes.append(f"disk {self.name}: {why}; set aside as {aside.name} and rebuilt from {self.store.name}")
-        logger.warning(self._notes[-1])
-
-    def _catch_up(self, table: FileTable, *, until: int | None = None) -> None:
-        """Apply what the log holds past the table's revision; from the newest snapshot when the table is empty."""
-        revision, digest = table.head()
-        following = self.log.revisions(revision - 1) if revision else None
-        if following is None or next(following, None) != revision:
-            following = None
-            if not self._can_begin_anew(revision):
-                return
-            with table.write() as view:
-                if view.head()[0] == revision > 0:
-                    self._clear(view)
-                revision, digest = self._load_snapshot(view, until)
-        entries = self.log.entries(revision, until, previous=digest, listed=following)
-        if until is None:
-            entries = self._unbroken(entries)
-        while batch := builtins.list(islice(entries, _APPLY_BATCH)):
-            with table.write() as view:
-                _apply(view, batch)
-
-    def _unbroken(self, entries: Iterator[Entry]) -> Iterator[Entry]:
-        """The entries up to the newest: that the first of them are gone is damage, not a question of retention."""
-        try:
-            yield from entries
-        except NotFound as error:
-            raise Damaged(
-                f"the log of {self.store.name} lacks its first entries, and no snapshot stands in for them: "
-                f"{error.message}",
-                hint=f"run 'frostline fsck {self.name}'; bring the objects back from a backup of the bucket",
-            ) from error
-
-    def _can_begin_anew(self, revision: int) -> bool:
-        """Whether there is a log to read a table from. One that was at `revision`, which the bucket does not hold, may
-        begin anew when gc took that entry and a later snapshot stands in for it; else it is that of another log."""
-        if revision == 0:
-            return self.log.first_revision() is not None
-        if self.log.first_revision() is not None and max(snapshot.revisions(self.store), default=0) > revision:
-            return True
-        raise Damaged(
-            f"disk {self.name} was at revision {revision}, which {self.store.name} does not hold",
-            hint=f"was the bucket emptied or replaced? 'frostline restore {self.name}' compares, --apply rebuilds",
-        )
-
-    def _clear(self, view: TableWriter) -> None:
-        view.clear()
-        view.remember(store=self.store.name)
-
-    def _load_snapshot(self, view: TableWriter, until: int | None) -> tuple[int, str]:
-        """Fill an empty table from the newest readable snapshot; the head it then has."""
-        found = [] if view.head()[0] else snapshot.revisions(self.store)
-        for revision in reversed([one for one in found if until is None or one <= until]):
-            try:
-                header, rows = snapshot.read(self.store, revision)
-                view.insert(rows)
-            except (Damaged, Conflict, NotFound) as error:
-                if isinstance(error, TableDamaged):
-                    raise
-                self._clear(view)
-                self._notes.append(f"disk {self.name}: {error.message}; an older one is used")
-                logger.warning(self._notes[-1])
-                continue
-            view.set_head(header.revision, header.digest)
-            break
-        return view.head()
 
     def entries(self, since: int = 0, until: int | None = None, limit: int | None = None) -> Iterator[Entry]:
         """Log entries with since < revision <= until, oldest first. With `limit`, the newest so many of them. Those
@@ -361,19 +208,7 @@ class ObjectDisk(Disk):
 
         Raises `NotFound` when the revision does not exist or is no longer kept.
         """
-        table = FileTable(path)
-        try:
-            if revision > 0:
-                self._catch_up(table, until=revision)
-            if table.head()[0] != revision:
-                raise NotFound(
-                    f"disk {self.name} has no revision {revision}; the newest is {self.log.head()}",
-                    hint="'frostline log' lists the revisions",
-                )
-        except BaseException:
-            table.close()
-            raise
-        return table
+        return self.cache.table_at(revision, path=path)
 
     def write_snapshot(self) -> int:
         """Write a snapshot of the table as it is; returns its revision. Nothing for an empty log."""
@@ -386,19 +221,7 @@ class ObjectDisk(Disk):
     def replace_cache(self, rows: Collection[FileRow], revision: int, digest: str) -> None:
         """Replace the cached table, whatever it holds, with this one: in one SQLite transaction, so all or nothing. The
         next use catches up from there."""
-        with self._lock:
-            try:
-                self._fill(self._open_table(), rows, revision, digest)
-            except TableDamaged as error:
-                self._replace_damaged(error)
-                self._fill(self._open_table(), rows, revision, digest)
-            self._caught_up = False
-
-    def _fill(self, table: FileTable, rows: Collection[FileRow], revision: int, digest: str) -> None:
-        with table.write() as view:
-            self._clear(view)
-            view.insert(rows)
-            view.set_head(revision, digest)
+        self.cache.replace(rows, revision, digest)
 
     # Writing
 
@@ -412,7 +235,7 @@ class ObjectDisk(Disk):
 
     def _commit(self, draft: Commit) -> int:
         """Commit the draft at the next free revision. Raises `Conflict` when it does not fit the newest table."""
-        with self._lock:
+        with self.cache.lock:
             table = self.file_table
             for attempt in range(_COMMIT_ATTEMPTS):
                 before = table.head()[0]
@@ -420,7 +243,7 @@ class ObjectDisk(Disk):
                     with table.write() as view:
                         revision = self._append(view, draft)
                 except (RevisionTaken, Conflict) as error:
-                    self._catch_up(table)
+                    self.cache.catch_up(table)
                     if isinstance(error, Conflict) and table.head()[0] == before:
                         raise
                     time.sleep(secrets.randbelow(20) / 1000 * min(attempt, 10))
@@ -467,15 +290,6 @@ class ObjectDisk(Disk):
         except (FrostlineError, OSError) as error:
             # The commit stands; the next snapshot covers it.
             logger.warning("disk %s: no snapshot at revision %d: %s", self.name, revision, error)
-
-
-def _apply(view: TableWriter, entries: Iterable[Entry]) -> None:
-    """Apply entries that follow one another; those another process has applied meanwhile are passed over."""
-    applied, _ = view.head()
-    for entry in entries:
-        if entry.commit.revision > applied:
-            replay.apply(view, entry.commit)
-            view.set_head(entry.commit.revision, entry.digest)
 
 
 def _info(row: FileRow) -> FileInfo:

@@ -13,8 +13,7 @@ class PastDisk(ObjectDisk):
 
     def __init__(self, disk: ObjectDisk, revision: int) -> None:
         super().__init__(disk.name, disk.store, disk.state_path, read_only=True)
-        self._table = disk.table_at(revision)
-        self._caught_up = True
+        self.cache.hold(disk.table_at(revision))
 
     def refresh(self) -> None:
         return  # the past does not change
@@ -24,6 +23,4 @@ class PastDisk(ObjectDisk):
 
     def close(self) -> None:
         """Release the table; the store belongs to the disk of the present."""
-        if self._table is not None:
-            self._table.close()
-            self._table = None
+        self.cache.close()

@@ -300,8 +300,7 @@ def test_a_cache_that_is_not_what_the_log_says_is_found_and_repaired(site: Site)
 
 def test_a_cache_that_is_no_database_is_found_and_repaired(site: Site) -> None:
     """P45."""
-    site.cold._table.close()  # type: ignore[union-attr]
-    site.cold._table = None
+    site.cold.cache.close()
     for name in ("files.db-wal", "files.db-shm"):
         (site.cold.state_path / name).unlink(missing_ok=True)
     site.cold.table_path.write_bytes(b"garbage" * 100)
