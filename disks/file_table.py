@@ -16,16 +16,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from disks.effects import make_directory, op
 from oplog import paths
 from oplog.entry import GENESIS_DIGEST
 from oplog.errors import Conflict, Damaged, Locked, NoSpace
 from oplog.replay import FileRow
 
-SCHEMA = 1
+SCHEMA = 2
 _BUSY_SECONDS = 60
-_INSERT = "INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-_COLUMNS = "path, size_bytes, sha256, key, inline, blob_set, revision"
+_INSERT = "INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_COLUMNS = "path, size_bytes, sha256, key, inline, blob_set, revision, more, read_only"
 _CREATE = """
 CREATE TABLE files (
   path TEXT PRIMARY KEY NOT NULL,
@@ -35,11 +37,17 @@ CREATE TABLE files (
   blob_set TEXT,
   revision INTEGER NOT NULL,
   document INTEGER NOT NULL,
-  inline BLOB
+  inline BLOB,
+  more TEXT,
+  read_only INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX documents ON files (path) WHERE document = 1;
 CREATE TABLE state (name TEXT PRIMARY KEY NOT NULL, value TEXT NOT NULL);
 """
+_MIGRATE = {
+    1: "ALTER TABLE files ADD COLUMN more TEXT; ALTER TABLE files ADD COLUMN read_only INTEGER NOT NULL DEFAULT 0"
+}
+"""From an older layout to the next one. Layouts that are not named here are rebuilt from the bucket."""
 
 
 class TableDamaged(Damaged):
@@ -283,10 +291,12 @@ class FileTable:
         try:
             version = self._writer.execute("PRAGMA user_version").fetchone()[0]
             if version == 0 and not self._writer.execute("SELECT 1 FROM sqlite_master").fetchone():
-                for statement in _CREATE.split(";"):
-                    self._writer.execute(statement)
-                self._writer.execute(f"PRAGMA user_version = {SCHEMA}")
-            elif version != SCHEMA:
+                self._lay_out(_CREATE, SCHEMA)
+                version = SCHEMA
+            while version in _MIGRATE:
+                self._lay_out(_MIGRATE[version], version + 1)
+                version += 1
+            if version != SCHEMA:
                 raise TableDamaged(
                     f"{self.path} has schema {version}, this version uses {SCHEMA}",
                     hint="it is rebuilt from the bucket",
@@ -298,6 +308,11 @@ class FileTable:
                 self._writer.execute("ROLLBACK")
             self._writer.close()
             raise
+
+    def _lay_out(self, statements: str, version: int) -> None:
+        for statement in statements.split(";"):
+            self._writer.execute(statement)
+        self._writer.execute(f"PRAGMA user_version = {version}")
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -330,15 +345,32 @@ class FileTable:
         connection.close()
 
 
+_more_decoder = msgspec.json.Decoder(tuple[tuple[str, int], ...])
+
+
 def _row(found: Any) -> FileRow:
-    path, size_bytes, sha256, key, inline, blob_set, revision = found
-    return FileRow(path, size_bytes, sha256.hex(), key, inline, blob_set, revision)
+    path, size_bytes, sha256, key, inline, blob_set, revision, more, read_only = found
+    blobs = () if more is None else _more_decoder.decode(more)
+    return FileRow(path, size_bytes, sha256.hex(), key, inline, blob_set, revision, blobs, bool(read_only))
 
 
 def _values(row: FileRow) -> tuple[object, ...]:
     digest = bytes.fromhex(row.sha256)
     document = int(_is_document(row.path))
-    return row.path, row.size_bytes, digest, row.key, row.blob_set, row.revision, document, row.inline
+    more = msgspec.json.encode(row.more).decode() if row.more else None
+    read_only = int(row.read_only)
+    return (
+        row.path,
+        row.size_bytes,
+        digest,
+        row.key,
+        row.blob_set,
+        row.revision,
+        document,
+        row.inline,
+        more,
+        read_only,
+    )
 
 
 def _is_document(path: str) -> bool:

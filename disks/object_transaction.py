@@ -87,8 +87,11 @@ class ObjectTransaction(Transaction):
     def adopt(self, row: FileRow) -> None:
         """Stage a file whose blob the bucket holds already, or whose bytes ride in the row: nothing is uploaded.
 
-        The caller has proved that the blob is there, and keeps gc away from it (a pin) until the commit.
+        The caller has proved that the blob is there, and keeps gc away from it (a pin) until the commit. Raises
+        `Refused` for a file in several objects, which the log has no words for.
         """
+        if row.more:
+            raise Refused(f"{row.path} lies in {1 + len(row.more)} objects", hint="upload it anew, as one object")
         self._add(Create(check_path(row.path), row.size_bytes, row.sha256, row.key, row.inline, row.blob_set))
 
     def _upload(self, path: str, data: bytes | Path, sha256: str) -> str:

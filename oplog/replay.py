@@ -18,19 +18,37 @@ from oplog.errors import Conflict, Damaged
 
 
 class FileRow(msgspec.Struct, frozen=True, array_like=True):
-    """One file of the table. `revision` is the commit that gave the file this path."""
+    """One file of the table. `revision` is the commit that gave the file this path.
+
+    The bytes are the object `key` and those of `more`, one after the other, or `inline`. In format 2 a file has one
+    object at most and its digest is known; files that ClickHouse wrote need the rest.
+    """
 
     path: str
     size_bytes: int
     sha256: str
+    """Hex digest of the whole file; empty when nobody knows it."""
     key: str | None
     inline: bytes | None
     blob_set: str | None
     revision: int
+    more: tuple[tuple[str, int], ...] = ()
+    """The objects after the first, with their sizes in bytes."""
+    read_only: bool = False
+    """ClickHouse's flag of a frozen file: its bytes are never added to. Kept for an export; it changes nothing here."""
+
+    @property
+    def blobs(self) -> tuple[tuple[str, int], ...]:
+        """Every object with its size in bytes, in the order of the file."""
+        if self.key is None:
+            return ()
+        if not self.more:
+            return ((self.key, self.size_bytes),)
+        return (self.key, self.size_bytes - sum(size for _, size in self.more)), *self.more
 
     def at(self, path: str, revision: int) -> FileRow:
         """The same bytes under another path."""
-        return FileRow(path, self.size_bytes, self.sha256, self.key, self.inline, self.blob_set, revision)
+        return msgspec.structs.replace(self, path=path, revision=revision)
 
 
 class FileTable(Protocol):
@@ -154,7 +172,7 @@ def diff(before: FileTable, after: FileTable) -> Iterator[Difference]:
             yield Difference(two.path, None, two)
             two = next(right, None)
         else:
-            if (one.size_bytes, one.sha256, one.key) != (two.size_bytes, two.sha256, two.key):
+            if (one.size_bytes, one.sha256, one.blobs) != (two.size_bytes, two.sha256, two.blobs):
                 yield Difference(one.path, one, two)
             one, two = next(left, None), next(right, None)
 

@@ -42,6 +42,9 @@ class _End(msgspec.Struct, frozen=True):
     sha256: str
 
 
+_DEFAULTS = b",[],false]"
+"""How a row of one object ends: `more` and `read_only` are those of files that ClickHouse wrote."""
+
 _encoder = msgspec.json.Encoder()
 _header_decoder = msgspec.json.Decoder(Header)
 _row_decoder = msgspec.json.Decoder(FileRow)
@@ -61,10 +64,16 @@ def encode(revision: int, digest: str, rows: Iterable[FileRow]) -> bytes:
 
         write(_encoder.encode(Header(revision=revision, digest=digest, time=now())) + b"\n")
         for row in rows:
-            write(_encoder.encode(row) + b"\n")
+            write(_line(row))
             files += 1
         stream.write(_encoder.encode(_End(files, checksum.hexdigest())) + b"\n")
     return target.getvalue()
+
+
+def _line(row: FileRow) -> bytes:
+    """The row as JSON; without the fields that files of this format leave at their defaults."""
+    line = _encoder.encode(row)
+    return (line[: -len(_DEFAULTS)] + b"]\n") if line.endswith(_DEFAULTS) else line + b"\n"
 
 
 def decode(data: bytes, *, name: str) -> tuple[Header, Iterator[FileRow]]:

@@ -17,6 +17,7 @@ from disks.base import FileInfo
 from disks.history import Past
 from disks.object_disk import ObjectDisk
 from disks.references import Inventory, inventory, newest_at_or_below, retained_from
+from disks.row_content import read_row, row_info
 from disks.stores.base import ByteRange
 from oplog import pins, snapshot
 from oplog.errors import Damaged, NotFound
@@ -45,25 +46,13 @@ class BucketTree:
 
     @cached_property
     def files(self) -> dict[str, FileInfo]:
-        return {
-            path: FileInfo(path, row.size_bytes, row.sha256, row.key, row.blob_set, row.revision)
-            for path, row in self.rows.items()
-        }
+        return {path: row_info(row) for path, row in self.rows.items()}
 
     def read(self, path: str, byte_range: ByteRange | None = None) -> bytes:
         row = self.rows.get(path)
         if row is None:
             raise NotFound(f"no file {path} on disk {self.disk}")
-        if row.inline is not None:
-            data = row.inline
-            data = data if byte_range is None else data[byte_range.start : byte_range.stop]
-        elif row.key is None:
-            raise Damaged(f"{self.disk}:{path} has neither an object nor inline bytes")
-        else:
-            data = self.source.store.get(row.key, byte_range)
-        if byte_range is None and hashlib.sha256(data).hexdigest() != row.sha256:
-            raise Damaged(f"{self.disk}:{path} does not match its SHA-256")
-        return data
+        return read_row(self.source.store, row, byte_range, disk=self.disk)
 
 
 def check_bucket(
@@ -224,7 +213,7 @@ def _check_blobs(disk: ObjectDisk, found: Inventory, rows: Mapping[str, FileRow]
         table, part = (place.uuid, place.part) if place else (None, None)
         findings.add(Problem(invariant, what, disk.name, table, part, entry.path, entry.key))
     for path, row in rows.items():
-        if row.inline is not None and hashlib.sha256(row.inline).hexdigest() != row.sha256:
+        if row.inline is not None and row.sha256 and hashlib.sha256(row.inline).hexdigest() != row.sha256:
             findings.add(Problem("I15", "inline bytes do not match their SHA-256", disk.name, path=path))
 
 

@@ -29,6 +29,8 @@ class StoredFile(Protocol):
     def inline(self) -> bytes | None: ...
     @property
     def blob_set(self) -> str | None: ...
+    @property
+    def blobs(self) -> tuple[tuple[str, int], ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +65,10 @@ def in_scope(path: str, scope: Sequence[str] | None) -> bool:
 
 def same_file(one: StoredFile, other: StoredFile) -> bool:
     """Whether both are the same bytes held the same way."""
-    return (one.size_bytes, one.sha256, one.key, one.blob_set) == (
+    return (one.size_bytes, one.sha256, one.blobs, one.blob_set) == (
         other.size_bytes,
         other.sha256,
-        other.key,
+        other.blobs,
         other.blob_set,
     )
 
@@ -110,9 +112,10 @@ def missing_objects(
 ) -> tuple[MissingObject, ...]:
     """The blobs within the scope that the listing (`sizes`: key -> bytes) does not prove to exist with their size."""
     missing = [
-        MissingObject(file.key, path, file.size_bytes, sizes.get(file.key))
+        MissingObject(key, path, size_bytes, sizes.get(key))
         for path, file in wanted.items()
-        if file.key is not None and sizes.get(file.key) != file.size_bytes and in_scope(path, scope)
+        for key, size_bytes in file.blobs
+        if sizes.get(key) != size_bytes and in_scope(path, scope)
     ]
     return tuple(sorted(missing, key=lambda entry: entry.path))
 
@@ -124,7 +127,8 @@ def table_digest(table: Mapping[str, StoredFile], scope: Sequence[str] | None = 
         if not in_scope(path, scope):
             continue
         file = table[path]
-        fields = (path, str(file.size_bytes), file.sha256 or "", file.key or "", file.blob_set or "")
+        keys = " ".join(key for key, _ in file.blobs)
+        fields = (path, str(file.size_bytes), file.sha256 or "", keys, file.blob_set or "")
         state.update("\0".join(fields).encode())
         state.update(b"\n")
     return state.hexdigest()

@@ -19,6 +19,10 @@ class File:
     inline: bytes | None = None
     blob_set: str | None = None
 
+    @property
+    def blobs(self) -> tuple[tuple[str, int], ...]:
+        return ((self.key, self.size_bytes),) if self.key is not None else ()
+
 
 def applied(current: Mapping[str, File], wanted: Mapping[str, File], scope: list[str] | None = None) -> dict[str, File]:
     """What the commit of a restore does to the table: all removes, then all creates, as strict as the log's replay."""
