@@ -7,7 +7,6 @@ request; the first use lists the log past the last applied revision and applies 
 from __future__ import annotations
 
 import builtins
-import hashlib
 import logging
 import secrets
 import time
@@ -27,11 +26,12 @@ from disks.file_table import FileTable, TableWriter
 from disks.lease import Lease
 from disks.locks import sweep
 from disks.object_transaction import ObjectTransaction, Target
+from disks.row_content import read_row, row_info
 from disks.stores.base import ByteRange, ObjectStore
 from disks.table_cache import TableCache
 from oplog import replay, snapshot
 from oplog.entry import Commit, now
-from oplog.errors import Conflict, Damaged, FrostlineError, NotFound, Refused
+from oplog.errors import Conflict, FrostlineError, NotFound, Refused
 from oplog.log import Entry, OperationsLog, RevisionTaken
 from oplog.replay import FileRow
 
@@ -95,10 +95,10 @@ class ObjectDisk(Disk):
         return self.cache.reading(children)
 
     def walk(self, directory: str = "") -> Iterator[FileInfo]:
-        return map(_info, self.file_table.rows(directory))
+        return map(row_info, self.file_table.rows(directory))
 
     def stat(self, path: str) -> FileInfo:
-        return _info(self._row(path))
+        return row_info(self._row(path))
 
     def exists(self, path: str) -> bool:
         with self.file_table.read() as view:
@@ -125,6 +125,8 @@ class ObjectDisk(Disk):
         row = self._row(path)
         if row.key is None:
             raise NotFound(f"{self.name}:{path} rides inside the log and has no object of its own", hint="use read()")
+        if row.more:
+            raise NotFound(f"{self.name}:{path} lies in {1 + len(row.more)} objects", hint="use read()")
         return Location(self.store.url(row.key), self.store.s3_connection)
 
     def _row(self, path: str) -> FileRow:
@@ -134,34 +136,7 @@ class ObjectDisk(Disk):
         return row
 
     def _content(self, row: FileRow, byte_range: ByteRange | None = None) -> bytes:
-        if byte_range is not None and not 0 <= byte_range.start <= byte_range.stop <= row.size_bytes:
-            raise Damaged(
-                f"{self.name}:{row.path} ends at {row.size_bytes} bytes; {byte_range} is outside",
-                hint="the file is shorter than its reader expects; run 'frostline fsck'",
-            )
-        if row.inline is not None:
-            data = row.inline if byte_range is None else row.inline[byte_range.start : byte_range.stop]
-        elif row.key is None:
-            raise Damaged(f"{self.name}:{row.path} has neither an object nor inline bytes", hint="run 'frostline fsck'")
-        else:
-            data = self._object(row, row.key, byte_range)
-        if byte_range is None and hashlib.sha256(data).hexdigest() != row.sha256:
-            raise Damaged(
-                f"{self.name}:{row.path} (object {row.key}) does not match its SHA-256",
-                hint="run 'frostline fsck --read-data'; restore the object from a backup",
-            )
-        return data
-
-    def _object(self, row: FileRow, key: str, byte_range: ByteRange | None) -> bytes:
-        if row.size_bytes == 0 or (byte_range is not None and byte_range.size_bytes == 0):
-            return b""
-        try:
-            return self.store.get(key, byte_range)
-        except NotFound as error:
-            raise Damaged(
-                f"{self.name}:{row.path}: its object {key} is gone from {self.store.name}",
-                hint="run 'frostline fsck'; restore the object from a backup",
-            ) from error
+        return read_row(self.store, row, byte_range, disk=self.name)
 
     # The table
 
@@ -290,7 +265,3 @@ class ObjectDisk(Disk):
         except (FrostlineError, OSError) as error:
             # The commit stands; the next snapshot covers it.
             logger.warning("disk %s: no snapshot at revision %d: %s", self.name, revision, error)
-
-
-def _info(row: FileRow) -> FileInfo:
-    return FileInfo(row.path, row.size_bytes, row.sha256, row.key, row.blob_set, row.revision)
