@@ -108,8 +108,9 @@ def decode(data: bytes, *, name: str) -> Commit:
         return _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Damaged(
-            f"log entry {name} cannot be read: {error}",
-            hint="run 'frostline fsck' on the disk; the entries before it can still be restored with --revision",
+            f"log entry {name} cannot be read: {error if data else 'it is empty'}",
+            hint="bring the object back from a copy or the bucket's versioning; the entries before it can still be "
+            "restored with --revision",
         ) from error
 
 

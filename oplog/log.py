@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -24,6 +24,10 @@ from oplog.revision import OPERATIONS_PREFIX, SCHEMA_VERSION_KEY, SNAPSHOTS_PREF
 SCHEMA_VERSION = b"2"
 _FETCH_THREADS = 16
 _LOST_ANSWER_ATTEMPTS = 5
+_BRING_BACK = (
+    "bring the object back from a copy or the bucket's versioning; "
+    "'frostline fsck' shows what else is wrong, 'frostline restore' which revisions can be restored"
+)
 
 
 class Listed(Protocol):
@@ -86,7 +90,7 @@ class OperationsLog:
             if last is not None and revision != last + 1:
                 raise Damaged(
                     f"log entry {self.store.name}{commit_key(last + 1)} is missing (revision {last + 1})",
-                    hint="'frostline fsck' shows what the gap hides; revisions before it can still be restored",
+                    hint=_BRING_BACK,
                 )
             last = revision
             yield revision
@@ -116,10 +120,27 @@ class OperationsLog:
         commit = entry.decode(data, name=f"{self.store.name}{key}")
         if commit.revision != revision:
             raise Damaged(
-                f"log entry {self.store.name}{key} says it is revision {commit.revision}, not {revision}",
-                hint="an entry was copied over another; run 'frostline fsck' on the disk",
+                f"log entry {self.store.name}{key} says it is revision {commit.revision}, not {revision}: "
+                "one entry was copied over another",
+                hint=_BRING_BACK,
             )
         return Entry(commit, entry.digest(data))
+
+    def at(self, revisions: Sequence[int], *, digests: Mapping[int, str]) -> Iterator[Entry]:
+        """These entries, in the order asked for, fetched in parallel. `digests`: those that are known of them.
+
+        Each is checked against its digest, or what the one before it (if asked for just before) demands. Raises
+        `NotFound` for one that is no longer kept, and `Damaged` naming the one that was altered.
+        """
+        before: Entry | None = None
+        for item in self._fetch(iter(revisions), self.read):
+            revision = item.commit.revision
+            if item.digest != digests.get(revision, item.digest):
+                raise self._altered(revision)
+            if before is not None and before.commit.revision == revision - 1 and before.digest != item.commit.previous:
+                raise self._broken(item, intact=revision in digests)
+            before = item
+            yield item
 
     def entries(
         self,
@@ -137,7 +158,8 @@ class OperationsLog:
         """
         expected = previous if previous is not None else (GENESIS_DIGEST if after == 0 else None)
         position = after
-        for item in self._fetch(self._until(self.revisions(after) if listed is None else listed, until)):
+        revisions = self._until(self.revisions(after) if listed is None else listed, until)
+        for item in self._fetch(revisions, self._read_listed):
             commit = item.commit
             if commit.revision != position + 1:
                 raise NotFound(
@@ -145,11 +167,7 @@ class OperationsLog:
                     hint="choose a later revision",
                 )
             if expected is not None and commit.previous != expected:
-                raise Damaged(
-                    f"the chain of log entries of {self.store.name} breaks at revision {commit.revision}: "
-                    "the entry before it, or this one, was altered",
-                    hint="run 'frostline fsck' on the disk; earlier revisions can still be restored",
-                )
+                raise self._broken(item, known=commit.revision == after + 1)
             expected, position = item.digest, commit.revision
             yield item
 
@@ -211,17 +229,49 @@ class OperationsLog:
             if revision == until:
                 return  # what follows is not asked for, and may be gone
 
-    def _fetch(self, revisions: Iterator[int]) -> Iterator[Entry]:
+    def _broken(self, item: Entry, *, known: bool = False, intact: bool = False) -> Damaged:
+        """What is wrong when an entry does not name the digest of the one before it. `known`: that digest was not read
+        from the bucket just now. `intact`: the entry itself is proved; else the one after it tells, if there is one."""
+        revision = item.commit.revision
+        if revision == 1:
+            return self._altered(1)
+        try:
+            if known:
+                if self.read(revision - 1).digest != item.commit.previous:
+                    return self._altered(revision)
+                return Damaged(
+                    f"{self.store.name} holds another log than the one known here: its entry {revision - 1} differs",
+                    hint="was the bucket replaced, or put back to an older copy? 'frostline restore' shows the "
+                    "difference, with --apply it takes the bucket's log for the truth",
+                )
+            if intact or self.read(revision + 1).commit.previous == item.digest:
+                return self._altered(revision - 1)
+            return self._altered(revision)
+        except FrostlineError:
+            return Damaged(
+                f"the chain of log entries of {self.store.name} breaks at revision {revision}: "
+                f"{commit_key(revision - 1)} or {commit_key(revision)} was altered",
+                hint=_BRING_BACK,
+            )
+
+    def _altered(self, revision: int) -> Damaged:
+        return Damaged(
+            f"log entry {self.store.name}{commit_key(revision)} (revision {revision}) was altered: it is not what the "
+            "entries around it say was written",
+            hint=_BRING_BACK,
+        )
+
+    def _fetch(self, revisions: Iterator[int], read: Callable[[int], Entry]) -> Iterator[Entry]:
         first = list(islice(revisions, 2))
         if len(first) < 2:
             for revision in first:
-                yield self._read_listed(revision)
+                yield read(revision)
             return
         with ThreadPoolExecutor(self._fetch_threads, thread_name_prefix="log") as pool:
-            waiting: deque[Future[Entry]] = deque(pool.submit(self._read_listed, revision) for revision in first)
+            waiting: deque[Future[Entry]] = deque(pool.submit(read, revision) for revision in first)
             try:
                 for revision in revisions:
-                    waiting.append(pool.submit(self._read_listed, revision))
+                    waiting.append(pool.submit(read, revision))
                     if len(waiting) >= 4 * self._fetch_threads:
                         yield waiting.popleft().result()
                 while waiting:

@@ -181,15 +181,66 @@ def test_a_torn_entry_is_named(data: bytes) -> None:
         list(log.entries())
 
 
-def test_an_altered_entry_breaks_the_chain_after_it() -> None:
+def forge(store: MemoryStore, log: OperationsLog, revision: int) -> None:
+    """Another writer's entry in the place of this one; what it says of the one before it is right."""
+    original = log.read(revision).commit
+    store.delete([commit_key(revision)])
+    put(store, commit_key(revision), entry.encode(commit_at(revision, original.previous, "forged")))
+
+
+@pytest.mark.parametrize("revision", [1, 3, 4])
+def test_an_altered_entry_is_named_and_not_the_one_after_it(revision: int) -> None:
+    """I15: the chain breaks at the entry that follows; the one after that tells which of the two was altered."""
+    store = MemoryStore()
+    log = filled(store, 6)
+    forge(store, log, revision)
+    named = f"revision {revision}\\) was altered"
+    with pytest.raises(Damaged, match=named):
+        list(log.entries())
+    with pytest.raises(Damaged, match=named):
+        list(log.at([6, 5, 4, 3, 2, 1][::-1], digests={}))
+
+
+def test_an_entry_that_does_not_follow_the_one_before_it_is_named() -> None:
+    """I15: here it is the second of the two neighbours that was altered."""
     store = MemoryStore()
     log = filled(store, 5)
-    original = log.read(3).commit
     store.delete([commit_key(3)])
-    put(store, commit_key(3), entry.encode(commit_at(3, original.previous, "forged")))
-    seen: list[int] = []
-    with pytest.raises(Damaged, match="revision 4"):
-        seen.extend(item.commit.revision for item in log.entries())
+    put(store, commit_key(3), entry.encode(commit_at(3, "f" * 64)))
+    with pytest.raises(Damaged, match=r"revision 3\) was altered"):
+        list(log.entries())
+
+
+def test_two_altered_neighbours_are_both_named() -> None:
+    """I15: when nobody can tell which, both are named."""
+    store = MemoryStore()
+    log = filled(store, 3)
+    forge(store, log, 2)
+    with pytest.raises(Damaged, match=f"{commit_key(2)} or {commit_key(3)}"):
+        list(log.entries())
+
+
+def test_an_altered_first_entry_is_named() -> None:
+    store = MemoryStore()
+    log = filled(store, 3)
+    store.delete([commit_key(1)])
+    put(store, commit_key(1), entry.encode(commit_at(1, "f" * 64)))
+    with pytest.raises(Damaged, match=r"revision 1\) was altered"):
+        list(log.entries())
+
+
+def test_entries_far_apart_are_checked_against_what_is_known_of_them() -> None:
+    """I15: no neighbour is read, so a digest noted earlier is what tells."""
+    store = MemoryStore()
+    log = filled(store, 9)
+    digests = {item.commit.revision: item.digest for item in log.entries()}
+    assert [item.commit.revision for item in log.at([8, 2, 5], digests=digests)] == [8, 2, 5]
+    forge(store, log, 5)
+    with pytest.raises(Damaged, match=r"revision 5\) was altered"):
+        list(log.at([8, 2, 5], digests=digests))
+    store.delete([commit_key(2)])
+    with pytest.raises(NotFound):
+        list(log.at([2], digests=digests))
 
 
 def test_an_entry_copied_over_another_is_named() -> None:
@@ -203,8 +254,9 @@ def test_an_entry_copied_over_another_is_named() -> None:
 
 
 def test_the_chain_must_go_on_from_what_the_caller_knows() -> None:
+    """P39: a bucket that was put back to an older copy and written to is another log, and is called so."""
     log = filled(MemoryStore(), 3)
-    with pytest.raises(Damaged, match="revision 2"):
+    with pytest.raises(Damaged, match=r"another log .* its entry 1 differs"):
         list(log.entries(1, previous="f" * 64))
 
 
