@@ -44,6 +44,14 @@ class DiskConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """object_disk on S3: larger files go up in pieces."""
     conditional_put: Literal["auto", "no"] = "auto"
     """`no` forces the single-writer lease, for stores whose If-None-Match is known to be wrong."""
+    delete_versions: bool = True
+    """object_disk on S3: in a versioned bucket gc deletes the versions themselves. `false`: it only adds delete
+    markers, and a lifecycle rule of yours ends the old versions; until then they are paid for."""
+    retry_seconds: float = 60.0
+    """object_disk on S3: how long a request is repeated while the store asks for fewer (503) or fails for a while; a
+    server that refuses connections is given a quarter of it."""
+    retries: int = 100
+    """object_disk on S3: at most so many tries of one request within that time; 1 means no second one."""
 
     def __repr__(self) -> str:
         """Without the secret, so that no traceback and no log shows it."""

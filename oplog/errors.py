@@ -4,13 +4,16 @@
     |-- UsageError                exit 2   wrong arguments or configuration
     |-- PartlyDone                exit 3   some items failed, the others are done
     |-- Transient                 exit 5   trying the same again later can help; only the retry layer catches it
-    |   `-- Throttled                      the store asked for fewer requests (503, 429)
+    |   |-- Throttled                      the store asked for fewer requests (503, 429)
+    |   `-- Unreachable                    a disk's bucket does not answer; what needs it fails at once
     |-- OutcomeUnknown            exit 5   the request may or may not have taken effect: look before acting
     |-- LimitReached              exit 8   stopped by a limit the user set
     |-- NotFound                  exit 10  a table, part, disk, object or file does not exist
     |-- Locked                    exit 11  a lock or lease is held by someone else
     |-- AccessDenied              exit 12  the store refused our credentials
+    |   `-- CredentialsExpired             they were good once: getting new ones can help
     |-- Refused                   exit 13  a safety rule says no
+    |   `-- Retained                       Object Lock keeps the object; later it may go
     |-- AlreadyExists             exit 1   put-if-absent found an object; a name is taken
     |-- Conflict                  exit 1   a precondition of a transaction no longer holds; plan again
     |-- Damaged                   exit 1   stored bytes are not what was written; never returned as good data
@@ -20,6 +23,8 @@
 """
 
 from __future__ import annotations
+
+from datetime import datetime
 
 
 class FrostlineError(Exception):
@@ -63,6 +68,12 @@ class Throttled(Transient):
     kind = "throttled"
 
 
+class Unreachable(Transient):
+    """A disk whose bucket does not answer was needed; what needs other disks only still works."""
+
+    kind = "unreachable"
+
+
 class OutcomeUnknown(FrostlineError):
     """The answer was lost: the request may have taken effect. Read the state before acting again."""
 
@@ -99,11 +110,26 @@ class AccessDenied(FrostlineError):
     exit_code = 12
 
 
+class CredentialsExpired(AccessDenied):
+    """The session token has run out; the store renews the credentials once before this reaches a caller."""
+
+
 class Refused(FrostlineError):
     """A safety rule says no."""
 
     kind = "refused"
     exit_code = 13
+
+
+class Retained(Refused):
+    """The store's retention (Object Lock, a legal hold) keeps the object. Nothing failed: it may go later."""
+
+    kind = "retained"
+
+    def __init__(self, message: str, *, until: datetime | None, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.until = until
+        """When the retention ends; None where the store does not say, or for a hold without an end."""
 
 
 class AlreadyExists(FrostlineError):

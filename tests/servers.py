@@ -74,10 +74,16 @@ class Server:
             config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 3}),
         )
 
-    def new_bucket(self) -> str:
-        """Create a bucket with a name of its own."""
+    def new_bucket(self, *, object_lock_days: int | None = None) -> str:
+        """Create a bucket with a name of its own; with Object Lock (in governance mode) if days are given."""
         name = f"frostline-{uuid.uuid4().hex[:12]}"
-        self.client().create_bucket(Bucket=name)
+        if object_lock_days is None:
+            self.client().create_bucket(Bucket=name)
+            return name
+        self.client().create_bucket(Bucket=name, ObjectLockEnabledForBucket=True)
+        retention = {"Mode": "GOVERNANCE", "Days": object_lock_days}
+        configuration = {"ObjectLockEnabled": "Enabled", "Rule": {"DefaultRetention": retention}}
+        self.client().put_object_lock_configuration(Bucket=name, ObjectLockConfiguration=configuration)
         return name
 
 

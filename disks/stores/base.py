@@ -11,11 +11,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from disks.stores.bucket_settings import BucketSettings, OldVersion
 from oplog.errors import FrostlineError
 
 Payload = bytes | memoryview | Path
@@ -118,7 +119,10 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def delete(self, keys: Iterable[str]) -> dict[str, FrostlineError | None]:
-        """Delete in batches; the answer has one entry a key: None when it is gone (or never was), else the error."""
+        """Delete in batches; the answer has one entry a key: None when it is gone (or never was), else the error.
+
+        What a retention still keeps is answered with `Retained`: it stays, is listed as before and may go later.
+        """
 
     @abstractmethod
     def copy(self, source_key: str, target_key: str, *, source: ObjectStore | None = None) -> None:
@@ -139,6 +143,25 @@ class ObjectStore(ABC):
     def s3_connection(self) -> S3Connection | None:
         """How to open `url()` when it is an S3 URL; None otherwise."""
         return None
+
+    def clock_skew(self) -> timedelta | None:
+        """How far the store's clock runs ahead of this machine's (behind: negative), by one request, to about a second.
+
+        None for a store that dates its objects by this machine's clock.
+        """
+        return None
+
+    def bucket_settings(self) -> BucketSettings | None:
+        """Versioning, lifecycle rules and Object Lock, as far as the store tells them. None: it has no such thing."""
+        return None
+
+    def old_versions(self, prefix: str = "") -> Iterator[OldVersion]:
+        """Versions that are no longer current, and delete markers: no listing shows them, yet they are paid for."""
+        return iter(())
+
+    def renew_credentials(self) -> bool:
+        """Read the credentials anew from where they came; whether there may be others now."""
+        return False
 
     def close(self) -> None:  # noqa: B027
         """Release connections and threads. The store cannot be used afterwards."""

@@ -10,7 +10,7 @@ from disks.effects import op
 from disks.stores.base import ByteRange, ObjectInfo, ObjectStore, Payload, StoreCapabilities, check_key
 from disks.stores.payload import check_digest_length, check_metadata, check_range, check_sha256, opened
 from disks.stores.wrapped import unwrapped
-from oplog.errors import AlreadyExists, FrostlineError, NotFound, Refused
+from oplog.errors import AlreadyExists, FrostlineError, NotFound, Refused, Retained
 
 
 class MemoryStore(ObjectStore):
@@ -81,7 +81,8 @@ class MemoryStore(ObjectStore):
                 return None
             age = datetime.now(UTC) - self._objects[key][1].modified
             if self._keep_for is not None and age < self._keep_for:
-                return Refused(f"{self.name}{key} is locked for another {self._keep_for - age}")
+                until = self._objects[key][1].modified + self._keep_for
+                return Retained(f"{self.name}{key} is kept until {until:%Y-%m-%d %H:%M}Z", until=until)
             del self._objects[key]
         return None
 

@@ -13,7 +13,7 @@ from disks.stores.limit import LimitedStore, Limiter
 from disks.stores.memory import MemoryStore
 from disks.stores.metered import Meter, MeteredStore
 from disks.stores.readonly import ReadOnlyStore
-from disks.stores.retry import RetryingStore
+from disks.stores.retry import Backoff, RetryingStore
 from oplog.errors import UsageError
 
 _memory: dict[str, MemoryStore] = {}
@@ -35,7 +35,8 @@ def open_store(config: DiskConfig, *, limiter: Limiter | None = None) -> Metered
         store = ReadOnlyStore(store)
     if limiter is not None:
         store = LimitedStore(store, limiter)
-    return MeteredStore(RetryingStore(store), meter=meter if meters_itself else None)
+    backoff = Backoff(attempts=max(config.retries, 1), total_seconds=config.retry_seconds)
+    return MeteredStore(RetryingStore(store, backoff), meter=meter if meters_itself else None)
 
 
 def _raw_store(config: DiskConfig, meter: Meter) -> tuple[ObjectStore, bool]:

@@ -108,5 +108,9 @@ def past_the_end(name: str, key: str, byte_range: ByteRange) -> Damaged:
     )
 
 
+class Unreachable(Transient):
+    """No connection was made, so the request cannot have taken effect. Waited for, but not as long as a busy server."""
+
+
 class Truncated(Transient):
     """A body that ended early. Tried again like any `Transient`; when it stays so, the retry layer says `Damaged`."""

@@ -1,33 +1,55 @@
-"""The one retry layer: exponential backoff with full jitter, for `Transient` and `Throttled` and for nothing else."""
+"""The one retry layer: exponential backoff with full jitter, for `Transient` and `Throttled`; expired credentials are
+renewed once. Nothing else is tried again."""
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TypeVar
 
 from disks.stores.base import ByteRange, ObjectInfo, ObjectStore, Payload, StoreCapabilities, Upload
-from disks.stores.payload import Truncated
+from disks.stores.bucket_settings import BucketSettings, OldVersion
+from disks.stores.payload import Truncated, Unreachable
 from disks.stores.wrapped import WrappedStore
-from oplog.errors import AlreadyExists, Damaged, FrostlineError, OutcomeUnknown, Transient
+from oplog.errors import AlreadyExists, CredentialsExpired, Damaged, FrostlineError, OutcomeUnknown, Transient
 
 _Answer = TypeVar("_Answer")
 
 
+_log = logging.getLogger(__name__)
+_READ_BYTES = 16 * 1024 * 1024
+_NOTE_AFTER_SECONDS = 5.0
+_NOTE_EVERY_SECONDS = 30.0
+_TRUNCATED_ATTEMPTS = 6
+"""A body that is cut short again and again is damage, not bad luck; each try may be a large download."""
+
+
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How often and how long to try: at most `attempts` tries that begin within `total_seconds`."""
+    """How often and how long to try: at most `attempts` tries, which begin within `total_seconds` after the first
+    failure. A server that takes no connection is given a quarter of that time."""
 
-    attempts: int = 6
+    attempts: int = 100
     first_seconds: float = 0.1
     longest_seconds: float = 10.0
-    total_seconds: float = 120.0
+    total_seconds: float = 60.0
 
     def pause_seconds(self, failures: int, chance: float) -> float:
         """Full jitter: anything between nothing and the doubled bound, so that workers do not come back together."""
-        return chance * min(self.longest_seconds, self.first_seconds * 2.0 ** (failures - 1))
+        return chance * min(self.longest_seconds, self.first_seconds * 2.0 ** min(failures - 1, 30))
+
+    def budget_seconds(self, error: Transient) -> float:
+        """How long to go on after a failure of this kind."""
+        return self.total_seconds / 4 if isinstance(error, Unreachable) else self.total_seconds
+
+    def most_attempts(self, error: Transient) -> int:
+        """How many tries a failure of this kind is worth."""
+        return min(self.attempts, _TRUNCATED_ATTEMPTS) if isinstance(error, Truncated) else self.attempts
 
 
 class RetryingStore(WrappedStore):
@@ -50,26 +72,59 @@ class RetryingStore(WrappedStore):
         super().__init__(inner)
         self._backoff = backoff or Backoff()
         self._sleep, self._clock, self._chance = sleep, clock, chance
+        self._next_note = 0.0
 
     def _repeat(self, call: Callable[[], _Answer]) -> _Answer:
-        deadline = self._clock() + self._backoff.total_seconds
-        failures = 0
+        failures, renewed = 0, False
+        first_failure = self._clock()
         while True:
             try:
                 return call()
-            except Transient:
-                failures += 1
-                pause = self._backoff.pause_seconds(failures, self._chance())
-                if failures >= self._backoff.attempts or self._clock() + pause > deadline:
+            except CredentialsExpired:
+                if renewed or not self.inner.renew_credentials():
                     raise
+                renewed = True
+            except Transient as error:
+                failures += 1
+                first_failure = self._clock() if failures == 1 else first_failure
+                pause = self._backoff.pause_seconds(failures, self._chance())
+                left = first_failure + self._backoff.budget_seconds(error) - self._clock()
+                if failures >= self._backoff.most_attempts(error) or pause > left:
+                    raise
+                self._note(error, self._clock() - first_failure, left)
                 self._sleep(pause)
+
+    def _note(self, error: Transient, waited_seconds: float, left_seconds: float) -> None:
+        """Say that it waits, once it has waited long; one of many workers speaks for all."""
+        now = self._clock()
+        if waited_seconds >= _NOTE_AFTER_SECONDS and now >= self._next_note:
+            self._next_note = now + _NOTE_EVERY_SECONDS
+            _log.warning("%s; tried for %.0f s, giving up in %.0f s", error.message, waited_seconds, left_seconds)
 
     @property
     def capabilities(self) -> StoreCapabilities:
         return self._repeat(lambda: self.inner.capabilities)
 
     def put(self, key: str, payload: Payload, *, sha256: bytes, metadata: Mapping[str, str] | None = None) -> None:
-        self._repeat(lambda: self.inner.put(key, payload, sha256=sha256, metadata=metadata))
+        attempts = 0
+
+        def attempt() -> None:
+            nonlocal attempts
+            attempts += 1
+            self.inner.put(key, payload, sha256=sha256, metadata=metadata)
+
+        try:
+            self._repeat(attempt)
+        except AlreadyExists:
+            # A store that refuses every overwrite: an attempt of ours whose answer was lost may have taken effect.
+            if attempts == 1 or not self._holds(key, sha256):
+                raise
+
+    def _holds(self, key: str, sha256: bytes) -> bool:
+        size_bytes, digest = self.head(key).size_bytes, hashlib.sha256()
+        for start in range(0, size_bytes, _READ_BYTES):
+            digest.update(self.get(key, ByteRange(start, min(start + _READ_BYTES, size_bytes))))
+        return digest.digest() == sha256
 
     def put_if_absent(
         self, key: str, payload: bytes, *, sha256: bytes, metadata: Mapping[str, str] | None = None
@@ -146,3 +201,12 @@ class RetryingStore(WrappedStore):
 
     def abort_upload(self, upload: Upload) -> None:
         self._repeat(lambda: self.inner.abort_upload(upload))
+
+    def clock_skew(self) -> timedelta | None:
+        return self._repeat(self.inner.clock_skew)
+
+    def bucket_settings(self) -> BucketSettings | None:
+        return self._repeat(self.inner.bucket_settings)
+
+    def old_versions(self, prefix: str = "") -> Iterator[OldVersion]:
+        return iter(self._repeat(lambda: tuple(self.inner.old_versions(prefix))))

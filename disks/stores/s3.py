@@ -16,12 +16,14 @@ import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Any
 
 from disks.config import DiskConfig
 from disks.effects import op
-from disks.stores import s3_multipart
+from disks.stores import s3_delete, s3_multipart, s3_settings
 from disks.stores.base import (
     ByteRange,
     ObjectInfo,
@@ -32,9 +34,11 @@ from disks.stores.base import (
     Upload,
     check_key,
 )
+from disks.stores.bucket_settings import BucketSettings, OldVersion
 from disks.stores.metered import PAGE_KEYS, Meter
 from disks.stores.payload import (
     Truncated,
+    Unreachable,
     check_digest_length,
     check_metadata,
     check_range,
@@ -43,9 +47,9 @@ from disks.stores.payload import (
     past_the_end,
     wrong_sha256,
 )
-from disks.stores.s3_errors import error_of_answer, error_of_client, error_of_obstore, missing_bucket, outcome_unknown
+from disks.stores.s3_errors import error_of_client, error_of_obstore, missing_bucket, outcome_unknown
 from disks.stores.s3_multipart import PART_BYTES, MultipartUpload
-from disks.stores.s3_requests import NotSent, Page, pages
+from disks.stores.s3_requests import Page, pages
 from disks.stores.s3_session import S3Session
 from disks.stores.wrapped import unwrapped
 from oplog.errors import AlreadyExists, Damaged, FrostlineError, NotFound, Refused, Throttled, Transient, UsageError
@@ -150,7 +154,7 @@ class S3Store(ObjectStore):
             self._meter.add("PUT", sent=len(view))
             try:
                 self._s3.requests.put(key, view, sha256, headers)
-            except (NotSent, Throttled):
+            except (Unreachable, Throttled):
                 raise
             except Transient as error:
                 raise outcome_unknown(self._s3.place, key, error) from error
@@ -197,17 +201,19 @@ class S3Store(ObjectStore):
         return answers
 
     def _delete_batch(self, keys: list[str]) -> dict[str, FrostlineError | None]:
-        answers: dict[str, FrostlineError | None] = dict.fromkeys(keys)
-        with self._client_errors(keys[0]), op("store.delete", *keys):
-            self._meter.add("DELETE")
-            answer = self._s3.client.delete_objects(
-                Bucket=self._s3.bucket, Delete={"Objects": [{"Key": self._full(key)} for key in keys], "Quiet": True}
-            )
-        for failed in answer.get("Errors", []):
-            key = failed["Key"].removeprefix(self._prefix)
-            if failed.get("Code") != "NoSuchKey":
-                answers[key] = _delete_error(self, key, failed.get("Code", ""), failed.get("Message", ""))
-        return answers
+        bucket = s3_delete.Bucket(self._s3.client, self._s3.bucket, self._prefix, self._s3.place, self._meter)
+        with self._client_errors(keys[0]):
+            if self._deletes_versions:
+                return s3_delete.delete_versions(bucket, keys, self._s3.requests)
+            return s3_delete.delete_current(bucket, keys)
+
+    @cached_property
+    def _deletes_versions(self) -> bool:
+        """Asked once, by the first delete."""
+        if not self._config.delete_versions:
+            return False
+        self._meter.add("GET")
+        return s3_delete.keeps_versions(self._s3.client, self._s3.bucket)
 
     def copy(self, source_key: str, target_key: str, *, source: ObjectStore | None = None) -> None:
         origin = unwrapped(source) if source is not None else self
@@ -349,6 +355,24 @@ class S3Store(ObjectStore):
     def s3_connection(self) -> S3Connection:
         return self._s3.connection
 
+    def clock_skew(self) -> timedelta | None:
+        self._meter.add("HEAD")
+        return self._s3.requests.clock_skew()
+
+    def bucket_settings(self) -> BucketSettings:
+        self._meter.add("GET", 3)
+        with self._client_errors(""):
+            return s3_settings.read_settings(self._s3.client, self._s3.bucket)
+
+    def old_versions(self, prefix: str = "") -> Iterator[OldVersion]:
+        self._meter.add("LIST")
+        with self._client_errors(prefix):
+            for found in s3_settings.old_versions(self._s3.client, self._s3.bucket, self._prefix + prefix):
+                yield replace(found, key=found.key.removeprefix(self._prefix))
+
+    def renew_credentials(self) -> bool:
+        return self._s3.renew()
+
     def create_bucket(self) -> None:
         """Create the bucket; nothing when it is ours already."""
         region: Any = {"CreateBucketConfiguration": {"LocationConstraint": self._s3.region}}
@@ -377,9 +401,3 @@ class S3Store(ObjectStore):
             yield
         except (ClientError, BotoCoreError) as error:
             raise error_of_client(self._s3.place, key, error) from error
-
-
-def _delete_error(store: S3Store, key: str, code: str, text: str) -> FrostlineError:
-    """An entry of `Errors` in a batch delete that answered 200."""
-    status = {"AccessDenied": 403, "InternalError": 500, "SlowDown": 503}.get(code, 400)
-    return error_of_answer(store._s3.place, key, status, code, text)

@@ -6,10 +6,11 @@ import re
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
-from disks.stores.payload import Truncated, wrong_sha256
+from disks.stores.payload import Truncated, Unreachable, wrong_sha256
 from oplog.errors import (
     AccessDenied,
     AlreadyExists,
+    CredentialsExpired,
     Damaged,
     FrostlineError,
     NoSpace,
@@ -89,10 +90,12 @@ def missing_bucket(place: S3Place) -> NotFound:
 
 
 def _denied(place: S3Place, where: str, code: str, said: str) -> AccessDenied:
+    if code in _EXPIRED:
+        return CredentialsExpired(
+            f"{where}: access denied{said}", hint="the session token has expired: get a new one (`aws sso login`)"
+        )
     if code == "RequestTimeTooSkewed":
         hint = "the clock of this machine is wrong: set it (NTP), then try again"
-    elif code in _EXPIRED:
-        hint = "the session token has expired: get a new one"
     elif code in ("InvalidAccessKeyId", "SignatureDoesNotMatch"):
         hint = "check the access key and the secret (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY or the profile)"
     else:
@@ -114,6 +117,12 @@ def not_answered(place: S3Place, key: str, error: BaseException) -> Transient:
     return Transient(
         f"{place.name}{key}: no answer from {place.endpoint_url} ({reason})", hint="check the network and endpoint_url"
     )
+
+
+def unreachable(place: S3Place, key: str, error: BaseException) -> Unreachable:
+    """No connection could be made."""
+    failed = not_answered(place, key, error)
+    return Unreachable(failed.message, hint=failed.hint)
 
 
 def outcome_unknown(place: S3Place, key: str, error: FrostlineError) -> OutcomeUnknown:
@@ -139,7 +148,13 @@ def error_of_xml(place: S3Place, key: str, status: int, body: bytes) -> Frostlin
 
 def error_of_client(place: S3Place, key: str, error: Exception) -> FrostlineError:
     """The error for an exception of boto3."""
-    from botocore.exceptions import ClientError, ConnectTimeoutError, HTTPClientError, NoCredentialsError
+    from botocore.exceptions import (
+        ClientError,
+        ConnectTimeoutError,
+        EndpointConnectionError,
+        HTTPClientError,
+        NoCredentialsError,
+    )
 
     if isinstance(error, ClientError):
         details = error.response.get("Error", {})
@@ -148,7 +163,9 @@ def error_of_client(place: S3Place, key: str, error: Exception) -> FrostlineErro
         return error_of_answer(place, key, status, "" if code.isdigit() else code, str(details.get("Message", "")))
     if isinstance(error, NoCredentialsError):
         return no_credentials(place)
-    if isinstance(error, (HTTPClientError, ConnectTimeoutError)):
+    if isinstance(error, (EndpointConnectionError, ConnectTimeoutError)):
+        return unreachable(place, key, error)
+    if isinstance(error, HTTPClientError):
         return not_answered(place, key, error)
     return FrostlineError(f"{place.name}{key}: {type(error).__name__}: {error}")
 
@@ -172,6 +189,8 @@ def error_of_obstore(place: S3Place, key: str, error: Exception) -> FrostlineErr
         return error_of_answer(place, key, 403, code)
     if any(sign in text for sign in ("error decoding response body", "end of file before message", "IncompleteBody")):
         return Truncated(f"{place.name}{key}: the body ended early")
+    if "tcp connect error" in text or "dns error" in text:
+        return unreachable(place, key, error)
     if "HTTP error" in text or "error sending request" in text or "timed out" in text.lower():
         return not_answered(place, key, error)
     return FrostlineError(f"{place.name}{key}: {text.splitlines()[0][:300] if text else kind}")

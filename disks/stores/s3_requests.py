@@ -19,14 +19,15 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from typing import Protocol, cast
 from urllib.parse import quote, unquote_plus, urlsplit
 from xml.etree import ElementTree
 
 import urllib3
 
-from disks.stores.s3_errors import S3Place, error_of_xml, not_answered
+from disks.stores.s3_errors import S3Place, error_of_xml, not_answered, unreachable
 from oplog.errors import Damaged, FrostlineError, Transient
 
 EMPTY_SHA256 = hashlib.sha256(b"").digest()
@@ -42,10 +43,6 @@ class Credentials(Protocol):
     access_key: str
     secret_key: str
     token: str | None
-
-
-class NotSent(Transient):
-    """No connection was made, so the request cannot have taken effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,18 +108,43 @@ class S3Requests:
         except (ElementTree.ParseError, KeyError, ValueError) as error:
             raise Transient(f"{self._place.name}: the listing is not S3's XML: {error}") from error
 
+    def head(self, key: str) -> Mapping[str, str]:
+        """The headers of one object."""
+        return self._send("HEAD", key, "", {}, None, EMPTY_SHA256.hex()).headers
+
+    def clock_skew(self) -> timedelta | None:
+        """How far the server's clock is ahead, from the Date of an answer of any status; None when it sends none."""
+        began = datetime.now(UTC)
+        answer = self._exchange("HEAD", "", "", {}, None, EMPTY_SHA256.hex())
+        here = began + (datetime.now(UTC) - began) / 2
+        try:
+            there = parsedate_to_datetime(answer.headers["Date"])
+        except (KeyError, ValueError):
+            return None
+        # A Date has whole seconds, cut off: the middle of its second is the best guess.
+        return there + timedelta(seconds=0.5) - here
+
     def close(self) -> None:
         self._pools.clear()
 
     def _send(
         self, method: str, key: str, query: str, headers: Mapping[str, str], body: memoryview | None, payload_hash: str
     ) -> urllib3.BaseHTTPResponse:
+        answer = self._exchange(method, key, query, headers, body, payload_hash)
+        if answer.status >= 300:
+            raise error_of_xml(self._place, key, answer.status, answer.data)
+        return answer
+
+    def _exchange(
+        self, method: str, key: str, query: str, headers: Mapping[str, str], body: memoryview | None, payload_hash: str
+    ) -> urllib3.BaseHTTPResponse:
+        """The answer, whatever its status."""
         path = f"{self._base}/{_quoted(self._prefix + key, safe='/')}" if key else self._base or "/"
         signed = self._signed(method, path, query, headers, payload_hash)
         if body is not None:
             signed["content-length"] = str(len(body))
         try:
-            answer = self._open(
+            return self._open(
                 method,
                 f"{self._url_prefix}{path}?{query}" if query else f"{self._url_prefix}{path}",
                 headers=signed,
@@ -131,13 +153,9 @@ class S3Requests:
                 retries=_NO_RETRIES,
             )
         except (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError) as error:
-            failed = not_answered(self._place, key, error)
-            raise NotSent(failed.message, hint=failed.hint) from error
+            raise unreachable(self._place, key, error) from error
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise not_answered(self._place, key, error) from error
-        if answer.status >= 300:
-            raise error_of_xml(self._place, key, answer.status, answer.data)
-        return answer
 
     def _signed(
         self, method: str, path: str, query: str, headers: Mapping[str, str], payload_hash: str

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, lru_cache
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from obstore.store import S3Store as ObstoreS3
 
 _CREDENTIALS_TTL = timedelta(minutes=5)
+_RENEWED_LATELY_SECONDS = 5.0
+"""Workers that all find the same token expired renew it once."""
+_renewing = threading.Lock()
 
 
 @lru_cache(maxsize=1)
@@ -218,6 +223,18 @@ class S3Session:
             },
             retry_config={"max_retries": 0},
         )
+
+    def renew(self) -> bool:
+        """Forget the credentials of the chain, so that the next use reads them anew. False for keys that were given."""
+        if self._static_credentials is not None:
+            return False
+        with _renewing:
+            if time.monotonic() - self.__dict__.get("_renewed", -_RENEWED_LATELY_SECONDS) >= _RENEWED_LATELY_SECONDS:
+                # Requests that are under way keep what they have: nothing is closed under them.
+                for made in ("_session", "_refreshing_credentials", "client", "reader"):
+                    self.__dict__.pop(made, None)
+                self.__dict__["_renewed"] = time.monotonic()
+        return True
 
     def close(self) -> None:
         """Close the clients that were made."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import timedelta
 
 from disks.stores.base import ByteRange, ObjectInfo, ObjectStore, Payload, S3Connection, StoreCapabilities, Upload
+from disks.stores.bucket_settings import BucketSettings, OldVersion
 from oplog.errors import FrostlineError
 
 
@@ -54,6 +56,18 @@ class WrappedStore(ObjectStore):
     @property
     def s3_connection(self) -> S3Connection | None:
         return self.inner.s3_connection
+
+    def clock_skew(self) -> timedelta | None:
+        return self.inner.clock_skew()
+
+    def bucket_settings(self) -> BucketSettings | None:
+        return self.inner.bucket_settings()
+
+    def old_versions(self, prefix: str = "") -> Iterator[OldVersion]:
+        return self.inner.old_versions(prefix)
+
+    def renew_credentials(self) -> bool:
+        return self.inner.renew_credentials()
 
     def close(self) -> None:
         self.inner.close()

@@ -18,7 +18,7 @@ from disks.config import DiskConfig
 from disks.stores.directory import DirectoryStore
 from disks.stores.memory import MemoryStore
 from disks.stores.open import open_store
-from oplog.errors import AlreadyExists, NotFound, Refused, UsageError
+from oplog.errors import AlreadyExists, NotFound, Refused, Retained, UsageError
 
 DATA = b"some bytes"
 DIGEST = hashlib.sha256(DATA).digest()
@@ -129,7 +129,9 @@ def test_memory_store_can_lock_objects() -> None:
     store.put("key", DATA, sha256=DIGEST)
     with pytest.raises(AlreadyExists):
         store.put("key", DATA, sha256=DIGEST)
-    assert isinstance(store.delete(["key"])["key"], Refused)
+    answer = store.delete(["key"])["key"]
+    assert isinstance(answer, Retained)
+    assert answer.until == store.head("key").modified + timedelta(hours=1)
     assert store.get("key") == DATA
 
 

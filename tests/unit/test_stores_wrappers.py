@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 
@@ -13,9 +14,9 @@ from disks.stores.faulty import Fault, FaultyStore, bit_flipped, lost_answer, st
 from disks.stores.limit import LimitedStore, Limiter
 from disks.stores.memory import MemoryStore
 from disks.stores.metered import MeteredStore
-from disks.stores.payload import Truncated
+from disks.stores.payload import Truncated, Unreachable
 from disks.stores.retry import Backoff, RetryingStore
-from oplog.errors import AccessDenied, AlreadyExists, Damaged, OutcomeUnknown, Throttled, Transient
+from oplog.errors import AccessDenied, AlreadyExists, CredentialsExpired, Damaged, OutcomeUnknown, Throttled, Transient
 
 DATA = b"some bytes"
 DIGEST = hashlib.sha256(DATA).digest()
@@ -71,6 +72,83 @@ def test_attempts_and_total_time_are_bounded() -> None:
         store.get("key")
     assert clock.now <= 30.0
     assert faulty.injected < 20
+
+
+def test_a_storm_of_a_minute_is_sat_out_and_a_dead_server_is_not() -> None:
+    """503 for most of a minute is a busy store; a refused connection for 15 seconds is a server that is down."""
+    slow = storm(times=None)
+    store, _, clock = retrying(slow)
+    with pytest.raises(Throttled):
+        store.get("key")
+    assert 45.0 <= clock.now <= 60.0
+    store, _, clock = retrying(Fault("*", Unreachable("refused"), times=None))
+    with pytest.raises(Unreachable):
+        store.get("key")
+    assert 5.0 <= clock.now <= 15.0
+    store, _, clock = retrying(storm(times=10))
+    write(store)
+    assert clock.now > 40.0
+
+
+def test_the_time_counts_from_the_first_failure() -> None:
+    """An upload may take minutes before it fails: it is tried again all the same."""
+    clock = Clock()
+
+    class Slow(MemoryStore):
+        def put(self, *arguments: object, **more: object) -> None:
+            clock.now += 300.0
+            super().put(*arguments, **more)  # type: ignore[arg-type]
+
+    faulty = FaultyStore(Slow(), [Fault("put", Transient("reset"), when="after")])
+    RetryingStore(faulty, sleep=clock.sleep, clock=clock, chance=lambda: 1.0).put("key", DATA, sha256=DIGEST)
+    assert clock.now > 600.0
+
+
+def test_a_body_that_stays_short_is_not_downloaded_for_a_minute() -> None:
+    store, faulty, _ = retrying(Fault("get", Truncated("short"), times=None))
+    with pytest.raises(Damaged):
+        store.get("key")
+    assert faulty.injected == 6
+
+
+def test_long_waits_are_told_once_for_all_workers(caplog: pytest.LogCaptureFixture) -> None:
+    store, _, _ = retrying(storm(times=None))
+    with pytest.raises(Throttled):
+        store.get("key")
+    told = [record.getMessage() for record in caplog.records]
+    assert 1 <= len(told) <= 2
+    assert "SlowDown" in told[0]
+    assert "giving up in" in told[0]
+
+
+def test_expired_credentials_are_renewed_once() -> None:
+    renewed = []
+
+    class Renewable(FaultyStore):
+        def renew_credentials(self) -> bool:
+            renewed.append(True)
+            return True
+
+    for times, works in ((1, True), (None, False)):
+        renewed.clear()
+        store = RetryingStore(Renewable(MemoryStore(), [Fault("put", CredentialsExpired("expired"), times=times)]))
+        if works:
+            write(store)
+        else:
+            with pytest.raises(CredentialsExpired):
+                write(store)
+        assert renewed == [True]
+
+
+def test_an_overwrite_that_is_refused_after_a_lost_answer_is_our_own_object() -> None:
+    """P56: on a store that never overwrites, the second try of a put finds what the first one wrote."""
+    locked = MemoryStore(keep_for=timedelta(hours=1))
+    store = RetryingStore(FaultyStore(locked, [lost_answer(Transient("reset"), "put")]), sleep=lambda seconds: None)
+    write(store)
+    locked.put("other", b"not the same", sha256=hashlib.sha256(b"not the same").digest())
+    store = RetryingStore(FaultyStore(locked, [Fault("put", Transient("reset"))]), sleep=lambda seconds: None)
+    with pytest.raises(AlreadyExists):
+        write(store, "other")
 
 
 def test_permanent_errors_are_not_retried() -> None:

@@ -1,0 +1,147 @@
+"""Versioned and locked buckets on real servers: what is deleted is gone, what is locked stays and says until when.
+
+Guards P34 (deletes that only add a marker), P56 and P13 (nothing depends on overwriting), I15 (loud).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from disks.config import DiskConfig
+from disks.stores.base import ObjectStore
+from disks.stores.bucket_settings import BucketSettings, ObjectLock
+from disks.stores.open import open_store
+from disks.stores.s3 import PROBE_KEY
+from oplog.errors import NotFound, Retained
+from tests.servers import Server
+
+DATA = b"some bytes"
+SERVERS = ["ministack", pytest.param("ceph", marks=pytest.mark.ceph)]
+
+
+@pytest.fixture(params=SERVERS)
+def server(request: pytest.FixtureRequest) -> Server:
+    found: Server = request.getfixturevalue(request.param)
+    return found
+
+
+def open_bucket(server: Server, bucket: str, **more: Any) -> ObjectStore:
+    config = DiskConfig(
+        type="object_disk",
+        url=f"s3://{bucket}/some/prefix/",
+        endpoint_url=server.endpoint_url,
+        access_key_id=server.access_key_id,
+        secret_access_key=server.secret_access_key,
+        **more,
+    )
+    return open_store(config)
+
+
+def put(store: ObjectStore, *keys: str) -> None:
+    for key in keys:
+        store.put(key, DATA, sha256=hashlib.sha256(DATA).digest())
+
+
+def versions(server: Server, bucket: str) -> tuple[list[str], list[str]]:
+    """Keys of all versions and of all delete markers, seen from behind; the store's own probe is left out."""
+    found = server.client().list_object_versions(Bucket=bucket)
+    both = [[item["Key"] for item in found.get(kind, [])] for kind in ("Versions", "DeleteMarkers")]
+    kept, markers = ([key for key in keys if not key.endswith(PROBE_KEY)] for keys in both)
+    return kept, markers
+
+
+@pytest.fixture
+def versioned(server: Server) -> str:
+    bucket = server.new_bucket()
+    server.client().put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    return bucket
+
+
+@pytest.fixture
+def locked(server: Server) -> Iterator[str]:
+    bucket = server.new_bucket(object_lock_days=1)
+    yield bucket
+    for item in server.client().list_object_versions(Bucket=bucket).get("Versions", []):
+        server.client().delete_object(
+            Bucket=bucket, Key=item["Key"], VersionId=item["VersionId"], BypassGovernanceRetention=True
+        )
+
+
+def test_a_delete_in_a_versioned_bucket_frees_the_bytes(server: Server, versioned: str) -> None:
+    with open_bucket(server, versioned) as store:
+        put(store, "a", "b", "c/d")
+        assert store.delete(["a", "c/d", "never"]) == {"a": None, "c/d": None, "never": None}
+        assert [info.key for info in store.list()] == ["b"]
+    assert versions(server, versioned) == (["some/prefix/b"], [])
+
+
+def test_objects_from_before_versioning_go_too(server: Server) -> None:
+    bucket = server.new_bucket()
+    with open_bucket(server, bucket) as store:
+        put(store, "old")
+        server.client().put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+        assert store.delete(["old"]) == {"old": None}
+        with pytest.raises(NotFound):
+            store.head("old")
+    assert versions(server, bucket) == ([], [])
+
+
+def test_old_versions_are_shown_when_the_owner_wants_to_keep_them(server: Server, versioned: str) -> None:
+    with open_bucket(server, versioned, delete_versions=False) as store:
+        put(store, "a", "b")
+        assert store.delete(["a"]) == {"a": None}
+        [version] = [found for found in store.old_versions() if not found.is_marker and found.key != PROBE_KEY]
+        assert (version.key, version.size_bytes) == ("a", len(DATA))
+        assert [found.key for found in store.old_versions() if found.is_marker] == ["a"]
+        assert list(store.old_versions("b")) == []
+
+
+def test_a_locked_object_stays_visible_and_says_until_when(server: Server, locked: str) -> None:
+    with open_bucket(server, locked) as store:
+        put(store, "a", "b")
+        answers = store.delete(["a", "b", "never"])
+        assert answers["never"] is None
+        for key in ("a", "b"):
+            answer = answers[key]
+            assert isinstance(answer, Retained)
+            assert answer.until is not None
+            assert timedelta(hours=23) < answer.until - datetime.now(UTC) < timedelta(hours=25)
+            assert store.get(key) == DATA
+        assert [info.key for info in store.list()] == ["a", "b"]
+    assert versions(server, locked)[1] == [], "no marker hides what is still there"
+
+
+def test_a_legal_hold_has_no_end(server: Server, locked: str) -> None:
+    client = server.client()
+    with open_bucket(server, locked) as store:
+        put(store, "held")
+        hold = {"Bucket": locked, "Key": "some/prefix/held"}
+        client.put_object_legal_hold(**hold, LegalHold={"Status": "ON"})
+        answer = store.delete(["held"])["held"]
+        client.put_object_legal_hold(**hold, LegalHold={"Status": "OFF"})
+        assert isinstance(answer, Retained)
+        assert answer.until is None
+
+
+def test_settings_are_read(server: Server, versioned: str, locked: str) -> None:
+    plain = server.new_bucket()
+    expected = {
+        plain: BucketSettings("off", (), ObjectLock(enabled=False)),
+        versioned: BucketSettings("on", (), ObjectLock(enabled=False)),
+        locked: BucketSettings("on", (), ObjectLock(True, "GOVERNANCE", 1)),
+    }
+    for bucket, wanted in expected.items():
+        with open_bucket(server, bucket) as store:
+            assert store.bucket_settings() == wanted
+
+
+def test_the_clock_of_the_store_is_read(server: Server) -> None:
+    with open_bucket(server, server.new_bucket()) as store:
+        skew = store.clock_skew()
+        assert skew is not None
+        assert abs(skew) < timedelta(seconds=3)
