@@ -10,7 +10,7 @@ import builtins
 import logging
 import secrets
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from disks.base import (
     Location,
     Transaction,
 )
+from disks.commits import Commits
 from disks.file_table import FileTable, TableWriter
 from disks.lease import Lease
 from disks.locks import sweep
@@ -172,11 +173,11 @@ class ObjectDisk(Disk):
     def entries(self, since: int = 0, until: int | None = None, limit: int | None = None) -> Iterator[Entry]:
         """Log entries with since < revision <= until, oldest first. With `limit`, the newest so many of them. Those
         that are no longer kept are left out."""
-        revisions = builtins.list(self.log.revisions(since))
-        wanted = [revision for revision in revisions if until is None or revision <= until]
-        if limit is not None:
-            wanted = wanted[len(wanted) - min(limit, len(wanted)) :]
-        return self.log.entries(wanted[0] - 1, wanted[-1]) if wanted else iter(())
+        return self.commits().between(since, until, limit)
+
+    def commits(self, reading: Callable[[int], None] = lambda count: None) -> Commits:
+        """The commits as a user asks for them. `reading` is told how many entries an answer had to read first."""
+        return Commits(self.log, self.cache.index, self.file_table.head, reading=reading)
 
     def table_at(self, revision: int, *, path: Path | None = None) -> FileTable:
         """The file table as it was right after `revision`, in memory or at `path`; the caller closes it.
@@ -216,21 +217,22 @@ class ObjectDisk(Disk):
                 before = table.head()[0]
                 try:
                     with table.write() as view:
-                        revision = self._append(view, draft)
+                        entry = self._append(view, draft)
                 except (RevisionTaken, Conflict) as error:
                     self.cache.catch_up(table)
                     if isinstance(error, Conflict) and table.head()[0] == before:
                         raise
                     time.sleep(secrets.randbelow(20) / 1000 * min(attempt, 10))
                     continue
-                self._snapshot_when_due(revision)
-                return revision
+                self.cache.index.note([entry])
+                self._snapshot_when_due(entry.commit.revision)
+                return entry.commit.revision
         raise Conflict(
             f"disk {self.name}: {_COMMIT_ATTEMPTS} other writers came first, one after the other",
             hint="run the command again; fewer writers at a time help",
         )
 
-    def _append(self, view: TableWriter, draft: Commit) -> int:
+    def _append(self, view: TableWriter, draft: Commit) -> Entry:
         """In one SQLite transaction: check against the table, put the entry, take the change in. Dying after the put
         leaves the table behind the log, and catching up applies the entry."""
         revision, previous = view.head()
@@ -255,7 +257,7 @@ class ObjectDisk(Disk):
         if leased and self.log.read(commit.revision).commit.writer != commit.writer:
             raise RevisionTaken(f"revision {commit.revision} of {self.store.name} was overwritten by another writer")
         view.set_head(commit.revision, digest)
-        return commit.revision
+        return Entry(commit, digest)
 
     def _snapshot_when_due(self, revision: int) -> None:
         if not self.snapshot_every_commits or revision % self.snapshot_every_commits:

@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
+from disks.commit_index import CommitIndex
 from disks.effects import make_directory, remove_file, rename
 from disks.file_table import FileTable, TableDamaged, TableWriter
 from disks.locks import file_lock
@@ -38,6 +39,7 @@ class TableCache:
     def __init__(self, disk_name: str, log: OperationsLog, state_path: Path) -> None:
         self.lock = threading.RLock()
         self.path = state_path / "files.db"
+        self.index = CommitIndex(state_path / "commits.db", log.store.name)
         self._disk_name = disk_name
         self._log = log
         self._store = log.store
@@ -125,6 +127,7 @@ class TableCache:
     def close(self) -> None:
         """Close the table. The file stays."""
         with self.lock:
+            self.index.close()
             if self._table is not None:
                 self._table.close()
                 self._table = None
@@ -213,6 +216,8 @@ class TableCache:
         while batch := list(islice(entries, _APPLY_BATCH)):
             with table.write() as view:
                 _apply(view, batch)
+            if table is self._table:
+                self.index.note(batch)
 
     def _unbroken(self, entries: Iterator[Entry]) -> Iterator[Entry]:
         """The entries up to the newest: that the first of them are gone is damage, not a question of retention."""

@@ -19,11 +19,19 @@ from typing import Protocol
 from oplog import entry
 from oplog.entry import GENESIS_DIGEST, Commit
 from oplog.errors import AlreadyExists, Damaged, FrostlineError, NotFound, OutcomeUnknown, UsageError
-from oplog.revision import OPERATIONS_PREFIX, SCHEMA_VERSION_KEY, SNAPSHOTS_PREFIX, commit_key, parse_commit_key
+from oplog.revision import (
+    OPERATIONS_PREFIX,
+    SCHEMA_VERSION_KEY,
+    SNAPSHOTS_PREFIX,
+    commit_key,
+    parse_commit_key,
+    parse_snapshot_key,
+)
 
 SCHEMA_VERSION = b"2"
 _FETCH_THREADS = 16
 _LOST_ANSWER_ATTEMPTS = 5
+_FIRST_PAGE = 1000
 _BRING_BACK = (
     "bring the object back from a copy or the bucket's versioning; "
     "'frostline fsck' shows what else is wrong, 'frostline restore' which revisions can be restored"
@@ -78,8 +86,15 @@ class OperationsLog:
 
     def revisions(self, after: int = 0) -> Iterator[int]:
         """The revisions above `after`, ascending and dense from the first one listed. Raises `Damaged` at a gap."""
-        start_after = commit_key(after) if after > 0 else ""
         last: int | None = None
+        for revision in self._listed(after):
+            if last is not None and revision != last + 1:
+                raise self._missing(last + 1)
+            last = revision
+            yield revision
+
+    def _listed(self, after: int = 0) -> Iterator[int]:
+        start_after = commit_key(after) if after > 0 else ""
         for item in self.store.list(OPERATIONS_PREFIX, start_after=start_after):
             revision = parse_commit_key(item.key)
             if revision is None:
@@ -87,13 +102,31 @@ class OperationsLog:
                 raise Damaged(
                     f"{self.store.name}{item.key} is not a log entry", hint="move the object away if you put it there"
                 )
-            if last is not None and revision != last + 1:
-                raise Damaged(
-                    f"log entry {self.store.name}{commit_key(last + 1)} is missing (revision {last + 1})",
-                    hint=_BRING_BACK,
-                )
-            last = revision
             yield revision
+
+    def _missing(self, revision: int) -> Damaged:
+        return Damaged(
+            f"log entry {self.store.name}{commit_key(revision)} is missing (revision {revision})", hint=_BRING_BACK
+        )
+
+    def first_kept(self) -> int | None:
+        """The oldest entry that can be read with all that follow; None for an empty log. One or two requests.
+
+        Single older entries, which an interrupted collection has left, do not count: a later snapshot proves that they
+        were not needed. Without one they are the sign of a gap: `Damaged`. Looks at the oldest thousand.
+        """
+        first = last = gap = None
+        for revision in islice(self._listed(), _FIRST_PAGE):
+            if last is None or revision != last + 1:
+                first, gap = revision, last
+            last = revision
+        if first is None:
+            return self.first_revision()
+        if gap is not None:
+            snapshots = (parse_snapshot_key(item.key) for item in self.store.list(SNAPSHOTS_PREFIX))
+            if not any(revision is not None and revision >= first - 1 for revision in snapshots):
+                raise self._missing(gap + 1)
+        return first
 
     def first_revision(self) -> int | None:
         """The oldest entry kept; None for an empty log. One or two requests. Refuses logs of another format."""

@@ -1,0 +1,134 @@
+"""The commits of an object disk, as a user asks for them: the newest, or those that touched a directory.
+
+No question reads the whole log. The newest entries are fetched by their numbers; which ones touched a directory is
+known from the index beside the cached file table. What the index lacks, after the local state was lost, is read from
+the log once. Entries that gc has removed are left out; a missing or altered one raises.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import TypeVar
+
+from disks.commit_index import CommitIndex, Span
+from oplog.errors import Damaged, NotFound
+from oplog.log import Entry, OperationsLog
+
+_T = TypeVar("_T")
+
+_BATCH = 1000
+_FIRST_LOOK_BACK = 1000
+"""How many entries an empty index is begun with; more are read when they are asked for."""
+
+
+class Commits:
+    """Answers from one disk's log and index."""
+
+    def __init__(
+        self,
+        log: OperationsLog,
+        index: CommitIndex,
+        head: Callable[[], tuple[int, str]],
+        *,
+        reading: Callable[[int], None] = lambda count: None,
+    ) -> None:
+        """`head`: revision and digest of the newest commit known here. `reading` is told how many entries were read to
+        complete the index."""
+        self._log = log
+        self._index = index
+        self._head = head
+        self._reading = reading
+
+    def between(self, since: int = 0, until: int | None = None, limit: int | None = None) -> Iterator[Entry]:
+        """Entries with since < revision <= until that are kept, ascending; the newest `limit` of them."""
+        head, first = self._kept()
+        last = head if until is None else min(until, head)
+        since = max(since, first - 1, last - limit if limit is not None else 0)
+        if since >= last:
+            return iter(())
+        return self._checked(list(range(since + 1, last + 1)))
+
+    def touching(
+        self, directory: str, since: int = 0, until: int | None = None, limit: int | None = None
+    ) -> Iterator[Entry]:
+        """The same, of those that changed something at or below the directory, or took it away as a whole."""
+        head, first = self._kept()
+        last = head if until is None else min(until, head)
+        since = max(since, first - 1)
+        self._complete(head)
+        while True:
+            found = self._ask(lambda: self._index.touching(directory, since=since, until=last, limit=limit))
+            span = self._index.span()
+            if span is None or span.first <= since + 1 or (limit is not None and len(found) >= limit):
+                return self._checked(found)
+            self._look_back(span, since)
+
+    def definitions(self) -> list[tuple[str, int]]:
+        """Directory and revision of every `table.json` that a kept commit created, ascending by revision."""
+        head, first = self._kept()
+        self._complete(head)
+        while (span := self._index.span()) is not None and span.first > first:
+            self._look_back(span, first - 1)
+        return self._ask(lambda: self._index.definitions(since=first - 1))
+
+    def _checked(self, revisions: list[int]) -> Iterator[Entry]:
+        """The entries, each against its noted digest; the newest one against that of the file table."""
+        digests = self._ask(lambda: self._index.digests(revisions)) if len(revisions) <= _BATCH else {}
+        revision, digest = self._head()
+        try:
+            yield from self._log.at(revisions, digests={**digests, revision: digest})
+        except NotFound as error:
+            raise Damaged(
+                f"an entry of the log of {self._log.store.name} is missing: {error.message}",
+                hint="if gc is running, run the command again; else 'frostline fsck' shows what the gap hides",
+            ) from error
+
+    def _kept(self) -> tuple[int, int]:
+        """The newest revision and the oldest whose entry is kept; (0, 1) for an empty log."""
+        first = self._log.first_kept()
+        if first is None:
+            return 0, 1
+        known = self._head()[0]
+        return self._log.head(max(known, first - 1)), first
+
+    def _complete(self, head: int) -> None:
+        """Note what was committed since the last note."""
+        span = self._index.span()
+        since = span.last if span is not None else self._begin(head)
+        if span is not None and span.last > head:
+            self._index.forget()  # the notes are those of a log that was replaced
+            since, span = self._begin(head), None
+        if since < head:
+            self._read(since, head, span.digest if span is not None else None)
+
+    def _begin(self, head: int) -> int:
+        return max((self._log.first_kept() or 1) - 1, head - _FIRST_LOOK_BACK)
+
+    def _look_back(self, span: Span, since: int) -> None:
+        """Note the entries before the first noted one: as many again, so that a long way takes few turns."""
+        length = max(_FIRST_LOOK_BACK, span.last - span.first + 1)
+        floor = max(since, span.first - 1 - length)
+        entries = list(self._log.entries(floor, span.first - 1))
+        if entries[-1].digest != span.previous:
+            raise Damaged(
+                f"the chain of log entries of {self._log.store.name} breaks before revision {span.first}",
+                hint="run 'frostline fsck' on the disk",
+            )
+        self._index.note(entries)
+        self._reading(len(entries))
+
+    def _read(self, since: int, until: int, previous: str | None) -> None:
+        entries = self._log.entries(since, until, previous=previous)
+        while batch := list(islice(entries, _BATCH)):
+            self._index.note(batch)
+            self._reading(len(batch))
+
+    def _ask(self, question: Callable[[], _T]) -> _T:
+        try:
+            return question()
+        except sqlite3.DatabaseError:
+            self._index.forget()
+            self._complete(self._kept()[0])
+            return question()
