@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from disks.file_table import FileTable
 from disks.history import named_blobs, past_at
 from disks.object_disk import ObjectDisk
 from disks.references import FUTURE_TOLERANCE, Inventory, retained_from
@@ -51,7 +52,7 @@ def gather(disk: ObjectDisk, found: Inventory, *, now: datetime, retention: time
         keys = past.keys()
         past.named.clear()
         past.advance(found.head)
-        _check_present(found, {row.key: row.size_bytes for row in past.table.rows() if row.key is not None}, name)
+        _check_present(found, past.table, name)
         past.advance()
         keys |= past.named
         head, digest = past.revision, past.digest
@@ -69,14 +70,14 @@ def gather(disk: ObjectDisk, found: Inventory, *, now: datetime, retention: time
     return Evidence(frozenset(keys), base, head, digest, tuple(pinned), expired)
 
 
-def _check_present(found: Inventory, named: dict[str, int], name: str) -> None:
+def _check_present(found: Inventory, table: FileTable, name: str) -> None:
     """Every blob of the table at the listed head must be in the listing: else it is not the listing of this disk."""
-    listed = {blob.key: blob.size_bytes for blob in found.blobs}
-    missing = sorted(key for key, size in named.items() if listed.get(key) != size)
+    with table.read() as view:
+        missing = sorted(key for key, size_bytes in view.blobs() if found.blobs.size_of(key) != size_bytes)
     if missing:
         raise Damaged(
-            f"{len(missing)} of {len(named)} objects that the file table names are not in the listing of {name}, "
-            f"such as {missing[0]}: the listing is incomplete, or objects were lost",
+            f"{len(missing)} objects that the file table names are not among the {len(found.blobs)} in the listing of "
+            f"{name}, such as {missing[0]}: the listing is incomplete, or objects were lost",
             hint="run 'frostline fsck'; nothing is collected until they are back or their parts are dropped",
         )
 
@@ -86,7 +87,7 @@ def _live_keys(disk: ObjectDisk, found: Inventory, head: int) -> set[str]:
     disk.refresh()
     with disk.file_table.read() as view:
         revision, _ = view.head()
-        keys = {row.key for row in view.rows() if row.key is not None}
+        keys = {key for key, _ in view.blobs()}
     if revision < found.head or revision < head:
         raise Damaged(
             f"the cache of disk {disk.name} ends at revision {revision} and the log at {max(found.head, head)}"

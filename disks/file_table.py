@@ -26,9 +26,11 @@ from oplog.replay import FileRow
 
 SCHEMA = 2
 _BUSY_SECONDS = 60
+_CHUNK_ROWS = 1000
 _INSERT = "INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _COLUMNS = "path, size_bytes, sha256, key, inline, blob_set, revision, more, read_only"
-_CREATE = """
+_INDEX = "CREATE INDEX documents ON files (path) WHERE document = 1;"
+_CREATE = f"""
 CREATE TABLE files (
   path TEXT PRIMARY KEY NOT NULL,
   size_bytes INTEGER NOT NULL,
@@ -41,7 +43,7 @@ CREATE TABLE files (
   more TEXT,
   read_only INTEGER NOT NULL DEFAULT 0
 );
-CREATE INDEX documents ON files (path) WHERE document = 1;
+{_INDEX}
 CREATE TABLE state (name TEXT PRIMARY KEY NOT NULL, value TEXT NOT NULL);
 """
 _MIGRATE = {
@@ -83,6 +85,26 @@ class TableReader:
         """The files below the directory, in path order."""
         query = f"SELECT {_COLUMNS} FROM files WHERE path >= ? AND path < ? ORDER BY path"
         return map(_row, self._connection.execute(query, paths.below(directory)))
+
+    def blobs(self) -> Iterator[tuple[str, int]]:
+        """Every object that a file is made of, with its size in bytes; in no order, one of two files twice."""
+        query = "SELECT key, size_bytes, more FROM files WHERE key IS NOT NULL"
+        for key, size_bytes, more in self._connection.execute(query):
+            if more is None:
+                yield key, size_bytes
+            else:
+                rest = _more_decoder.decode(more)
+                yield key, size_bytes - sum(size for _, size in rest)
+                yield from rest
+
+    def same_rows(self, other: TableReader) -> bool:
+        """Whether both hold the same rows. Reads both once, in step, and keeps neither."""
+        query = f"SELECT {_COLUMNS} FROM files ORDER BY path"
+        mine, theirs = self._connection.execute(query), other._connection.execute(query)
+        while rows := mine.fetchmany(_CHUNK_ROWS):
+            if rows != theirs.fetchmany(_CHUNK_ROWS):
+                return False
+        return theirs.fetchone() is None
 
     def children(self, directory: str) -> list[str]:
         """Names directly below the directory, sorted; a directory's name ends with `/`. Jumps from child to child, so
@@ -171,7 +193,8 @@ _opening = threading.RLock()
 class FileTable:
     """The cache file, shared by threads and processes: many readers and one writer at a time (SQLite's WAL).
 
-    With `path` None the table lives in memory: a table of an old revision, say.
+    With `path` None the table is this process's own, in memory and what does not fit in a temporary file: a table of an
+    old revision, say.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -269,14 +292,18 @@ class FileTable:
             self._idle.clear()
 
     def _open(self) -> sqlite3.Connection:
-        name = ":memory:" if self.path is None else str(self.path)
+        name = "" if self.path is None else str(self.path)  # "": SQLite's own temporary file, gone when it is closed
         with self._translated():
             connection = sqlite3.connect(name, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
             try:
                 if self.path is not None:
                     connection.execute("PRAGMA journal_mode = WAL")
-                    connection.execute("PRAGMA synchronous = NORMAL")
-                connection.execute("PRAGMA cache_size = -16000")
+                    # FULL: a part that has left the SSD must not be missing here after a power cut, when the bucket
+                    # that would tell cannot be reached.
+                    connection.execute("PRAGMA synchronous = FULL")
+                else:
+                    connection.execute("PRAGMA journal_mode = MEMORY")
+                connection.execute(f"PRAGMA cache_size = {-16_000 if self.path is not None else -64_000}")
             except BaseException:
                 connection.close()  # now: closed later, it would remove the -wal of the file that takes its place
                 raise
@@ -291,7 +318,8 @@ class FileTable:
         try:
             version = self._writer.execute("PRAGMA user_version").fetchone()[0]
             if version == 0 and not self._writer.execute("SELECT 1 FROM sqlite_master").fetchone():
-                self._lay_out(_CREATE, SCHEMA)
+                # A table of its own is read once or twice, from end to end: the index would cost more than it saves.
+                self._lay_out(_CREATE if self.path is not None else _CREATE.replace(_INDEX, ""), SCHEMA)
                 version = SCHEMA
             while version in _MIGRATE:
                 self._lay_out(_MIGRATE[version], version + 1)

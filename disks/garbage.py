@@ -162,10 +162,9 @@ class _Collection:
 
     def run(self) -> None:
         try:
-            listing = list(self._store.list())
-            found = inventory(listing)
+            found = inventory(self._store.list())
             if self._report.delete:
-                self._require(disagreement(listing, list(self._store.list())))
+                self._require(disagreement(found, self._store.list()))
             if found.head == 0 and not found.blobs and not found.snapshots:
                 return  # a prefix that was never written to
             evidence = self._gather(found)
@@ -191,7 +190,7 @@ class _Collection:
     def _judge(self, found: Inventory, evidence: Evidence) -> Verdict:
         verdict = classify(found.blobs, evidence.keys, head=found.head, now=self._rules.now, guard=self._rules.guard)
         report = self._report
-        report.referenced = len(verdict.referenced)
+        report.referenced = verdict.referenced
         report.pending = len(verdict.pending)
         report.orphaned = len(verdict.orphaned)
         report.orphaned_bytes = sum(blob.size_bytes for blob in verdict.orphaned)
@@ -217,7 +216,7 @@ class _Collection:
     # Deleting
 
     def _delete(self, found: Inventory, evidence: Evidence, verdict: Verdict, uploads: Sequence[Upload]) -> None:
-        self._check_caps(verdict)
+        self._check_caps(found, verdict)
         self._remove_stale_intents(found)
         log_keys = self._log_keys(found, evidence)
         self._report.log_deleted = len(self._delete_announced(log_keys, evidence))
@@ -232,12 +231,9 @@ class _Collection:
         for name in evidence.expired_pins:
             pins.release(self._store, name)
 
-    def _check_caps(self, verdict: Verdict) -> None:
-        blobs = (*verdict.referenced, *verdict.pending, *verdict.orphaned, *verdict.suspicious)
-        if not blobs:
-            return
-        by_count = len(verdict.orphaned) / len(blobs)
-        by_bytes = self._report.orphaned_bytes / max(sum(blob.size_bytes for blob in blobs), 1)
+    def _check_caps(self, found: Inventory, verdict: Verdict) -> None:
+        by_count = len(verdict.orphaned) / max(len(found.blobs), 1)
+        by_bytes = self._report.orphaned_bytes / max(found.blobs.total_bytes, 1)
         share = max(by_count, by_bytes)
         if share > self._rules.max_delete_fraction:
             raise _Refusal(

@@ -21,7 +21,7 @@ MOVE = "move"
 
 
 class Past:
-    """A file table in memory that goes forward through the log, from a snapshot or from the empty disk.
+    """A file table of its own that goes forward through the log, from a snapshot or from the empty disk.
 
     Every entry is read once, however often it stops on the way.
     """
@@ -61,7 +61,8 @@ class Past:
 
     def keys(self) -> set[str]:
         """The blobs that the table names now."""
-        return {row.key for row in self.table.rows() if row.key is not None}
+        with self.table.read() as view:
+            return {key for key, _ in view.blobs()}
 
     def rows(self) -> dict[str, FileRow]:
         """A copy of the table as it is now."""

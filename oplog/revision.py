@@ -53,6 +53,11 @@ def parse_snapshot_key(key: str) -> int | None:
     return int(match[1], 2) if match else None
 
 
+def is_blob_key(key: str) -> bool:
+    """Whether the key is a blob's."""
+    return _BLOB.match(key) is not None
+
+
 def parse_blob_key(key: str) -> int | None:
     """The revision the blob was uploaded for, or None when the key is not a blob's."""
     match = _BLOB.match(key)

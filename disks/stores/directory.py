@@ -201,7 +201,21 @@ class DirectoryStore(ObjectStore):
             return _info(key, status, metadata)
 
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
-        yield from self._walk(self._root, "", prefix.encode(), start_after.encode())
+        place = self._place_of(prefix)
+        if place is not None:
+            yield from self._walk(self._root / place, place, prefix.encode(), start_after.encode())
+
+    def _place_of(self, prefix: str) -> str | None:
+        """The directory that holds every key of the prefix, with its `/`; None when there is none. It saves reading
+        the names of all objects to list a few of them."""
+        place, path = "", self._root
+        for name in prefix.split("/")[:-1]:
+            path = path / name
+            hidden = not place and name in (_INCOMING, _METADATA)
+            if name in ("", ".", "..") or hidden or path.is_symlink() or not path.is_dir():
+                return None
+            place += f"{name}/"
+        return place
 
     def _walk(self, directory: Path, base: str, prefix: bytes, start_after: bytes) -> Iterator[ObjectInfo]:
         """Depth first; a directory sorts as its name with `/`, which makes the whole walk follow the keys' bytes."""

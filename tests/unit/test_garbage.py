@@ -18,6 +18,7 @@ from disks.history import past_at
 from disks.object_disk import ObjectDisk
 from disks.references import (
     INTENTS_PREFIX,
+    Blobs,
     classify,
     collectable_log,
     disagreement,
@@ -570,14 +571,25 @@ def test_retention_begins_with_the_revision_before_the_first_young_commit() -> N
 
 
 def test_listings_agree_unless_a_blob_goes_changes_or_appears_late() -> None:
-    one, two = at(blob_key(1), 9), at(blob_key(2), 8)
-    assert disagreement([one, two], [one, two]) is None
-    assert disagreement([one], [one, ObjectInfo(blob_key(3), 1, NOW)]) is None
-    assert disagreement([one, two], [one]) is not None
-    assert disagreement([one], [ObjectInfo(one.key, 2, one.modified)]) is not None
-    assert disagreement([two], [one, two]) is not None
-    assert disagreement([one, one], [one, one]) is not None
-    assert disagreement([at("pins/a.json")], []) is None
+    """P29."""
+
+    def objection(first: list[ObjectInfo], second: list[ObjectInfo]) -> str | None:
+        return disagreement(inventory(first), second)
+
+    one, two, three = at(blob_key(1), 9), at(blob_key(2), 8), ObjectInfo(blob_key(3), 1, NOW)
+    assert objection([one, two], [one, two]) is None
+    assert objection([one], [one, three]) is None
+    assert objection([one, three], [one, ObjectInfo(blob_key(2), 1, NOW), three]) is None
+    assert objection([one, two], [one]) is not None
+    assert objection([one, two], [two]) is not None
+    assert objection([one, two], []) is not None
+    assert objection([one], [ObjectInfo(one.key, 2, one.modified)]) is not None
+    assert objection([one], [ObjectInfo(one.key, 1, NOW)]) is not None
+    assert objection([two], [one, two]) is not None
+    assert objection([one, one], [one]) is not None
+    assert objection([one], [one, one]) is not None
+    assert objection([one, two], [one, two, one]) is not None
+    assert objection([at("pins/a.json")], []) is None
 
 
 revisions = st.integers(min_value=1, max_value=30)
@@ -614,9 +626,10 @@ def test_only_old_unnamed_settled_blobs_are_orphans(blobs: list[tuple[int, int, 
     """I5: each blob is in one class, and an orphan has every property that it needs to go."""
     listed = [at(blob_key(revision), hours) for revision, hours, _ in blobs]
     named = {entry.key for entry, (_, _, is_named) in zip(listed, blobs, strict=True) if is_named}
-    verdict = classify(listed, named, head=head, now=NOW, guard=timedelta(hours=24))
-    classes = [*verdict.referenced, *verdict.pending, *verdict.orphaned, *verdict.suspicious]
-    assert sorted(entry.key for entry in classes) == sorted(entry.key for entry in listed)
+    verdict = classify(Blobs(listed), named, head=head, now=NOW, guard=timedelta(hours=24))
+    assert verdict.referenced == len(named)
+    classes = [*verdict.pending, *verdict.orphaned, *verdict.suspicious]
+    assert sorted(entry.key for entry in classes) == sorted({entry.key for entry in listed} - named)
     for entry in verdict.orphaned:
         assert entry.key not in named
         assert (parse_blob_key(entry.key) or 99) <= head
