@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from disks.stores.base import ObjectStore
 from oplog.clickhouse import FILE, PATH_NAMES, Epochs, Listed, Record, epochs, record
 from oplog.clickhouse_replay import File, Finding, Replayed, replay
-from oplog.errors import FrostlineError, NotFound, UsageError
+from oplog.errors import Damaged, FrostlineError, NotFound, UsageError
+from oplog.paths import is_safe
 from oplog.revision import SCHEMA_VERSION_KEY
+from restore.clickhouse_checksums import FILE_NAME as CHECKSUMS
+from restore.clickhouse_checksums import parse as parse_checksums
 from restore.clickhouse_listing import Contents, Kind, sort_listing
+from restore.clickhouse_parts import Part, State, check_parts, empty_files, find_tables
 from restore.clickhouse_plain import read_plain
 from restore.parallel import in_parallel
 from tiering.progress import SILENT, Progress, Task
@@ -34,6 +38,8 @@ class ClickHouseTree:
     """The revision this tree is of."""
     order: Epochs = field(default_factory=lambda: Epochs((), {}))
     findings: list[Finding] = field(default_factory=list)
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+    """Ranges of revisions up to this one without an object: files written then have been deleted since."""
 
     @property
     def kind(self) -> Kind:
@@ -71,7 +77,8 @@ def read_bucket(
         if revision is not None:
             raise UsageError(f"{store.name} is a {contents.kind} disk: it has one state and no revisions")
         replayed = read_plain(store, contents, workers=workers, progress=progress)
-        return ClickHouseTree(store.name, schema_version, contents, replayed, findings=replayed.findings)
+        parts = look_at_parts(store, replayed, (), workers=workers, progress=progress)
+        return ClickHouseTree(store.name, schema_version, contents, replayed, findings=[*replayed.findings, *parts])
     if contents.kind is not Kind.SEND_METADATA or schema_version == FROSTLINE_SCHEMA:
         raise no_tree(store.name, contents)
     order = epochs(contents.log)
@@ -79,9 +86,96 @@ def read_bucket(
     listed = order.until(wanted)
     records, lost = read_records(store, listed, workers=workers, progress=progress)
     replayed = replay(records)
+    gaps = missing_revisions(order, wanted)
+    parts = look_at_parts(store, replayed, gaps, workers=workers, progress=progress)
     return ClickHouseTree(
-        store.name, schema_version, contents, replayed, order.head, wanted, order, [*lost, *replayed.findings]
+        store.name,
+        schema_version,
+        contents,
+        replayed,
+        order.head,
+        wanted,
+        order,
+        [*lost, *repeated(order), *replayed.findings, *parts],
+        gaps,
     )
+
+
+def look_at_parts(
+    store: ObjectStore,
+    replayed: Replayed,
+    gaps: Sequence[tuple[int, int]],
+    *,
+    workers: int,
+    progress: Progress = SILENT,
+) -> list[Finding]:
+    """Compare every part with its own `checksums.txt` (one GET a part), and add the empty files that have no object.
+
+    Parts that are on their way out or under construction are not read.
+    """
+    tables = find_tables(replayed.files)
+    parts = [part for table in tables for part in table.parts if part.state is not State.COVERED]
+    parts = [part for part in parts if CHECKSUMS in part.files]
+    listed: dict[str, dict[str, int]] = {}
+    findings: list[Finding] = []
+    with progress.task("reading checksums of parts", items=len(parts)) as task:
+
+        def read(index: int) -> None:
+            file = parts[index].files[CHECKSUMS]
+            try:
+                data = b"".join(store.get(key) for key, _ in file.blobs)
+                listed[parts[index].directory] = parse_checksums(data, name=file.path)
+            except (Damaged, NotFound) as error:
+                findings.append(Finding("unreadable_checksums", error.message, file.path, file.blobs[0][0]))
+            task.advance(items=1)
+
+        in_parallel(read, len(parts), workers)
+    _add_empty_files(replayed, parts, listed)
+    findings.sort(key=lambda finding: finding.path or "")
+    return findings + check_parts(tables, listed, missing=replayed.missing, gaps=gaps)
+
+
+def _add_empty_files(replayed: Replayed, parts: Iterable[Part], listed: Mapping[str, Mapping[str, int]]) -> None:
+    inode = max((file.inode for file in replayed.files.values()), default=0)
+    added = [f"{part.directory}/{name}" for part in parts for name in empty_files(part, listed.get(part.directory, {}))]
+    if added:
+        replayed.files.update(
+            {path: File(path, (), number, 1, 0) for number, path in enumerate(added, inode + 1) if is_safe(path)}
+        )
+        replayed.files = dict(sorted(replayed.files.items(), key=lambda item: item[0].encode()))
+
+
+def missing_revisions(order: Epochs, until: int) -> list[tuple[int, int]]:
+    """The ranges (first, last) of revisions up to `until` that no object bears: what was written then is deleted.
+
+    Ascending. Empty when the counter restarted: then a number says nothing.
+    """
+    if len(order.runs) != 1 or order.duplicates:
+        return []
+    ranges = []
+    expected = 1
+    for listed in order.runs[0]:
+        if listed.revision > until:
+            break
+        if listed.revision > expected:
+            ranges.append((expected, listed.revision - 1))
+        expected = listed.revision + 1
+    return [*ranges, (expected, until)] if expected <= until else ranges
+
+
+def repeated(order: Epochs) -> list[Finding]:
+    """A finding for every revision that several objects bear."""
+    how = (
+        "the times are those of a copy of this bucket, so that the order between them is not known"
+        if order.times_unusable
+        else "the server's counter restarted; they are taken in the order of their times"
+    )
+    return [
+        Finding(
+            "duplicate_revision", f"revision {revision} is borne by {', '.join(keys)}: {how}", None, keys[0], revision
+        )
+        for revision, keys in sorted(order.duplicates.items())
+    ]
 
 
 def read_schema_version(store: ObjectStore) -> str | None:
