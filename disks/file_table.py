@@ -6,6 +6,7 @@ revision of the log, and catching up is applying what follows.
 
 from __future__ import annotations
 
+import heapq
 import os
 import sqlite3
 import struct
@@ -129,6 +130,24 @@ class TableReader:
             if len(segments) == 2 and segments[1] == name:
                 yield _row(found)
 
+    def documents(self, pattern: str) -> Iterator[FileRow]:
+        """The `.json` files whose path matches the pattern (`*`, `?`), in path order."""
+        query = f"SELECT {_COLUMNS} FROM files WHERE document = 1 AND path GLOB ? ORDER BY path"
+        return map(_row, self._connection.execute(query, (pattern,)))
+
+    def blobs_by_key(self) -> Iterator[tuple[str, int, str]]:
+        """Every object that a file needs: key, size, and the file's path; in key order. Sorted on disk: a table of
+        millions takes no memory."""
+        whole = "SELECT key, size_bytes, path FROM files WHERE key IS NOT NULL AND more IS NULL ORDER BY key, path"
+        parts = f"SELECT {_COLUMNS} FROM files WHERE more IS NOT NULL"
+        several = sorted(
+            (key, size_bytes, row.path)
+            for row in map(_row, self._connection.execute(parts))
+            for key, size_bytes in row.blobs
+        )
+        simple: Iterator[tuple[str, int, str]] = iter(self._connection.execute(whole))
+        return heapq.merge(simple, several) if several else simple
+
     def count(self) -> int:
         """How many files."""
         return int(self._connection.execute("SELECT count(*) FROM files").fetchone()[0])
@@ -220,7 +239,7 @@ class FileTable:
     def read(self) -> Iterator[TableReader]:
         """A consistent view, for as long as the block lasts."""
         if self.path is None:
-            with self._write_lock:
+            with self._write_lock, self._translated():
                 yield TableReader(self._writer)
             return
         connection = self._borrow()
@@ -253,6 +272,14 @@ class FileTable:
                     self._writer.execute("ROLLBACK")
                 raise
 
+    def copy(self) -> FileTable:
+        """A table of its own with the same rows and head. Only of a table without a path."""
+        assert self.path is None
+        other = FileTable(None)
+        with self._write_lock:
+            self._writer.backup(other._writer)
+        return other
+
     def get(self, path: str) -> FileRow | None:
         with self.read() as view:
             return view.get(path)
@@ -264,6 +291,10 @@ class FileTable:
     def rows(self, directory: str = "") -> Iterator[FileRow]:
         with self.read() as view:
             yield from view.rows(directory)
+
+    def __iter__(self) -> Iterator[FileRow]:
+        """Every file in path order, anew each time."""
+        return self.rows()
 
     def insert(self, rows: Sequence[FileRow]) -> None:
         with self.write() as view:
@@ -352,9 +383,9 @@ class FileTable:
                     f"{self.path} is in use by another process", hint="try again when it has finished"
                 ) from error
             if "full" in str(error):  # nothing is wrong with the file: rebuilding it would need even more space
-                raise NoSpace(
-                    f"no space left for {self.path}", hint="free space on the disk that holds the state directory"
-                ) from error
+                where = self.path or "a temporary table"
+                hint = "free space on the disk that holds it" if self.path else "free space, or set SQLITE_TMPDIR"
+                raise NoSpace(f"no space left for {where}", hint=hint) from error
             raise TableDamaged(f"{self.path} cannot be used: {error}", hint="it is rebuilt from the bucket") from error
         except sqlite3.DatabaseError as error:
             raise TableDamaged(f"{self.path} cannot be used: {error}", hint="it is rebuilt from the bucket") from error

@@ -10,7 +10,7 @@ import builtins
 import logging
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -194,9 +194,10 @@ class ObjectDisk(Disk):
                 snapshot.write(self.store, revision, digest, view.rows())
         return revision
 
-    def replace_cache(self, rows: Collection[FileRow], revision: int, digest: str) -> None:
+    def replace_cache(self, rows: Iterable[FileRow], revision: int, digest: str) -> None:
         """Replace the cached table, whatever it holds, with this one: in one SQLite transaction, so all or nothing. The
-        next use catches up from there."""
+        next use catches up from there. The rows come in path order, and are asked for anew when the table has to be
+        made anew."""
         self.cache.replace(rows, revision, digest)
 
     # Writing

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
@@ -94,9 +94,10 @@ class TableCache:
         with self.lock:
             self._table, self._caught_up = table, True
 
-    def replace(self, rows: Collection[FileRow], revision: int, digest: str) -> None:
+    def replace(self, rows: Iterable[FileRow], revision: int, digest: str) -> None:
         """Replace the cached table, whatever it holds, with this one: in one SQLite transaction, so all or nothing. The
-        next use catches up from there."""
+        next use catches up from there. The rows come in path order, and are asked for anew when the table has to be
+        made anew."""
         with self.lock:
             try:
                 self._fill(self._open(), rows, revision, digest)
@@ -182,7 +183,7 @@ class TableCache:
         rename(self.path, aside)
         self._note(f"{why}; set aside as {aside.name} and rebuilt from {self._store.name}")
 
-    def _fill(self, table: FileTable, rows: Collection[FileRow], revision: int, digest: str) -> None:
+    def _fill(self, table: FileTable, rows: Iterable[FileRow], revision: int, digest: str) -> None:
         with table.write() as view:
             self._clear(view)
             view.insert(rows)

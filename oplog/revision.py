@@ -11,6 +11,8 @@ import secrets
 OPERATIONS_PREFIX = "operations/"
 SNAPSHOTS_PREFIX = "snapshots/"
 PINS_PREFIX = "pins/"
+BLOBS_PREFIX = "r"
+"""What every blob's key begins with; foreign names may do so too."""
 LEASES_PREFIX = "lease/"
 SCHEMA_VERSION_KEY = ".SCHEMA_VERSION"
 

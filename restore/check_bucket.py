@@ -23,9 +23,9 @@ from oplog import pins, snapshot
 from oplog.errors import Damaged, NotFound
 from oplog.replay import FileRow
 from oplog.revision import commit_key, snapshot_key
+from restore.cache import Cache, read_cache
 from restore.findings import Checked, Findings, Problem, locate
 from restore.plan import missing_objects
-from restore.rebuild import Cache, read_cache
 
 _NAMED_OBJECT = re.compile(r"(?:operations|snapshots|pins)/\S+?(?=[\s:,)]|\Z)")
 _SECOND_LOOKS = 100

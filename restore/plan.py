@@ -1,14 +1,14 @@
 """What a restore would change: pure functions over file tables. No I/O, no clock.
 
-A file table is a mapping path -> file. Two files are the same when size, SHA-256 and blob are; the revision that made
-a path does not count, for a restore makes paths anew.
+A file table is a series of (path, file) in path order. Two files are the same when size, SHA-256 and blob are; the
+revision that made a path does not count, for a restore makes paths anew.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -35,15 +35,18 @@ class StoredFile(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How two file tables differ within a scope, in path order. A path whose file changed is in both tuples."""
+    """How two file tables differ within a scope. A path whose file changed counts as created and as removed."""
 
     created: tuple[str, ...]
+    """In path order; empty when only the counts were asked for."""
     removed: tuple[str, ...]
     unchanged: int
+    created_files: int
+    removed_files: int
 
     @property
     def empty(self) -> bool:
-        return not self.created and not self.removed
+        return not self.created_files and not self.removed_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,38 +76,84 @@ def same_file(one: StoredFile, other: StoredFile) -> bool:
     )
 
 
+def matched(
+    current: Iterable[tuple[str, Row]], wanted: Iterable[tuple[str, Row]]
+) -> Iterator[tuple[str, Row | None, Row | None]]:
+    """Every path of two tables with its file in each, in path order. Both come in path order and are read in step, so
+    tables of any size take no memory."""
+    left, right = iter(current), iter(wanted)
+    one, two = next(left, None), next(right, None)
+    while one is not None and two is not None:
+        if one[0] == two[0]:
+            yield one[0], one[1], two[1]
+            one, two = next(left, None), next(right, None)
+        elif one[0] < two[0]:
+            yield one[0], one[1], None
+            one = next(left, None)
+        else:
+            yield two[0], None, two[1]
+            two = next(right, None)
+    while one is not None:
+        yield one[0], one[1], None
+        one = next(left, None)
+    while two is not None:
+        yield two[0], None, two[1]
+        two = next(right, None)
+
+
 def compare(
-    current: Mapping[str, StoredFile], wanted: Mapping[str, StoredFile], scope: Sequence[str] | None = None
+    current: Iterable[tuple[str, Row]],
+    wanted: Iterable[tuple[str, Row]],
+    scope: Sequence[str] | None = None,
+    *,
+    paths: bool = True,
 ) -> Difference:
     """What turns `current` into `wanted` within the scope: first everything removed, then everything created.
 
-    Files go one by one, never with their directory: a file that another writer adds meanwhile is not swept away.
+    Both tables come in path order. Files go one by one, never with their directory: a file that another writer adds
+    meanwhile is not swept away. Without `paths` they are only counted.
     """
-    created, unchanged = [], 0
-    for path, file in wanted.items():
-        if not in_scope(path, scope):
+    created: list[str] = []
+    removed: list[str] = []
+    unchanged = created_files = removed_files = 0
+    for path, there, file in matched(current, wanted):
+        if scope is not None and not in_scope(path, scope):
             continue
-        there = current.get(path)
-        if there is not None and same_file(there, file):
+        if there is not None and file is not None and same_file(there, file):
             unchanged += 1
-        else:
-            created.append(path)
-    changed = set(created)
-    removed = [path for path in current if (path in changed or path not in wanted) and in_scope(path, scope)]
-    return Difference(tuple(sorted(created)), tuple(sorted(removed)), unchanged)
+            continue
+        if file is not None:
+            created_files += 1
+            if paths:
+                created.append(path)
+        if there is not None:
+            removed_files += 1
+            if paths:
+                removed.append(path)
+    return Difference(tuple(created), tuple(removed), unchanged, created_files, removed_files)
 
 
-def with_reservations(wanted: Mapping[str, Row], newest: Mapping[str, Row]) -> dict[str, Row]:
-    """The wanted table with every range of block numbers (`blocks-<n>.json`) that was taken since in its tables.
+def kept_reservations(newest: Iterable[tuple[str, Row]], is_wanted: Callable[[str], bool]) -> Iterator[tuple[str, Row]]:
+    """The ranges of block numbers (`blocks-<n>.json`) that the newest table shows as taken, of those of its tables that
+    are wanted (`is_wanted` of their `table.json`).
 
     Who took a range goes on numbering parts in it: a restore that freed it would let two machines give one name.
     """
-    kept = {
-        path: file
-        for path, file in newest.items()
-        if (match := _RESERVATION.search(path)) and f"{path[: match.start()]}/table.json" in wanted
-    }
-    return {**wanted, **kept}
+    for path, file in newest:
+        if (match := _RESERVATION.search(path)) and is_wanted(f"{path[: match.start()]}/table.json"):
+            yield path, file
+
+
+def lost_objects(blobs: Iterable[tuple[str, int, str]], listed: Iterable[tuple[str, int]]) -> Iterator[MissingObject]:
+    """The blobs (key, size, path) that a listing (key, size) does not prove to exist. Both come in key order."""
+    listing = iter(listed)
+    there = next(listing, None)
+    for key, size_bytes, path in blobs:
+        while there is not None and there[0] < key:
+            there = next(listing, None)
+        found = there[1] if there is not None and there[0] == key else None
+        if found != size_bytes:
+            yield MissingObject(key, path, size_bytes, found)
 
 
 def missing_objects(
@@ -120,15 +169,35 @@ def missing_objects(
     return tuple(sorted(missing, key=lambda entry: entry.path))
 
 
+class Tally:
+    """What a table holds within a scope, counted while its rows go by in path order."""
+
+    def __init__(self, scope: Sequence[str] | None = None) -> None:
+        self.files = 0
+        self.bytes = 0
+        self._scope = scope
+        self._state = hashlib.sha256()
+
+    def counting(self, table: Iterable[tuple[str, Row]]) -> Iterator[tuple[str, Row]]:
+        """The same rows, counted."""
+        for path, file in table:
+            if self._scope is None or in_scope(path, self._scope):
+                self.files += 1
+                self.bytes += file.size_bytes
+                keys = file.key or "" if len(file.blobs) < 2 else " ".join(key for key, _ in file.blobs)
+                line = f"{path}\0{file.size_bytes}\0{file.sha256 or ''}\0{keys}\0{file.blob_set or ''}\n"
+                self._state.update(line.encode())
+            yield path, file
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) over every path with its size, SHA-256 and blobs: equal tables have equal digests."""
+        return self._state.hexdigest()
+
+
 def table_digest(table: Mapping[str, StoredFile], scope: Sequence[str] | None = None) -> str:
-    """SHA-256 (hex) over every path with its size, SHA-256 and blob: equal tables have equal digests."""
-    state = hashlib.sha256()
-    for path in sorted(table):
-        if not in_scope(path, scope):
-            continue
-        file = table[path]
-        keys = " ".join(key for key, _ in file.blobs)
-        fields = (path, str(file.size_bytes), file.sha256 or "", keys, file.blob_set or "")
-        state.update("\0".join(fields).encode())
-        state.update(b"\n")
-    return state.hexdigest()
+    """The digest of a table that fits in memory."""
+    tally = Tally(scope)
+    for _ in tally.counting(sorted(table.items())):
+        pass
+    return tally.digest

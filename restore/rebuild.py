@@ -6,93 +6,31 @@ commit on top of it, whose creates name the old blobs, so nothing is copied and 
 
 from __future__ import annotations
 
-import secrets
-import sqlite3
 import time as clock
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from urllib.parse import quote
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
 
-from disks.file_table import TableReader
+from disks.file_table import FileTable, TableReader
 from disks.garbage import announced
 from disks.history import Past, at_head, past_at, past_before
 from disks.object_disk import ObjectDisk
 from disks.object_transaction import ObjectTransaction
-from disks.references import Inventory, inventory
+from disks.references import INTENTS_PREFIX, Inventory, inventory
+from disks.stores.base import ObjectStore
 from disks.stores.metered import MeteredStore
-from oplog import pins
 from oplog.errors import Conflict, Damaged, Locked, NotFound, Refused, UsageError
 from oplog.replay import FileRow
-from oplog.revision import OPERATIONS_PREFIX, SNAPSHOTS_PREFIX
-from restore.plan import Difference, MissingObject, compare, in_scope, missing_objects, table_digest, with_reservations
+from oplog.revision import BLOBS_PREFIX, OPERATIONS_PREFIX, SNAPSHOTS_PREFIX, parse_blob_key
+from restore.cache import UNREADABLE, Cache, opened_cache, unreadable
+from restore.keeping import pinned
+from restore.plan import Difference, Tally, compare, in_scope, kept_reservations, lost_objects
+from restore.result import RestoreResult
 from tiering import schema
 from tiering.schema import TABLE_FILE
 
-PIN_LIFETIME = timedelta(hours=24)
 _COMMIT_ATTEMPTS = 5
-
-
-@dataclass(slots=True)
-class RestoreResult:
-    """What a restore found, and what it changed or would change. Counts are of files within the scope."""
-
-    disk: str
-    revision: int
-    """The revision the disk is compared with, or taken back to."""
-    head: int
-    """The newest revision in the bucket when it was listed."""
-    files: int
-    bytes: int
-    difference: Difference
-    missing_objects: list[MissingObject]
-    digest: str
-    """`table_digest` of the table at `revision` within the scope."""
-    applied: bool = False
-    commit: int | None = None
-    """The revision of the restore's own commit; None when nothing had to change, or for the cache."""
-    objects: int = 0
-    requests: dict[str, int] = field(default_factory=dict)
-    seconds: float = 0.0
-    moved_in: list[str] = field(default_factory=list)
-    """Directories of parts that go although they lay on another disk at the time: now they lie on none."""
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def created(self) -> int:
-        return len(self.difference.created)
-
-    @property
-    def removed(self) -> int:
-        return len(self.difference.removed)
-
-    @property
-    def unchanged(self) -> int:
-        return self.difference.unchanged
-
-    def document(self) -> dict[str, object]:
-        """The JSON of the command line."""
-        return {
-            "disk": self.disk,
-            "revision": self.revision,
-            "files": self.files,
-            "bytes": self.bytes,
-            "created": self.created,
-            "removed": self.removed,
-            "unchanged": self.unchanged,
-            "missing_objects": [
-                {"object": lost.key, "path": lost.path, "bytes": lost.size_bytes, "found_bytes": lost.found_bytes}
-                for lost in self.missing_objects
-            ],
-            "applied": self.applied,
-            "commit": self.commit,
-            "digest": self.digest,
-            "requests": self.requests,
-            "seconds": round(self.seconds, 3),
-            "moved_in": self.moved_in,
-            "notes": self.notes,
-        }
 
 
 def restore(
@@ -129,88 +67,98 @@ def _requests(disk: ObjectDisk) -> dict[str, int]:
     return disk.store.counts() if isinstance(disk.store, MeteredStore) else {}
 
 
-def _sizes(found: Inventory) -> dict[str, int]:
-    return {blob.key: blob.size_bytes for blob in found.blobs}
-
-
 # The cache
 
 
 def _rebuild_cache(disk: ObjectDisk, scope: Sequence[str] | None, apply: bool) -> RestoreResult:
-    found = inventory(disk.store.list())
-    cache = read_cache(disk)
-    notes = [cache.problem] if cache.problem else [] if cache.exists else [f"disk {disk.name} has no local state"]
-    if found.head == 0:
-        disk.log.check_schema()
-        if apply and cache.rows:
-            raise Refused(
-                f"{disk.store.name} holds no log entry, while the cache of disk {disk.name} knows {len(cache.rows)} "
-                "files",
-                hint=f"check the url of the disk; if the bucket was emptied on purpose, delete {disk.table_path}",
+    found = log_inventory(disk.store)
+    with closing(past_at(disk.log, found, found.head, until=found.head)) as past:
+        with past.table.read() as truth:
+            cache, cached_files, difference, tally = _against_cache(disk, truth, scope)
+            notes = (
+                [cache.problem] if cache.problem else [] if cache.exists else [f"disk {disk.name} has no local state"]
             )
-    past = past_at(disk.log, found, found.head, until=found.head)
-    try:
-        truth = past.rows()
-        result = _result(disk, found, past, truth, cache.rows, scope, notes)
+            if found.head == 0:
+                disk.log.check_schema()
+                if apply and cached_files:
+                    raise Refused(
+                        f"{disk.store.name} holds no log entry, while the cache of disk {disk.name} knows "
+                        f"{cached_files} files",
+                        hint="check the url of the disk; if the bucket was emptied on purpose, delete "
+                        f"{disk.table_path}",
+                    )
+            result = _result(disk, found, truth, scope, difference, tally, notes)
+        result.revision = past.revision
         if apply:
-            disk.replace_cache(truth.values(), past.revision, past.digest)
+            disk.replace_cache(past.table, past.revision, past.digest)
             result.applied = True
         return result
-    finally:
-        past.close()
 
 
-@dataclass(slots=True)
-class Cache:
-    """The cached file table as it lies there."""
-
-    exists: bool = False
-    revision: int = 0
-    digest: str = ""
-    rows: dict[str, FileRow] = field(default_factory=dict)
-    problem: str | None = None
-    """Why it cannot be used; `rows` is empty then."""
-    differs: bool = False
-    """Set by whoever compared it with the log."""
-
-
-def read_cache(disk: ObjectDisk) -> Cache:
-    """The cached file table, read without touching it."""
-    if not disk.local_state_exists():
-        return Cache()
+def _against_cache(
+    disk: ObjectDisk, truth: TableReader, scope: Sequence[str] | None
+) -> tuple[Cache, int, Difference, Tally]:
+    """The cache, how many files it knows, how the truth differs from it, and what the truth holds."""
+    tally = Tally(scope)
     try:
-        with closing(sqlite3.connect(f"file:{quote(str(disk.table_path))}?mode=ro", uri=True)) as connection:
-            connection.execute("BEGIN")
-            view = TableReader(connection)
-            store = view.state().get("store", disk.store.name)
-            if store != disk.store.name:
-                return Cache(True, problem=f"the local file table is that of {store}, not of {disk.store.name}")
-            revision, digest = view.head()
-            return Cache(True, revision, digest, {row.path: row for row in view.rows()})
-    except (sqlite3.Error, ValueError, TypeError, AttributeError) as error:
-        return Cache(True, problem=f"the local file table {disk.table_path} cannot be read: {error}")
+        with opened_cache(disk) as (cache, view):
+            files = view.count() if view is not None else 0
+            current = by_path(view.rows()) if view is not None else iter(())
+            return cache, files, compare(current, tally.counting(by_path(truth.rows())), scope, paths=False), tally
+    except UNREADABLE as error:
+        cache, tally = unreadable(disk, error), Tally(scope)
+        nothing: Iterator[tuple[str, FileRow]] = iter(())
+        return cache, 0, compare(nothing, tally.counting(by_path(truth.rows())), scope, paths=False), tally
+
+
+def by_path(rows: Iterable[FileRow]) -> Iterator[tuple[str, FileRow]]:
+    """Rows of a table as the pure functions take them."""
+    return ((row.path, row) for row in rows)
+
+
+def log_inventory(store: ObjectStore) -> Inventory:
+    """The log's own objects: two listings, however many blobs there are."""
+    return inventory([*store.list(OPERATIONS_PREFIX), *store.list(SNAPSHOTS_PREFIX)])
+
+
+class _BlobListing:
+    """The blobs of a bucket (key, size) in key order, counted while they go by."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self.objects = 0
+        self._store = store
+
+    def __iter__(self) -> Iterator[tuple[str, int]]:
+        for item in self._store.list(BLOBS_PREFIX):
+            if parse_blob_key(item.key) is not None:
+                self.objects += 1
+                yield item.key, item.size_bytes
 
 
 def _result(
     disk: ObjectDisk,
     found: Inventory,
-    past: Past,
-    wanted: Mapping[str, FileRow],
-    current: Mapping[str, FileRow],
+    wanted: TableReader,
     scope: Sequence[str] | None,
+    difference: Difference,
+    tally: Tally,
     notes: list[str],
 ) -> RestoreResult:
-    files = [row for path, row in wanted.items() if in_scope(path, scope)]
+    listing = _BlobListing(disk.store)
+    listed = iter(listing)
+    lost = list(lost_objects((blob for blob in wanted.blobs_by_key() if in_scope(blob[2], scope)), listed))
+    for _ in listed:  # the rest counts too
+        pass
     return RestoreResult(
         disk=disk.name,
-        revision=past.revision,
+        revision=0,
         head=found.head,
-        files=len(files),
-        bytes=sum(row.size_bytes for row in files),
-        difference=compare(current, wanted, scope),
-        missing_objects=list(missing_objects(wanted, _sizes(found), scope)),
-        digest=table_digest(wanted, scope),
-        objects=len(found.blobs),
+        files=tally.files,
+        bytes=tally.bytes,
+        difference=difference,
+        missing_objects=sorted(lost, key=lambda entry: entry.path),
+        digest=tally.digest,
+        objects=listing.objects,
         notes=notes,
     )
 
@@ -232,17 +180,18 @@ def _go_back(
     past = _at_time(disk, time) if time is not None else None
     target = past.revision if past is not None else revision or 0
     if not apply:
-        found = inventory(disk.store.list())
-        return _compared(disk, found, past, target, scope)[0]
+        with _tables(disk, past, target) as tables:
+            return _compared(disk, tables, target, scope)
     if target > disk.revision:
         raise NotFound(f"disk {disk.name} has no revision {target}", hint=f"the newest is {disk.revision}")
-    with pinned(disk, target, actor, reason):
-        # The listing comes after the pin: what it shows stays, unless a collection had announced it already.
-        found = inventory(disk.store.list())
-        result, wanted = _compared(disk, found, past, target, scope)
-        _check_restorable(disk, found, result, wanted, scope)
-        _check_names(disk, result, wanted)
-        result.commit = _commit(disk, wanted, result, scope, actor, reason)
+    # The listings come after the pin: what they show stays, unless a collection had announced it already.
+    with pinned(disk, target, actor, reason) as held, _tables(disk, past, target) as tables:
+        result = _compared(disk, tables, target, scope)
+        _check_restorable(disk, result, tables.wanted, scope)
+        check_names(disk, result, tables.wanted)
+        if held is not None:
+            held.check()
+        result.commit = _commit(disk, tables.wanted, result, scope, actor, reason)
         result.applied = True
     return result
 
@@ -251,27 +200,55 @@ def _at_time(disk: ObjectDisk, moment: datetime) -> Past:
     """The table at a time, found from the log's own objects alone."""
     if moment.tzinfo is None:
         raise UsageError(f"the time {moment.isoformat()} has no time zone", hint="write it like 2026-01-31T12:00:00Z")
-    listing = [*disk.store.list(OPERATIONS_PREFIX), *disk.store.list(SNAPSHOTS_PREFIX)]
-    return past_before(disk.log, inventory(listing), moment)
+    return past_before(disk.log, log_inventory(disk.store), moment)
 
 
-def _compared(
-    disk: ObjectDisk, found: Inventory, past: Past | None, target: int, scope: Sequence[str] | None
-) -> tuple[RestoreResult, dict[str, FileRow]]:
-    """The wanted table, and how the newest differs from it. Closes the past."""
-    with closing(past or past_at(disk.log, found, target)) as then:
-        wanted = then.rows()
+@dataclass(frozen=True, slots=True)
+class _Tables:
+    """A disk then and now, as its log has it."""
+
+    found: Inventory
+    wanted: FileTable
+    newest: FileTable
+    moved_in: Collection[str]
+
+
+@contextmanager
+def _tables(disk: ObjectDisk, past: Past | None, target: int) -> Iterator[_Tables]:
+    """The wanted table and the newest. Closes the past."""
+    with ExitStack() as stack:
+        if past is not None:
+            stack.enter_context(closing(past))
+        found = log_inventory(disk.store)
+        then = past or stack.enter_context(closing(past_at(disk.log, found, target)))
+        wanted = stack.enter_context(closing(then.table.copy()))
         then.moved_in.clear()
-        with closing(at_head(disk.log, found, then)) as newest:
-            current = newest.rows()
-            wanted = with_reservations(wanted, current)
-            result = _result(disk, found, newest, wanted, current, scope, [])
-            _note_moves(disk, result, newest.moved_in)
+        newest = stack.enter_context(closing(at_head(disk.log, found, then)))
+        keep_reservations(wanted, newest.table)
+        yield _Tables(found, wanted, newest.table, newest.moved_in)
+
+
+def keep_reservations(wanted: FileTable, newest: FileTable) -> None:
+    """Put the ranges of block numbers that are taken now into the wanted table."""
+    with newest.read() as now, wanted.write() as view:
+        taken = now.documents("*/blocks-*.json")
+        for path, row in kept_reservations(by_path(taken), lambda table: view.get(table) is not None):
+            view.remove(path)
+            view.insert([row])
+
+
+def _compared(disk: ObjectDisk, tables: _Tables, target: int, scope: Sequence[str] | None) -> RestoreResult:
+    """How the newest table differs from the wanted one."""
+    tally = Tally(scope)
+    difference = compare(by_path(tables.newest), tally.counting(by_path(tables.wanted)), scope)
+    with tables.wanted.read() as wanted:
+        result = _result(disk, tables.found, wanted, scope, difference, tally, [])
     result.revision = target
-    return result, wanted
+    _note_moves(disk, result, tables.moved_in)
+    return result
 
 
-def _note_moves(disk: ObjectDisk, result: RestoreResult, moved_in: set[str]) -> None:
+def _note_moves(disk: ObjectDisk, result: RestoreResult, moved_in: Collection[str]) -> None:
     """A part that was on another disk at the time, and has come here since, is on no disk once it goes from here."""
     parts = {path.rpartition("/")[0] for path in result.difference.removed if path in moved_in}
     if parts:
@@ -283,19 +260,23 @@ def _note_moves(disk: ObjectDisk, result: RestoreResult, moved_in: set[str]) -> 
         )
 
 
-def _check_names(disk: ObjectDisk, result: RestoreResult, wanted: Mapping[str, FileRow]) -> None:
+def check_names(disk: ObjectDisk, result: RestoreResult, wanted: FileTable) -> None:
     """A table that comes back must not bear the name of one that stays: nobody could tell them apart."""
-    back = {_table_name(wanted[path]): path for path in result.difference.created if _is_table(path)}
-    gone = set(result.difference.removed)
-    for row in disk.file_table.rows() if back else ():
-        if not _is_table(row.path) or row.path in gone or row.path in result.difference.created:
-            continue
-        if (name := _table_name(row)) in back and back[name] != row.path:
-            raise Refused(
-                f"revision {result.revision} of disk {disk.name} brings back a table {name}, and another one has that "
-                "name now",
-                hint="drop the new one first, or name the tables to restore with --table",
-            )
+    back: dict[str, str] = {}
+    for path in filter(_is_table, result.difference.created):
+        if (row := wanted.get(path)) is not None:
+            back[_table_name(row)] = path
+    if not back:
+        return
+    gone = set(result.difference.removed) | set(result.difference.created)
+    with disk.file_table.read() as view:
+        for row in view.documents(f"*/{TABLE_FILE}"):
+            if row.path not in gone and back.get(_table_name(row), row.path) != row.path:
+                raise Refused(
+                    f"revision {result.revision} of disk {disk.name} brings back a table {_table_name(row)}, and "
+                    "another one has that name now",
+                    hint="drop the new one first, or name the tables to restore with --table",
+                )
 
 
 def _is_table(path: str) -> bool:
@@ -309,13 +290,7 @@ def _table_name(row: FileRow) -> str:
         return row.path
 
 
-def _check_restorable(
-    disk: ObjectDisk,
-    found: Inventory,
-    result: RestoreResult,
-    wanted: Mapping[str, FileRow],
-    scope: Sequence[str] | None,
-) -> None:
+def _check_restorable(disk: ObjectDisk, result: RestoreResult, wanted: FileTable, scope: Sequence[str] | None) -> None:
     if result.missing_objects:
         lost = result.missing_objects[0]
         raise Refused(
@@ -323,33 +298,21 @@ def _check_restorable(
             f"gone, such as {lost.key} ({lost.path})",
             hint="the preview lists them; choose another revision, or the tables that are whole",
         )
-    if found.intents:
-        needed = {row.key for path, row in wanted.items() if in_scope(path, scope)}
-        if not needed.isdisjoint(announced(disk, now=datetime.now(UTC))):
-            raise Locked(
-                f"a collection is deleting objects that revision {result.revision} of disk {disk.name} needs",
-                hint="wait until it has ended and look at the preview again; an abandoned one counts for an hour",
-            )
-
-
-@contextmanager
-def pinned(disk: ObjectDisk, revision: int, actor: str, reason: str) -> Iterator[None]:
-    """Keep gc away from the revision. A pin left by a crash runs out by itself."""
-    if revision == 0:
-        yield  # the empty disk needs nothing
+    if next(iter(disk.store.list(INTENTS_PREFIX)), None) is None:
         return
-    name = f"restore-{secrets.token_hex(8)}"
-    until = datetime.now(UTC) + PIN_LIFETIME
-    pins.create(disk.store, name, revision, holder=actor or "restore", until=until, reason=reason)
-    try:
-        yield
-    finally:
-        pins.release(disk.store, name)
+    going = announced(disk, now=datetime.now(UTC))
+    with wanted.read() as view:
+        needed = any(key in going and in_scope(path, scope) for key, _, path in view.blobs_by_key())
+    if needed:
+        raise Locked(
+            f"a collection is deleting objects that revision {result.revision} of disk {disk.name} needs",
+            hint="wait until it has ended and look at the preview again; an abandoned one counts for an hour",
+        )
 
 
 def _commit(
     disk: ObjectDisk,
-    wanted: Mapping[str, FileRow],
+    wanted: FileTable,
     result: RestoreResult,
     scope: Sequence[str] | None,
     actor: str,
@@ -361,8 +324,7 @@ def _commit(
         details["scope"] = " ".join(scope)
     for _ in range(_COMMIT_ATTEMPTS):
         disk.refresh()
-        current = {row.path: row for row in disk.file_table.rows()}
-        result.difference = compare(current, wanted, scope)
+        result.difference = compare(by_path(disk.file_table), by_path(wanted), scope)
         if result.difference.empty:
             return None
         with disk.transaction("restore", reason=reason, actor=actor, details=details) as transaction:
@@ -370,7 +332,8 @@ def _commit(
             for path in result.difference.removed:
                 transaction.remove(path)
             for path in result.difference.created:
-                transaction.adopt(wanted[path])
+                if (row := wanted.get(path)) is not None:
+                    transaction.adopt(row)
             try:
                 return transaction.commit()
             except Conflict:

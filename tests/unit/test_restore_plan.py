@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from restore.plan import compare, in_scope, missing_objects, table_digest
+from restore.plan import Difference, compare, in_scope, kept_reservations, lost_objects, missing_objects, table_digest
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,15 @@ class File:
         return ((self.key, self.size_bytes),) if self.key is not None else ()
 
 
+def difference_of(
+    current: Mapping[str, File], wanted: Mapping[str, File], scope: list[str] | None = None
+) -> Difference:
+    return compare(sorted(current.items()), sorted(wanted.items()), scope)
+
+
 def applied(current: Mapping[str, File], wanted: Mapping[str, File], scope: list[str] | None = None) -> dict[str, File]:
     """What the commit of a restore does to the table: all removes, then all creates, as strict as the log's replay."""
-    difference = compare(current, wanted, scope)
+    difference = difference_of(current, wanted, scope)
     result = dict(current)
     for path in difference.removed:
         del result[path]
@@ -49,19 +55,19 @@ def test_scope_is_by_whole_directory_names() -> None:
 def test_difference_names_created_removed_and_changed_paths() -> None:
     current = {"same": File(), "gone": File(), "changed": File(key="old")}
     wanted = {"same": File(), "new": File(), "changed": File(key="new")}
-    difference = compare(current, wanted)
+    difference = difference_of(current, wanted)
     assert difference.created == ("changed", "new")
     assert difference.removed == ("changed", "gone")
     assert difference.unchanged == 1
     assert not difference.empty
-    assert compare(current, current).empty
+    assert difference_of(current, current).empty
 
 
 def test_a_scope_leaves_other_tables_alone() -> None:
     """P37: restoring one table must not touch another."""
     current = {"t/1/f": File(), "u/1/f": File()}
     wanted = {"t/2/f": File(), "u/2/f": File()}
-    difference = compare(current, wanted, ["t"])
+    difference = difference_of(current, wanted, ["t"])
     assert difference.created == ("t/2/f",)
     assert difference.removed == ("t/1/f",)
     assert applied(current, wanted, ["t"]) == {"t/2/f": File(), "u/1/f": File()}
@@ -70,7 +76,7 @@ def test_a_scope_leaves_other_tables_alone() -> None:
 def test_files_go_one_by_one_so_that_a_file_added_meanwhile_survives() -> None:
     """P43: a directory removed whole would take along what another writer put there after the plan was made."""
     current = {"s/t/p1/a": File(), "s/t/p1/b": File()}
-    assert compare(current, {}).removed == ("s/t/p1/a", "s/t/p1/b")
+    assert difference_of(current, {}).removed == ("s/t/p1/a", "s/t/p1/b")
 
 
 def test_missing_objects_are_proved_by_size_too() -> None:
@@ -82,6 +88,23 @@ def test_missing_objects_are_proved_by_size_too() -> None:
     (gone,) = missing_objects(wanted, {"kb": 3})
     assert (gone.key, gone.found_bytes) == ("ka", None)
     assert missing_objects(wanted, {}, ["c"]) == ()
+
+
+def test_lost_objects_are_found_by_reading_the_listing_in_step() -> None:
+    """I3: every blob that the listing lacks, or shows with another size; links name one blob twice."""
+    blobs = [("a", 1, "p"), ("b", 1, "q"), ("b", 1, "r"), ("c", 1, "s"), ("e", 1, "t")]
+    listed = [("b", 1), ("bb", 7), ("c", 2), ("d", 1)]
+    assert [(lost.key, lost.found_bytes) for lost in lost_objects(blobs, listed)] == [
+        ("a", None),
+        ("c", 2),
+        ("e", None),
+    ]
+    assert len(list(lost_objects(blobs, []))) == 5
+
+
+def test_taken_ranges_of_block_numbers_stay_taken() -> None:
+    newest = [("t/blocks-1.json", File()), ("t/p/part.json", File()), ("u/blocks-0.json", File())]
+    assert list(kept_reservations(newest, {"t/table.json"}.__contains__)) == [("t/blocks-1.json", File())]
 
 
 def test_digest_sees_every_field_and_no_order() -> None:
@@ -110,6 +133,9 @@ tables = st.dictionaries(paths, files, max_size=8).map(_tree)
 @given(current=tables, wanted=tables)
 def test_operations_turn_any_table_into_any_other(current: dict[str, File], wanted: dict[str, File]) -> None:
     """I7: the one commit of a restore gives exactly the wanted table."""
-    difference = compare(current, wanted)
+    difference = difference_of(current, wanted)
     assert applied(current, wanted) == wanted
     assert difference.unchanged + len(difference.created) == len(wanted)
+    counted = compare(sorted(current.items()), sorted(wanted.items()), paths=False)
+    assert (counted.created_files, counted.removed_files) == (len(difference.created), len(difference.removed))
+    assert counted.created == counted.removed == ()

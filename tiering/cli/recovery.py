@@ -100,7 +100,7 @@ def restore(
     scope = _directories(chosen, table, revision, moment) if table else None
     if apply and (revision is not None or moment is not None):
         preview = restore_disk(chosen, revision=revision, time=moment, scope=scope)
-        if removed := len(preview.difference.removed):
+        if removed := preview.removed:
             for note in preview.notes:
                 session.output.note(f"WARNING: {note}")
             session.confirm(f"Put disk {disk} back to revision {preview.revision}? {counted(removed, 'file')} will go.")
