@@ -1,22 +1,26 @@
 """The right to write to a bucket without conditional writes: one owner at a time, by objects that are only ever added.
 
-    lease/<owner>-<number>.json     the owner's claim; each renewal adds one and deletes the one before it
+    lease/<owner>-<number>.json     an owner's claim; each renewal adds one and deletes the one before it
 
-A claim counts until the time in it, and some grace for clocks that differ. Of two claims the one that the store dates
-earlier wins; the loser withdraws. The promise is weaker than that of a conditional write: it needs clocks that agree
-within the grace, listings that show what was put, and an owner that is not stopped for minutes between its check and
-its put. Where that fails, the digest chain of the log shows it. Processes that share a state directory share the lease,
-for they commit one after the other under the lock of its table.
+The last claim of an owner counts, until the time in it and some grace for clocks that differ. Of two owners the one
+whose first claim the store dates earlier wins; the other withdraws. Nothing depends on a delete: where Object Lock
+keeps old claims, an owner that lets go or withdraws adds one that has ended.
+
+The promise is weaker than that of a conditional write: it needs clocks that agree within the grace, listings that show
+what was put, and an owner that is not stopped for minutes between its check and its put. Where that fails, the digest
+chain of the log shows it. Processes that share a state directory share the lease, for they commit one after the other
+under the lock of its table.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import secrets
 import socket
 import time
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
@@ -29,6 +33,12 @@ from oplog.revision import LEASES_PREFIX
 
 _TERM_SECONDS = 120.0
 _GRACE_SECONDS = 30.0
+_CLOCKS_APART = timedelta(minutes=15)
+"""S3 takes no request from a machine whose clock is further off."""
+_ENDED = datetime(1970, 1, 1, tzinfo=UTC)
+_OLD = timedelta(days=1)
+_MOST_SWEPT = 100
+_NAME = re.compile(rf"{LEASES_PREFIX}([0-9a-f]{{16}})-([0-9]{{1,18}})\.json\Z")
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +82,8 @@ class Lease:
         """Make sure that the lease is ours for the next minute. Raises `Locked` when it is somebody else's."""
         mine = self._remembered()
         if mine is None or mine.until <= now():
+            if mine is not None:
+                self._end(mine)  # it ran out, but would keep us waiting for its grace
             self._acquire()
         elif mine.until - now() < self._term / 2:
             self._put(msgspec.structs.replace(mine, number=mine.number + 1, until=now() + self._term))
@@ -81,8 +93,13 @@ class Lease:
         """Let others write at once. Nothing when it is not ours."""
         mine = self._remembered()
         if mine is not None:
-            self._store.delete([mine.key])
+            self._end(mine)
             replace_file(self._path, b"")
+
+    def _end(self, mine: Claim) -> None:
+        """Take the claim away or, where it cannot be deleted, add one that has ended."""
+        if any(error is not None for error in self._store.delete([mine.key]).values()):
+            _write(self._store, msgspec.structs.replace(mine, number=mine.number + 1, until=_ENDED))
 
     def _acquire(self) -> None:
         self._refuse_if_held()
@@ -93,10 +110,11 @@ class Lease:
             time.sleep(self._settle_seconds)
             since = self._refuse_if_held(claim)
         except BaseException:
-            self._store.delete([claim.key])
+            self._end(claim)
             raise
         self._put(msgspec.structs.replace(claim, number=2, since=since))
         self._store.delete([claim.key])
+        self._sweep()
 
     def _refuse_if_held(self, mine: Claim | None = None) -> datetime | None:
         """Raise `Locked` when another live claim comes before ours; returns when the store dated ours."""
@@ -115,12 +133,24 @@ class Lease:
         return own.modified if own is not None else None
 
     def _claims(self) -> list[tuple[ObjectInfo, Claim]]:
-        """All claims. Listed again when one went away meanwhile: its renewal may not have been in the listing."""
+        """The last claim of each owner, unless it is so old that it cannot count. Listed again when one went away
+        meanwhile: its renewal may not have been in the listing."""
         while True:
+            last: dict[str, tuple[int, ObjectInfo]] = {}
+            for item in self._store.list(LEASES_PREFIX):
+                owner, number = _parsed(item.key)
+                if owner not in last or number > last[owner][0]:
+                    last[owner] = (number, item)
+            cannot_count = now() - self._term - self._grace - _CLOCKS_APART
             try:
-                return [(item, self._read(item)) for item in self._store.list(LEASES_PREFIX)]
+                return [(item, self._read(item)) for _, item in last.values() if item.modified > cannot_count]
             except NotFound:
                 continue
+
+    def _sweep(self) -> None:
+        """Delete what owners that died, or a lock, left long ago. Answers do not matter: the next one tries again."""
+        old = [item.key for item in self._store.list(LEASES_PREFIX) if now() - item.modified > _OLD]
+        self._store.delete(old[:_MOST_SWEPT])
 
     def _read(self, item: ObjectInfo) -> Claim:
         try:
@@ -138,6 +168,12 @@ class Lease:
             return msgspec.json.decode(self._path.read_bytes(), type=Claim)
         except (FileNotFoundError, msgspec.DecodeError):
             return None
+
+
+def _parsed(key: str) -> tuple[str, int]:
+    """Owner and number; a name of another form is its own owner, so it is read and reported."""
+    found = _NAME.match(key)
+    return (found[1], int(found[2])) if found else (key, 0)
 
 
 def _write(store: ObjectStore, claim: Claim) -> None:

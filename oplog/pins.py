@@ -1,6 +1,8 @@
 """Pins: revisions that must stay restorable, each with a holder and an end. `pins/<name>.json`, never changed once put.
 
 Whoever is going to read an old revision for long (a restore, a backup, a user) pins it; gc keeps what a live pin needs.
+Releasing a pin deletes it. Where Object Lock forbids that, `pins/<name>+released.json` is put beside it, and gc deletes
+both once the lock has run out: first the pin, for without its mark it would come back.
 """
 
 from __future__ import annotations
@@ -14,10 +16,13 @@ from typing import Protocol
 import msgspec
 
 from oplog.entry import now
-from oplog.errors import AlreadyExists, Damaged, FrostlineError, NotFound, OutcomeUnknown, UsageError
+from oplog.errors import AlreadyExists, Damaged, FrostlineError, NotFound, OutcomeUnknown, Retained, UsageError
 from oplog.log import LogStore
 from oplog.revision import PINS_PREFIX
 
+_RELEASED = "+released.json"
+"""No pin's own name holds a `+`."""
+_RELEASE = b"{}"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 
 
@@ -48,6 +53,8 @@ def create(
     """Pin the revision. Raises `AlreadyExists` when another pin has this name; asking again for the same is fine."""
     pin = Pin(name=name, revision=revision, holder=holder, created=now(), until=until, reason=reason)
     data = _encoder.encode(pin)
+    if any(store.list(_mark_of(_key(name)))):
+        raise AlreadyExists(f"a released pin named {name} is kept by Object Lock", hint="choose another name")
     try:
         store.put_if_absent(_key(name), data, sha256=hashlib.sha256(data).digest())
     except (AlreadyExists, OutcomeUnknown) as error:
@@ -63,10 +70,14 @@ def create(
 
 def list_pins(store: LogStore) -> list[Pin]:
     """All pins, by name, also those that ran out. Raises `Damaged` when one cannot be read: it may keep anything."""
+    keys = [item.key for item in store.list(PINS_PREFIX)]
+    released = {_pin_of(key) for key in keys if key.endswith(_RELEASED)}
     found: list[Pin] = []
-    for item in store.list(PINS_PREFIX):
+    for key in keys:
+        if key.endswith(_RELEASED) or key in released:
+            continue
         try:
-            found.append(_read(store, item.key))
+            found.append(_read(store, key))
         except NotFound:
             continue  # released since the listing
     return found
@@ -74,14 +85,40 @@ def list_pins(store: LogStore) -> list[Pin]:
 
 def release(store: PinStore, name: str) -> bool:
     """Take the pin away; whether there was one. Its revision then goes when its retention has run out."""
+    key = _key(name)
     try:
-        store.get(_key(name))
+        store.get(key)
     except NotFound:
         return False
-    for error in store.delete([_key(name)]).values():
-        if error is not None:
-            raise error
+    error = store.delete([key])[key]
+    if isinstance(error, Retained):
+        _mark_released(store, key)
+    elif error is not None:
+        raise error
     return True
+
+
+def _mark_released(store: PinStore, key: str) -> None:
+    try:
+        store.put_if_absent(_mark_of(key), _RELEASE, sha256=hashlib.sha256(_RELEASE).digest())
+    except (AlreadyExists, OutcomeUnknown):
+        store.get(_mark_of(key))  # released before, or by this very put; raises when it is not there after all
+
+
+def sweep(store: PinStore) -> None:
+    """Delete released pins that a lock kept and does not keep any more; those it still keeps wait for the next time."""
+    for mark in [item.key for item in store.list(PINS_PREFIX) if item.key.endswith(_RELEASED)]:
+        pin = _pin_of(mark)
+        if store.delete([pin])[pin] is None:
+            store.delete([mark])
+
+
+def _mark_of(key: str) -> str:
+    return key.removesuffix(".json") + _RELEASED
+
+
+def _pin_of(mark: str) -> str:
+    return mark.removesuffix(_RELEASED) + ".json"
 
 
 def _read(store: LogStore, key: str) -> Pin:

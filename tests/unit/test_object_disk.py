@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -419,6 +420,31 @@ def test_a_lease_runs_out_is_renewed_and_can_be_released(store: MemoryStore, tmp
     other.hold()
     other.release()
     short.hold()
+
+
+def test_a_lease_needs_no_delete(tmp_path: Path) -> None:
+    """P56: under Object Lock claims pile up, and yet one that was let go or has run out keeps nobody waiting."""
+    store = MemoryStore(keep_for=timedelta(days=30))
+
+    def lease(name: str, term_seconds: float = 60.0) -> Lease:
+        return Lease(store, tmp_path / name, term_seconds=term_seconds, grace_seconds=30.0, settle_seconds=0.0)
+
+    one, two = lease("a"), lease("b")
+    one.hold()
+    with pytest.raises(Locked):
+        two.hold()
+    one.hold()
+    one.release()
+    two.hold()
+    with pytest.raises(Locked):
+        one.hold()
+    two.release()
+    short = lease("c", 0.05)
+    for _ in range(3):
+        short.hold()
+        threading.Event().wait(0.1)
+    short.release()
+    one.hold()
 
 
 def test_of_many_claims_one_wins(store: MemoryStore, tmp_path: Path) -> None:

@@ -107,6 +107,23 @@ def test_pins_are_listed_until_they_are_released() -> None:
     assert [pin.name for pin in pins.list_pins(store)] == ["restore-1"]
 
 
+def test_a_pin_that_a_lock_keeps_counts_as_released() -> None:
+    """P56: nothing can be deleted yet. Once it can, the pin goes before the mark that hides it (P31)."""
+    store = MemoryStore(keep_for=timedelta(hours=1))
+    pins.create(store, "kept", 3, holder="user")
+    pins.create(store, "restore-1", 5, holder="restore")
+    for _ in range(2):
+        assert pins.release(store, "restore-1")
+        assert [pin.name for pin in pins.list_pins(store)] == ["kept"]
+    with pytest.raises(AlreadyExists, match="kept by Object Lock"):
+        pins.create(store, "restore-1", 6, holder="restore")
+    pins.sweep(store)
+    assert len(list(store.list("pins/"))) == 3
+    store._keep_for = timedelta(0)
+    pins.sweep(store)
+    assert [info.key for info in store.list("pins/")] == ["pins/kept.json"]
+
+
 def test_a_pin_is_taken_once() -> None:
     store = MemoryStore()
     pins.create(store, "mine", 5, holder="a")
