@@ -33,8 +33,8 @@ from disks.references import (
 )
 from disks.stores.base import ObjectInfo, Upload
 from oplog import pins, snapshot
-from oplog.errors import Damaged, FrostlineError, Refused
-from oplog.revision import commit_key, parse_blob_key, snapshot_key
+from oplog.errors import Damaged, FrostlineError, Refused, Retained
+from oplog.revision import commit_key, is_scratch_key, parse_blob_key, snapshot_key
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +44,7 @@ GUARD_FLOOR_SECONDS = 3600
 INTENT_LIFETIME = timedelta(hours=1)
 """An announcement older than this binds nobody: its collector stops long before."""
 
+_ENDED = "+ended.json"
 _BATCH_KEYS = 5_000
 _BATCH_SECONDS = 600.0
 """A collector that was held up longer than this after its last look does not delete on it."""
@@ -78,6 +79,10 @@ class GcReport:
     """Objects whose names Frostline does not give: kept."""
     failed: dict[str, str] = field(default_factory=dict)
     """Key -> why the store did not delete it. The next collection tries again."""
+    kept: dict[str, datetime | None] = field(default_factory=dict)
+    """Key -> until when a lock of the store keeps it (None: it does not say). No failure: a later collection has it."""
+    scratch_deleted: int = 0
+    """What a killed `doctor` or `objbench` left."""
     log_collectable: int = 0
     log_deleted: int = 0
     """Old commits and snapshots that no restorable revision needs."""
@@ -206,7 +211,7 @@ class _Collection:
         uploads = [
             upload
             for upload in self._store.list_uploads()
-            if parse_blob_key(upload.key) is not None
+            if (parse_blob_key(upload.key) is not None or is_scratch_key(upload.key))
             and sane_time(upload.started, self._rules.now)
             and self._rules.now - upload.started >= self._rules.guard
         ]
@@ -230,6 +235,8 @@ class _Collection:
             self._report.uploads_aborted += 1
         for name in evidence.expired_pins:
             pins.release(self._store, name)
+        pins.sweep(self._store)
+        self._remove_scratch(found)
 
     def _check_caps(self, found: Inventory, verdict: Verdict) -> None:
         by_count = len(verdict.orphaned) / max(len(found.blobs), 1)
@@ -295,15 +302,17 @@ class _Collection:
                 if time.monotonic() - looked_at > _BATCH_SECONDS:
                     raise _Refusal("looking at the references once more took too long; run it again")
             except _Refusal:
-                self._store.delete([intent])
+                self._withdraw(intent)
                 raise
             for key, error in self._store.delete([key for key in batch if key not in named]).items():
                 if error is None:
                     gone.append(key)
+                elif isinstance(error, Retained):
+                    self._report.kept[key] = error.until
                 else:
                     self._report.failed[key] = error.message
             # Only now: a delete whose answer was lost may still arrive, so its announcement stays until it is stale.
-            self._store.delete([intent])
+            self._withdraw(intent)
         return gone
 
     def _announce(self, batch: Sequence[str]) -> str:
@@ -313,16 +322,29 @@ class _Collection:
         if self._check_clock:
             skew = abs(datetime.now(UTC) - self._store.head(key).modified)
             if skew > FUTURE_TOLERANCE:
-                self._store.delete([key])
+                self._withdraw(key)
                 raise _Refusal(f"the clocks of this machine and of the store differ by {skew}: ages cannot be judged")
             self._check_clock = False
         return key
+
+    def _withdraw(self, intent: str) -> None:
+        """Take the announcement back. One that a lock keeps gets a mark that it is over, until both are stale."""
+        if isinstance(self._store.delete([intent])[intent], Retained):
+            self._store.put(_end_of(intent), b"{}", sha256=hashlib.sha256(b"{}").digest())
 
     def _renewed(self, evidence: Evidence) -> set[str]:
         try:
             return renewed(self._disk, evidence, now=self._rules.now)
         except FrostlineError as error:
             raise _Refusal(f"the references changed or cannot be read again: {error.message}") from error
+
+    def _remove_scratch(self, found: Inventory) -> None:
+        old = [
+            item.key
+            for item in found.scratch
+            if sane_time(item.modified, self._rules.now) and self._rules.now - item.modified >= self._rules.guard
+        ]
+        self._report.scratch_deleted = sum(error is None for error in self._store.delete(old).values())
 
     def _remove_stale_intents(self, found: Inventory) -> None:
         stale = [
@@ -336,8 +358,10 @@ class _Collection:
 def announced(disk: ObjectDisk, *, now: datetime) -> set[str]:
     """The objects that a running collection is about to delete. Raises `Damaged` for an unreadable announcement."""
     keys: set[str] = set()
-    for item in disk.store.list(INTENTS_PREFIX):
-        if now - item.modified > INTENT_LIFETIME:
+    found = list(disk.store.list(INTENTS_PREFIX))
+    over = {item.key for item in found if item.key.endswith(_ENDED)}
+    for item in found:
+        if now - item.modified > INTENT_LIFETIME or item.key in over or _end_of(item.key) in over:
             continue
         try:
             keys.update(msgspec.json.decode(disk.store.get(item.key), type=Intent).keys)
@@ -346,6 +370,10 @@ def announced(disk: ObjectDisk, *, now: datetime) -> set[str]:
                 f"{disk.store.name}{item.key} cannot be read: {error}", hint="delete it if no gc runs"
             ) from error
     return keys
+
+
+def _end_of(intent: str) -> str:
+    return intent.removesuffix(".json") + _ENDED
 
 
 def _batches(keys: Sequence[str]) -> Iterator[list[str]]:

@@ -82,8 +82,7 @@ class Lease:
         """Make sure that the lease is ours for the next minute. Raises `Locked` when it is somebody else's."""
         mine = self._remembered()
         if mine is None or mine.until <= now():
-            if mine is not None:
-                self._end(mine)  # it ran out, but would keep us waiting for its grace
+            self.release()  # what ran out would keep us waiting for its grace
             self._acquire()
         elif mine.until - now() < self._term / 2:
             self._put(msgspec.structs.replace(mine, number=mine.number + 1, until=now() + self._term))

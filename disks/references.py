@@ -17,6 +17,7 @@ from oplog.revision import (
     PINS_PREFIX,
     SCHEMA_VERSION_KEY,
     is_blob_key,
+    is_scratch_key,
     parse_blob_key,
     parse_commit_key,
     parse_snapshot_key,
@@ -84,6 +85,8 @@ class Inventory:
     snapshots: Mapping[int, ObjectInfo]
     pins: tuple[ObjectInfo, ...]
     intents: tuple[ObjectInfo, ...]
+    scratch: tuple[ObjectInfo, ...]
+    """What `doctor` and `objbench` wrote: it belongs to nothing."""
     foreign: tuple[str, ...]
     """Names Frostline does not give. Reported, never touched."""
 
@@ -114,6 +117,7 @@ def inventory(objects: Iterable[ObjectInfo]) -> Inventory:
     snapshots: dict[int, ObjectInfo] = {}
     pins: list[ObjectInfo] = []
     intents: list[ObjectInfo] = []
+    scratch: list[ObjectInfo] = []
     foreign: list[str] = []
     for entry in objects:
         key = entry.key
@@ -129,9 +133,11 @@ def inventory(objects: Iterable[ObjectInfo]) -> Inventory:
             pins.append(entry)
         elif _is_document(key, INTENTS_PREFIX):
             intents.append(entry)
+        elif is_scratch_key(key):
+            scratch.append(entry)
         elif key != SCHEMA_VERSION_KEY:
             foreign.append(key)
-    return Inventory(blobs, commits, snapshots, tuple(pins), tuple(intents), tuple(foreign))
+    return Inventory(blobs, commits, snapshots, tuple(pins), tuple(intents), tuple(scratch), tuple(foreign))
 
 
 def _is_document(key: str, prefix: str) -> bool:

@@ -92,17 +92,20 @@ def release(store: PinStore, name: str) -> bool:
         return False
     error = store.delete([key])[key]
     if isinstance(error, Retained):
-        _mark_released(store, key)
-    elif error is not None:
+        return _mark_released(store, key)
+    if error is not None:
         raise error
     return True
 
 
-def _mark_released(store: PinStore, key: str) -> None:
+def _mark_released(store: PinStore, key: str) -> bool:
     try:
         store.put_if_absent(_mark_of(key), _RELEASE, sha256=hashlib.sha256(_RELEASE).digest())
-    except (AlreadyExists, OutcomeUnknown):
-        store.get(_mark_of(key))  # released before, or by this very put; raises when it is not there after all
+    except AlreadyExists:
+        return False  # released before
+    except OutcomeUnknown:
+        store.get(_mark_of(key))  # raises when it is not there
+    return True
 
 
 def sweep(store: PinStore) -> None:

@@ -15,12 +15,15 @@ BLOBS_PREFIX = "r"
 """What every blob's key begins with; foreign names may do so too."""
 LEASES_PREFIX = "lease/"
 SCHEMA_VERSION_KEY = ".SCHEMA_VERSION"
+DOCTOR_PREFIX = "doctor/"
+OBJBENCH_PREFIX = "objbench/"
 
 _DIGITS = 64
 _LETTERS = bytes(ord("a") + byte % 26 for byte in range(256))
 """A random byte as a letter. Some letters are a little likelier: 32 of them still hold more than 149 bits."""
 _COMMIT = re.compile(r"operations/r([01]{64})-commit\Z")
 _SNAPSHOT = re.compile(r"snapshots/r([01]{64})\.zst\Z")
+_SCRATCH = re.compile(rf"(?:{DOCTOR_PREFIX}|{OBJBENCH_PREFIX})[0-9a-f]{{16}}/[a-z0-9-]+\Z")
 _BLOB = re.compile(r"r([01]{64})-file-([a-z]{32})\Z")
 
 
@@ -64,3 +67,13 @@ def parse_blob_key(key: str) -> int | None:
     """The revision the blob was uploaded for, or None when the key is not a blob's."""
     match = _BLOB.match(key)
     return int(match[1], 2) if match else None
+
+
+def scratch_prefix(kind: str) -> str:
+    """A fresh place for objects that live for one command: `doctor/` or `objbench/` with 16 hexadecimal digits."""
+    return f"{kind}{secrets.token_hex(8)}/"
+
+
+def is_scratch_key(key: str) -> bool:
+    """Whether a command that tries a store out made the object. Nothing names it: gc removes what a kill left."""
+    return _SCRATCH.match(key) is not None

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from disks.effects import set_hook
-from disks.garbage import GcReport, collect
+from disks.garbage import GcReport, announced, collect
 from disks.history import past_at
 from disks.object_disk import ObjectDisk
 from disks.references import (
@@ -28,7 +28,7 @@ from disks.references import (
 from disks.stores.base import ObjectInfo, Upload
 from disks.stores.memory import MemoryStore
 from oplog import pins
-from oplog.errors import AccessDenied, Damaged, FrostlineError, NotFound, Refused
+from oplog.errors import AccessDenied, Damaged, FrostlineError, NotFound, Refused, Retained
 from oplog.revision import blob_key, commit_key, parse_blob_key, snapshot_key
 
 NOW = datetime.now(UTC)
@@ -150,6 +150,59 @@ def test_delete_takes_orphans_only_and_a_second_run_finds_nothing(bucket: Bucket
     assert not inventory(bucket.list()).intents
     again = run(disk)
     assert (again.orphaned, again.deleted, again.refused) == (0, 0, None)
+
+
+class LockedBucket(Bucket):
+    """Keeps everything until `locked_until` is None."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.locked_until: datetime | None = LATER + timedelta(days=27)
+
+    def delete(self, keys: Any) -> dict[str, FrostlineError | None]:
+        wanted = tuple(keys)
+        if self.locked_until is None:
+            return super().delete(wanted)
+        return {key: Retained("kept", until=self.locked_until) if key in self._objects else None for key in wanted}
+
+
+def test_what_a_lock_keeps_is_no_failure_and_goes_when_the_lock_ends(tmp_path: Path) -> None:
+    """P56, P31: a collection under Object Lock says until when, deletes nothing, and a later one has it all."""
+    bucket = LockedBucket()
+    disk = ObjectDisk("cold", bucket, tmp_path / "state", snapshot_every_commits=0)
+    live = put(disk, "a/live")
+    gone = put(disk, "a/gone", b"12345")
+    remove(disk, "a/gone")
+    pins.create(bucket, "old", 1, holder="test", until=NOW + timedelta(minutes=1))
+    for _ in range(2):
+        report = run(disk)
+        assert (report.orphaned, report.deleted, report.failed, report.refused) == (1, 0, {}, None)
+        assert report.kept[gone] == bucket.locked_until
+        assert announced(disk, now=LATER) == set(), "an announcement that cannot be deleted must not stop a restore"
+    assert disk.read("a/live") == b"some bytes"
+    bucket.locked_until = None
+    report = run(disk)
+    assert (report.deleted, report.kept) == (1, {})
+    assert bucket.blobs == {live}
+    run(disk)
+    assert not [key for key in bucket.keys if key.startswith(("pins/", INTENTS_PREFIX))]
+
+
+def test_leftovers_of_killed_trials_go_and_only_those(bucket: Bucket, disk: ObjectDisk) -> None:
+    """P26, P36: what doctor and objbench write has names of its own, and an owner: gc."""
+    put(disk, "a/live")
+    ours = [f"doctor/{'0a' * 8}/one", f"objbench/{'0b' * 8}/4096-17"]
+    foreign = ["doctor/notes.txt", f"objbench/{'0b' * 8}/a/b", f"doctor/{'xy' * 8}/one"]
+    for key in (*ours, *foreign):
+        bucket.put(key, b"x", sha256=hashlib.sha256(b"x").digest())
+    bucket.uploads = [Upload(f"doctor/{'0a' * 8}/parts", "1", NOW), Upload("doctor/notes", "2", NOW)]
+    young = collect(disk, now=NOW + timedelta(hours=1), delete=True)
+    assert young.scratch_deleted == 0
+    report = run(disk)
+    assert (report.scratch_deleted, sorted(report.foreign)) == (2, sorted(foreign))
+    assert not bucket.keys.intersection(ours)
+    assert bucket.keys.issuperset(foreign)
+    assert [upload.upload_id for upload in bucket.uploads] == ["2"]
 
 
 def test_a_blob_removed_a_minute_ago_outlives_its_own_age(bucket: Bucket, disk: ObjectDisk) -> None:

@@ -12,6 +12,7 @@ from disks.stores.memory import MemoryStore
 from oplog import pins, replay, snapshot
 from oplog.errors import AlreadyExists, Damaged, FrostlineError, NotFound, UsageError
 from oplog.replay import FileRow, MemoryTable
+from tests import worm
 
 OTHER_PIN = b'{"name":"other","revision":1,"holder":"x","created":"2026-01-01T00:00:00Z"}'
 ROWS = [
@@ -107,13 +108,14 @@ def test_pins_are_listed_until_they_are_released() -> None:
     assert [pin.name for pin in pins.list_pins(store)] == ["restore-1"]
 
 
+@pytest.mark.skipif(worm.ACTIVE, reason="has a lock of its own")
 def test_a_pin_that_a_lock_keeps_counts_as_released() -> None:
     """P56: nothing can be deleted yet. Once it can, the pin goes before the mark that hides it (P31)."""
     store = MemoryStore(keep_for=timedelta(hours=1))
     pins.create(store, "kept", 3, holder="user")
     pins.create(store, "restore-1", 5, holder="restore")
-    for _ in range(2):
-        assert pins.release(store, "restore-1")
+    for first in (True, False):
+        assert pins.release(store, "restore-1") == first
         assert [pin.name for pin in pins.list_pins(store)] == ["kept"]
     with pytest.raises(AlreadyExists, match="kept by Object Lock"):
         pins.create(store, "restore-1", 6, holder="restore")

@@ -238,12 +238,19 @@ def _policy_disks(config: "Config") -> dict[str, list[str]]:
 
 def _gc_document(report: Any) -> dict[str, Any]:
     names = ("referenced", "pending", "orphaned", "orphaned_bytes", "deleted", "deleted_bytes", "refused")
-    return {name: getattr(report, name) for name in names}
+    until = [moment for moment in report.kept.values() if moment is not None]
+    kept = {"kept": len(report.kept), "kept_until": max(until, default=None), "failed": report.failed}
+    return {name: getattr(report, name) for name in names} | kept
 
 
 def _sum(documents: list[dict[str, Any]]) -> dict[str, Any]:
     numbers = ("referenced", "pending", "orphaned", "orphaned_bytes", "deleted", "deleted_bytes")
     total: dict[str, Any] = {name: sum(document[name] for document in documents) for name in numbers}
+    total["kept"] = sum(document["kept"] for document in documents)
+    total["kept_until"] = max(
+        (document["kept_until"] for document in documents if document["kept_until"]), default=None
+    )
+    total["failed"] = {key: why for document in documents for key, why in document["failed"].items()}
     total["refused"] = next((document["refused"] for document in documents if document["refused"]), None)
     return total
 
@@ -257,5 +264,12 @@ def _print_gc(session: Session, document: dict[str, Any]) -> None:
     line(f"  pending     {document['pending']:,} objects: nothing names them yet, but they are young")
     line(f"  orphaned    {document['orphaned']:,} objects, {format_size(document['orphaned_bytes'])}")
     line(f"  deleted     {document['deleted']:,} objects, {format_size(document['deleted_bytes'])}")
+    if document["kept"]:
+        until = document["kept_until"]
+        when = f"until {until:%Y-%m-%d %H:%M}Z at the latest; gc then deletes them" if until else "for now"
+        line(f"  kept        {document['kept']:,} objects by Object Lock, {when}")
+    if document["failed"]:
+        key, why = next(iter(document["failed"].items()))
+        line(f"  failed      {len(document['failed']):,} objects, such as {key}: {why}; the next gc tries again")
     if document["refused"]:
         line(f"  refused     {document['refused']}")
