@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from disks.stores.base import ByteRange, S3Connection
-from oplog.errors import UsageError
+from oplog.errors import Transient, UsageError
 from oplog.paths import is_safe
 
 INLINE_LIMIT_BYTES = 64 * 1024
@@ -37,6 +37,8 @@ class DiskCapabilities:
     """Reads cost requests; parts here are cold."""
     writers: Literal["one", "many"]
     """Whether several processes on several machines may write at once."""
+    dense_revisions: bool = True
+    """Where commits are numbered: 1, 2, 3, … Else only ever higher."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +193,16 @@ class Disk(ABC):
 
     def refresh(self) -> None:  # noqa: B027 - most disks have nothing to do
         """Take in what other writers committed. Nothing on disks with one writer."""
+
+    @property
+    def unreachable(self) -> str:
+        """Why the disk cannot be reached now; empty when it can. Its tree is then the one that was last known."""
+        return ""
+
+    def work_offline(self, error: Transient) -> None:
+        """After a `refresh` that failed with this error: show the tree that was last known; what needs more raises
+        `DiskUnreachable` at once, until a `refresh` succeeds. Raises the error when nothing is known for sure."""
+        raise error
 
     def recover(self) -> builtins.list[str]:
         """Finish or undo what a crash left; returns one sentence a thing done. A second call returns nothing."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import logging
+import math
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -32,7 +33,7 @@ from disks.stores.base import ByteRange, ObjectStore
 from disks.table_cache import TableCache
 from oplog import replay, snapshot
 from oplog.entry import Commit, now
-from oplog.errors import Conflict, FrostlineError, NotFound, Refused
+from oplog.errors import Conflict, DiskUnreachable, FrostlineError, NotFound, Refused, Transient
 from oplog.log import Entry, OperationsLog, RevisionTaken
 from oplog.replay import FileRow
 
@@ -40,6 +41,8 @@ logger = logging.getLogger(__name__)
 
 _COMMIT_ATTEMPTS = 100
 _READ_THREADS = 16
+_ASK_AGAIN_SECONDS = 15.0
+"""How long an unreachable bucket is left in peace: a command waits for it once, not with every step."""
 
 
 class ObjectDisk(Disk):
@@ -70,6 +73,8 @@ class ObjectDisk(Disk):
         self.read_only = read_only
         self.max_size_bytes = max_size_bytes
         self.cache = TableCache(name, self.log, state_path)
+        self._offline: DiskUnreachable | None = None
+        self._refreshed = -math.inf
         self._single_writer = single_writer
         self._lease = Lease(store, state_path / "lease.json", settle_seconds=lease_settle_seconds)
 
@@ -123,6 +128,7 @@ class ObjectDisk(Disk):
             yield row.path, fetched[row.path] if row.inline is None else row.inline, row.revision
 
     def location(self, path: str) -> Location:
+        self._check_reachable()
         row = self._row(path)
         if row.key is None:
             raise NotFound(f"{self.name}:{path} rides inside the log and has no object of its own", hint="use read()")
@@ -137,6 +143,8 @@ class ObjectDisk(Disk):
         return row
 
     def _content(self, row: FileRow, byte_range: ByteRange | None = None) -> bytes:
+        if row.inline is None:
+            self._check_reachable()
         return read_row(self.store, row, byte_range, disk=self.name)
 
     # The table
@@ -159,7 +167,34 @@ class ObjectDisk(Disk):
         return self.table_path.exists()
 
     def refresh(self) -> None:
-        self.cache.refresh()
+        if self._offline is not None and time.monotonic() - self._refreshed < _ASK_AGAIN_SECONDS:
+            raise self._offline
+        try:
+            self.cache.refresh()
+            self._offline = None
+        finally:
+            self._refreshed = time.monotonic()
+
+    @property
+    def unreachable(self) -> str:
+        return self._offline.message if self._offline is not None else ""
+
+    def work_offline(self, error: Transient) -> None:
+        if self._offline is None:
+            if not self.cache.is_certain:
+                raise DiskUnreachable(
+                    f"disk {self.name} cannot be reached, and what it holds is not known here: {error.message}",
+                    hint=error.hint or "try again when the bucket answers",
+                ) from error
+            self._offline = DiskUnreachable(
+                f"disk {self.name} cannot be reached: {error.message}",
+                hint="what lies on other disks can be used; try again when the bucket answers",
+            )
+        self.cache.hold_as_it_is()
+
+    def _check_reachable(self) -> None:
+        if self._offline is not None:
+            raise self._offline
 
     def recover(self) -> builtins.list[str]:
         notes = self.cache.recover()
@@ -173,6 +208,7 @@ class ObjectDisk(Disk):
     def entries(self, since: int = 0, until: int | None = None, limit: int | None = None) -> Iterator[Entry]:
         """Log entries with since < revision <= until, oldest first. With `limit`, the newest so many of them. Those
         that are no longer kept are left out."""
+        self._check_reachable()
         return self.commits().between(since, until, limit)
 
     def commits(self, reading: Callable[[int], None] = lambda count: None) -> Commits:
@@ -184,10 +220,12 @@ class ObjectDisk(Disk):
 
         Raises `NotFound` when the revision does not exist or is no longer kept.
         """
+        self._check_reachable()
         return self.cache.table_at(revision, path=path)
 
     def write_snapshot(self) -> int:
         """Write a snapshot of the table as it is; returns its revision. Nothing for an empty log."""
+        self._check_reachable()
         with self.file_table.read() as view:
             revision, digest = view.head()
             if revision > 0:
@@ -207,6 +245,7 @@ class ObjectDisk(Disk):
     ) -> Transaction:
         if self.read_only:
             raise Refused(f"disk {self.name} is read-only", hint="set read_only: false in its configuration")
+        self._check_reachable()
         target = Target(self.store, self.state_path / "scratch", lambda: self.revision, self._commit)
         return ObjectTransaction(target, kind, reason=reason, actor=actor, details=details or {})
 

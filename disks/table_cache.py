@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _APPLY_BATCH = 500
+_WHOLE = "whole"
+"""Remembered beside the rows once they were those of the newest revision: from then on they only ever get newer."""
 
 
 class TableCache:
@@ -47,6 +49,19 @@ class TableCache:
         self._table: FileTable | None = None
         self._caught_up = False
         self._notes: list[str] = []
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the table holds all that this machine ever committed or saw. False for one that is being filled: of
+        that, nobody knows how much is missing. Sends no request."""
+        with self.lock, self._open().read() as view:
+            return _WHOLE in view.state()
+
+    def hold_as_it_is(self) -> None:
+        """Let `table` answer from what is known, without asking the bucket, until `refresh` succeeds."""
+        with self.lock:
+            self._open()
+            self._caught_up = True
 
     @property
     def table(self) -> FileTable:
@@ -206,6 +221,7 @@ class TableCache:
         if following is None or next(following, None) != revision:
             following = None
             if not self._can_begin_anew(revision):
+                self._remember_whole(table, until)
                 return
             with table.write() as view:
                 if view.head()[0] == revision > 0:
@@ -219,6 +235,16 @@ class TableCache:
                 _apply(view, batch)
             if table is self._table:
                 self.index.note(batch)
+        self._remember_whole(table, until)
+
+    def _remember_whole(self, table: FileTable, until: int | None) -> None:
+        with table.read() as view:
+            known, revision = _WHOLE in view.state(), view.head()[0]
+        if until is not None or known:
+            return
+        with table.write() as view:
+            if view.head()[0] >= revision:  # else another process has just begun to fill it anew
+                view.remember(**{_WHOLE: "yes"})
 
     def _unbroken(self, entries: Iterator[Entry]) -> Iterator[Entry]:
         """The entries up to the newest: that the first of them are gone is damage, not a question of retention."""

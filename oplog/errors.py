@@ -5,7 +5,7 @@
     |-- PartlyDone                exit 3   some items failed, the others are done
     |-- Transient                 exit 5   trying the same again later can help; only the retry layer catches it
     |   |-- Throttled                      the store asked for fewer requests (503, 429)
-    |   `-- Unreachable                    a disk's bucket does not answer; what needs it fails at once
+    |   `-- DiskUnreachable                a disk's bucket does not answer; what needs it fails at once
     |-- OutcomeUnknown            exit 5   the request may or may not have taken effect: look before acting
     |-- LimitReached              exit 8   stopped by a limit the user set
     |-- NotFound                  exit 10  a table, part, disk, object or file does not exist
@@ -68,7 +68,7 @@ class Throttled(Transient):
     kind = "throttled"
 
 
-class Unreachable(Transient):
+class DiskUnreachable(Transient):
     """A disk whose bucket does not answer was needed; what needs other disks only still works."""
 
     kind = "unreachable"

@@ -75,6 +75,13 @@ def owned(context: Context, definition: TableDefinition) -> set[int]:
     return known
 
 
+def foreign(context: Context, definition: TableDefinition, disk: Disk) -> set[int]:
+    """The ranges that other machines own, as the disk's marks and the parts on it tell."""
+    parts = context.catalog.parts(definition, include_outdated=True)
+    used = {range_of(stored.name.max_block) for stored in parts if stored.disk == disk.name}
+    return (_marks(disk, definition) | used) - owned(context, definition)
+
+
 def may_join(left: PartName, right: PartName, own: Collection[int]) -> bool:
     """Whether two neighbours may be merged: same range, and nothing of another machine can lie between them."""
     if range_of(left.min_block) != range_of(right.max_block):

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from disks.base import Disk
-from oplog.errors import Damaged, FrostlineError, NotFound
+from disks.stores.retry import patience
+from oplog.errors import Damaged, DiskUnreachable, FrostlineError, NotFound, Transient
 from tiering import part as parts_format
 from tiering import schema
 from tiering.part import PART_FILE, Part, PartName
@@ -22,6 +23,9 @@ from tiering.schema import TABLE_FILE, TableDefinition
 from tiering.settings import Config
 
 STORE_DIRECTORY = "store"
+
+_PATIENCE_SECONDS = 4.0
+"""How long a bucket that does not answer is waited for: most of a store can be used without it."""
 
 PartState = Literal["active", "outdated", "duplicate"]
 
@@ -94,9 +98,10 @@ class Catalog:
         self._now = _Snapshot()
 
     def refresh(self, *, disks: Iterable[str] | None = None) -> None:
-        """Read all disks again; those in `disks` (default: all) first take in what other writers committed."""
+        """Read all disks again; those in `disks` (default: all) first take in what other writers committed. A disk that
+        cannot be reached counts with what it held when it last could be; it says so (`Disk.unreachable`)."""
         for name in self._disks if disks is None else disks:
-            self._disks[name].refresh()
+            _refresh(self._disks[name])
         snapshot = _Snapshot(dropping=frozenset(self._dropping()))
         for disk in self._disks.values():
             self._read_tables(disk, snapshot)
@@ -123,10 +128,16 @@ class Catalog:
         return sorted(self._now.tables.values(), key=lambda table: table.full_name)
 
     def table(self, full_name: str) -> TableDefinition:
-        """The table `db.name`. Raises `NotFound` with the known names."""
+        """The table `db.name`. Raises `NotFound` with the known names, `DiskUnreachable` when it may exist after all."""
         for definition in self._now.tables.values():
             if definition.full_name == full_name:
                 return definition
+        for disk in self._disks.values():
+            if disk.unreachable:
+                raise DiskUnreachable(
+                    f"no table {full_name} is known here: {disk.unreachable}",
+                    hint="if another machine created it, try again when the bucket answers",
+                )
         known = ", ".join(table.full_name for table in self.tables()) or "none yet: see 'frostline table create --help'"
         raise NotFound(f"No such table: {full_name}", hint=f"the tables are: {known}")
 
@@ -217,6 +228,14 @@ class Catalog:
             seen.add(stored.name)
             result.append(stored if state == "active" else _with_state(stored, state))
         return result
+
+
+def _refresh(disk: Disk) -> None:
+    try:
+        with patience(_PATIENCE_SECONDS):
+            disk.refresh()
+    except Transient as error:
+        disk.work_offline(error)
 
 
 def _with_state(stored: StoredPart, state: PartState) -> StoredPart:

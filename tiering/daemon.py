@@ -94,6 +94,7 @@ class _Daemon:
         self.settings = settings
         self.stop = stop
         self.on_tick = on_tick
+        self.unreachable: set[str] = set()
         self.status = DaemonStatus(running=True, pid=os.getpid(), started=store.context.clock())
         self._write()
 
@@ -118,6 +119,7 @@ class _Daemon:
             return
         try:
             self.store.refresh()
+            self._note_unreachable()
             for sentence in mover.recover(self.store.context):
                 log.info("%s", sentence)
             report = self.store.tick(stop=self.stop)
@@ -145,7 +147,9 @@ class _Daemon:
             return
         self.store.context.journal.trim()
         for disk in self.store.object_disks():
-            if self.stop.is_set() or disk.read_only or "gc" in self.store.context.journal.paused(None):
+            if self.stop.is_set() or "gc" in self.store.context.journal.paused(None):
+                break
+            if disk.read_only or disk.unreachable:
                 continue
             try:
                 report = self.store.gc(disk.name, guard=GC_GUARD, delete=self.settings.gc_delete)
@@ -154,6 +158,15 @@ class _Daemon:
                 log.error("gc of %s failed: %s", disk.name, error)
                 self._record(failures=self.status.failures + 1, last_error=f"gc of {disk.name}: {error}")
         self._record(last_gc=self.store.context.clock())
+
+    def _note_unreachable(self) -> None:
+        """Say once that a disk went away, and once that it is back; the pass does what needs the others only."""
+        now = set(self.store.unreachable())
+        for name in sorted(now - self.unreachable):
+            log.warning("%s; the other disks are worked on", self.store.disk(name).unreachable)
+        for name in sorted(self.unreachable - now):
+            log.info("disk %s can be reached again", name)
+        self.unreachable = now
 
     def end(self) -> DaemonStatus:
         """Record that the daemon ended; returns what it did."""

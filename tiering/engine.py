@@ -24,7 +24,7 @@ from disks.past import PastDisk
 from disks.registry import open_disk
 from disks.stores.limit import Limiter
 from oplog.errors import UsageError
-from tiering import maintenance, mover, planning, tables
+from tiering import maintenance, mover, planning, reachability, tables
 from tiering import recovery as recovering
 from tiering.catalog import Catalog, StoredPart
 from tiering.configuration import load
@@ -147,6 +147,10 @@ class Store:
             raise UsageError(f"disk {name} is {disk.kind}: it has no operations log", hint="name an object disk")
         return disk
 
+    def unreachable(self) -> list[str]:
+        """The disks that cannot be reached now. What lies on the others can be queried and changed."""
+        return reachability.unreachable(self.context)
+
     def object_disks(self) -> list[ObjectDisk]:
         """All disks that have an operations log."""
         return [disk for disk in self.context.disks.values() if isinstance(disk, ObjectDisk)]
@@ -162,6 +166,7 @@ class Store:
 
         def resolve(name: str) -> tuple[TableDefinition, list[StoredPart]]:
             definition = context.catalog.table(name)
+            reachability.check_certain(context, definition)
             if not skip_broken:
                 context.catalog.check_readable(definition)
             return definition, context.catalog.parts(definition)
@@ -282,15 +287,19 @@ class Table:
         """
         from tiering import scan
 
-        self._context.catalog.check_readable(self.definition)
+        self._check_complete()
         return scan.scan(self._context, self.definition, self.parts(), columns=columns, filter=filter)
 
     def dataset(self) -> pa.dataset.Dataset:
         """The table as a pyarrow dataset, which pandas, Polars and DuckDB can read. Raises `Damaged` as `scan` does."""
         from tiering import dataset
 
-        self._context.catalog.check_readable(self.definition)
+        self._check_complete()
         return dataset.table_dataset(self._context, self.definition, self.parts())
+
+    def _check_complete(self) -> None:
+        reachability.check_certain(self._context, self.definition)
+        self._context.catalog.check_readable(self.definition)
 
 
 def make_context(

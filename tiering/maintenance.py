@@ -129,5 +129,9 @@ def _write_snapshots(context: Context, report: TickReport, *, forced: bool) -> N
     if not forced:
         return
     for disk in context.disks.values():
-        if isinstance(disk, ObjectDisk) and not disk.read_only:
+        if not isinstance(disk, ObjectDisk) or disk.read_only:
+            continue
+        if disk.unreachable:
+            report.problems.append(f"no snapshot: {disk.unreachable}")
+        else:
             report.snapshots[disk.name] = disk.write_snapshot()

@@ -74,7 +74,8 @@ def plan_merges(
     def allowed(stored: StoredPart) -> bool:
         known = stored.volume is not None and stored.volume not in resting
         in_flight = first_in_flight is not None and stored.name.max_block >= first_in_flight
-        return known and not in_flight and not context.disk(stored.disk).read_only
+        disk = context.disk(stored.disk)
+        return known and not in_flight and not disk.read_only and not disk.unreachable
 
     own = blocks.owned(context, definition)
 

@@ -31,6 +31,8 @@ def recover(context: Context) -> list[str]:
     """
     done = context.journal.take_notices()
     for record in context.journal.orphaned_moves():
+        if any(context.disk(name).unreachable for name in (record.source, record.target) if name in context.disks):
+            continue  # whether the target has the part, only the target knows
         done += _guarded(context, record.table_uuid, record.part, partial(_settle, context, record))
     if done:
         context.catalog.refresh(disks=())
@@ -87,6 +89,8 @@ def _settle_duplicates(context: Context) -> list[str]:
             if stored.part.name in doubled:
                 copies[stored.part.name].append(stored)
         for name, group in copies.items():
+            if any(context.disk(copy.disk).unreachable for copy in group):
+                continue
             if _kept_by_wish(context, definition, name):
                 continue
             done += _guarded(

@@ -27,7 +27,7 @@ from datafusion.plan import LogicalPlan
 
 from disks.base import Location
 from disks.stores.base import ByteRange, S3Connection
-from oplog.errors import Damaged, NotFound
+from oplog.errors import Damaged, DiskUnreachable, NotFound
 from tiering.catalog import StoredPart
 from tiering.context import Context
 from tiering.filesystem import read_schema
@@ -106,8 +106,12 @@ def select_files(
 
 def _location(context: Context, stored: StoredPart, file: DataFile) -> Location | None:
     path = stored.path(file.name)
+    disk = context.disk(stored.disk)
+    if disk.unreachable:
+        what = f"part {stored.part.name} of {stored.definition.full_name}"
+        raise DiskUnreachable(f"{what} is needed: {disk.unreachable}", hint="try again when the bucket answers")
     try:
-        location = context.disk(stored.disk).location(path)
+        location = disk.location(path)
     except NotFound as error:
         missing = SelectedFile(stored, file, None)
         raise FileMissing(f"{missing} is not complete: {path} is missing", hint=missing.hint) from error

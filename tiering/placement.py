@@ -19,6 +19,8 @@ class DiskState:
     read_only: bool = False
     broken: str = ""
     """Why the disk cannot be used; empty when it can."""
+    unreachable: str = ""
+    """Why the disk cannot be reached now; empty when it can."""
 
     @property
     def unreserved_bytes(self) -> int | None:
@@ -72,6 +74,8 @@ def unusable(name: str, state: DiskState | None) -> str:
         return f"there is no disk {name}"
     if state.broken:
         return f"disk {name} is broken: {state.broken}"
+    if state.unreachable:
+        return state.unreachable
     return f"disk {name} is read-only" if state.read_only else ""
 
 

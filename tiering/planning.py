@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from oplog.errors import UsageError
-from tiering import policy, policy_change
+from tiering import policy, policy_change, reachability
 from tiering.catalog import StoredPart
 from tiering.context import Context
 from tiering.plan import Explanation, Move, Options, Plan
@@ -51,10 +51,16 @@ def manual_moves(
         everything = context.catalog.parts(definition)
         chosen = [stored for stored in everything if stored.name.partition == partition]
         what = f"partition '{partition}'"
+    policy_config = context.config.policy(definition.policy)
+    targets = [disk for volume in policy_config.volumes if volume.name == to_volume for disk in volume.disks]
+    targets = [to_disk] if to_disk is not None else targets
+    if all(name in context.disks and context.disk(name).unreachable for name in targets):
+        reachability.require(map(context.disk, targets), f"moving {what}")
+    reachability.require({context.disk(stored.disk) for stored in chosen}, f"moving {what}")
     return policy_change.manual_moves(
         chosen,
         what,
-        context.config.policy(definition.policy),
+        policy_config,
         context.reservations.states(),
         to_volume=to_volume,
         to_disk=to_disk,

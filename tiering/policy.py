@@ -11,6 +11,7 @@ to a volume which then is too full goes on in the model, so it is copied once, t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Literal
 
@@ -198,7 +199,7 @@ class _Pass:
                 "not_in_policy",
                 f"disk {item.source} is not in policy {item.table.policy}: move the part by hand to one that is",
             )
-        if state is None or state.broken:
+        if state is None or state.broken or state.unreachable:
             return Reason("unusable_disk", placement.unusable(item.source, state))
         if state.read_only:
             return Reason("read_only", f"disk {item.source} is read-only: the part cannot leave it")
@@ -500,4 +501,4 @@ def _index_of(policy: PolicyConfig, volume: str) -> int:
 
 
 def _with_free(state: DiskState, free_bytes: int) -> DiskState:
-    return DiskState(state.total_bytes, free_bytes, state.reserved_bytes, state.read_only, state.broken)
+    return replace(state, free_bytes=free_bytes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from oplog.errors import NotFound, Refused, UsageError
 from tiering import placement
@@ -111,4 +112,4 @@ def unmoved(parts: Sequence[PlacedPart], moves: Sequence[Move]) -> list[PlacedPa
 def _less(state: DiskState, size: int) -> DiskState:
     if state.free_bytes is None:
         return state
-    return DiskState(state.total_bytes, state.free_bytes - size, state.reserved_bytes, state.read_only, state.broken)
+    return replace(state, free_bytes=state.free_bytes - size)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 
+from disks.base import Disk
 from oplog.errors import FrostlineError, Locked
 from tiering import copying, mover, tables
 from tiering.catalog import StoredPart
@@ -36,6 +37,8 @@ def _finish_drops(context: Context) -> list[str]:
     for intent in context.journal.intents():
         if intent.kind not in (tables.DROP_TABLE, tables.DROP_PARTS):
             continue
+        if any(disk.unreachable for disk in context.disks.values()):
+            continue  # what is dropped stays hidden; it is taken away when all disks can be reached
         try:
             tables.finish_drop(context, intent.payload)
         except (FrostlineError, OSError) as error:  # what is dropped stays hidden; the rest of the store can be used
@@ -54,7 +57,9 @@ def _remove_outdated(context: Context) -> list[str]:
     done: list[str] = []
     for definition in context.catalog.tables():
         everything = context.catalog.parts(definition, include_outdated=True)
-        outdated = [stored for stored in everything if stored.state == "outdated" and not _read_only(context, stored)]
+        outdated = [
+            stored for stored in everything if stored.state == "outdated" and _can_be_changed(context.disk(stored.disk))
+        ]
         if not outdated:
             continue
         replaced = [stored for stored in outdated if _is_replaced(context, stored, everything)]
@@ -78,8 +83,10 @@ def _is_replaced(context: Context, outdated: StoredPart, everything: list[Stored
                 *(outdated.part.name, outdated.definition.full_name, outdated.disk, stored.part.name),
             )
             return False
+        disk = context.disk(stored.disk)
+        if disk.unreachable:
+            return False
         try:
-            disk = context.disk(stored.disk)
             _, wanted = copying.read_part(disk, stored.directory)
             return copying.is_complete(disk, stored.directory, wanted, proof=True)
         except FrostlineError:
@@ -87,8 +94,8 @@ def _is_replaced(context: Context, outdated: StoredPart, everything: list[Stored
     return False
 
 
-def _read_only(context: Context, stored: StoredPart) -> bool:
-    return context.disk(stored.disk).read_only
+def _can_be_changed(disk: Disk) -> bool:
+    return not disk.read_only and not disk.unreachable
 
 
 def _repair_definitions(context: Context) -> list[str]:
@@ -97,7 +104,7 @@ def _repair_definitions(context: Context) -> list[str]:
         if definition.policy not in context.config.policies:
             continue
         lacking = context.catalog.disks_lacking_definition(definition)
-        lacking = [name for name in lacking if not context.disk(name).read_only]
+        lacking = [name for name in lacking if _can_be_changed(context.disk(name))]
         if lacking:
             tables.write_definition(
                 context, definition, kind="alter_table", reason="this disk lacked the table's definition", disks=lacking

@@ -14,7 +14,7 @@ from datetime import datetime
 import msgspec
 
 from disks.base import Disk
-from oplog.errors import FrostlineError, NoSpace, Refused
+from oplog.errors import DiskUnreachable, FrostlineError, NoSpace, Refused
 from tiering import placement, ttl
 from tiering.part import Part
 from tiering.placement import DiskState, ordered_volumes, volume_index
@@ -111,6 +111,12 @@ class Reservations:
             if choice.disk is not None:
                 return choice.disk
             problems.append(choice.why)
+        for name in {disk for volume in volumes for disk in volume.disks}:
+            if name in self._disks and self._disks[name].unreachable:
+                raise DiskUnreachable(
+                    f"no disk that can be reached takes a part of {format_size(size_bytes)}: {'; '.join(problems)}",
+                    hint="nothing was changed; try again when the bucket answers",
+                )
         raise NoSpace(
             f"no disk of policy {definition.policy} takes a part of {format_size(size_bytes)}: {'; '.join(problems)}",
             hint="free space, raise the volume's size limit or add a disk; nothing was changed",
@@ -145,7 +151,7 @@ def _state(name: str, disk: Disk | None, reserved_bytes: int) -> DiskState:
         usage = disk.usage()
     except (FrostlineError, OSError) as error:
         return DiskState(None, None, reserved_bytes, disk.read_only, broken=f"{name}: {error}")
-    return DiskState(usage.total_bytes, usage.free_bytes, reserved_bytes, disk.read_only)
+    return DiskState(usage.total_bytes, usage.free_bytes, reserved_bytes, disk.read_only, unreachable=disk.unreachable)
 
 
 def _ttl_volume(policy: PolicyConfig, due: ttl.Due | None) -> VolumeConfig | None:

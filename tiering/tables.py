@@ -14,7 +14,7 @@ import msgspec
 
 from disks.base import Disk
 from oplog.errors import AlreadyExists, Conflict, NotFound, Refused, UsageError
-from tiering import blocks, schema
+from tiering import blocks, reachability, schema
 from tiering.catalog import StoredPart
 from tiering.context import Context
 from tiering.journal import Journal
@@ -30,6 +30,7 @@ def create(context: Context, definition: TableDefinition, *, if_not_exists: bool
     check(context, definition)
     with context.journal.claim("tables", [definition.full_name], "create table"):
         context.catalog.refresh()
+        _require_policy_disks(context, definition, f"creating {definition.full_name}")
         try:
             existing = context.catalog.table(definition.full_name)
         except NotFound:
@@ -56,6 +57,7 @@ def replace(context: Context, old: TableDefinition, new: TableDefinition, *, rea
     new = msgspec.structs.replace(new, version=old.version + 1)
     with context.journal.claim("tables", [old.full_name], "alter table"):
         context.catalog.refresh()
+        _require_policy_disks(context, new, f"altering {old.full_name}")
         if context.catalog.table(old.full_name).version != old.version:
             raise AlreadyExists(f"table {old.full_name} was altered meanwhile", hint="look at it again, then retry")
         try:
@@ -78,6 +80,7 @@ def replace(context: Context, old: TableDefinition, new: TableDefinition, *, rea
 def drop(context: Context, definition: TableDefinition) -> None:
     """Drop the table and all its parts from every disk. Objects go with the next gc after the retention."""
     names = [stored.part.name for stored in context.catalog.parts(definition, include_outdated=True)]
+    _require_holders(context, [definition.directory], f"dropping {definition.full_name}")
     payload = {
         "table": definition.full_name,
         "uuid": definition.uuid,
@@ -103,6 +106,7 @@ def drop_parts(context: Context, doomed: list[StoredPart], *, reason: str) -> No
         for stored in context.catalog.parts(definition, include_outdated=True)
         if stored.name in names or any(name.covers(stored.name) for name in names)
     ]
+    _require_holders(context, [stored.directory for stored in everything], f"dropping parts of {definition.full_name}")
     payload = {
         "table": definition.full_name,
         "uuid": definition.uuid,
@@ -114,6 +118,16 @@ def drop_parts(context: Context, doomed: list[StoredPart], *, reason: str) -> No
         finish_drop(context, payload)
         context.journal.finish_intent(intent)
     context.catalog.refresh()
+
+
+def _require_policy_disks(context: Context, definition: TableDefinition, what: str) -> None:
+    reachability.require(map(context.disk, context.catalog.policy_disks(definition)), what)
+
+
+def _require_holders(context: Context, directories: list[str], what: str) -> None:
+    """Before the intent is written: a drop that a disk cannot take part in is refused, not left half done."""
+    holders = [disk for disk in context.disks.values() if disk.unreachable and any(map(disk.list, directories))]
+    reachability.require(holders, what)
 
 
 def being_dropped(journal: Journal) -> set[str]:

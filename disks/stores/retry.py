@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar
@@ -29,6 +32,20 @@ _TRUNCATED_ATTEMPTS = 6
 """A body that is cut short again and again is damage, not bad luck; each try may be a large download."""
 
 
+_patience: ContextVar[float] = ContextVar("patience", default=math.inf)
+
+
+@contextmanager
+def patience(seconds: float) -> Iterator[None]:
+    """Within the block, wait no longer than this for a server that fails: for what can be done without it. Holds for
+    this thread."""
+    before = _patience.set(seconds)
+    try:
+        yield
+    finally:
+        _patience.reset(before)
+
+
 @dataclass(frozen=True, slots=True)
 class Backoff:
     """How often and how long to try: at most `attempts` tries, which begin within `total_seconds` after the first
@@ -45,7 +62,8 @@ class Backoff:
 
     def budget_seconds(self, error: Transient) -> float:
         """How long to go on after a failure of this kind."""
-        return self.total_seconds / 4 if isinstance(error, Unreachable) else self.total_seconds
+        usual = self.total_seconds / 4 if isinstance(error, Unreachable) else self.total_seconds
+        return min(usual, _patience.get())
 
     def most_attempts(self, error: Transient) -> int:
         """How many tries a failure of this kind is worth."""

@@ -583,7 +583,7 @@ def test_a_bucket_that_refuses(cold: Cli, proxy: Proxy, fault: Fault, codes: tup
     proxy.fault = fault
     for command in (
         ("query", f"select sum(key) from {TABLE}"),
-        ("insert", TABLE, "good.csv"),
+        ("table", "alter", TABLE, "--add-column", "more:int64"),
         ("gc", "s3"),
         ("restore", "s3"),
     ):

@@ -139,11 +139,17 @@ def disks(session: Session) -> None:
                 size(item["used_bytes"]),
                 item["parts"],
                 item["revision"],
-                "broken" if item["broken"] else "read-only" if item["read_only"] else "ok",
+                _disk_state(item),
             )
             for item in documents
         ],
     )
+
+
+def _disk_state(item: dict[str, Any]) -> str:
+    if item["unreachable"]:
+        return "unreachable"
+    return "broken" if item["broken"] else "read-only" if item["read_only"] else "ok"
 
 
 def policies(session: Session) -> None:
@@ -276,6 +282,7 @@ def _disk_document(session: Session, name: str, parts_on_disk: int) -> dict[str,
         "revision": None,
         "read_only": disk.read_only,
         "broken": False,
+        "unreachable": bool(disk.unreachable),
     }
     try:
         usage = disk.usage()

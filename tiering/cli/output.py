@@ -20,6 +20,8 @@ class Output:
         self.json = json
         self.quiet = quiet
         self.color = color
+        self.beside: dict[str, Any] = {}
+        """Keys that every document of this run carries as well: what could not be reached."""
 
     @property
     def on_terminal(self) -> bool:
@@ -27,7 +29,7 @@ class Output:
 
     def document(self, data: Any, *, indent: int = 2) -> None:
         """The one JSON document."""
-        text = encode(data, indent=indent)
+        text = encode({**data, **self.beside} if isinstance(data, dict) else data, indent=indent)
         sys.stdout.buffer.write(text + b"\n") if hasattr(sys.stdout, "buffer") else print(text.decode())
         sys.stdout.flush()
 

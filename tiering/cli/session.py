@@ -71,11 +71,21 @@ class Session:
                     recover=not self.dry_run,
                 )
             )
+            self._tell_unreachable(self._store)
             for sentence in self._store.recovered:
                 self.output.note(f"recovered: {sentence}")
             for broken in self._store.context.catalog.broken:
                 self.output.note(f"broken: {broken.text}")
         return self._store
+
+    def _tell_unreachable(self, store: "Store") -> None:
+        names = store.unreachable()
+        if not names:
+            return
+        self.output.beside["unreachable"] = names
+        for name in names:
+            disk = store.disk(name)
+            self.output.note(f"{disk.unreachable}; what it holds is shown as of revision {disk.revision}")
 
     def disk(self, name: str) -> "Disk":
         """One disk by itself, its state as it is: nothing is refreshed, recovered or rebuilt."""

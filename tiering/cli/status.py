@@ -119,6 +119,8 @@ def _print_status(session: Session, document: dict[str, Any]) -> None:
     for pin in document["pins"]:
         scope = "part" if "part" in pin else "partition"
         line(f"pinned         {scope} {pin[scope]} of {pin['table']}")
+    for name in session.output.beside.get("unreachable", ()):
+        line(f"unreachable    disk {name}")
     for item in document["broken"]:
         line(f"broken         {item['disk']}:{item['path']}: {item['what']}")
     session.output.note(NOT_A_BACKUP)
