@@ -128,7 +128,7 @@ class Catalog:
         return sorted(self._now.tables.values(), key=lambda table: table.full_name)
 
     def table(self, full_name: str) -> TableDefinition:
-        """The table `db.name`. Raises `NotFound` with the known names, `DiskUnreachable` when it may exist after all."""
+        """The table `db.name`. Raises `NotFound` with the known names, `DiskUnreachable` if it may exist after all."""
         for definition in self._now.tables.values():
             if definition.full_name == full_name:
                 return definition
