@@ -28,8 +28,9 @@ class DiskConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Better left to the AWS credential chain; a file with a secret that others can read is refused."""
     secret_access_key: str | None = None
     """Never printed."""
-    log_format: Literal[2] = 2
-    """The format of the operations log."""
+    log_format: Literal[1, 2] = 2
+    """object_disk: the format of the operations log. 1 is ClickHouse's, with weaker promises: a bucket that a ClickHouse
+    server wrote, or is to restore from."""
     snapshot_every_commits: int = 1000
     """A rebuild reads the newest snapshot and the commits after it."""
     retention_seconds: int = 24 * 3600

@@ -25,12 +25,14 @@ from oplog.entry import GENESIS_DIGEST
 from oplog.errors import Conflict, Damaged, Locked, NoSpace
 from oplog.replay import FileRow
 
-SCHEMA = 2
+SCHEMA = 3
 _BUSY_SECONDS = 60
 _CHUNK_ROWS = 1000
 _INSERT = "INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _COLUMNS = "path, size_bytes, sha256, key, inline, blob_set, revision, more, read_only"
 _INDEX = "CREATE INDEX documents ON files (path) WHERE document = 1;"
+_DROPPED = "CREATE TABLE dropped (key TEXT PRIMARY KEY NOT NULL, seconds REAL NOT NULL);"
+"""When a file of this blob was removed, where the log does not tell (format 1)."""
 _CREATE = f"""
 CREATE TABLE files (
   path TEXT PRIMARY KEY NOT NULL,
@@ -46,9 +48,11 @@ CREATE TABLE files (
 );
 {_INDEX}
 CREATE TABLE state (name TEXT PRIMARY KEY NOT NULL, value TEXT NOT NULL);
+{_DROPPED}
 """
 _MIGRATE = {
-    1: "ALTER TABLE files ADD COLUMN more TEXT; ALTER TABLE files ADD COLUMN read_only INTEGER NOT NULL DEFAULT 0"
+    1: "ALTER TABLE files ADD COLUMN more TEXT; ALTER TABLE files ADD COLUMN read_only INTEGER NOT NULL DEFAULT 0",
+    2: _DROPPED,
 }
 """From an older layout to the next one. Layouts that are not named here are rebuilt from the bucket."""
 
@@ -148,6 +152,11 @@ class TableReader:
         simple: Iterator[tuple[str, int, str]] = iter(self._connection.execute(whole))
         return heapq.merge(simple, several) if several else simple
 
+    def dropped_since(self, seconds: float) -> Iterator[str]:
+        """Blobs of files that were removed at this time (seconds since 1970) or later."""
+        query = "SELECT key FROM dropped WHERE seconds >= ?"
+        return (found[0] for found in self._connection.execute(query, (seconds,)))
+
     def count(self) -> int:
         """How many files."""
         return int(self._connection.execute("SELECT count(*) FROM files").fetchone()[0])
@@ -167,6 +176,19 @@ class TableWriter(TableReader):
     def remember(self, **values: str) -> None:
         """Keep small facts beside the rows."""
         self._connection.executemany("INSERT OR REPLACE INTO state VALUES (?, ?)", values.items())
+
+    def forget(self, *names: str) -> None:
+        """Keep these facts no longer."""
+        self._connection.executemany("DELETE FROM state WHERE name = ?", [(name,) for name in names])
+
+    def drop(self, keys: Iterable[str], seconds: float) -> None:
+        """Remember that files of these blobs are removed now."""
+        rows = ((key, seconds) for key in keys)
+        self._connection.executemany("INSERT OR REPLACE INTO dropped VALUES (?, ?)", rows)
+
+    def forget_dropped(self, before: float) -> None:
+        """Keep no longer what was removed before this time."""
+        self._connection.execute("DELETE FROM dropped WHERE seconds < ?", (before,))
 
     def insert(self, rows: Iterable[FileRow]) -> None:
         """Add files. Raises `Conflict` when a path is taken."""
@@ -216,8 +238,10 @@ class FileTable:
     old revision, say.
     """
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, *, durable: bool = False) -> None:
+        """`durable`: a commit outlives a power cut; a cache has no need of that."""
         self.path = path
+        self._synchronous = "FULL" if durable else "NORMAL"
         self._write_lock = threading.RLock()
         self._idle: list[sqlite3.Connection] = []
         self._idle_lock = threading.Lock()

@@ -46,6 +46,8 @@ class Target:
 class ObjectTransaction(Transaction):
     """Changes of an object disk. Blobs of an abandoned transaction stay until gc: nothing names them."""
 
+    inline_limit_bytes = INLINE_LIMIT_BYTES
+
     def __init__(self, target: Target, kind: str, *, reason: str, actor: str, details: dict[str, str]) -> None:
         self._target = target
         self._kind = kind
@@ -68,7 +70,7 @@ class ObjectTransaction(Transaction):
         check_path(path)
         self._check_open()
         size = data.stat().st_size if isinstance(data, Path) else len(data)
-        if isinstance(data, Path) and size <= INLINE_LIMIT_BYTES and path.endswith(".json"):
+        if isinstance(data, Path) and size <= self.inline_limit_bytes and path.endswith(".json"):
             data = data.read_bytes()
             size = len(data)
         if sha256 is None or isinstance(data, bytes):
@@ -78,7 +80,8 @@ class ObjectTransaction(Transaction):
                     f"{path}: the bytes have SHA-256 {actual}, expected {sha256}", hint="the source is damaged"
                 )
             sha256 = actual
-        inline = data if isinstance(data, bytes) and size <= INLINE_LIMIT_BYTES and path.endswith(".json") else None
+        small = size <= self.inline_limit_bytes and path.endswith(".json")
+        inline = data if isinstance(data, bytes) and small else None
         key = None if inline is not None else self._upload(path, data, sha256)
         with self._lock:
             self._operations.append(Create(path, size, sha256, key, inline, blob_set))
@@ -96,8 +99,12 @@ class ObjectTransaction(Transaction):
 
     def _upload(self, path: str, data: bytes | Path, sha256: str) -> str:
         with self._lock:
+            self._first_upload = self._first_upload or (time.time(), time.monotonic())
+        return self._put(path, data, sha256)
+
+    def _put(self, path: str, data: bytes | Path, sha256: str) -> str:
+        with self._lock:
             steady = time.monotonic()
-            self._first_upload = self._first_upload or (time.time(), steady)
             if steady - self._revision_read >= _REVISION_SECONDS:
                 self._revision, self._revision_read = self._target.revision(), steady
             key = blob_key(self._revision + 1)

@@ -29,9 +29,21 @@ def open_disk(name: str, config: DiskConfig, state_directory: Path, *, limiter: 
         )
     from disks.stores.open import open_store  # here, so that a store of local disks loads no S3 client
 
+    store = open_store(config, limiter=limiter)
+    if config.log_format == 1:
+        from disks.clickhouse_disk import ClickHouseDisk
+
+        return ClickHouseDisk(
+            name,
+            store,
+            state_directory / "disks" / name,
+            retention_seconds=config.retention_seconds,
+            read_only=config.read_only,
+            max_size_bytes=config.max_size_bytes,
+        )
     return ObjectDisk(
         name,
-        open_store(config, limiter=limiter),
+        store,
         state_directory / "disks" / name,
         snapshot_every_commits=config.snapshot_every_commits,
         retention_seconds=config.retention_seconds,

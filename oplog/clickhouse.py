@@ -23,15 +23,21 @@ from datetime import datetime
 from email.errors import HeaderParseError
 from email.header import decode_header, make_header
 from itertools import groupby, pairwise
-from typing import Literal
+from typing import Final, Literal
 
 SCHEMA_VERSION = "1"
-FILE = "file"
-RENAME = "rename"
-HARDLINK = "hardlink"
+FILE: Final = "file"
+RENAME: Final = "rename"
+HARDLINK: Final = "hardlink"
+SHADOW_LINK: Final = "shadowlink"
+"""A hard link into `shadow/`, which Frostline logs and ClickHouse does not: its replay passes over the word."""
 
 PATH_NAME = "path"
-PATH_NAMES: Mapping[str, tuple[str, str]] = {RENAME: ("from_path", "to_path"), HARDLINK: ("src_path", "dst_path")}
+PATH_NAMES: Mapping[str, tuple[str, str]] = {
+    RENAME: ("from_path", "to_path"),
+    HARDLINK: ("src_path", "dst_path"),
+    SHADOW_LINK: ("src_path", "dst_path"),
+}
 """The user metadata of an operation: its source and its target."""
 
 _FILE_KEY = re.compile(r"r([01]{64})-file-([a-z]{3}/[a-z]{29}|[a-z]{32})\Z")
@@ -101,7 +107,7 @@ def file_key(revision: int, letters: str) -> str:
     return f"r{revision:064b}-{FILE}-{letters[:3]}/{letters[3:]}"
 
 
-def operation_key(revision: int, kind: Literal["rename", "hardlink"], host: str) -> str:
+def operation_key(revision: int, kind: Literal["rename", "hardlink", "shadowlink"], host: str) -> str:
     """The key of an operation's object."""
     return f"operations/r{revision:064b}-{host}-{kind}"
 
@@ -112,7 +118,10 @@ def record(listed: Listed, metadata: Mapping[str, str]) -> Record:
     if listed.name.kind == FILE:
         return Record(listed, None, _path(spelled.get(PATH_NAME)))
     source, target = PATH_NAMES.get(listed.name.kind, ("", ""))
-    return Record(listed, _path(spelled.get(source)), _path(spelled.get(target)))
+    # Ours bear the same paths under names without '_' as well, which no store drops.
+    return Record(
+        listed, _path(spelled.get(source) or spelled.get("source")), _path(spelled.get(target) or spelled.get("target"))
+    )
 
 
 def _path(value: str | None) -> str | None:
@@ -141,14 +150,21 @@ class Epochs:
     @property
     def head(self) -> int:
         """The highest revision of any run; 0 when there is none."""
-        return max((run[-1].revision for run in self.runs if run), default=0)
+        return max((run[-1].revision for run in self.runs), default=0)
 
-    def until(self, revision: int) -> tuple[Listed, ...]:
-        """The objects written up to the revision, in order.
+    @property
+    def newest(self) -> int:
+        """The revision that was written last: lower than the highest when the counter restarted."""
+        return self.runs[-1][-1].revision if self.runs else 0
+
+    def until(self, revision: int | None) -> tuple[Listed, ...]:
+        """The objects written up to the revision, in order; all for None, and for one above the highest.
 
         A revision that several runs reached is that of the newest such run: earlier runs count as a whole, since the
         disk held their files by then.
         """
+        if revision is None or revision > self.head:
+            return tuple(listed for run in self.runs for listed in run)
         last = self._run_of(revision)
         earlier = [listed for run in self.runs[:last] for listed in run]
         reached = self.runs[last] if self.runs else ()
@@ -181,7 +197,7 @@ def epochs(objects: Iterable[Listed]) -> Epochs:
     repeated = {revision: found for revision, found in by_revision.items() if len(found) > 1}
     duplicates = {revision: tuple(listed.key for listed in found) for revision, found in repeated.items()}
     if not repeated:
-        return Epochs((tuple(in_order),), {})
+        return Epochs((tuple(in_order),) if in_order else (), {})
     if _is_copy(in_order):
         return Epochs((tuple(in_order),), duplicates, times_unusable=True)
     restarts = _restarts(in_order, repeated.values())

@@ -14,6 +14,7 @@ from disks.stores.base import ByteRange, Payload
 from oplog.errors import Damaged, NotFound, Transient
 
 _METADATA_NAME = re.compile("[a-z0-9-]+")
+_CLICKHOUSE_NAMES = frozenset({"from_path", "to_path", "src_path", "dst_path"})
 _READ_BYTES = 1 << 20
 """Files up to this size are read: cheaper than the page faults of a mapping."""
 
@@ -81,11 +82,12 @@ def check_digest_length(sha256: bytes) -> None:
 def check_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
     """User metadata that every S3 server gives back as sent: names of a-z, 0-9 and dashes, values of visible ASCII.
 
-    Names with `_` are refused: Ceph gives them back with `-`, and some servers drop them.
+    Names with `_` are refused: Ceph gives them back with `-`, and some servers drop them. Those of ClickHouse's log are
+    let through; their writer knows.
     """
     checked = dict(metadata or {})
     for name, value in checked.items():
-        if not _METADATA_NAME.fullmatch(name):
+        if not _METADATA_NAME.fullmatch(name) and name not in _CLICKHOUSE_NAMES:
             raise ValueError(f"metadata name must be lower-case letters, digits and dashes: {name!r}")
         if not (value.isascii() and value.isprintable()) or value != value.strip():
             raise ValueError(f"metadata value of {name!r} must be visible ASCII without outer spaces: {value[:80]!r}")

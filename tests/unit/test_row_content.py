@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from disks import file_table
 from disks.file_table import FileTable
 from disks.row_content import read_row, row_info
 from disks.stores.base import ByteRange
@@ -61,21 +60,27 @@ def test_the_table_keeps_every_field(tmp_path: Path) -> None:
     again.close()
 
 
+FIRST_LAYOUT = """
+CREATE TABLE files (path TEXT PRIMARY KEY NOT NULL, size_bytes INTEGER NOT NULL, sha256 BLOB NOT NULL, key TEXT,
+  blob_set TEXT, revision INTEGER NOT NULL, document INTEGER NOT NULL, inline BLOB);
+CREATE INDEX documents ON files (path) WHERE document = 1;
+CREATE TABLE state (name TEXT PRIMARY KEY NOT NULL, value TEXT NOT NULL);
+INSERT INTO files VALUES ('a', 3, x'abab', 'k', 'set', 1, 0, NULL);
+PRAGMA user_version = 1;
+"""
+
+
 def test_a_table_of_the_older_layout_is_taken_over(tmp_path: Path) -> None:
     path = tmp_path / "files.db"
-    with sqlite3.connect(path) as old:
-        old.executescript(
-            file_table._CREATE.replace(
-                "inline BLOB,\n  more TEXT,\n  read_only INTEGER NOT NULL DEFAULT 0", "inline BLOB"
-            )
-        )
-        old.execute("INSERT INTO files VALUES ('a', 3, x'abab', 'k', 'set', 1, 0, NULL)")
-        old.execute("PRAGMA user_version = 1")
-        assert len(old.execute("PRAGMA table_info(files)").fetchall()) == 8
+    old = sqlite3.connect(path)
+    old.executescript(FIRST_LAYOUT)
     old.close()
     for _ in range(2):
         table = FileTable(path)
         assert list(table.rows()) == [FileRow("a", 3, "abab", "k", None, "set", 1)]
+        with table.write() as view:
+            view.drop(["k"], 5.0)
+            assert (list(view.dropped_since(5.0)), list(view.dropped_since(6.0))) == (["k"], [])
         table.close()
 
 

@@ -1,0 +1,487 @@
+"""A disk whose log is ClickHouse's (format 1), so that a ClickHouse server, too, restores from its bucket.
+
+The file table on this machine is the truth here, as a server's local metadata is; the log in the bucket restores it
+after a loss, with what such a log can say (`LIMITATIONS`). A transaction becomes visible by one SQLite commit. Before
+its operations are logged the table says what is to be done (the intent), so that whatever stops it, the next one who
+writes finishes it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import hashlib
+import math
+import socket
+import threading
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from disks.base import DiskCapabilities, Transaction
+from disks.clickhouse_transaction import ClickHouseTransaction
+from disks.effects import make_directory, remove_file, rename
+from disks.file_table import FileTable, TableDamaged, TableWriter
+from disks.lease import Lease
+from disks.locks import file_lock, sweep
+from disks.object_transaction import Target
+from disks.stores.base import ObjectStore
+from disks.table_disk import TableDisk
+from oplog import clickhouse_writing as writing
+from oplog import replay
+from oplog.clickhouse import SCHEMA_VERSION, parse_key
+from oplog.clickhouse_writing import Step
+from oplog.entry import Commit, Create, Link, Remove, Rename
+from oplog.errors import AlreadyExists, FrostlineError, Locked, NotFound, OutcomeUnknown, Refused
+from oplog.log import UnknownLogFormat
+from oplog.replay import FileRow
+from oplog.revision import OPERATIONS_PREFIX, SCHEMA_VERSION_KEY
+
+LIMITATIONS = (
+    "one writer at a time: a lease in the bucket keeps others out, as far as the clocks agree",
+    "the file table on this machine is the truth: after its loss the log gives back what follows",
+    "a transaction that does more than create files below one directory may come back in part, if the machine is lost "
+    "while it is being logged",
+    "digests of files, and the reasons of changes, are not in the log: after a rebuild only sizes are checked",
+    "an older revision can be read while its objects are there; nothing keeps gc from them but the retention",
+    "no snapshots: a rebuild asks the bucket for the path of every object",
+)
+
+_RESERVED_NUMBERS = 64
+_FEW_OBJECTS = 16
+_LOOK_SECONDS = 60.0
+"""Half of the lease's term: as long it cannot have gone to somebody else."""
+
+
+class NoLocalMetadata(Refused):
+    """The bucket holds a disk and this machine has no file table of it."""
+
+
+class _Intent(msgspec.Struct, frozen=True):
+    """A transaction that is being logged: its operations bear the numbers from `first` on."""
+
+    first: int
+    host: str
+    steps: tuple[Step, ...]
+    commit: Commit
+
+
+class _Checked(Exception):
+    pass
+
+
+class ClickHouseDisk(TableDisk):
+    """One writer; several processes of one machine share its state directory."""
+
+    kind = "clickhouse"
+    capabilities = DiskCapabilities(remote=True, writers="one", dense_revisions=False)
+    limitations = LIMITATIONS
+
+    def __init__(
+        self,
+        name: str,
+        store: ObjectStore,
+        state_path: Path,
+        *,
+        retention_seconds: int = 24 * 3600,
+        read_only: bool = False,
+        max_size_bytes: int | None = None,
+        lease_settle_seconds: float = 2.0,
+    ) -> None:
+        self.name = name
+        self.store = store
+        self.state_path = state_path
+        self.retention_seconds = retention_seconds
+        self.read_only = read_only
+        self.max_size_bytes = max_size_bytes
+        self._host = writing.host_word(socket.gethostname())
+        self._lease = Lease(store, state_path / "lease.json", settle_seconds=lease_settle_seconds)
+        self._lock = threading.RLock()
+        self._commit_lock = threading.Lock()
+        self._number_lock = threading.Lock()
+        self._table: FileTable | None = None
+        self._begun = False
+        self._looked = -math.inf
+        self._notes: list[str] = []
+        self._numbers = range(0)
+
+    # The table
+
+    @property
+    def file_table(self) -> FileTable:
+        """The table. Raises `NoLocalMetadata` when the bucket holds a disk that this machine knows nothing of."""
+        if self._table is not None and self._begun:
+            return self._table
+        with self._lock:
+            table = self._open()
+            if not self._begun:
+                with file_lock(self.state_path / "open.lock"):
+                    if not _has_begun(table):
+                        self._begin(table)
+                self._begun = not self.read_only or _has_begun(table)
+            return table
+
+    @property
+    def table_path(self) -> Path:
+        return self.state_path / "files.db"
+
+    @property
+    def revision(self) -> int:
+        """The number of the newest operation of ours. Numbers grow and have gaps: files bear them too."""
+        return self.file_table.head()[0]
+
+    def local_state_exists(self) -> bool:
+        """Whether this machine has a file table of the disk."""
+        return self.table_path.exists()
+
+    def _open(self) -> FileTable:
+        """The table, whatever it holds. Raises `TableDamaged`; `Refused` when it is that of another bucket."""
+        with self._lock:
+            if self._table is None:
+                make_directory(self.state_path)
+                with file_lock(self.state_path / "open.lock"):
+                    self._table = self._checked(self._open_file())
+            return self._table
+
+    def _open_file(self) -> FileTable:
+        try:
+            return FileTable(self.table_path, durable=True)
+        except TableDamaged as error:
+            raise TableDamaged(
+                error.message, hint=f"'frostline restore {self.name} --apply' rebuilds it from the bucket's log"
+            ) from error
+
+    def _checked(self, table: FileTable) -> FileTable:
+        with table.read() as view:
+            known = view.state().get("store", self.store.name)
+        if known == self.store.name:
+            return table
+        table.close()
+        raise Refused(
+            f"the local metadata of disk {self.name} is that of {known}, not of {self.store.name}",
+            hint=f"correct the url; or move {self.table_path} away if that is meant",
+        )
+
+    def _begin(self, table: FileTable) -> None:
+        """Start with an empty disk, if the bucket is empty."""
+        self.check_schema()
+        for number, item in enumerate(self.store.list()):
+            if parse_key(item.key) is not None or number >= _FEW_OBJECTS:
+                raise NoLocalMetadata(
+                    f"{self.store.name} holds a disk, and this machine has no local metadata of disk {self.name}",
+                    hint=f"'frostline restore {self.name}' rebuilds it from the bucket's log; "
+                    f"'frostline clickhouse import {self.name} DIR' takes over that of a server",
+                )
+        if not self.read_only:
+            self._write_schema()
+            with table.write() as view:
+                view.remember(store=self.store.name)
+
+    def check_schema(self) -> bool:
+        """Whether the bucket says that it has this log. Raises `UnknownLogFormat` when it says otherwise."""
+        try:
+            said = self.store.get(SCHEMA_VERSION_KEY).strip()
+        except NotFound:
+            return False
+        if said != SCHEMA_VERSION.encode():
+            raise UnknownLogFormat(
+                f"{self.store.name} has log format {said[:20].decode(errors='replace')}, not 1",
+                hint=f"set log_format of disk {self.name}, or its url",
+            )
+        return True
+
+    def _write_schema(self) -> None:
+        if not self.check_schema():
+            body = SCHEMA_VERSION.encode()
+            self.store.put(SCHEMA_VERSION_KEY, body, sha256=hashlib.sha256(body).digest())
+
+    def known_rows(self) -> dict[str, FileRow] | None:
+        """The files as the table has them, without a request; None when there is no usable table."""
+        if not self.local_state_exists():
+            return None
+        try:
+            table = self._open()
+            return {row.path: row for row in table.rows()} if _has_begun(table) else None
+        except TableDamaged:
+            return None
+
+    def replace_rows(self, rows: Collection[FileRow], highest: int, *, set_aside_damaged: bool = False) -> None:
+        """Make these the files of the disk, all at once; what a stopped transaction had begun is finished first.
+
+        `highest` is the highest number in the bucket: the next ones lie above it, and above every one given so far.
+        """
+        with self._exclusive():
+            try:
+                self._replace(rows, highest)
+            except TableDamaged as error:
+                if not set_aside_damaged:
+                    raise
+                self._set_aside(error)
+                self._replace(rows, highest)
+            with self._number_lock:
+                self._numbers = range(0)
+
+    def _replace(self, rows: Collection[FileRow], highest: int) -> None:
+        table = self._open()
+        if not self.read_only:
+            self._write_schema()
+            self._finish(table)
+        with table.write() as view:
+            given = int(view.state().get("counter", "0"))
+            view.clear()
+            view.insert(rows)
+            view.set_head(highest, "")
+            view.remember(store=self.store.name, counter=str(max(given, highest)))
+
+    def _set_aside(self, error: TableDamaged) -> None:
+        with self._lock:
+            if self._table is not None:
+                self._table.close()
+            self._table, self._begun = None, False
+        for suffix in ("-wal", "-shm"):
+            remove_file(self.table_path.with_name(f"files.db{suffix}"), missing_ok=True)
+        rename(self.table_path, self.table_path.with_name("files.db.damaged"))
+        self._notes.append(f"disk {self.name}: {error.message}; set aside as files.db.damaged")
+
+    def recover(self) -> builtins.list[str]:
+        notes, self._notes = self._notes, []
+        if self.local_state_exists() and not self.read_only:
+            table = self._open()
+            if _intent(table) is not None:
+                with self._exclusive():
+                    finished = self._finish(table)
+                notes += [f"disk {self.name}: finished {finished}, which had been stopped"] if finished else []
+        swept = sweep(self.state_path / "scratch")
+        return notes + [f"removed the scratch directory {name} of a transaction that never ended" for name in swept]
+
+    def close(self) -> None:
+        with self._lock:
+            if self._table is not None:
+                self._table.close()
+                self._table = None
+        self.store.close()
+
+    # What gc and fsck ask
+
+    def kept_keys(self) -> Iterator[str]:
+        """Every blob that must stay: those of the files, those below `shadow/` among them, and those of files that were
+        removed within the retention. What is in neither is proved by nothing else: no log names blobs here."""
+        with self.file_table.read() as view:
+            for row in view.rows():
+                yield from (key for key, _ in row.blobs)
+            yield from view.dropped_since(time.time() - self.retention_seconds)
+            found = view.state().get("intent")
+        if found is not None:
+            for operation in msgspec.json.decode(found, type=_Intent).commit.operations:
+                if isinstance(operation, Create) and operation.key is not None:
+                    yield operation.key
+
+    # Writing
+
+    def transaction(
+        self, kind: str, *, reason: str = "", actor: str = "", details: dict[str, str] | None = None
+    ) -> Transaction:
+        if self.read_only:
+            raise Refused(f"disk {self.name} is read-only", hint="set read_only: false in its configuration")
+
+        def commit(draft: Commit) -> int:
+            return self._commit(draft, transaction.staging, transaction.groups)
+
+        target = Target(self.store, self.state_path / "scratch", lambda: self.revision, commit)
+        transaction = ClickHouseTransaction(
+            target, self._next_number, kind, reason=reason, actor=actor, details=details or {}
+        )
+        return transaction
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        """Nobody else on this machine commits meanwhile."""
+        make_directory(self.state_path)
+        with self._commit_lock, file_lock(self.state_path / "commit.lock"):
+            yield
+
+    def _next_number(self) -> int:
+        """A number for a file's object: above every one that any object of the bucket, or an earlier call, had."""
+        with self._number_lock:
+            if not self._numbers:
+                first = self._reserve(_RESERVED_NUMBERS)
+                self._numbers = range(first, first + _RESERVED_NUMBERS)
+            number, self._numbers = self._numbers[0], self._numbers[1:]
+            return number
+
+    def _reserve(self, count: int) -> int:
+        """Take the next `count` numbers for good; the first of them. They are written down before they are used."""
+        table = self.file_table
+        self._look_for_others(table)
+        with table.write() as view:
+            first = int(view.state().get("counter", "0")) + 1
+            view.remember(counter=str(first + count - 1))
+        return first
+
+    def _look_for_others(self, table: FileTable) -> None:
+        """Raise `Refused` when the bucket has numbers that this machine never gave: somebody else wrote, and what the
+        table says is no longer what the bucket holds. Looks again when the lease may have gone to another one."""
+        if time.monotonic() - self._looked < _LOOK_SECONDS:
+            return
+        with table.read() as view:
+            given = int(view.state().get("counter", "0"))
+        if (highest := highest_number(self.store, given)) > given:
+            raise Refused(
+                f"{self.store.name} has objects up to number {highest}, and this machine gave numbers up to {given}: "
+                "somebody else wrote to the bucket",
+                hint=f"stop the other writer; 'frostline restore {self.name}' shows what the bucket's log says",
+            )
+        self._looked = time.monotonic()
+
+    def _commit(self, draft: Commit, staging: str, groups: Mapping[str, int]) -> int:
+        """Check the draft, note the intent, log its operations, take them in. Raises `Conflict` when it does not fit,
+        `OutcomeUnknown` when the bucket failed in the middle: the next writer, or `recover`, finishes it then."""
+        with self._exclusive():
+            table = self.file_table
+            self._finish(table)
+            steps = self._plan(table, draft, staging, groups)
+            self._lease.hold()
+            first = self._reserve(len(steps))
+            commit = msgspec.structs.replace(draft, revision=first + len(steps) - 1)
+            intent = _Intent(first, self._host, tuple(steps), commit)
+            with table.write() as view:
+                view.remember(intent=msgspec.json.encode(intent).decode())
+            try:
+                self._log(intent)
+            except FrostlineError as error:
+                self._abandon_unlogged(table, intent, error)
+                raise
+            self._take_in(table, intent)
+            return commit.revision
+
+    def _plan(self, table: FileTable, draft: Commit, staging: str, groups: Mapping[str, int]) -> builtins.list[Step]:
+        """The operations to log, in order. Raises `Conflict` when the draft does not fit the table."""
+        steps: list[Step] = []
+        created: dict[int, list[str]] = {}
+
+        def publish() -> None:
+            for group in sorted(created):
+                steps.extend(writing.publish(staging, group, created[group]))
+            created.clear()
+
+        try:
+            with table.write() as view:
+                replay.check_preconditions(view, draft)
+                for operation in draft.operations:
+                    if isinstance(operation, Create):
+                        assert operation.key is not None
+                        created.setdefault(groups[operation.key], []).append(operation.path)
+                    else:
+                        publish()
+                        steps.append(_step(view, operation, f"{draft.writer[:16]}_{len(steps)}"))
+                    one = msgspec.structs.replace(draft, present=(), absent=(), operations=(operation,))
+                    replay.execute(view, one)
+                publish()
+                raise _Checked
+        except _Checked:
+            return steps
+
+    def _log(self, intent: _Intent) -> None:
+        """Put the objects of the operations, in order; those that are there already stay."""
+        for revision, step in enumerate(intent.steps, intent.first):
+            key = step.key(revision, intent.host)
+            metadata = step.metadata(intent.commit.writer)
+            body = writing.OPERATION_BODY
+            digest = hashlib.sha256(body).digest()
+            try:
+                if self.store.capabilities.conditional_put:
+                    self.store.put_if_absent(key, body, sha256=digest, metadata=metadata)
+                else:
+                    self.store.put(key, body, sha256=digest, metadata=metadata)
+            except (AlreadyExists, OutcomeUnknown) as error:
+                if self._writer_of(key) != intent.commit.writer:
+                    if isinstance(error, OutcomeUnknown):
+                        raise
+                    raise Locked(
+                        f"{self.store.name}{key} was written by somebody else: this disk takes one writer",
+                        hint="find the other writer; a copy of this machine's state directory counts as one",
+                    ) from error
+
+    def _writer_of(self, key: str) -> str | None:
+        try:
+            return self.store.head(key).metadata.get(writing.WRITER, "")
+        except NotFound:
+            return None
+
+    def _abandon_unlogged(self, table: FileTable, intent: _Intent, error: FrostlineError) -> None:
+        """Forget an intent of which nothing was logged; raise `OutcomeUnknown` when something was, or may have been."""
+        keys = [step.key(revision, intent.host) for revision, step in enumerate(intent.steps, intent.first)]
+        try:
+            logged = any(self._writer_of(key) == intent.commit.writer for key in keys)
+        except FrostlineError:
+            logged = True
+        if logged:
+            raise OutcomeUnknown(
+                f"disk {self.name}: the {intent.commit.kind} was logged in part: {error.message}",
+                hint="it is finished when the disk is written to, or opened, again",
+            ) from error
+        with table.write() as view:
+            view.forget("intent")
+
+    def _take_in(self, table: FileTable, intent: _Intent) -> None:
+        """Make the transaction visible, and remember which blobs it removed."""
+        with table.write() as view:
+            for operation in intent.commit.operations:
+                if isinstance(operation, Remove):
+                    view.drop(_blobs_below(view, operation.path), time.time())
+                one = msgspec.structs.replace(intent.commit, present=(), absent=(), operations=(operation,))
+                replay.execute(view, one)
+            view.set_head(intent.commit.revision, "")
+            view.forget("intent")
+            view.forget_dropped(time.time() - 2 * self.retention_seconds)
+
+    def _finish(self, table: FileTable) -> str:
+        """Do what a stopped transaction had begun; what it was, or nothing."""
+        intent = _intent(table)
+        if intent is None:
+            return ""
+        self._lease.hold()
+        self._log(intent)
+        self._take_in(table, intent)
+        return f"the {intent.commit.kind} of revision {intent.commit.revision}"
+
+
+def _has_begun(table: FileTable) -> bool:
+    with table.read() as view:
+        return "store" in view.state()
+
+
+def _intent(table: FileTable) -> _Intent | None:
+    with table.read() as view:
+        found = view.state().get("intent")
+    return msgspec.json.decode(found, type=_Intent) if found is not None else None
+
+
+def _step(view: TableWriter, operation: Link | Rename | Remove, mark: str) -> Step:
+    match operation:
+        case Link(source=source, target=target):
+            return writing.link(source, target)
+        case Rename(source=source, target=target):
+            return writing.rename(source, target, is_file=view.get(source) is not None)
+        case Remove(path=path):
+            return writing.remove(path, mark, is_file=view.get(path) is not None)
+
+
+def _blobs_below(view: TableWriter, path: str) -> builtins.list[str]:
+    one = view.get(path)
+    rows = [one] if one is not None else view.rows(path)
+    return [key for row in rows for key, _ in row.blobs]
+
+
+def highest_number(store: ObjectStore, known: int) -> int:
+    """The highest number above `known` that an object of ClickHouse's log bears; 0 when there is none. Lists what
+    follows `known`, among the files and among the operations."""
+    highest = 0
+    for prefix in ("", OPERATIONS_PREFIX):
+        after = f"{prefix}r{known:064b}~"
+        for item in store.list(f"{prefix}r0", start_after=after):
+            name = parse_key(item.key)
+            highest = max(highest, name.revision if name is not None else 0)
+    return highest

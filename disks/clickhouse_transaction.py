@@ -1,0 +1,88 @@
+"""A transaction of a disk with ClickHouse's log: blobs go up below a staging directory, which a rename empties."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from disks.base import FileInfo, check_path
+from disks.object_transaction import ObjectTransaction, Target
+from oplog.clickhouse import file_key
+from oplog.clickhouse_writing import STAGING, file_metadata, fits, is_ours_alone, staged
+from oplog.entry import Operation
+from oplog.errors import Refused, UsageError
+from oplog.replay import FileRow
+
+_LETTERS = bytes(ord("a") + byte % 26 for byte in range(256))
+
+
+class ClickHouseTransaction(ObjectTransaction):
+    """Blobs of an abandoned transaction stay until gc: the file table does not name them, and a replay drops them.
+
+    New files come in groups: those that follow one another, with no other operation between them, appear by one rename.
+    """
+
+    inline_limit_bytes = -1
+
+    def __init__(
+        self,
+        target: Target,
+        next_number: Callable[[], int],
+        kind: str,
+        *,
+        reason: str,
+        actor: str,
+        details: dict[str, str],
+    ) -> None:
+        super().__init__(target, kind, reason=reason, actor=actor, details=details)
+        self._next_number = next_number
+        self.staging = f"{STAGING}{secrets.token_hex(8)}"
+        self._group = 0
+        self._groups: dict[str, int] = {}
+
+    @property
+    def groups(self) -> Mapping[str, int]:
+        """Blob -> the group of its file."""
+        return self._groups
+
+    def create(
+        self, path: str, data: bytes | Path, *, sha256: str | None = None, blob_set: str | None = None
+    ) -> FileInfo:
+        """As ever; `blob_set` is not kept, for this log has no word for it."""
+        return super().create(_check(path), data, sha256=sha256)
+
+    def adopt(self, row: FileRow) -> None:
+        raise Refused(
+            f"{row.path} cannot be taken over: its object says where it belongs, and nothing else does",
+            hint="create the file anew",
+        )
+
+    def link(self, source: str, target: str) -> None:
+        super().link(source, _check(target))
+
+    def rename(self, source: str, target: str) -> None:
+        super().rename(source, _check(target))
+
+    def _put(self, path: str, data: bytes | Path, sha256: str) -> str:
+        with self._lock:
+            group = self._group
+        key = file_key(self._next_number(), secrets.token_bytes(32).translate(_LETTERS).decode())
+        metadata = file_metadata(staged(self.staging, group, path))
+        self._target.store.put(key, data, sha256=bytes.fromhex(sha256), metadata=metadata)
+        with self._lock:
+            self._groups[key] = group
+        return key
+
+    def _add(self, operation: Operation) -> None:
+        super()._add(operation)
+        self._group += 1
+
+
+def _check(path: str) -> str:
+    check_path(path)
+    if is_ours_alone(path):
+        raise UsageError(f"unsafe path: {path!r}", hint="a replay of the log takes it for a leftover and drops it")
+    if not fits(path):
+        raise UsageError(f"unsafe path: {path[:80]!r}… is too long", hint="an object's metadata holds 2 KiB")
+    return path
