@@ -20,7 +20,6 @@ from restore.parallel import in_parallel
 from tiering.progress import SILENT, Progress, Task
 
 WORKERS = 32
-FROSTLINE_SCHEMA = "2"
 
 
 @dataclass(slots=True)
@@ -29,7 +28,6 @@ class ClickHouseTree:
 
     store: str
     """The name of the store, for messages."""
-    schema_version: str | None
     contents: Contents
     replayed: Replayed
     head: int = 0
@@ -40,6 +38,11 @@ class ClickHouseTree:
     findings: list[Finding] = field(default_factory=list)
     gaps: list[tuple[int, int]] = field(default_factory=list)
     """Ranges of revisions up to this one without an object: files written then have been deleted since."""
+
+    @property
+    def schema_version(self) -> str | None:
+        """The body of `.SCHEMA_VERSION`; None when there is none."""
+        return self.contents.schema_version
 
     @property
     def kind(self) -> Kind:
@@ -57,6 +60,20 @@ class ClickHouseTree:
         return self.replayed.size_bytes
 
 
+def survey(store: ObjectStore) -> Contents:
+    """List the bucket once, read its marker and sort what is there."""
+    objects = list(store.list())
+    marked = any(info.key == SCHEMA_VERSION_KEY for info in objects)
+    return sort_listing(objects, _schema_version(store) if marked else None)
+
+
+def _schema_version(store: ObjectStore) -> str | None:
+    try:
+        return store.get(SCHEMA_VERSION_KEY).decode(errors="replace").strip()[:20]
+    except NotFound:
+        return None
+
+
 def read_bucket(
     store: ObjectStore,
     *,
@@ -71,26 +88,24 @@ def read_bucket(
     `NotFound` when nothing is there, and `UsageError` when the bucket says of no file where it belongs, or when it has
     no revisions and one is wanted.
     """
-    contents = contents or sort_listing(store.list())
-    schema_version = read_schema_version(store)
+    contents = contents or survey(store)
     if contents.kind in (Kind.PLAIN, Kind.PLAIN_REWRITABLE):
         if revision is not None:
             raise UsageError(f"{store.name} is a {contents.kind} disk: it has one state and no revisions")
         replayed = read_plain(store, contents, workers=workers, progress=progress)
         parts = look_at_parts(store, replayed, (), workers=workers, progress=progress)
-        return ClickHouseTree(store.name, schema_version, contents, replayed, findings=[*replayed.findings, *parts])
-    if contents.kind is not Kind.SEND_METADATA or schema_version == FROSTLINE_SCHEMA:
+        return ClickHouseTree(store.name, contents, replayed, findings=[*replayed.findings, *parts])
+    if contents.kind is not Kind.SEND_METADATA:
         raise no_tree(store.name, contents)
     order = epochs(contents.log)
-    wanted = order.head if revision is None else min(revision, order.head)
-    listed = order.until(wanted)
+    wanted = order.newest if revision is None or revision > order.head else revision
+    listed = order.until(revision)
     records, lost = read_records(store, listed, workers=workers, progress=progress)
     replayed = replay(records)
     gaps = missing_revisions(order, wanted)
     parts = look_at_parts(store, replayed, gaps, workers=workers, progress=progress)
     return ClickHouseTree(
         store.name,
-        schema_version,
         contents,
         replayed,
         order.head,
@@ -178,14 +193,6 @@ def repeated(order: Epochs) -> list[Finding]:
     ]
 
 
-def read_schema_version(store: ObjectStore) -> str | None:
-    """The body of `.SCHEMA_VERSION`, at most 20 characters; None when there is no such object."""
-    try:
-        return store.get(SCHEMA_VERSION_KEY).decode(errors="replace").strip()[:20]
-    except NotFound:
-        return None
-
-
 def read_records(
     store: ObjectStore, objects: Sequence[Listed], *, workers: int = WORKERS, progress: Progress = SILENT
 ) -> tuple[list[Record], list[Finding]]:
@@ -222,7 +229,7 @@ def no_tree(name: str, contents: Contents) -> FrostlineError:
     match contents.kind:
         case Kind.EMPTY:
             return NotFound(f"{name} has no objects", hint="check the URL: the prefix must be the disk's own")
-        case Kind.FROSTLINE | Kind.SEND_METADATA:
+        case Kind.FROSTLINE:
             return UsageError(
                 f"{name} is a disk of ours, not of ClickHouse", hint="configure it as a disk and use 'restore'"
             )

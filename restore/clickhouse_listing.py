@@ -15,6 +15,7 @@ DIRECTORY_OBJECT = re.compile(r"__meta/([a-z]{32})/prefix\.path\Z")
 """plain_rewritable: the object whose body is the path of a directory."""
 DIRECTORY_FILE = re.compile(r"([a-z]{32}|__root)/([^/]+)\Z")
 """plain_rewritable: a file of the directory with this token; `__root` is the disk's own."""
+FROSTLINE_SCHEMA = "2"
 _PLAIN_FILE = re.compile(r"(?:store/[0-9a-f]{3}/[0-9a-f-]{36}|data/[^/]+/[^/]+)/.+\Z")
 
 
@@ -40,6 +41,8 @@ class Contents:
     kind: Kind
     objects: int
     size_bytes: int
+    schema_version: str | None = None
+    """The body of `.SCHEMA_VERSION`; None when there is none."""
     log: tuple[Listed, ...] = ()
     """send_metadata: files and operations. without_metadata: the blobs."""
     files: tuple[ObjectInfo, ...] = ()
@@ -50,10 +53,10 @@ class Contents:
     """unknown: the directory of the bucket in which a disk was found after all."""
 
 
-def sort_listing(listing: Iterable[ObjectInfo]) -> Contents:
+def sort_listing(listing: Iterable[ObjectInfo], schema_version: str | None = None) -> Contents:
     """Recognise the bucket and sort its objects."""
     objects = tuple(listing)
-    kind = recognise(objects)
+    kind = recognise(objects, schema_version)
     size = sum(info.size_bytes for info in objects)
     others = [info for info in objects if info.key != SCHEMA_VERSION_KEY]
     if kind in (Kind.SEND_METADATA, Kind.WITHOUT_METADATA):
@@ -65,26 +68,28 @@ def sort_listing(listing: Iterable[ObjectInfo]) -> Contents:
                 foreign.append(info.key)
             else:
                 log.append(Listed(info.key, name, info.size_bytes, info.modified))
-        return Contents(kind, len(objects), size, tuple(log), (), tuple(foreign))
+        return Contents(kind, len(objects), size, schema_version, tuple(log), (), tuple(foreign))
     if kind is Kind.PLAIN_REWRITABLE:
         files = tuple(info for info in others if DIRECTORY_OBJECT.match(info.key) or DIRECTORY_FILE.match(info.key))
         foreign = [
             info.key for info in others if not (DIRECTORY_OBJECT.match(info.key) or DIRECTORY_FILE.match(info.key))
         ]
-        return Contents(kind, len(objects), size, (), files, tuple(foreign))
+        return Contents(kind, len(objects), size, schema_version, (), files, tuple(foreign))
     if kind is Kind.PLAIN:
-        return Contents(kind, len(objects), size, (), tuple(others))
-    return Contents(kind, len(objects), size, below=_below(objects) if kind is Kind.UNKNOWN else None)
+        return Contents(kind, len(objects), size, schema_version, (), tuple(others))
+    return Contents(kind, len(objects), size, schema_version, below=_below(objects) if kind is Kind.UNKNOWN else None)
 
 
-def recognise(objects: Sequence[ObjectInfo]) -> Kind:
-    """The kind of the bucket, from the names of all its objects."""
+def recognise(objects: Sequence[ObjectInfo], schema_version: str | None = None) -> Kind:
+    """The kind of the bucket, from its marker and the names of all its objects."""
     if not objects:
         return Kind.EMPTY
     keys = [info.key for info in objects]
-    if any(parse_commit_key(key) or (key.startswith(SNAPSHOTS_PREFIX) and parse_snapshot_key(key)) for key in keys):
+    if schema_version == FROSTLINE_SCHEMA or any(
+        parse_commit_key(key) or (key.startswith(SNAPSHOTS_PREFIX) and parse_snapshot_key(key)) for key in keys
+    ):
         return Kind.FROSTLINE
-    if any(map(is_numbered, keys)):
+    if any(map(is_numbered, keys)) or keys == [SCHEMA_VERSION_KEY]:
         return Kind.SEND_METADATA
     if any(map(DIRECTORY_OBJECT.match, keys)):
         return Kind.PLAIN_REWRITABLE

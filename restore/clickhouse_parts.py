@@ -15,6 +15,7 @@ from enum import StrEnum
 
 from oplog.clickhouse_replay import File, Finding
 from restore.clickhouse_checksums import FILE_NAME as CHECKSUMS
+from tiering.part import PART_FILE
 
 _TABLE = re.compile(
     r"(?:(shadow/[^/]+)/)?((?:store/[0-9a-f]{3}/[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})|data/[^/]+/[^/]+)/(.+)\Z"
@@ -23,6 +24,8 @@ _NAME = re.compile(r"(.+)_(\d+)_(\d+)_(\d+)(?:_(\d+))?\Z")
 _TEMPORARY = re.compile(r"(?:tmp[_-]|attaching_|deleting_|delete_tmp_|covered-by-broken_)")
 _FINAL = re.compile(r"(?:tmp_(?:insert|merge|mut|clone|replace_from)_|tmp-fetch_|attaching_)?(.+)\Z")
 _REQUIRED = (CHECKSUMS, "columns.txt")
+_MARKS = (*_REQUIRED, "count.txt", "partition.dat")
+"""Whatever has one of these is a part of a MergeTree table."""
 _USUAL = ("metadata_version.txt", "default_compression_codec.txt")
 """Files of every part of today's versions that its checksums do not list."""
 
@@ -54,6 +57,11 @@ class Part:
     @property
     def size_bytes(self) -> int:
         return sum(file.size_bytes for file in self.files.values())
+
+    @property
+    def is_ours(self) -> bool:
+        """A part of our own tables, on a disk of ours with ClickHouse's log: ClickHouse's rules are not for it."""
+        return PART_FILE in self.files
 
 
 @dataclass(slots=True)
@@ -106,7 +114,7 @@ def _split(rest: str) -> tuple[str, str | None, str]:
     """`detached` or `moving`, the part's directory and the file in it; no part for a file of the table itself."""
     segments = rest.split("/")
     place = segments.pop(0) if segments[0] in ("detached", "moving") else ""
-    if len(segments) < 2:
+    if len(segments) < 2 or not (_NAME.match(segments[0]) or place):
         return place, None, rest
     return place, segments[0], "/".join(segments[1:])
 
@@ -155,8 +163,12 @@ def check_parts(
     for table in tables:
         usual = _usual(table.parts)
         final = {part.name for part in table.parts if part.state in (State.ACTIVE, State.COVERED)}
+        merge_tree = any(CHECKSUMS in part.files for part in table.parts)
         for part in table.parts:
-            lost = _lost(part, listed.get(part.directory), marked.pop(part.directory, ()))
+            if part.is_ours:
+                continue
+            required = _REQUIRED if merge_tree or any(name in part.files for name in _MARKS) else ()
+            lost = _lost(part, required, listed.get(part.directory), marked.pop(part.directory, ()))
             if part.state is State.TEMPORARY:
                 findings.append(_unfinished(part, whole=not lost, final=final))
             elif part.state is not State.COVERED:
@@ -176,10 +188,12 @@ def empty_files(part: Part, listed: Mapping[str, int]) -> list[str]:
     return [name for name, size in listed.items() if size == 0 and name not in part.files]
 
 
-def _lost(part: Part, listed: Mapping[str, int] | None, marked: Iterable[str]) -> dict[str, str]:
+def _lost(
+    part: Part, required: Iterable[str], listed: Mapping[str, int] | None, marked: Iterable[str]
+) -> dict[str, str]:
     """Name -> why it must have been there."""
     lost = dict.fromkeys(marked, "a hard link to it is in the log")
-    for name in _REQUIRED:
+    for name in required:
         if name not in part.files:
             lost[name] = "every part has one"
     for name, size in (listed or {}).items():
@@ -233,7 +247,7 @@ def _unfinished(part: Part, *, whole: bool, final: set[str]) -> Finding:
     objects = len({key for file in part.files.values() if file.links == 1 for key, _ in file.blobs})
     found = _FINAL.match(part.name)
     name = found[1] if found else part.name
-    if whole and name not in final:
+    if whole and CHECKSUMS in part.files and name not in final:
         return Finding(
             "lost_rename",
             f"{part.directory} is a whole part under a temporary name: the operation that renamed it to {name} is not "

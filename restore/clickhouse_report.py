@@ -10,8 +10,8 @@ from disks.stores.base import ObjectStore
 from disks.stores.metered import MeteredStore
 from oplog.clickhouse import FILE, HARDLINK, RENAME
 from oplog.clickhouse_replay import File, Finding
-from restore.clickhouse_bucket import WORKERS, ClickHouseTree, no_tree, read_bucket, read_schema_version
-from restore.clickhouse_listing import Contents, Kind, sort_listing
+from restore.clickhouse_bucket import WORKERS, ClickHouseTree, no_tree, read_bucket, survey
+from restore.clickhouse_listing import Contents, Kind
 from restore.clickhouse_parts import State, Table, find_tables
 from tiering.progress import SILENT, Progress
 from tiering.units import format_size
@@ -33,7 +33,6 @@ class Report:
 
     store: str
     contents: Contents
-    schema_version: str | None
     tree: ClickHouseTree | None
     """None where the bucket does not say which file an object is."""
     tables: list[Table] = field(default_factory=list)
@@ -63,7 +62,7 @@ class Report:
     def facts(self) -> list[tuple[str, str]]:
         """Name and text of each fact, for people."""
         objects = f"{self.contents.objects:,}, {format_size(self.contents.size_bytes)}"
-        facts = [("schema", self.schema_version or "no .SCHEMA_VERSION"), ("objects", objects)]
+        facts = [("schema", self.contents.schema_version or "no .SCHEMA_VERSION"), ("objects", objects)]
         if self.tree is None:
             return facts
         counts = self._counts()
@@ -76,8 +75,8 @@ class Report:
                 )
             )
             runs = len(self.tree.order.runs)
-            restarted = f"; the counter restarted {runs - 1} times" if runs > 1 else ""
-            facts.append(("revision", f"{self.tree.revision} of {self.tree.head}{restarted}"))
+            restarted = f"; the counter restarted {runs - 1} times, highest {self.tree.head}" if runs > 1 else ""
+            facts.append(("revision", f"{self.tree.revision} of {self.tree.order.newest}{restarted}"))
         facts.append(("tree", f"{len(self.files):,} files, {format_size(self.tree.size_bytes)}"))
         return facts
 
@@ -88,11 +87,12 @@ class Report:
         document: dict[str, object] = {
             "url": self.store,
             "kind": self.kind.value,
-            "schema_version": self.schema_version,
+            "schema_version": self.contents.schema_version,
             "objects": self.contents.objects,
             "bytes": self.contents.size_bytes,
             "revision": tree.revision if tree else None,
-            "newest_revision": tree.head if tree else None,
+            "newest_revision": tree.order.newest if tree else None,
+            "highest_revision": tree.head if tree else None,
             "counter_restarts": max(0, len(tree.order.runs) - 1) if tree else 0,
             "file_objects": counts[FILE],
             "renames": counts[RENAME],
@@ -153,15 +153,15 @@ def inspect(
     Raises `NotFound` when nothing is there, `UsageError` for a revision of a bucket that has none.
     """
     started = time.monotonic()
-    contents = sort_listing(store.list())
+    contents = survey(store)
     if contents.kind is Kind.EMPTY:
         raise no_tree(store.name, contents)
     if contents.kind in (Kind.SEND_METADATA, Kind.PLAIN, Kind.PLAIN_REWRITABLE):
         tree = read_bucket(store, revision=revision, contents=contents, workers=workers or WORKERS, progress=progress)
-        report = Report(store.name, contents, tree.schema_version, tree, find_tables(tree.files), tree.findings)
+        report = Report(store.name, contents, tree, find_tables(tree.files), tree.findings)
         report.notes = _notes(tree, revision)
     else:
-        report = Report(store.name, contents, read_schema_version(store), None)
+        report = Report(store.name, contents, None)
         _explain(report)
     if isinstance(store, MeteredStore):
         report.requests = {verb: count for verb, count in store.counts().items() if count}
@@ -195,7 +195,7 @@ def _notes(tree: ClickHouseTree, wanted: int | None) -> list[str]:
     if tree.kind is Kind.SEND_METADATA and tree.schema_version is None:
         notes.append("there is no .SCHEMA_VERSION: ClickHouse itself refuses to restore from this prefix")
     if wanted is not None and wanted > tree.head:
-        notes.append(f"the newest revision in the bucket is {tree.head}: that is what is shown")
+        notes.append(f"the newest revision in the bucket is {tree.order.newest}: that is what is shown")
     if tree.gaps:
         gone = sum(last - first + 1 for first, last in tree.gaps)
         shown = ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in tree.gaps[:5])

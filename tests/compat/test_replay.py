@@ -1,0 +1,544 @@
+"""Every form that ClickHouse's log has taken, and its defects: what a rebuild makes of them, and what it says."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from disks.stores.base import ObjectInfo, ObjectStore
+from disks.stores.memory import MemoryStore
+from disks.stores.wrapped import WrappedStore
+from oplog.clickhouse import FILE, Name, file_key, operation_key, parse_key
+from oplog.errors import AccessDenied, NotFound, UsageError
+from restore.clickhouse_bucket import ClickHouseTree, read_bucket
+from tests.compat.buckets import START, TABLE, ClickHouse, Object, in_memory
+
+
+def read(server: ClickHouse, revision: int | None = None) -> ClickHouseTree:
+    return read_bucket(server.store(), revision=revision)
+
+
+def shape(tree: ClickHouseTree) -> dict[str, tuple[list[str], int]]:
+    """Path -> keys and links."""
+    return {path: ([key for key, _ in file.blobs], file.links) for path, file in tree.files.items()}
+
+
+def kinds(tree: ClickHouseTree) -> list[str]:
+    return [finding.kind for finding in tree.findings]
+
+
+class TestKeys:
+    LETTERS = "abcdefghijklmnopqrstuvwxyzabcdef"
+
+    @pytest.mark.parametrize(
+        ("key", "name"),
+        [
+            (f"r{5:064b}-file-abc/{LETTERS[:29]}", Name(5, FILE)),
+            (f"r{5:064b}-file-{LETTERS}", Name(5, FILE)),
+            (f"operations/r{7:064b}-rename", Name(7, "rename")),
+            (f"operations/r{7:064b}-vm-rename", Name(7, "rename", "vm")),
+            (f"operations/r{7:064b}-ch-1.example.com-hardlink", Name(7, "hardlink", "ch-1.example.com")),
+            (f"operations/r{(1 << 64) - 1:064b}-rename", Name((1 << 64) - 1, "rename")),
+            (f"abc/{LETTERS[:29]}", Name(0, FILE)),
+            (LETTERS, Name(0, FILE)),
+        ],
+    )
+    def test_every_style(self, key: str, name: Name) -> None:
+        assert parse_key(key) == name
+
+    @pytest.mark.parametrize(
+        "key",
+        [
+            f"r{5:063b}-file-{LETTERS}",
+            f"r{5:064b}-file-{LETTERS}x",
+            f"r{5:064b}-file-ABC/{LETTERS[:29]}",
+            f"operations/x{5:064b}-rename",
+            f"operations/r{5:064b}",
+            f"{LETTERS}\n",
+            "store/abc/file.bin",
+            ".SCHEMA_VERSION",
+        ],
+    )
+    def test_other_names_are_not_ours(self, key: str) -> None:
+        assert parse_key(key) is None
+
+    def test_what_we_write_is_what_we_read(self) -> None:
+        assert parse_key(file_key(9, self.LETTERS)) == Name(9, FILE)
+        assert parse_key(operation_key(9, "hardlink", "my-host")) == Name(9, "hardlink", "my-host")
+
+
+@pytest.mark.parametrize("host", ["vm", "ch-1.example.com", None])
+@pytest.mark.parametrize("old_keys", [False, True])
+class TestEveryStyle:
+    """The same history in each style of keys."""
+
+    def test_the_tree_and_every_revision_of_it(self, host: str | None, old_keys: bool) -> None:
+        """I7. Defect 7: the filter works on every style of key."""
+        server = ClickHouse(host=host, old_keys=old_keys)
+        one = server.file("d/tmp_a/x")
+        two = server.file("d/tmp_a/y")
+        server.rename("d/tmp_a/", "d/a/")
+        server.link("d/a/x", "d/tmp_b/x")
+        three = server.file("d/tmp_b/y")
+        server.rename("d/tmp_b", "d/b")
+        states: list[dict[str, tuple[list[str], int]]] = [
+            {},
+            {"d/tmp_a/x": ([one], 1)},
+            {"d/tmp_a/x": ([one], 1), "d/tmp_a/y": ([two], 1)},
+            {"d/a/x": ([one], 1), "d/a/y": ([two], 1)},
+            {"d/a/x": ([one], 2), "d/a/y": ([two], 1), "d/tmp_b/x": ([one], 2)},
+            {"d/a/x": ([one], 2), "d/a/y": ([two], 1), "d/tmp_b/x": ([one], 2), "d/tmp_b/y": ([three], 1)},
+            {"d/a/x": ([one], 2), "d/a/y": ([two], 1), "d/b/x": ([one], 2), "d/b/y": ([three], 1)},
+        ]
+        for revision, expected in enumerate(states):
+            tree = read(server, revision)
+            assert shape(tree) == expected
+            assert tree.revision == revision
+        assert shape(read(server)) == states[-1]
+        assert shape(read(server, 1000)) == states[-1]
+        assert read(server).findings == []
+
+
+class TestRenames:
+    def test_of_a_file(self) -> None:
+        server = ClickHouse()
+        key = server.file("d/tmp_mutation_6.txt")
+        server.rename("d/tmp_mutation_6.txt", "d/mutation_6.txt")
+        assert shape(read(server)) == {"d/mutation_6.txt": ([key], 1)}
+
+    def test_only_whole_segments_match(self) -> None:
+        server = ClickHouse()
+        key = server.file("d/ab/x")
+        server.rename("d/a", "d/c")
+        assert shape(read(server)) == {"d/ab/x": ([key], 1)}
+
+    @pytest.mark.parametrize("slash", ["", "/"])
+    def test_into_an_existing_directory_merges(self, slash: str) -> None:
+        server = ClickHouse()
+        kept = server.file("d/old/kept")
+        server.file("d/old/both")
+        below = server.file("d/old/sub/kept")
+        new = server.file("d/new/both")
+        inner = server.file("d/new/sub/added")
+        server.rename(f"d/new{slash}", f"d/old{slash}")
+        tree = read(server)
+        assert shape(tree) == {
+            "d/old/both": ([new], 1),
+            "d/old/kept": ([kept], 1),
+            "d/old/sub/added": ([inner], 1),
+            "d/old/sub/kept": ([below], 1),
+        }
+        assert tree.replayed.merged == ("d/old",)
+
+    def test_without_a_source_nothing_happens(self) -> None:
+        server = ClickHouse()
+        key = server.file("d/x")
+        server.rename("d/gone/", "d/a/")
+        tree = read(server)
+        assert shape(tree) == {"d/x": ([key], 1)}
+        assert tree.replayed.without_source == 1
+        assert tree.findings == []
+
+    @pytest.mark.parametrize(
+        ("source", "target"), [("d/a", "d/a/b"), ("d/a", "d/file"), ("d/file", "d/a"), ("d/a", "d/file/b")]
+    )
+    def test_one_that_cannot_be_is_named(self, source: str, target: str) -> None:
+        server = ClickHouse()
+        server.file("d/a/x")
+        server.file("d/file")
+        server.rename(source, target)
+        tree = read(server)
+        assert set(tree.files) == {"d/a/x", "d/file"}
+        assert len(tree.findings) == 1
+        assert tree.findings[0].revision == 3
+
+    def test_onto_itself_changes_nothing(self) -> None:
+        server = ClickHouse()
+        server.file("d/a/x")
+        server.rename("d/a/", "d/a/")
+        tree = read(server)
+        assert set(tree.files) == {"d/a/x"}
+        assert tree.findings == []
+
+    def test_a_move_to_the_disk_is_one_rename(self) -> None:
+        server = ClickHouse()
+        server.part(f"{TABLE}/moving/all_1_1_0", "k.bin")
+        server.rename(f"{TABLE}/moving/all_1_1_0/", f"{TABLE}/all_1_1_0/")
+        tree = read(server)
+        assert {path.rpartition("/")[0] for path in tree.files} == {f"{TABLE}/all_1_1_0"}
+        assert tree.findings == []
+
+
+class TestHardLinks:
+    def test_links_share_one_inode(self) -> None:
+        """I8: an object lives while any path names it, so the count must be right."""
+        server = ClickHouse()
+        server.file("d/a/x", b"12345")
+        server.link("d/a/x", "d/b/x")
+        server.link("d/b/x", "d/c/x")
+        server.file("d/a/y", b"12345")
+        tree = read(server)
+        assert {tree.files[f"d/{name}/x"].inode for name in "abc"} == {tree.files["d/a/x"].inode}
+        assert tree.files["d/a/y"].inode != tree.files["d/a/x"].inode
+        assert [tree.files[f"d/{name}/x"].ref_count for name in "abc"] == [2, 2, 2]
+        assert tree.size_bytes == 10
+
+    def test_a_link_outlives_a_rename_of_its_source(self) -> None:
+        server = ClickHouse()
+        key = server.file("d/a/x")
+        server.link("d/a/x", "d/b/x")
+        server.rename("d/a/", "d/delete_tmp_a/")
+        tree = read(server)
+        assert shape(tree) == {"d/b/x": ([key], 1)}
+        assert tree.replayed.being_deleted == ("d/delete_tmp_a/x",)
+
+    def test_a_link_to_what_is_gone_is_a_missing_file_of_a_part_that_is_there(self) -> None:
+        """I15: a part that lacks a file is named."""
+        server = ClickHouse()
+        server.insert("all_1_1_0")
+        lost = server.file(f"{TABLE}/all_1_1_0/v.bin")
+        server.link(f"{TABLE}/all_1_1_0/v.bin", f"{TABLE}/tmp_mut_all_1_1_0_2/v.bin")
+        server.part(f"{TABLE}/tmp_mut_all_1_1_0_2", "k.bin")
+        server.rename(f"{TABLE}/tmp_mut_all_1_1_0_2/", f"{TABLE}/all_1_1_0_2/")
+        assert read(server).findings == []
+        server.delete(lost)
+        tree = read(server)
+        assert [finding.path for finding in tree.findings] == [f"{TABLE}/all_1_1_0_2/v.bin"]
+        assert kinds(tree) == ["incomplete_part"]
+
+    def test_a_file_written_where_a_link_was_lost_takes_its_place(self) -> None:
+        """The capture's own case: ATTACH writes a file anew that a hard link had made."""
+        server = ClickHouse()
+        server.link("d/gone/metadata_version.txt", "d/attaching/metadata_version.txt")
+        key = server.file("d/attaching/metadata_version.txt")
+        server.rename("d/attaching/", "d/a/")
+        tree = read(server)
+        assert shape(tree) == {"d/a/metadata_version.txt": ([key], 1)}
+        assert tree.findings == []
+
+    def test_onto_a_file_or_a_directory_is_named(self) -> None:
+        server = ClickHouse()
+        server.file("d/x")
+        server.file("d/y")
+        server.file("d/sub/z")
+        server.link("d/x", "d/y")
+        server.link("d/x", "d/sub")
+        assert kinds(read(server)) == ["unusable_link", "unusable_link"]
+
+
+class TestFiles:
+    def test_zero_bytes_with_an_object(self) -> None:
+        server = ClickHouse()
+        key = server.file("d/empty", b"")
+        tree = read(server)
+        assert shape(tree) == {"d/empty": ([key], 1)}
+        assert tree.files["d/empty"].blobs == ((key, 0),)
+
+    def test_zero_bytes_without_an_object_come_from_the_part_s_checksums(self) -> None:
+        """25.5 and later write no object for an empty file: the part would be broken without it."""
+        server = ClickHouse()
+        server.part(f"{TABLE}/all_1_1_0", "count.txt", checksums={"count.txt": 10, "k.bin": 0, "k.cmrk2": 0})
+        tree = read(server)
+        assert tree.files[f"{TABLE}/all_1_1_0/k.bin"].blobs == ()
+        assert tree.files[f"{TABLE}/all_1_1_0/k.bin"].ref_count == 0
+        assert list(tree.files) == sorted(tree.files)
+        assert tree.findings == []
+
+    def test_several_objects_are_one_file_where_clickhouse_appends(self) -> None:
+        server = ClickHouse()
+        keys = [server.file(f"{TABLE}/data.bin", b"x" * size) for size in (3, 5, 5)]
+        server.link(f"{TABLE}/data.bin", f"{TABLE}/copy/data.bin")
+        more = server.file(f"{TABLE}/data.bin", b"yy")
+        tree = read(server)
+        file = tree.files[f"{TABLE}/data.bin"]
+        assert file.blobs == ((keys[0], 3), (keys[1], 5), (keys[2], 5), (more, 2))
+        assert file.size_bytes == 15
+        assert tree.files[f"{TABLE}/copy/data.bin"].blobs == file.blobs, "an append reaches every name of the file"
+        assert tree.findings == []
+        assert read(server, 2).files[f"{TABLE}/data.bin"].size_bytes == 8
+
+    def test_files_from_before_send_metadata_come_first(self) -> None:
+        """Turning it on copies each object onto itself: the key stays, the path is added, the time is new."""
+        server = ClickHouse()
+        server.insert("all_2_2_0")
+        key = server.bare("d/old")
+        server.rename("d/old", "d/moved")
+        tree = read(server)
+        assert shape(tree)["d/moved"] == ([key], 1)
+        assert tree.files["d/moved"].revision == 0
+        assert "d/old" in read(server, 0).files
+
+    @pytest.mark.parametrize("path", ["../up", "/etc/passwd", "a//b", "a/./b", "a\nb", "x" * 300])
+    def test_unsafe_paths_are_refused_by_name(self, path: str) -> None:
+        server = ClickHouse()
+        server.file(path)
+        server.file("fine")
+        server.rename("fine", path)
+        server.link("fine", path)
+        tree = read(server)
+        assert set(tree.files) == {"fine"}
+        assert kinds(tree) == ["unsafe_path"] * 3
+
+    def test_a_file_where_a_directory_is_and_the_other_way_round(self) -> None:
+        server = ClickHouse()
+        server.file("d/a/x")
+        server.file("d/a")
+        server.file("d/a/x/y")
+        tree = read(server)
+        assert set(tree.files) == {"d/a/x"}
+        assert kinds(tree) == ["not_a_file", "not_a_directory"]
+
+
+class TestMetadata:
+    def rewritten(self, server: ClickHouse, change: dict[str, str | None]) -> MemoryStore:
+        """The bucket with other names of user metadata; None drops one."""
+        objects = []
+        for item in server.objects.values():
+            metadata = {
+                new: value for name, value in item.metadata.items() if (new := change.get(name, name)) is not None
+            }
+            objects.append(Object(item.key, item.data, metadata, item.modified))
+        return in_memory(objects)
+
+    def history(self) -> ClickHouse:
+        server = ClickHouse()
+        server.file("d/tmp_a/x")
+        server.rename("d/tmp_a/", "d/a/")
+        server.link("d/a/x", "d/b/x")
+        return server
+
+    def test_dashes_instead_of_underscores(self) -> None:
+        names: dict[str, str | None] = {
+            name: name.replace("_", "-").title() for name in ("from_path", "to_path", "src_path", "dst_path")
+        }
+        tree = read_bucket(self.rewritten(self.history(), names))
+        assert set(tree.files) == {"d/a/x", "d/b/x"}
+        assert tree.findings == []
+
+    @pytest.mark.parametrize("lost", ["from_path", "to_path", "src_path", "dst_path"])
+    def test_dropped_names_are_reported_for_each_operation(self, lost: str) -> None:
+        """I15: servers and proxies drop names with `_` without an error; a rebuild without renames is not right."""
+        tree = read_bucket(self.rewritten(self.history(), {lost: None}))
+        (finding,) = [finding for finding in tree.findings if finding.kind == "operation_without_paths"]
+        assert finding.object is not None
+        assert finding.object in finding.what
+
+    def test_a_blob_without_a_path_is_one_that_nobody_names(self) -> None:
+        tree = read_bucket(self.rewritten(self.history(), {"path": None}))
+        assert tree.files == {}
+        assert kinds(tree) == ["blob_without_path"]
+
+    def test_names_that_are_not_ascii_come_back_encoded(self) -> None:
+        server = ClickHouse()
+        server.file("=?UTF-8?B?ZC9ncsO8bg==?=")
+        server.file("=?no such charset?Q?x?=")
+        assert set(read(server).files) == {"d/grün", "=?no such charset?Q?x?="}
+
+    def test_an_unknown_operation_is_named(self) -> None:
+        server = ClickHouse()
+        server.file("d/x")
+        server._put(f"operations/r{2:064b}-vm-truncate", b"0", {})
+        assert kinds(read(server)) == ["unknown_operation"]
+
+
+class TestRestarts:
+    """Defect 1: the counter starts at 1 with every start of the server."""
+
+    def test_both_runs_count_in_the_order_of_their_times(self) -> None:
+        server = ClickHouse()
+        server.insert("all_1_1_0", "k.bin")
+        server.insert("all_2_2_0", "k.bin")
+        server.restart()
+        server.host = "vm2"
+        server.link(f"{TABLE}/all_1_1_0/k.bin", f"{TABLE}/tmp_mut_all_1_1_0_3/k.bin")
+        server.part(f"{TABLE}/tmp_mut_all_1_1_0_3", "v.bin")
+        server.rename(f"{TABLE}/tmp_mut_all_1_1_0_3/", f"{TABLE}/all_1_1_0_3/")
+        tree = read(server)
+        assert {path.split("/")[3] for path in tree.files} == {"all_1_1_0", "all_2_2_0", "all_1_1_0_3"}
+        assert tree.files[f"{TABLE}/all_1_1_0_3/k.bin"].links == 2
+        assert len(tree.order.runs) == 2
+        assert set(kinds(tree)) == {"duplicate_revision"}
+        assert [finding.revision for finding in tree.findings] == [1, 2, 3, 4, 5]
+        assert all(key in tree.findings[0].what for key in tree.order.duplicates[1])
+
+    def test_three_runs(self) -> None:
+        server = ClickHouse()
+        for number in (1, 2, 3):
+            server.host = f"vm{number}"
+            server.insert(f"all_{number}_{number}_0", "k.bin")
+            server.rename(f"{TABLE}/all_{number}_{number}_0", f"{TABLE}/all_{number}_{number}_7")
+            server.restart()
+        tree = read(server)
+        assert {path.split("/")[3] for path in tree.files} == {"all_1_1_7", "all_2_2_7", "all_3_3_7"}
+        assert len(tree.order.runs) == 3
+
+    def test_an_overwritten_rename_is_reported_with_the_part_it_hides(self) -> None:
+        """Two restarts with inserts of the same shape: ClickHouse gave 1000 of 2000 rows and no error."""
+        server = ClickHouse()
+        server.insert("all_1_1_0")
+        server.restart()
+        server.insert("all_2_2_0")
+        tree = read(server)
+        assert f"{TABLE}/all_2_2_0/k.bin" in tree.files
+        lost = [finding for finding in tree.findings if finding.kind == "lost_rename"]
+        assert [finding.path for finding in lost] == [f"{TABLE}/tmp_insert_all_1_1_0"]
+        assert f"{TABLE}/tmp_insert_all_1_1_0/k.bin" in tree.files, "nothing is dropped"
+        assert kinds(tree).count("duplicate_revision") == 4
+
+    def test_a_revision_is_that_of_the_newest_run_that_reached_it(self) -> None:
+        server = ClickHouse()
+        for number in range(1, 9):
+            server.file(f"d/first{number}")
+        server.restart()
+        for number in range(1, 5):
+            server.file(f"d/second{number}")
+        first = {f"d/first{number}" for number in range(1, 9)}
+        assert set(read(server, 2).files) == first | {"d/second1", "d/second2"}
+        assert set(read(server, 6).files) == {f"d/first{number}" for number in range(1, 7)}
+
+    def test_a_copied_bucket_says_that_the_order_is_not_known(self) -> None:
+        """All times are those of the copy, operations first: they cannot put the runs in order."""
+        server = ClickHouse()
+        server.insert("all_1_1_0")
+        server.restart()
+        server.host = "vm2"
+        server.insert("all_2_2_0")
+        keys = sorted(server.objects)
+        store = in_memory(
+            [
+                Object(key, server.objects[key].data, server.objects[key].metadata, START + timedelta(seconds=second))
+                for second, key in enumerate(keys)
+            ]
+        )
+        tree = read_bucket(store)
+        assert tree.order.times_unusable
+        assert "not known" in tree.findings[0].what
+        assert {path.split("/")[3] for path in tree.files} == {"all_1_1_0", "all_2_2_0"}
+
+    def test_duplicates_of_one_second_are_kept_and_reported(self) -> None:
+        """Two threads that read the counter at once: no restart, but two objects of one number."""
+        server = ClickHouse()
+        one = server.file("d/a", revision=1)
+        two = server.file("d/b", revision=1)
+        same = [Object(item.key, item.data, item.metadata) for item in server.objects.values()]
+        tree = read_bucket(in_memory(same))
+        assert set(tree.files) == {"d/a", "d/b"}
+        assert tree.order.duplicates == {1: tuple(sorted((one, two)))}
+        assert len(tree.order.runs) == 1
+
+
+class TestCopies:
+    """Defect 3: an object made by a server-side copy keeps the path of its source."""
+
+    def test_two_objects_for_a_file_of_a_part_are_not_joined(self) -> None:
+        server = ClickHouse()
+        first = server.file(f"{TABLE}/all_1_1_0/k.bin", b"x" * 10)
+        copy = server.file(f"{TABLE}/all_1_1_0/k.bin", b"x" * 10)
+        tree = read(server)
+        assert tree.files[f"{TABLE}/all_1_1_0/k.bin"].size_bytes == 10
+        (claim,) = [finding for finding in tree.findings if finding.kind == "path_claimed_twice"]
+        assert first in claim.what
+        assert copy in claim.what
+
+    def test_a_copy_made_after_the_rename_stays_where_it_says_it_is(self) -> None:
+        server = ClickHouse()
+        server.insert("all_1_1_0", "k.bin")
+        copy = server.file(f"{TABLE}/tmp_insert_all_1_1_0/k.bin", b"x" * 10)
+        tree = read(server)
+        assert len(tree.files[f"{TABLE}/all_1_1_0/k.bin"].blobs) == 1
+        assert tree.files[f"{TABLE}/all_1_1_0/k.bin"].size_bytes == 10
+        assert [finding.object for finding in tree.findings if finding.kind == "path_claimed_twice"] == [copy]
+
+    def test_a_name_used_again_after_its_rename_is_no_copy(self) -> None:
+        """A part moved to the disk, away and back: `moving/<part>/` is written twice."""
+        server = ClickHouse()
+        moving, part = f"{TABLE}/moving/all_1_1_0", f"{TABLE}/all_1_1_0"
+        server.part(moving, "k.bin")
+        server.rename(f"{moving}/", f"{part}/")
+        server.rename(part, f"{TABLE}/delete_tmp_all_1_1_0")
+        server.part(moving, "k.bin")
+        server.rename(f"{moving}/", f"{part}/")
+        tree = read(server)
+        assert tree.findings == []
+        assert tree.files[f"{part}/k.bin"].size_bytes == 10
+
+    @pytest.mark.parametrize("name", ["metadata_version.txt", "mutation_5.txt", "sizes.json"])
+    def test_a_file_that_is_rewritten_has_its_newest_bytes(self, name: str) -> None:
+        server = ClickHouse()
+        server.file(f"{TABLE}/{name}", b"0")
+        new = server.file(f"{TABLE}/{name}", b"10")
+        assert read(server).files[f"{TABLE}/{name}"].blobs == ((new, 2),)
+
+
+class TestLeftovers:
+    def test_a_killed_move_is_named_with_its_objects(self) -> None:
+        """Defect 4: objects of a move that was killed, which nothing collects."""
+        server = ClickHouse()
+        for name in ("k.bin", "k.cmrk2", "count.txt"):
+            server.file(f"{TABLE}/moving/202401_1_1_0/{name}", b"12345")
+        tree = read(server)
+        assert kinds(tree) == ["unfinished_part"]
+        assert "3 objects, 15 bytes" in tree.findings[0].what
+        assert tree.findings[0].path == f"{TABLE}/moving/202401_1_1_0"
+
+    def test_parts_being_deleted_are_no_part_of_the_tree(self) -> None:
+        """Defect 2 is about what such a part shares with a frozen one: here nothing is deleted, it is left out."""
+        server = ClickHouse()
+        server.insert("all_1_1_0", "k.bin")
+        server.rename(f"{TABLE}/all_1_1_0", f"{TABLE}/delete_tmp_all_1_1_0")
+        tree = read(server)
+        assert tree.files == {}
+        assert len(tree.replayed.being_deleted) == 3
+        assert tree.findings == []
+
+
+class Failing(WrappedStore):
+    def __init__(self, inner: ObjectStore, error: Exception) -> None:
+        super().__init__(inner)
+        self._error = error
+        self.heads = 0
+
+    def head(self, key: str) -> ObjectInfo:
+        self.heads += 1
+        if self.heads == 3:
+            raise self._error
+        return super().head(key)
+
+
+class TestStores:
+    def server(self) -> ClickHouse:
+        server = ClickHouse()
+        for number in range(200):
+            server.file(f"d/{number}")
+        return server
+
+    def test_an_object_that_goes_while_we_read_is_reported(self) -> None:
+        tree = read_bucket(Failing(self.server().store(), NotFound("gone")), workers=2)
+        assert kinds(tree) == ["vanished"]
+        assert len(tree.files) == 199
+
+    def test_any_other_error_ends_the_reading(self) -> None:
+        """I15: a tree that lacks what could not be read is not a tree."""
+        store = Failing(self.server().store(), AccessDenied("no"))
+        with pytest.raises(AccessDenied):
+            read_bucket(store, workers=2)
+        assert store.heads < 50
+
+    def test_an_empty_bucket(self) -> None:
+        with pytest.raises(NotFound):
+            read_bucket(MemoryStore("empty"))
+
+    def test_a_disk_of_which_only_the_marker_is_left(self) -> None:
+        tree = read(ClickHouse())
+        assert tree.files == {}
+        assert tree.revision == 0
+
+    def test_a_disk_of_ours_is_not_taken_for_one(self) -> None:
+        with pytest.raises(UsageError, match="disk of ours"):
+            read(ClickHouse(schema="2"))
+
+    def test_a_revision_far_beyond_all_reason_costs_nothing(self) -> None:
+        server = ClickHouse()
+        server.file("d/x", revision=(1 << 64) - 1)
+        assert read(server).gaps == [(1, (1 << 64) - 2)]
