@@ -20,7 +20,7 @@ from tiering.part import PART_FILE
 _TABLE = re.compile(
     r"(?:(shadow/[^/]+)/)?((?:store/[0-9a-f]{3}/[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})|data/[^/]+/[^/]+)/(.+)\Z"
 )
-_NAME = re.compile(r"(.+)_(\d+)_(\d+)_(\d+)(?:_(\d+))?\Z")
+_NAME = re.compile(r"(.+?)_(\d+)_(\d+)_(\d+)(?:_(\d+))?\Z")
 _TEMPORARY = re.compile(r"(?:tmp[_-]|attaching_|deleting_|delete_tmp_|covered-by-broken_)")
 _FINAL = re.compile(r"(?:tmp_(?:insert|merge|mut|clone|replace_from)_|tmp-fetch_|attaching_)?(.+)\Z")
 _REQUIRED = (CHECKSUMS, "columns.txt")
@@ -137,7 +137,7 @@ def _mark_covered(parts: Sequence[Part]) -> None:
         entries.sort(key=lambda entry: entry[0])
         outer: tuple[int, ...] | None = None
         for interval, part in entries:
-            if outer is not None and interval[1] >= outer[1] and interval[2:] >= outer[2:]:
+            if outer is not None and all(own >= other for own, other in zip(interval[1:], outer[1:], strict=True)):
                 part.state = State.COVERED
             elif outer is None or interval[1] < outer[1]:
                 outer = interval

@@ -165,7 +165,7 @@ class TestInspect:
         assert document["ok"] is True
         assert (document["file_objects"], document["renames"], document["hard_links"]) == (175, 17, 47)
         tables = {table["table"]: table for table in document["tables"]}
-        assert tables["db7fa105-d417-4a64-977b-94ff5177349e"]["parts"]["active"] == 7
+        assert tables["db7fa105-d417-4a64-977b-94ff5177349e"]["parts"]["active"] == 4
         assert tables["d31b45cb-6a06-48d8-8f0f-67d8a2893338"]["files"] == 15
         tree = {
             file["path"]: (tuple((item["key"], item["bytes"]) for item in file["objects"]), file["ref_count"])
