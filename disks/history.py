@@ -26,8 +26,11 @@ class Past:
     Every entry is read once, however often it stops on the way.
     """
 
-    def __init__(self, log: OperationsLog, start: int = 0, *, until: int | None = None) -> None:
-        """The table of snapshot `start`, or the empty one; it can go on to `until`. Raises `NotFound`, `Damaged`."""
+    def __init__(
+        self, log: OperationsLog, start: int = 0, *, until: int | None = None, moves: bool = True
+    ) -> None:
+        """The table of snapshot `start`, or the empty one; it can go on to `until`. Without `moves`, `moved_in`
+        stays empty. Raises `NotFound`, `Damaged`."""
         self.table = FileTable(None)
         self.revision = start
         self.digest = GENESIS_DIGEST
@@ -42,6 +45,7 @@ class Past:
         """Paths that moves from other disks have created since the start."""
         self._entries = log.entries(after=start, until=until, previous=self.digest)
         self._held: Entry | None = None
+        self._moves = moves
 
     def advance(self, until: int | None = None, *, before: datetime | None = None) -> None:
         """Apply entries up to a revision, or up to the last before the first that is later than a moment, or all."""
@@ -56,7 +60,7 @@ class Past:
                 replay.apply(view, entry.commit)
                 self.revision, self.digest = entry.commit.revision, entry.digest
                 self.named.update(named_blobs(entry.commit))
-                if entry.commit.kind == MOVE:
+                if self._moves and entry.commit.kind == MOVE:
                     self.moved_in.update(step.path for step in entry.commit.operations if isinstance(step, Create))
 
     def keys(self) -> set[str]:

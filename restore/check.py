@@ -7,74 +7,81 @@ reached or refuses us is an error, for then nothing was checked.
 
 from __future__ import annotations
 
-import fcntl
-import os
+import random
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from disks.base import Disk, FileInfo
-from disks.local import OWN_DIRECTORY, LocalDisk
+from disks.base import Disk
+from disks.local import LocalDisk
+from disks.locks import sweep
 from disks.object_disk import ObjectDisk
-from disks.stores.base import ByteRange
-from oplog.errors import Damaged, UsageError
+from oplog.replay import FileRow
 from restore.check_bucket import check_bucket
-from restore.check_data import read_data as check_data
-from restore.check_parts import Survey, check_copies, disks_lacking_definition, survey_parts, survey_tables
-from restore.findings import CheckResult, FileTree, Findings, Problem, locate
+from restore.check_copies import check_copies
+from restore.check_data import read_data, readable_files, share_of
+from restore.check_local import check_leftovers, local_tree
+from restore.check_parts import Survey, disks_lacking_definition, survey
+from restore.findings import CheckResult, FileTree, Findings, ListedTree, Problem, ShareRead
+from restore.set_aside import Claim, no_claim, set_aside
+from restore.shares import Memory, Subset, choose
+from tiering.progress import SILENT, Progress
 from tiering.schema import TABLE_FILE, encode
 
-__all__ = ["CheckResult", "Problem", "check"]
+__all__ = ["CheckResult", "How", "Problem", "check"]
 
 
 @dataclass(frozen=True, slots=True)
-class _DiskTree:
-    """The files of a disk that keeps no log."""
+class How:
+    """What a check does beyond comparing tables with listings."""
 
-    source: Disk
-    files: Mapping[str, FileInfo]
-
-    @property
-    def disk(self) -> str:
-        return self.source.name
-
-    def read(self, path: str, byte_range: ByteRange | None = None) -> bytes:
-        return self.source.read(path, byte_range)
+    read_data: bool = False
+    subset: Subset | None = None
+    """Read this part of the data; `memory` says which part comes next."""
+    repair: bool = False
+    """Put right what can be derived again (a bucket's cache, a missing or old `table.json`, leftovers of a crash) and
+    set parts aside that cannot be read. Nothing is deleted."""
+    dry_run: bool = False
+    """Say what a repair would do, and do nothing."""
+    memory: Path | None = None
+    """A directory to remember in which shares were read; None: nothing is remembered."""
+    workers: int = 8
+    seed: int | None = None
 
 
 def check(
     disks: Mapping[str, Disk],
+    how: How | None = None,
     *,
-    read_data: bool = False,
-    subset: float | None = None,
-    repair: bool = False,
     moving: Collection[tuple[str, str]] = (),
     policies: Mapping[str, Sequence[str]] | None = None,
-    workers: int = 8,
-    seed: int | None = None,
+    claim: Claim = no_claim,
+    progress: Progress = SILENT,
 ) -> CheckResult:
     """Check the disks as one store.
 
-    `subset` (0 to 1) reads that share of the data files, drawn anew each time. `moving` names (table uuid, part) that a
-    journal says are under way, so that two copies are no fault. `policies` maps a policy to its disks: each must hold
-    `table.json`. `repair` puts right what can be derived again (a bucket's cache, a missing or old `table.json`) and
-    nothing else.
+    `moving` names (table uuid, part) that a journal says are under way, so that two copies are no fault. `policies`
+    maps a policy to its disks: each must hold `table.json`. `claim` keeps others off parts that a repair sets aside.
     """
-    if subset is not None and not 0 < subset <= 1:
-        raise UsageError(f"a share of the data between 0 and 1, not {subset}", hint="such as 5%")
+    how = how or How()
     result, findings, found = CheckResult(), Findings(), Survey()
-    trees = [_tree(disk, findings, result, repair=repair) for disk in disks.values()]
-    for tree in trees:
-        survey_tables(tree, found, findings)
-    expected = {tree.disk: survey_parts(tree, found, findings, result.checked) for tree in trees}
-    check_copies(found, findings, moving=moving)
-    _check_definitions(disks, trees, found, findings, policies or {}, repaired=result.repaired if repair else None)
-    if read_data or subset is not None:
-        for tree in trees:
-            data = expected[tree.disk]
-            result.checked.bytes_read += check_data(
-                tree, data, found, findings, share=subset, workers=workers, seed=seed
-            )
+    with ExitStack() as open_trees:
+        trees: dict[str, FileTree] = {}
+        for name, disk in disks.items():
+            with progress.task(f"checking {name}"):
+                tree = trees[name] = _tree(disk, findings, result, how)
+                open_trees.callback(tree.close)
+                survey(tree, found, findings, result.checked)
+        check_copies(found, trees, findings, moving=moving)
+        _check_definitions(disks, trees, found, findings, policies or {}, result, how)
+        if how.read_data or how.subset is not None:
+            for tree in trees.values():
+                _read(tree, findings, result, how, progress)
+    if how.repair:
+        sentences = set_aside(disks, findings, keep=moving, claim=claim, dry_run=how.dry_run)
+        result.repaired += sentences
+    result.set_aside = list(found.set_aside)
     result.problems = [_with_table_name(problem, found) for problem in findings.sorted()]
     return result
 
@@ -83,83 +90,78 @@ def _with_table_name(problem: Problem, found: Survey) -> Problem:
     return replace(problem, table=found.table_name(problem.table)) if problem.table else problem
 
 
-def _tree(disk: Disk, findings: Findings, result: CheckResult, *, repair: bool) -> FileTree:
+def _tree(disk: Disk, findings: Findings, result: CheckResult, how: How) -> FileTree:
     if isinstance(disk, ObjectDisk):
-        _check_leftovers(disk.name, disk.state_path / "scratch", findings)
-        return check_bucket(disk, findings, result.checked, repair=repair, repaired=result.repaired)
+        if how.repair and not how.dry_run:
+            swept = sweep(disk.state_path / "scratch")
+            result.repaired += [f"disk {disk.name}: removed the scratch directory {name} of a crash" for name in swept]
+        check_leftovers(disk.name, disk.state_path / "scratch", findings)
+        return check_bucket(
+            disk,
+            findings,
+            result.checked,
+            every_snapshot=how.read_data,
+            repair=how.repair,
+            repaired=result.repaired,
+            dry_run=how.dry_run,
+        )
     if isinstance(disk, LocalDisk):
-        return _local_tree(disk, findings)
-    return _DiskTree(disk, {info.path: info for info in disk.walk()})
+        if how.repair and not how.dry_run and not disk.read_only:
+            result.repaired += disk.recover()
+        return local_tree(disk, findings)
+    rows = (FileRow(info.path, info.size_bytes, info.sha256 or "", info.key, None, None, 0) for info in disk.walk())
+    return ListedTree(disk.name, rows, disk.read)
 
 
-def _local_tree(disk: LocalDisk, findings: Findings) -> FileTree:
-    try:
-        files, strange = disk.inspect()
-    except Damaged as error:
-        findings.add(Problem("I15", error.message, disk.name))
-        return _DiskTree(disk, {})
-    for path in strange:
-        place = locate(path)
-        table, part = (place.uuid, place.part) if place else (None, None)
-        what = "neither a file nor a directory: links, devices and pipes do not belong on a disk"
-        findings.add(Problem("I15", what, disk.name, table, part, path))
-    own = disk.root / OWN_DIRECTORY
-    _check_leftovers(disk.name, own / "staging", findings)
-    for name in ("committed", "trash"):
-        for leftover in sorted((own / name).iterdir()) if (own / name).is_dir() else ():
-            what = f"leftover of a crash in {name}: recovery removes it"
-            findings.add(Problem("I14", what, disk.name, path=str(leftover)))
-    return _DiskTree(disk, {info.path: info for info in files})
-
-
-def _check_leftovers(disk: str, parent: Path, findings: Findings) -> None:
-    """Directories of transactions whose process is gone."""
-    if not parent.is_dir():
-        return
-    for path in sorted(parent.iterdir()):
-        if path.is_dir() and not _is_owned(path.with_name(f"{path.name}.owner")):
-            what = "leftover of a transaction that never ended: recovery removes it"
-            findings.add(Problem("I14", what, disk, path=str(path)))
-
-
-def _is_owned(owner: Path) -> bool:
-    """Whether a living process holds the lock of this file."""
-    try:
-        descriptor = os.open(owner, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
+def _read(tree: FileTree, findings: Findings, result: CheckResult, how: How, progress: Progress) -> None:
+    """Read the data of one disk, or the share of it that is due."""
+    subset = how.subset
+    if subset is None:
+        files, size_bytes = read_data(tree, readable_files(tree), findings, workers=how.workers, progress=progress)
+    else:
+        memory = Memory(how.memory) if how.memory is not None else None
+        wanted = list(readable_files(tree))
+        sizes = [0] * subset.shares
+        for expected in wanted:
+            sizes[share_of(expected.path, subset.shares) - 1] += 1
+        lately = memory.read(tree.disk, subset.shares) if memory is not None else set()
+        share = choose(subset, sizes, lately, random.Random(how.seed))
+        if share is None:
+            return
+        chosen = [expected for expected in wanted if share_of(expected.path, subset.shares) == share]
+        files, size_bytes = read_data(tree, chosen, findings, workers=how.workers, progress=progress)
+        done = memory.remember(tree.disk, subset.shares, share, sizes) if memory is not None else 1
+        result.shares.append(ShareRead(tree.disk, share, subset.shares, done, files, size_bytes))
+    result.checked.files_read += files
+    result.checked.bytes_read += size_bytes
 
 
 def _check_definitions(
     disks: Mapping[str, Disk],
-    trees: Sequence[FileTree],
+    trees: Mapping[str, FileTree],
     found: Survey,
     findings: Findings,
     policies: Mapping[str, Sequence[str]],
-    *,
-    repaired: list[str] | None,
+    result: CheckResult,
+    how: How,
 ) -> None:
     """Every disk of a table's policy, and every disk with parts of it, holds its newest `table.json`."""
-    files = {tree.disk: tree.files for tree in trees}
     for uuid, lacking in disks_lacking_definition(found, policies).items():
         newest = found.newest(uuid)
         path = f"store/{uuid[:3]}/{uuid}/{TABLE_FILE}"
         for name in (name for name in lacking if name in disks):
-            there = path in files[name]
+            there = trees[name].find(path) is not None
             what = f"{TABLE_FILE} is {'older than on another disk' if there else 'missing'}"
-            if newest is None or repaired is None or disks[name].read_only:
+            repair = how.repair and newest is not None and not disks[name].read_only
+            if not repair or how.dry_run:
                 findings.add(Problem("I7", what, name, table=uuid, path=path))
+            if not repair or newest is None:
                 continue
-            with disks[name].transaction("repair", reason=f"fsck: {what}") as transaction:
-                if there:
-                    transaction.remove(path)
-                transaction.create(path, encode(newest))
-                transaction.commit()
-            repaired.append(f"disk {name}: wrote {path} of {newest.full_name} again ({what})")
+            if not how.dry_run:
+                with disks[name].transaction("repair", reason=f"fsck: {what}") as transaction:
+                    if there:
+                        transaction.remove(path)
+                    transaction.create(path, encode(newest))
+                    transaction.commit()
+            verb = "would write" if how.dry_run else "wrote"
+            result.repaired.append(f"disk {name}: {verb} {path} of {newest.full_name} again ({what})")

@@ -1,79 +1,206 @@
-"""Checks of an object disk: its log, snapshots and pins, the blobs it names, and the cache (I3, I6, I7, I15).
+"""Checks of an object disk: its log, snapshots and pins, the blobs it names, and the cache (I3, I4, I6, I7, I8, I15).
 
-The table that everything is compared with is replayed from the log, so a damaged cache is found and hides nothing.
+The table that everything is compared with is replayed from the log, so a damaged cache is found and hides nothing. The
+log is replayed while the listing comes in: the entries are listed first, so whatever they name was there before the
+listing of the blobs began.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
 
-from disks.base import FileInfo
+from disks.file_table import FileTable, TableReader
 from disks.history import Past
 from disks.object_disk import ObjectDisk
-from disks.references import Inventory, inventory, newest_at_or_below, retained_from
-from disks.row_content import read_row, row_info
+from disks.references import Blobs, Inventory, inventory, newest_at_or_below, retained_from
+from disks.row_content import read_row
 from disks.stores.base import ByteRange
 from oplog import pins, snapshot
 from oplog.errors import Damaged, NotFound
 from oplog.replay import FileRow
-from oplog.revision import commit_key, snapshot_key
-from restore.cache import Cache, read_cache
-from restore.findings import Checked, Findings, Problem, locate
-from restore.plan import missing_objects
+from oplog.revision import OPERATIONS_PREFIX, SNAPSHOTS_PREFIX, commit_key, snapshot_key
+from restore.check_cache import CachedTable
+from restore.findings import DETACHED_DIRECTORY, Checked, Findings, Problem, locate
 
 _NAMED_OBJECT = re.compile(r"(?:operations|snapshots|pins)/\S+?(?=[\s:,)]|\Z)")
 _SECOND_LOOKS = 100
 """Blobs missing from the listing that are looked up one by one: is the blob gone, or the listing short?"""
 _GAPS_SHOWN = 10
+_SNAPSHOTS_COMPARED = 3
+"""How many of the newest snapshots a quick check compares with the log, row by row."""
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """A named blob that the listing does not show with its size."""
+
+    row: FileRow
+    key: str
+    size_bytes: int
+    found_bytes: int | None
+
+
+@dataclass(slots=True)
 class BucketTree:
     """The files of an object disk, read past its cache."""
 
     source: ObjectDisk
-    rows: Mapping[str, FileRow]
+    table: FileTable | TableReader
+    listed: Blobs
+    cache: CachedTable
+    look_at_all: bool = False
+    """Look up every blob that the listing lacks, and not only the first: a repair acts on it."""
+    past: Past | None = None
+    _lost: list[_Lost] = field(default_factory=list)
 
     @property
     def disk(self) -> str:
         return self.source.name
 
-    @cached_property
-    def files(self) -> dict[str, FileInfo]:
-        return {path: row_info(row) for path, row in self.rows.items()}
+    def sweep(self, findings: Findings) -> Iterator[FileRow]:
+        for row in self.table.rows():
+            inline = row.inline
+            if inline is not None:
+                if hashlib.sha256(inline).hexdigest() != row.sha256:
+                    _add_at(findings, "I15", "inline bytes do not match their SHA-256", self.disk, row)
+            elif row.key is not None:
+                self._check_blobs(row)
+            elif row.size_bytes:
+                what = "the file has neither an object nor inline bytes"
+                _add_at(findings, "I3", what, self.disk, row, unusable="missing")
+            yield row
+        self._tell_lost(findings)
 
-    def read(self, path: str, byte_range: ByteRange | None = None) -> bytes:
-        row = self.rows.get(path)
-        if row is None:
-            raise NotFound(f"no file {path} on disk {self.disk}")
+    def rows(self) -> Iterator[FileRow]:
+        return iter(self.table.rows())
+
+    def find(self, path: str) -> FileRow | None:
+        return self.table.get(path)
+
+    def content(self, row: FileRow, byte_range: ByteRange | None = None) -> bytes:
         return read_row(self.source.store, row, byte_range, disk=self.disk)
+
+    def close(self) -> None:
+        self.cache.close()
+        if self.past is not None:
+            self.past.close()
+        elif isinstance(self.table, FileTable):
+            self.table.close()
+
+    def _check_blobs(self, row: FileRow) -> None:
+        if not row.more and row.key is not None and self.listed.size_of(row.key) == row.size_bytes:
+            return
+        for key, size_bytes in row.blobs:
+            found_bytes = self.listed.size_of(key)
+            if found_bytes != size_bytes:
+                self._lost.append(_Lost(row, key, size_bytes, found_bytes))
+
+    def _tell_lost(self, findings: Findings) -> None:
+        gone = [lost.key for lost in self._lost if lost.found_bytes is None]
+        looked_at = dict.fromkeys(gone if self.look_at_all else gone[:_SECOND_LOOKS])
+        with ThreadPoolExecutor(16, thread_name_prefix="fsck") as pool:
+            sizes = dict(zip(looked_at, pool.map(self._size, looked_at), strict=True))
+        times = Counter(lost.key for lost in self._lost)
+        for lost in self._lost:
+            there = sizes.get(lost.key)
+            if there is not None:
+                what = "the listing does not show the object, which exists: the listing is incomplete"
+                _add_at(findings, "I15", what, self.disk, lost.row, key=lost.key)
+            elif lost.found_bytes is None:
+                several = times[lost.key] > 1
+                what = f"object {lost.key} is missing" + (f", which {times[lost.key]} paths name" if several else "")
+                _add_at(
+                    findings, "I8" if several else "I3", what, self.disk, lost.row, key=lost.key, unusable="missing"
+                )
+            else:
+                what = f"object {lost.key} has {lost.found_bytes} bytes and the file table says {lost.size_bytes}"
+                _add_at(findings, "I3", what, self.disk, lost.row, key=lost.key, unusable="altered")
+        self._lost.clear()
+
+    def _size(self, key: str) -> int | None:
+        try:
+            return self.source.store.head(key).size_bytes
+        except NotFound:
+            return None
+
+
+def _add_at(
+    findings: Findings,
+    invariant: str,
+    what: str,
+    disk: str,
+    row: FileRow,
+    *,
+    key: str | None = None,
+    unusable: str | None = None,
+) -> None:
+    place = locate(row.path)
+    table, part = (place.uuid, place.part) if place else (None, None)
+    if part == DETACHED_DIRECTORY:
+        return  # set aside because of this, and shown as that
+    findings.add(Problem(invariant, what, disk, table, part, row.path, key or row.key), unusable=unusable)
 
 
 def check_bucket(
-    disk: ObjectDisk, findings: Findings, checked: Checked, *, repair: bool, repaired: list[str]
+    disk: ObjectDisk,
+    findings: Findings,
+    checked: Checked,
+    *,
+    every_snapshot: bool = False,
+    repair: bool = False,
+    repaired: list[str] | None = None,
+    dry_run: bool = False,
 ) -> BucketTree:
     """Check everything but the parts. Returns the files as the log has them; as the cache has them, if the log cannot
-    be replayed."""
-    found = inventory(disk.store.list())
+    be replayed. `repaired` takes a sentence for a cache that was rebuilt, or would be."""
+    store = disk.store
+    log = inventory([*store.list(OPERATIONS_PREFIX), *store.list(SNAPSHOTS_PREFIX)])
+    with ThreadPoolExecutor(1, thread_name_prefix="listing") as pool:
+        listing = pool.submit(lambda: inventory(store.list()))
+        cache = CachedTable(disk)
+        past = _replay(disk, log, listing, cache, findings, every_snapshot=every_snapshot)
+        found = listing.result()
     checked.objects += len(found.blobs)
+    _check_listing(disk, log, found, findings)
     _check_schema(disk, found, findings)
     _check_gaps(disk, found, findings)
-    _check_pins(disk, findings)
-    cache = read_cache(disk)
-    past = _replay(disk, found, cache, findings, repair=repair, repaired=repaired)
+    _check_pins(disk, found, findings)
     if past is None:
-        return BucketTree(disk, cache.rows)
-    _check_end(disk, found, findings)
-    rows = past.rows()
-    past.close()
-    _check_blobs(disk, found, rows, findings)
-    return BucketTree(disk, rows)
+        return BucketTree(disk, cache.rows_or_nothing(), found.blobs, cache, repair)
+    _check_end(disk, log, findings)
+    _check_retained(disk, found.blobs, past, findings)
+    what = _fault_of_cache(disk, cache, past)
+    if what is not None and repair and repaired is not None:
+        if not dry_run:
+            disk.replace_cache(_Rows(past.table), past.revision, past.digest)
+        verb = "would rebuild" if dry_run else "rebuilt"
+        repaired.append(f"disk {disk.name}: {verb} the local file table from {disk.store.name} ({what})")
+    if what is not None and (dry_run or not repair):
+        findings.add(Problem("I7", what, disk.name, path=str(disk.table_path)))
+    return BucketTree(disk, past.table, found.blobs, cache, repair, past)
+
+
+class _Rows(Collection[FileRow]):
+    """The rows of a table, read anew each time, so that they need not be in memory."""
+
+    def __init__(self, table: FileTable) -> None:
+        self._table = table
+
+    def __iter__(self) -> Iterator[FileRow]:
+        return self._table.rows()
+
+    def __len__(self) -> int:
+        with self._table.read() as view:
+            return view.count()
+
+    def __contains__(self, row: object) -> bool:
+        return isinstance(row, FileRow) and self._table.get(row.path) == row
 
 
 def _damage(disk: ObjectDisk, findings: Findings, invariant: str, error: Damaged | NotFound) -> None:
@@ -81,8 +208,20 @@ def _damage(disk: ObjectDisk, findings: Findings, invariant: str, error: Damaged
     findings.add(Problem(invariant, error.message, disk.name, object=named[0] if named else None))
 
 
+def _check_listing(disk: ObjectDisk, log: Inventory, found: Inventory, findings: Findings) -> None:
+    """The whole listing shows every entry that the listing of the log's own prefix showed before it."""
+    oldest = min(found.commits, default=0)  # gc may have taken older ones meanwhile
+    for revision in sorted(revision for revision in log.commits.keys() - found.commits.keys() if revision > oldest):
+        key = commit_key(revision)
+        what = f"the listing does not show log entry {key}, which another listing shows: it is incomplete"
+        findings.add(Problem("I15", what, disk.name, object=key))
+    if found.blobs.repeated is not None:
+        what = f"the listing shows object {found.blobs.repeated} twice: it cannot be relied on"
+        findings.add(Problem("I15", what, disk.name, object=found.blobs.repeated))
+
+
 def _check_schema(disk: ObjectDisk, found: Inventory, findings: Findings) -> None:
-    if not disk.log.check_schema() and (found.commits or found.blobs):
+    if not disk.log.check_schema() and (found.commits or len(found.blobs)):
         what = f"{disk.store.name} does not say which format its log has"
         findings.add(Problem("I15", what, disk.name, object=".SCHEMA_VERSION"))
 
@@ -101,17 +240,26 @@ def _check_gaps(disk: ObjectDisk, found: Inventory, findings: Findings) -> None:
         findings.add(Problem("I6", what, disk.name, object=commit_key(revision)))
 
 
-def _check_pins(disk: ObjectDisk, findings: Findings) -> None:
+def _check_pins(disk: ObjectDisk, found: Inventory, findings: Findings) -> None:
+    """Every pin can be read, and what it holds is still there (I4): the log gives that revision."""
     try:
-        pins.list_pins(disk.store)
+        known = pins.list_pins(disk.store)
     except Damaged as error:
         _damage(disk, findings, "I15", error)
+        return
+    for pin in known:
+        reach = pin.revision
+        while reach in found.commits:
+            reach -= 1
+        if pin.revision > found.head or not any(reach <= start <= pin.revision for start in {0, *found.snapshots}):
+            what = f"pin {pin.name} of {pin.holder} holds revision {pin.revision}, which the log does not give any more"
+            findings.add(Problem("I4", what, disk.name, object=f"pins/{pin.name}.json"))
 
 
-def _check_end(disk: ObjectDisk, found: Inventory, findings: Findings) -> None:
+def _check_end(disk: ObjectDisk, log: Inventory, findings: Findings) -> None:
     """The entry after the last listed one must not exist: else the listing is short."""
-    key = commit_key(found.head + 1)
-    if any(True for _ in disk.log.revisions(found.head)):
+    key = commit_key(log.head + 1)
+    if any(True for _ in disk.log.revisions(log.head)):
         return  # somebody committed while we looked
     try:
         disk.store.get(key)
@@ -121,53 +269,87 @@ def _check_end(disk: ObjectDisk, found: Inventory, findings: Findings) -> None:
 
 
 def _replay(
-    disk: ObjectDisk, found: Inventory, cache: Cache, findings: Findings, *, repair: bool, repaired: list[str]
+    disk: ObjectDisk,
+    log: Inventory,
+    listing: Future[Inventory],
+    cache: CachedTable,
+    findings: Findings,
+    *,
+    every_snapshot: bool,
 ) -> Past | None:
     """The table at the listed head, from the oldest start that reaches it, comparing snapshots and cache on the way."""
-    reach = found.head
-    while reach in found.commits:
+    reach = log.head
+    while reach in log.commits:
         reach -= 1
-    starts = sorted(start for start in {0, *found.snapshots} if start >= reach and start <= found.head)
+    starts = sorted(start for start in {0, *log.snapshots} if reach <= start <= log.head)
     for start in starts:
         try:
-            past = Past(disk.log, start, until=found.head)
+            past = Past(disk.log, start, until=log.head, moves=False)
         except (Damaged, NotFound) as error:
             _damage(disk, findings, "I15", error)
             continue
         try:
-            _pass(disk, found, cache, past, findings)
+            _pass(disk, log, listing, cache, past, findings, every_snapshot=every_snapshot)
         except (Damaged, NotFound) as error:
             past.close()
             _damage(disk, findings, "I6", error)
             continue
-        _check_cache(disk, cache, past, findings, repair=repair, repaired=repaired)
         return past
     if not starts:
-        what = f"the file table at revision {found.head} cannot be rebuilt: no snapshot and no unbroken log reach it"
+        what = f"the file table at revision {log.head} cannot be rebuilt: no snapshot and no unbroken log reach it"
         findings.add(Problem("I7", what, disk.name))
     return None
 
 
-def _pass(disk: ObjectDisk, found: Inventory, cache: Cache, past: Past, findings: Findings) -> None:
-    """Go to the head; stop at every snapshot to compare it, and where the cache stands."""
-    stops = {revision for revision in found.snapshots if past.revision < revision <= found.head}
-    compared = cache.exists and cache.problem is None and past.revision <= cache.revision <= found.head
-    if compared:
-        stops.add(cache.revision)
-    for stop in sorted(stops):
+def _pass(
+    disk: ObjectDisk,
+    log: Inventory,
+    listing: Future[Inventory],
+    cache: CachedTable,
+    past: Past,
+    findings: Findings,
+    *,
+    every_snapshot: bool,
+) -> None:
+    """Go to the head; stop at snapshots to compare them, where the cache stands, and where the retention begins."""
+    snapshots = sorted(revision for revision in log.snapshots if past.revision < revision <= log.head)
+    if not every_snapshot:
+        snapshots = snapshots[-_SNAPSHOTS_COMPARED:]
+    compared = cache.comparable and past.revision <= cache.revision <= log.head
+    retention = timedelta(seconds=disk.retention_seconds)
+    base = max(retained_from(log.commits, now=datetime.now(UTC), retention=retention), past.revision)
+    for stop in sorted({*snapshots, *([cache.revision] if compared else []), base}):
         past.advance(stop)
-        if stop in found.snapshots:
+        if stop in snapshots:
             _compare_snapshot(disk, past, stop, findings)
         if compared and stop == cache.revision:
-            cache.differs = cache.digest != past.digest or cache.rows != past.rows()
-    past.advance(found.head)
+            cache.compare(past)
+        if stop == base and stop < log.head:
+            past.named.clear()  # what came and went before the retention may be gone
+            with past.table.read() as view:
+                past.named.update(key for key, size in view.blobs() if listing.result().blobs.size_of(key) is None)
+    past.advance(log.head)
+
+
+def _check_retained(disk: ObjectDisk, listed: Blobs, past: Past, findings: Findings) -> None:
+    """What a revision within the retention names is there, also when the newest does not name it any more (I4)."""
+    lost = {key for key in past.named if listed.size_of(key) is None}
+    if lost:
+        lost -= past.keys()
+    for key in sorted(lost):
+        what = f"object {key} is missing: a revision that is still kept names it, and could not be restored"
+        findings.add(Problem("I4", what, disk.name, object=key))
 
 
 def _compare_snapshot(disk: ObjectDisk, past: Past, revision: int, findings: Findings) -> None:
     key = snapshot_key(revision)
     try:
         header, rows = snapshot.read(disk.store, revision)
-        same = header.digest == past.digest and {row.path: row for row in rows} == past.rows()
+        same = header.digest == past.digest
+        expected = past.table.rows()
+        for row in rows:  # to its end: that is where it proves to be whole
+            same = same and row == next(expected, None)
+        same = same and next(expected, None) is None
     except (Damaged, NotFound) as error:
         _damage(disk, findings, "I15", error)
         return
@@ -176,49 +358,7 @@ def _compare_snapshot(disk: ObjectDisk, past: Past, revision: int, findings: Fin
         findings.add(Problem("I7", what, disk.name, object=key))
 
 
-def _check_cache(
-    disk: ObjectDisk, cache: Cache, past: Past, findings: Findings, *, repair: bool, repaired: list[str]
-) -> None:
-    what = cache.problem
-    if what is None and cache.revision > past.revision and disk.log.head(past.revision) < cache.revision:
-        what = f"the local file table is at revision {cache.revision} and the log ends at {past.revision}"
-    if what is None and cache.differs:
-        what = f"the local file table is not what the log says at revision {cache.revision}"
-    if what is None:
-        return
-    if repair:
-        disk.replace_cache(past.rows().values(), past.revision, past.digest)
-        repaired.append(f"disk {disk.name}: rebuilt the local file table from {disk.store.name} ({what})")
-    else:
-        findings.add(Problem("I7", what, disk.name, path=str(disk.table_path)))
-
-
-def _check_blobs(disk: ObjectDisk, found: Inventory, rows: Mapping[str, FileRow], findings: Findings) -> None:
-    """Every named blob is listed with its size; inline bytes match their digest."""
-    lost = missing_objects(rows, {blob.key: blob.size_bytes for blob in found.blobs})
-    gone = [entry.key for entry in lost if entry.found_bytes is None][:_SECOND_LOOKS]
-    with ThreadPoolExecutor(16, thread_name_prefix="fsck") as pool:
-        hidden = {
-            key for key, size in zip(gone, pool.map(lambda key: _size(disk, key), gone), strict=True) if size >= 0
-        }
-    for entry in lost:
-        place = locate(entry.path)
-        if entry.key in hidden:
-            what, invariant = "the listing does not show the object, which exists: the listing is incomplete", "I15"
-        elif entry.found_bytes is None:
-            what, invariant = f"object {entry.key} is missing", "I3"
-        else:
-            what = f"object {entry.key} has {entry.found_bytes} bytes and the file table says {entry.size_bytes}"
-            invariant = "I3"
-        table, part = (place.uuid, place.part) if place else (None, None)
-        findings.add(Problem(invariant, what, disk.name, table, part, entry.path, entry.key))
-    for path, row in rows.items():
-        if row.inline is not None and row.sha256 and hashlib.sha256(row.inline).hexdigest() != row.sha256:
-            findings.add(Problem("I15", "inline bytes do not match their SHA-256", disk.name, path=path))
-
-
-def _size(disk: ObjectDisk, key: str) -> int:
-    try:
-        return disk.store.head(key).size_bytes
-    except NotFound:
-        return -1
+def _fault_of_cache(disk: ObjectDisk, cache: CachedTable, past: Past) -> str | None:
+    if cache.problem is None and cache.revision > past.revision and disk.log.head(past.revision) < cache.revision:
+        return f"the local file table is at revision {cache.revision} and the log ends at {past.revision}"
+    return cache.problem

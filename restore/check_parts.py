@@ -1,28 +1,52 @@
-"""Checks of tables and parts that need only a tree of files: the same for an SSD and for a bucket (I1, I2, I7, I15)."""
+"""Checks of tables and parts that need only a tree of files: the same for an SSD and for a bucket (I1, I2, I7, I15).
+
+One pass over a disk's files in path order, one part at a time: memory holds a small record a part.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from disks.base import FileInfo
 from oplog.errors import Damaged, NotFound
-from restore.findings import Checked, FileTree, Findings, Problem, is_part_name, locate
+from oplog.replay import FileRow
+from restore.findings import (
+    DETACHED_DIRECTORY,
+    Checked,
+    FileTree,
+    Findings,
+    Problem,
+    directory_of,
+    locate,
+    part_name,
+)
 from tiering import part as part_format
 from tiering import schema
 from tiering.part import PART_FILE, DataFile, Part, PartName
 from tiering.schema import TABLE_FILE, TableDefinition
 
 
-@dataclass(frozen=True, slots=True)
-class PartCopy:
-    """One part directory on one disk; `part` is None when its `part.json` cannot be read."""
+class Copy(NamedTuple):
+    """A part directory on a disk, so that sorting brings a part behind those that may cover it."""
 
+    partition: str
+    min_block: int
+    minus_max_block: int
+    minus_level: int
+    minus_mutation: int
     disk: str
-    uuid: str
-    name: str
-    part: Part | None
+    readable: bool
+
+    @property
+    def name(self) -> PartName:
+        return PartName(self.partition, self.min_block, -self.minus_max_block, -self.minus_level, -self.minus_mutation)
+
+
+def copy_of(name: PartName, disk: str, *, readable: bool = True) -> Copy:
+    """The record of a part."""
+    return Copy(name.partition, name.min_block, -name.max_block, -name.level, -name.mutation, disk, readable)
 
 
 @dataclass(slots=True)
@@ -31,9 +55,14 @@ class Survey:
 
     definitions: dict[str, dict[str, TableDefinition]] = field(default_factory=lambda: defaultdict(dict))
     """uuid -> disk -> what that disk's table.json says"""
-    copies: list[PartCopy] = field(default_factory=list)
+    copies: dict[str, list[Copy]] = field(default_factory=lambda: defaultdict(list))
+    """uuid -> its part directories"""
+    holding: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """uuid -> disks with parts of it"""
     damaged_definitions: set[tuple[str, str]] = field(default_factory=set)
     """(uuid, disk) whose table.json is there and cannot be read: reported once, as that."""
+    set_aside: dict[str, None] = field(default_factory=dict)
+    """`disk:path` of the directories in `detached/`."""
 
     def newest(self, uuid: str) -> TableDefinition | None:
         """The definition with the highest version."""
@@ -45,155 +74,149 @@ class Survey:
         return definition.full_name if definition else uuid
 
 
-def survey_tables(tree: FileTree, found: Survey, findings: Findings) -> None:
-    """Read every `table.json` of a disk. For all disks before any `survey_parts`: problems then name their tables."""
-    for path in sorted(tree.files):
+@dataclass(slots=True)
+class PartFiles:
+    """One part directory. `uuid` and `name` are None for files outside of parts, each of which comes alone."""
+
+    uuid: str | None
+    name: str | None
+    files: dict[str, FileRow]
+    """By name below the directory."""
+
+
+def directories(rows: Iterator[FileRow]) -> Iterator[PartFiles]:
+    """Files in path order, those of a part together."""
+    prefix = ""
+    current: PartFiles | None = None
+    for row in rows:
+        path = row.path
+        if current is not None:
+            if path.startswith(prefix):
+                current.files[path[len(prefix) :]] = row
+                continue
+            yield current
+            current = None
         place = locate(path)
+        if place is None or place.part is None or part_name(place.part) is None:
+            yield PartFiles(None, None, {path: row})
+            continue
+        prefix = path[: len(path) - len(place.file)]
+        current = PartFiles(place.uuid, place.part, {place.file: row})
+    if current is not None:
+        yield current
+
+
+def survey(tree: FileTree, found: Survey, findings: Findings, checked: Checked) -> None:
+    """Read every `table.json` and `part.json` of a disk and compare the parts with the files that are there."""
+    for directory in directories(tree.sweep(findings)):
+        checked.files += len(directory.files)
+        for row in directory.files.values():
+            checked.bytes += row.size_bytes
+        if directory.uuid is not None and directory.name is not None:
+            checked.parts += 1
+            _survey_part(tree, found, findings, directory.uuid, directory.name, directory.files)
+            continue
+        (row,) = directory.files.values()
+        place = locate(row.path)
         if place is not None and place.part is None and place.file == TABLE_FILE:
-            _read_definition(tree, found, findings, place.uuid, path)
+            _read_definition(tree, found, findings, place.uuid, row)
+        elif place is not None and place.part == DETACHED_DIRECTORY and "/" in place.file:
+            aside = directory_of(place.uuid, f"{DETACHED_DIRECTORY}/{place.file.partition('/')[0]}")
+            found.set_aside.setdefault(f"{tree.disk}:{aside}")
 
 
-def survey_parts(tree: FileTree, found: Survey, findings: Findings, checked: Checked) -> dict[str, DataFile]:
-    """Read every `part.json` of a disk and compare it with the files that are there.
-
-    Returns what `part.json` says of each data file that is present, by path: what reading the data has to confirm.
-    """
-    directories = _part_directories(tree)
-    expected: dict[str, DataFile] = {}
-    for (uuid, name), files in sorted(directories.items()):
-        checked.parts += 1
-        copy = PartCopy(tree.disk, uuid, name, _read_part(tree, found, findings, uuid, name, files))
-        found.copies.append(copy)
-        if copy.part is not None:
-            expected.update(_compare_files(tree.disk, found, findings, copy.part, files))
-    checked.files += len(tree.files)
-    checked.bytes += sum(info.size_bytes for info in tree.files.values())
-    return expected
-
-
-def _part_directories(tree: FileTree) -> dict[tuple[str, str], dict[str, FileInfo]]:
-    """(uuid, part) -> file name -> file."""
-    directories: dict[tuple[str, str], dict[str, FileInfo]] = defaultdict(dict)
-    for path in sorted(tree.files):
-        place = locate(path)
-        if place is not None and place.part is not None and is_part_name(place.part):
-            directories[place.uuid, place.part][place.file] = tree.files[path]
-    return directories
-
-
-def _read_definition(tree: FileTree, found: Survey, findings: Findings, uuid: str, path: str) -> None:
+def _read_definition(tree: FileTree, found: Survey, findings: Findings, uuid: str, row: FileRow) -> None:
     try:
-        definition = schema.decode(tree.read(path), path=f"{tree.disk}:{path}")
+        definition = schema.decode(tree.content(row), path=f"{tree.disk}:{row.path}")
         if definition.uuid != uuid:
-            raise Damaged(f"{tree.disk}:{path} describes table {definition.uuid}")
+            raise Damaged(f"{tree.disk}:{row.path} describes table {definition.uuid}")
     except (Damaged, NotFound) as error:
         found.damaged_definitions.add((uuid, tree.disk))
-        findings.add(Problem("I15", error.message, tree.disk, table=uuid, path=path, object=tree.files[path].key))
+        findings.add(Problem("I15", error.message, tree.disk, table=uuid, path=row.path, object=row.key))
         return
     found.definitions[uuid][tree.disk] = definition
 
 
-def _read_part(
-    tree: FileTree, found: Survey, findings: Findings, uuid: str, name: str, files: Mapping[str, FileInfo]
-) -> Part | None:
+def _survey_part(
+    tree: FileTree, found: Survey, findings: Findings, uuid: str, name: str, files: Mapping[str, FileRow]
+) -> None:
+    part = _read_part(tree, findings, uuid, name, files)
+    parsed = part_name(name)
+    assert parsed is not None
+    found.copies[uuid].append(copy_of(parsed, tree.disk, readable=part is not None))
+    found.holding[uuid].add(tree.disk)
+    if part is not None:
+        _compare_files(tree.disk, findings, part, files)
+
+
+def _read_part(tree: FileTree, findings: Findings, uuid: str, name: str, files: Mapping[str, FileRow]) -> Part | None:
     """The part's `part.json`, if it is there, readable and about this part."""
-    directory = f"store/{uuid[:3]}/{uuid}/{name}"
-    path = f"{directory}/{PART_FILE}"
-    table = found.table_name(uuid)
-    if PART_FILE not in files:
+    row = files.get(PART_FILE)
+    if row is None:
         what = f"part directory without {PART_FILE}: its files belong to no complete part"
-        findings.add(Problem("I2", what, tree.disk, table=table, part=name, path=directory))
+        problem = Problem("I2", what, tree.disk, table=uuid, part=name, path=directory_of(uuid, name))
+        findings.add(problem, unusable="incomplete")
         return None
     try:
-        part = part_format.decode(tree.read(path), path=f"{tree.disk}:{path}")
-        if (part.name, part.table) != (name, uuid):
-            raise Damaged(f"{tree.disk}:{path} describes part {part.name} of table {part.table}")
+        return read_part(tree, row, uuid, name)
     except (Damaged, NotFound) as error:
-        key = files[PART_FILE].key
-        findings.add(Problem("I15", error.message, tree.disk, table=table, part=name, path=path, object=key))
+        problem = Problem("I15", error.message, tree.disk, table=uuid, part=name, path=row.path, object=row.key)
+        findings.add(problem, unusable="broken")
         return None
+
+
+def read_part(tree: FileTree, row: FileRow, uuid: str, name: str) -> Part:
+    """The part of a `part.json`. Raises `Damaged`, `NotFound`."""
+    where = f"{tree.disk}:{row.path}"
+    part = part_format.decode(tree.content(row), path=where)
+    if part.name != name or part.table != uuid:
+        raise Damaged(f"{where} describes part {part.name} of table {part.table}")
     return part
 
 
-def _compare_files(
-    disk: str, found: Survey, findings: Findings, part: Part, files: Mapping[str, FileInfo]
-) -> dict[str, DataFile]:
-    """Compare names, sizes and digests that the disk knows with `part.json`. Returns those present with their size."""
-    table = found.table_name(part.table)
-    directory = f"store/{part.table[:3]}/{part.table}/{part.name}"
-
-    def problem(what: str, name: str, key: str | None = None) -> None:
-        findings.add(Problem("I1", what, disk, table=table, part=part.name, path=f"{directory}/{name}", object=key))
-
-    present: dict[str, DataFile] = {}
+def present_files(part: Part, files: Mapping[str, FileRow]) -> Iterator[tuple[FileRow, DataFile]]:
+    """The data files of a part that are there with the size and, where the disk knows it, the digest of part.json."""
     for wanted in part.files:
-        info = files.get(wanted.name)
-        if info is None:
-            problem(f"file {wanted.name} of part {part.name} is missing", wanted.name)
-        elif info.size_bytes != wanted.size_bytes:
-            what = f"file has {info.size_bytes} bytes and {PART_FILE} says {wanted.size_bytes}"
-            problem(what, wanted.name, info.key)
-        elif info.sha256 is not None and info.sha256 != wanted.sha256:
-            what = f"the file table's SHA-256 is not that of {PART_FILE}"
-            problem(what, wanted.name, info.key)
+        row = files.get(wanted.name)
+        if row is not None and row.size_bytes == wanted.size_bytes and row.sha256 in ("", wanted.sha256):
+            yield row, wanted
+
+
+def _compare_files(disk: str, findings: Findings, part: Part, files: Mapping[str, FileRow]) -> None:
+    """Compare names, sizes and digests that the disk knows with `part.json`."""
+    size_bytes = rows = 0
+    for wanted in part.files:
+        size_bytes += wanted.size_bytes
+        rows += wanted.rows
+        row = files.get(wanted.name)
+        if row is None:
+            what, reason = f"file {wanted.name} of part {part.name} is missing", "missing"
+        elif row.size_bytes != wanted.size_bytes:
+            what, reason = f"file has {row.size_bytes} bytes and {PART_FILE} says {wanted.size_bytes}", "altered"
+        elif row.sha256 not in ("", wanted.sha256):
+            what, reason = f"the file table's SHA-256 is not that of {PART_FILE}", "altered"
         else:
-            present[f"{directory}/{wanted.name}"] = wanted
-    listed = {wanted.name for wanted in part.files} | {PART_FILE}
-    for name in sorted(set(files) - listed):
-        problem(f"file is not listed in {PART_FILE}", name, files[name].key)
-    if sum(wanted.size_bytes for wanted in part.files) != part.size_bytes:
-        problem(f"{PART_FILE} says {part.size_bytes} bytes and its files sum up to another size", PART_FILE)
-    if sum(wanted.rows for wanted in part.files) != part.rows:
-        problem(f"{PART_FILE} says {part.rows} rows and its files sum up to another count", PART_FILE)
-    return present
-
-
-def check_copies(found: Survey, findings: Findings, *, moving: Collection[tuple[str, str]] = ()) -> None:
-    """No part on two disks unless it is being moved (I1), and no two active parts of a table that overlap (I2)."""
-    tables: dict[str, dict[PartName, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for copy in found.copies:
-        tables[copy.uuid][PartName.parse(copy.name)].append(copy.disk)
-    under_way = set(moving)
-    for uuid, parts in tables.items():
-        table = found.table_name(uuid)
-        for name, disks in parts.items():
-            if len(disks) > 1 and (uuid, str(name)) not in under_way:
-                what = f"part {name} is on {' and '.join(disks)}, and no move is under way"
-                findings.add(Problem("I1", what, disks[0], table=table, part=str(name)))
-        _check_covered(uuid, table, found, findings)
-        for one, other in overlaps(part_format.active(list(parts))):
-            what = f"active parts {one} and {other} overlap: their rows would count twice"
-            findings.add(Problem("I2", what, parts[other][0], table=table, part=str(other)))
-
-
-def _check_covered(uuid: str, table: str, found: Survey, findings: Findings) -> None:
-    """No part is hidden by one that was not made from it: its rows would be in no answer (I1)."""
-    copies = {PartName.parse(copy.name): copy for copy in found.copies if copy.uuid == uuid and copy.part is not None}
-    active = part_format.active(list(copies))
-    definition = found.newest(uuid)
-    window = definition.settings.deduplication_window if definition is not None else 0
-    for name in sorted(set(copies) - active):
-        cover = next((other for other in sorted(active) if other.covers(name)), None)
-        hidden, hiding = copies[name].part, copies[cover].part if cover is not None else None
-        if hidden is None or hiding is None or hiding.may_hold(hidden, window=window):
             continue
-        what = f"part {name} is hidden by {cover}, which was not made from it: its rows are in no answer"
-        findings.add(Problem("I1", what, copies[name].disk, table=table, part=str(name)))
+        _add(disk, findings, part, wanted.name, what, row, reason)
+    if len(files) != len(part.files) + 1:
+        listed = {wanted.name for wanted in part.files} | {PART_FILE}
+        for name in sorted(set(files) - listed):
+            _add(disk, findings, part, name, f"file is not listed in {PART_FILE}", files[name], None)
+    if size_bytes != part.size_bytes:
+        what = f"{PART_FILE} says {part.size_bytes} bytes and its files sum up to another size"
+        _add(disk, findings, part, PART_FILE, what, None, None)
+    if rows != part.rows:
+        what = f"{PART_FILE} says {part.rows} rows and its files sum up to another count"
+        _add(disk, findings, part, PART_FILE, what, None, None)
 
 
-def overlaps(active: Iterable[PartName]) -> list[tuple[PartName, PartName]]:
-    """Pairs of active parts with common blocks; each part is paired with the one that reaches furthest before it."""
-    result = []
-    furthest: PartName | None = None
-    for name in sorted(active):
-        if furthest is None or furthest.partition != name.partition:
-            furthest = name
-            continue
-        if name.min_block <= furthest.max_block:
-            result.append((furthest, name))
-        if name.max_block > furthest.max_block:
-            furthest = name
-    return result
+def _add(
+    disk: str, findings: Findings, part: Part, file: str, what: str, row: FileRow | None, unusable: str | None
+) -> None:
+    path = f"{directory_of(part.table, part.name)}/{file}"
+    key = row.key if row is not None else None
+    problem = Problem("I1", what, disk, table=part.table, part=part.name, path=path, object=key)
+    findings.add(problem, unusable=unusable)
 
 
 def disks_lacking_definition(found: Survey, policies: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
@@ -201,13 +224,10 @@ def disks_lacking_definition(found: Survey, policies: Mapping[str, Sequence[str]
 
     Disks whose file is there but damaged are left out: they were reported, and a repair must not hide the evidence.
     """
-    holding: dict[str, set[str]] = defaultdict(set)
-    for copy in found.copies:
-        holding[copy.uuid].add(copy.disk)
     result: dict[str, list[str]] = {}
-    for uuid in sorted({*found.definitions, *holding}):
+    for uuid in sorted({*found.definitions, *found.holding}):
         newest = found.newest(uuid)
-        needed = set(holding[uuid])
+        needed = set(found.holding.get(uuid, ()))
         if newest is not None:
             needed.update(policies.get(newest.policy, ()))
         lacking = []

@@ -244,6 +244,7 @@ class Store:
         delete: bool = False,
         max_delete_bytes: int | None = None,
         max_delete_fraction: float = 0.1,
+        allow_short_guard: bool = False,
     ) -> GcReport:
         """Report, or with `delete` remove, objects that nothing names."""
         from disks import garbage
@@ -255,6 +256,7 @@ class Store:
             delete=delete,
             max_delete_bytes=max_delete_bytes,
             max_delete_fraction=max_delete_fraction,
+            allow_short_guard=allow_short_guard,
         )
 
     def _selected(self, table: str | None) -> list[TableDefinition]:

@@ -26,9 +26,11 @@ from oplog import pins
 from oplog.entry import Create
 from oplog.errors import AccessDenied, UsageError
 from oplog.revision import commit_key, snapshot_key
-from restore.check import CheckResult, check
-from restore.check_parts import overlaps
+from restore.check import CheckResult, How, check
+from restore.check_copies import overlaps
+from restore.check_data import share_of
 from restore.findings import Problem
+from restore.shares import Subset, parse_subset
 from tiering import part as part_format
 from tiering import schema
 from tiering.part import DataFile, Part, PartName
@@ -94,7 +96,8 @@ class Site:
         return {"ssd": self.ssd, "cold": self.cold}
 
     def check(self, **options: object) -> CheckResult:
-        return check(self.disks, policies=POLICIES, **options)  # type: ignore[arg-type]
+        moving = options.pop("moving", ())
+        return check(self.disks, How(**options), policies=POLICIES, moving=moving)  # type: ignore[arg-type]
 
     def only(self, **options: object) -> Problem:
         """The one problem of the store."""
@@ -135,14 +138,37 @@ def test_a_sound_store_has_no_problems_and_was_looked_at(site: Site) -> None:
     read = site.check(read_data=True)
     assert read.ok
     assert read.checked.bytes_read == 4 * len(parquet(10))
-    some = site.check(subset=0.5, seed=1)
-    assert some.checked.bytes_read == 2 * len(parquet(10))
 
 
-def test_a_share_outside_of_0_to_1_is_refused(site: Site) -> None:
-    for share in (0.0, -1.0, 1.5):
-        with pytest.raises(UsageError):
-            site.check(subset=share)
+def test_shares_are_drawn_until_everything_was_read(site: Site, tmp_path: Path) -> None:
+    """Each file belongs to one share; runs draw one that was not read yet, until all were."""
+    reads = [site.check(subset=parse_subset("25%"), memory=tmp_path / "memory") for _ in range(8)]
+    shares = [one.shares for one in reads]
+    for disk in ("ssd", "cold"):
+        mine = [share for one in shares for share in one if share.disk == disk]
+        filled = {share.share for share in mine}
+        begun = mine[: len(filled)]
+        assert {share.share for share in begun} == filled, "a share was read twice before all were read once"
+        assert sum(share.bytes for share in begun) == 2 * len(parquet(10))
+        assert [share.read_lately for share in begun] == list(range(1, len(filled) + 1))
+        assert mine[len(filled)].read_lately == 1
+
+
+def test_a_chosen_share_is_read_and_a_fault_in_it_found(site: Site) -> None:
+    key = site.blob("all_1_1_0")
+    site.spoil(key, flip)
+    path = f"{TABLE.part_directory('all_1_1_0')}/{DATA}"
+    wanted = share_of(path, 3)
+    assert site.only(subset=Subset(3, wanted)).object == key
+    assert site.check(subset=Subset(3, wanted % 3 + 1)).ok
+
+
+@pytest.mark.parametrize("text", ["0%", "-5%", "150%", "half", "0/4", "5/4", "1/0", ""])
+def test_a_share_that_does_not_exist_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_subset(text)
+    assert parse_subset("5%") == Subset(20)
+    assert parse_subset("3/20") == Subset(20, 3)
 
 
 # The bucket

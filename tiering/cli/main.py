@@ -10,7 +10,20 @@ from typing import Any, NoReturn
 import typer
 
 from oplog.errors import FrostlineError, UsageError
-from tiering.cli import clickhouse, config, daemon, data, demo, maintenance, moves, recovery, status, tables
+from tiering.cli import (
+    clickhouse,
+    config,
+    daemon,
+    data,
+    demo,
+    history,
+    integrity,
+    maintenance,
+    moves,
+    recovery,
+    status,
+    tables,
+)
 from tiering.cli.exit_codes import INTERRUPTED, TERMINATED, Finished, Terminated
 from tiering.cli.options import GlobalOptions
 from tiering.cli.output import encode, print_error
@@ -25,7 +38,20 @@ def build() -> typer.Typer:
     """The whole command line."""
     app = new_app(HELP)
     app.callback(invoke_without_command=True)(_root())
-    for module in (tables, data, moves, maintenance, recovery, clickhouse, status, config, daemon, demo):
+    for module in (
+        tables,
+        data,
+        moves,
+        maintenance,
+        integrity,
+        history,
+        recovery,
+        clickhouse,
+        status,
+        config,
+        daemon,
+        demo,
+    ):
         module.register(app)
     return app
 

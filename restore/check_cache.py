@@ -1,0 +1,75 @@
+"""The cached file table of an object disk as it lies there, looked at without touching it (I7)."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from urllib.parse import quote
+
+from disks.file_table import SCHEMA, FileTable, TableReader
+from disks.history import Past
+from disks.object_disk import ObjectDisk
+
+
+class CachedTable:
+    """One consistent view of the cache, for as long as it is open. `problem` says why it cannot be used."""
+
+    def __init__(self, disk: ObjectDisk) -> None:
+        self.exists = disk.local_state_exists()
+        self.revision = 0
+        self.digest = ""
+        self.problem: str | None = None
+        self.older_layout = False
+        """Of an older version: it is changed, or rebuilt, when the disk is used."""
+        self.table: TableReader | None = None
+        self._connection: sqlite3.Connection | None = None
+        self._path = disk.table_path
+        if self.exists:
+            try:
+                self._open(disk.store.name)
+            except (sqlite3.Error, ValueError, TypeError, AttributeError) as error:
+                self._damaged(error)
+
+    @property
+    def comparable(self) -> bool:
+        """Whether there is something to compare with the log."""
+        return self.table is not None and not self.older_layout
+
+    def _open(self, store: str) -> None:
+        self._connection = sqlite3.connect(f"file:{quote(str(self._path))}?mode=ro", uri=True, check_same_thread=False)
+        self._connection.execute("BEGIN")
+        view = TableReader(self._connection)
+        known = view.state().get("store", store)
+        if known != store:
+            self.problem = f"the local file table is that of {known}, not of {store}"
+            return
+        self.older_layout = self._connection.execute("PRAGMA user_version").fetchone()[0] < SCHEMA
+        self.revision, self.digest = view.head()
+        self.table = view
+
+    def compare(self, past: Past) -> None:
+        """`problem` says so when the cache is not what the log says at its revision, where `past` stands now."""
+        assert self.table is not None
+        try:
+            with past.table.read() as view:
+                same = self.digest == past.digest and self.table.same_rows(view)
+        except (sqlite3.Error, ValueError, TypeError) as error:
+            self._damaged(error)
+            return
+        if not same:
+            self.problem = f"the local file table is not what the log says at revision {self.revision}"
+
+    def rows_or_nothing(self) -> TableReader | FileTable:
+        """What is left to look at when the log cannot be replayed."""
+        return self.table if self.comparable and self.table is not None else FileTable(None)
+
+    def close(self) -> None:
+        """Release the file."""
+        if self._connection is not None:
+            with closing(self._connection):
+                self._connection = None
+                self.table = None
+
+    def _damaged(self, error: Exception) -> None:
+        self.problem = f"the local file table {self._path} cannot be read: {error}"
+        self.close()

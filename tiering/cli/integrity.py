@@ -1,0 +1,225 @@
+"""`fsck` and `gc`: is everything there that must be, and is anything there that need not be."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from oplog.errors import PartlyDone, Refused, UsageError
+from tiering.cli.output import counted
+from tiering.cli.session import Session
+from tiering.cli.verb import verb
+
+if TYPE_CHECKING:
+    from disks.garbage import GcReport
+    from restore.check import CheckResult, How
+    from tiering.settings import Config
+
+Disks = Annotated[list[str] | None, typer.Argument(metavar="DISK", help="default: every one it applies to")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verbs to the command line."""
+    verb(app, changes=True)(fsck)
+    verb(app, changes=True)(gc)
+
+
+def fsck(
+    session: Session,
+    disk: Disks = None,
+    read_data: Annotated[bool, typer.Option("--read-data", help="read everything, compare SHA-256")] = False,
+    read_data_subset: Annotated[
+        str | None, typer.Option(metavar="5%", help="read a share, another one each time; 3/20: the third of twenty")
+    ] = None,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="derive again what can be; set aside what cannot be read. Deletes nothing")
+    ] = False,
+) -> None:
+    """Check the invariants: tables, parts, files, objects. Exit 4 when something is wrong."""
+    from contextlib import ExitStack
+
+    from restore.check import How, check
+    from restore.shares import parse_subset
+
+    if read_data and read_data_subset:
+        raise UsageError("say either --read-data or --read-data-subset")
+    config = session.loaded.config
+    names = disk or list(config.disks)
+    how = How(
+        read_data=read_data,
+        subset=parse_subset(read_data_subset) if read_data_subset else None,
+        repair=repair,
+        dry_run=session.dry_run,
+        memory=None if session.dry_run else config.state_directory,
+        workers=session.options.workers or config.limits.workers,
+    )
+    with ExitStack() as stack:
+        result = check(
+            {name: session.disk(name) for name in names},
+            how,
+            moving=session.parts_under_way(),
+            policies=_policy_disks(config) if len(names) == len(config.disks) else None,
+            claim=stack.enter_context(_journal(session)).claim,
+            progress=session.progress(),
+        )
+    if session.options.json:
+        session.output.document(_check_document(result, dry_run=session.dry_run))
+    else:
+        _print_check(session, result, how)
+    if not result.ok:
+        session.found_something()
+
+
+def _journal(session: Session) -> Any:
+    from contextlib import closing
+
+    from tiering.journal import Journal
+
+    return closing(Journal(session.loaded.config.state_directory))
+
+
+def _policy_disks(config: "Config") -> dict[str, list[str]]:
+    return {
+        name: [disk for volume in policy.volumes for disk in volume.disks] for name, policy in config.policies.items()
+    }
+
+
+def _check_document(result: "CheckResult", *, dry_run: bool) -> dict[str, Any]:
+    import msgspec
+
+    return {
+        "checked": msgspec.to_builtins(result.checked),
+        "problems": [msgspec.to_builtins(problem) for problem in result.problems],
+        "repaired": list(result.repaired),
+        "set_aside": list(result.set_aside),
+        "shares": [msgspec.to_builtins(share) for share in result.shares],
+        "ok": result.ok,
+        "dry_run": dry_run,
+    }
+
+
+def _print_check(session: Session, result: "CheckResult", how: "How") -> None:
+    from tiering.units import format_size
+
+    line = session.output.line
+    if how.repair and how.dry_run:
+        line("Dry run: nothing was changed.")
+    for problem in result.problems:
+        where = problem.path or problem.object or problem.part or ""
+        what = problem.what.removeprefix(f"{problem.disk}:{problem.path} ")
+        table = f"  {problem.table}" if problem.table else ""
+        line(f"{problem.invariant}  {problem.disk}{table}  {where}{': ' if where else ''}{what}")
+    for sentence in result.repaired:
+        line(f"repair: {sentence}")
+    for path in result.set_aside:
+        line(f"set aside earlier, read by nobody: {path}")
+    for share in result.shares:
+        size = format_size(share.bytes)
+        line(
+            f"{share.disk}: read share {share.share} of {share.shares} ({counted(share.files, 'file')}, {size});"
+            f" {share.read_lately} of {share.shares} read in this round"
+        )
+    checked = result.checked
+    reading = how.read_data or how.subset is not None
+    size = format_size(checked.bytes_read if reading else checked.bytes)
+    done = "every byte compared" if how.read_data else "read and compared" if reading else "data not read"
+    line(
+        f"Checked {counted(checked.parts, 'part')}, {counted(checked.files, 'file')},"
+        f" {counted(checked.objects, 'object')}, {size} ({done}):"
+        f" {'no problems' if result.ok else counted(len(result.problems), 'problem')}."
+    )
+
+
+def gc(
+    session: Session,
+    disk: Disks = None,
+    delete: Annotated[bool, typer.Option("--delete", help="delete; without it gc only reports")] = False,
+    guard_interval: Annotated[str, typer.Option(metavar="24h", help="younger objects stay")] = "24h",
+    max_delete_bytes: Annotated[str | None, typer.Option(metavar="N", help="stop there")] = None,
+    max_delete_fraction: Annotated[str, typer.Option(metavar="0.1", help="refuse to delete a larger share")] = "0.1",
+    allow_short_guard_interval: Annotated[
+        bool,
+        typer.Option(
+            "--allow-short-guard-interval",
+            help="allow less than an hour; only when nobody else writes to the disk",
+        ),
+    ] = False,
+) -> None:
+    """Report, or with --delete remove, objects that no retained revision, pin or reader names.
+
+    Exit 4: the report found orphans, or a reason not to delete. Exit 13: a safety rule refused to delete.
+    """
+    from tiering.units import parse_duration, parse_percent, parse_size
+
+    store = session.store()
+    names = list(disk) if disk else [item.name for item in store.object_disks() if not item.read_only]
+    guard = parse_duration(guard_interval)
+    if delete:
+        session.confirm(f"Delete orphaned objects of {', '.join(names)} older than {guard_interval}?")
+    documents = []
+    for name in names:
+        report = store.gc(
+            name,
+            guard=guard,
+            delete=delete and not session.dry_run,
+            max_delete_bytes=parse_size(max_delete_bytes) if max_delete_bytes else None,
+            max_delete_fraction=parse_percent(max_delete_fraction),
+            allow_short_guard=allow_short_guard_interval,
+        )
+        documents.append(gc_document(report))
+    if session.options.json:
+        total = documents[0] if len(documents) == 1 else {**_sum(documents), "disks": documents}
+        session.output.document({**total, "dry_run": session.dry_run})
+    else:
+        for document in documents:
+            print_gc(session, document)
+    refusals = [document for document in documents if document["refused"]]
+    if refusals and delete:
+        raise Refused(f"gc deleted nothing more on {refusals[0]['disk']}: {refusals[0]['refused']}")
+    if any(document["failed"] for document in documents):
+        failed = sum(len(document["failed"]) for document in documents)
+        raise PartlyDone(f"{failed} objects could not be deleted", hint="the next gc tries them again")
+    if any(document["orphaned"] or document["refused"] for document in documents) and not delete:
+        session.found_something()
+
+
+def gc_document(report: "GcReport") -> dict[str, Any]:
+    """A report as JSON: the counts, and the names of what needs somebody's eye."""
+    import msgspec
+
+    document: dict[str, Any] = msgspec.to_builtins(report)
+    for name in ("orphans", "delete"):
+        del document[name]
+    return document
+
+
+def _sum(documents: list[dict[str, Any]]) -> dict[str, Any]:
+    numbers = ("referenced", "pending", "orphaned", "orphaned_bytes", "deleted", "deleted_bytes")
+    total: dict[str, Any] = {name: sum(document[name] for document in documents) for name in numbers}
+    total["refused"] = next((document["refused"] for document in documents if document["refused"]), None)
+    return total
+
+
+def print_gc(session: Session, document: dict[str, Any]) -> None:
+    """The report for people."""
+    from tiering.units import format_size
+
+    line = session.output.line
+    line(f"disk {document['disk']}")
+    line(f"  referenced  {document['referenced']:,} objects: in use, or restorable within the retention")
+    line(f"  pending     {document['pending']:,} objects: nothing names them yet, but they are young")
+    line(f"  orphaned    {document['orphaned']:,} objects, {format_size(document['orphaned_bytes'])}")
+    line(f"  deleted     {document['deleted']:,} objects, {format_size(document['deleted_bytes'])}")
+    if document["log_deleted"] or document["log_collectable"]:
+        line(
+            f"  old log     {document['log_collectable']:,} entries and snapshots, {document['log_deleted']:,} deleted"
+        )
+    if document["uploads"]:
+        line(f"  uploads     {document['uploads']:,} unfinished, {document['uploads_aborted']:,} aborted")
+    for name, what in (("foreign", "not Frostline's, never touched"), ("suspicious", "with an impossible time, kept")):
+        if document[name]:
+            line(f"  {name:<11} {len(document[name]):,} objects {what}, such as {document[name][0]}")
+    if document["failed"]:
+        key, why = next(iter(document["failed"].items()))
+        line(f"  failed      {len(document['failed']):,} objects, such as {key}: {why}")
+    if document["refused"]:
+        line(f"  refused     {document['refused']}")
