@@ -8,7 +8,7 @@ the log once. Entries that gc has removed are left out; a missing or altered one
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TypeVar
 
@@ -24,7 +24,7 @@ _FIRST_LOOK_BACK = 1000
 
 
 class Commits:
-    """Answers from one disk's log and index."""
+    """Answers from one disk's log and index, all of them as the log was at the first question."""
 
     def __init__(
         self,
@@ -40,6 +40,12 @@ class Commits:
         self._index = index
         self._head = head
         self._reading = reading
+        self._kept_now: tuple[int, int] | None = None
+
+    @property
+    def oldest(self) -> int:
+        """The oldest revision whose entry is kept."""
+        return self._kept()[1]
 
     def between(self, since: int = 0, until: int | None = None, limit: int | None = None) -> Iterator[Entry]:
         """Entries with since < revision <= until that are kept, ascending; the newest `limit` of them."""
@@ -65,6 +71,27 @@ class Commits:
                 return self._checked(found)
             self._look_back(span, since)
 
+    def last_touching(self, directories: Iterable[str], since: int, until: int) -> dict[str, Entry]:
+        """For each directory the newest kept entry with since < revision <= until that touched it, if there is one."""
+        head, first = self._kept()
+        self._complete(min(until, head))
+        since = max(since, first - 1)
+        while (span := self._index.span()) is not None and span.first > since + 1:
+            self._look_back(span, since)
+        newest: dict[str, int] = {}
+        for directory in directories:
+            found = self._index.touching(directory, since=since, until=until, limit=1)
+            if found:
+                newest[directory] = found[0]
+        entries = self.read(newest.values())
+        return {directory: entries[revision] for directory, revision in newest.items()}
+
+    def read(self, revisions: Iterable[int]) -> dict[int, Entry]:
+        """The entries of these revisions; those that are no longer kept are left out."""
+        head, first = self._kept()
+        wanted = sorted({revision for revision in revisions if first <= revision <= head})
+        return {item.commit.revision: item for item in self._checked(wanted)}
+
     def definitions(self) -> list[tuple[str, int]]:
         """Directory and revision of every `table.json` that a kept commit created, ascending by revision."""
         head, first = self._kept()
@@ -86,12 +113,12 @@ class Commits:
             ) from error
 
     def _kept(self) -> tuple[int, int]:
-        """The newest revision and the oldest whose entry is kept; (0, 1) for an empty log."""
-        first = self._log.first_kept()
-        if first is None:
-            return 0, 1
-        known = self._head()[0]
-        return self._log.head(max(known, first - 1)), first
+        """The newest revision and the oldest whose entry is kept, looked up once; (0, 1) for an empty log."""
+        if self._kept_now is None:
+            first = self._log.first_kept()
+            known = self._head()[0]
+            self._kept_now = (self._log.head(max(known, first - 1)), first) if first is not None else (0, 1)
+        return self._kept_now
 
     def _complete(self, head: int) -> None:
         """Note what was committed since the last note."""
@@ -104,7 +131,7 @@ class Commits:
             self._read(since, head, span.digest if span is not None else None)
 
     def _begin(self, head: int) -> int:
-        return max((self._log.first_kept() or 1) - 1, head - _FIRST_LOOK_BACK)
+        return max(self._kept()[1] - 1, head - _FIRST_LOOK_BACK)
 
     def _look_back(self, span: Span, since: int) -> None:
         """Note the entries before the first noted one: as many again, so that a long way takes few turns."""

@@ -159,7 +159,14 @@ class Difference:
     after: FileRow | None
 
 
-def diff(before: FileTable, after: FileTable) -> Iterator[Difference]:
+class Rows(Protocol):
+    """What can be read in path order."""
+
+    def rows(self, directory: str = "") -> Iterator[FileRow]:
+        """The files below the directory, in path order."""
+
+
+def diff(before: Rows, after: Rows) -> Iterator[Difference]:
     """The paths whose bytes (size, digest, blob) differ, in path order. Both tables are read once, in step."""
     left, right = before.rows(), after.rows()
     one, two = next(left, None), next(right, None)

@@ -51,8 +51,15 @@ def create(context: Context, definition: TableDefinition, *, if_not_exists: bool
     )
 
 
-def replace(context: Context, old: TableDefinition, new: TableDefinition, *, reason: str) -> TableDefinition:
-    """Put a changed definition in the place of the old one; its version is one higher."""
+def replace(
+    context: Context,
+    old: TableDefinition,
+    new: TableDefinition,
+    *,
+    reason: str,
+    details: Mapping[str, str] | None = None,
+) -> TableDefinition:
+    """Put a changed definition in the place of the old one; its version is one higher. `details` go into the log."""
     check(context, new)
     new = msgspec.structs.replace(new, version=old.version + 1)
     with context.journal.claim("tables", [old.full_name], "alter table"):
@@ -67,7 +74,9 @@ def replace(context: Context, old: TableDefinition, new: TableDefinition, *, rea
                 context.catalog.policy_disks(new), key=lambda name: not context.disk(name).capabilities.remote
             )
             mark = f"{new.directory}/altered-{new.version}.json"
-            write_definition(context, new, kind="alter_table", reason=reason, disks=names, beside={mark: b"{}"})
+            write_definition(
+                context, new, kind="alter_table", reason=reason, disks=names, beside={mark: b"{}"}, details=details
+            )
         except Conflict as error:
             raise AlreadyExists(
                 f"table {old.full_name} was altered meanwhile by another machine", hint="look at it again, then retry"
@@ -179,6 +188,7 @@ def write_definition(
     reason: str,
     disks: list[str] | None = None,
     beside: Mapping[str, bytes] | None = None,
+    details: Mapping[str, str] | None = None,
 ) -> None:
     """Write `table.json`, and files `beside` it, to the disks (default: all of the policy that can be written)."""
     data = schema.encode(definition)
@@ -187,7 +197,7 @@ def write_definition(
         disk = context.disk(name)
         if disk.read_only:
             continue
-        with disk.transaction(kind, reason=reason, actor=context.actor) as transaction:
+        with disk.transaction(kind, reason=reason, actor=context.actor, details=dict(details or {})) as transaction:
             if TABLE_FILE in disk.list(definition.directory):
                 transaction.remove(path)
             transaction.create(path, data)

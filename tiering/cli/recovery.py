@@ -1,4 +1,4 @@
-"""`log` and `restore`: the past of an object disk, and the way back to it."""
+"""`restore`: an object disk from its bucket, as it is or as it was."""
 
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,64 +14,11 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from disks.object_disk import ObjectDisk
-    from oplog.entry import Commit
 
 
 def register(app: typer.Typer) -> None:
     """Add the verbs to the command line."""
-    verb(app)(log)
     verb(app, changes=True)(restore)
-
-
-def log(
-    session: Session,
-    target: Annotated[str, typer.Argument(metavar="DISK|DB.TABLE", help="an object disk, or a table")],
-    since: Annotated[int, typer.Option(metavar="REV", help="only after this revision")] = 0,
-    until: Annotated[int | None, typer.Option(metavar="REV", help="only up to this revision")] = None,
-    limit: Annotated[int | None, typer.Option(metavar="N", help="the newest so many")] = None,
-) -> None:
-    """Show the operations log of a bucket: who changed what, when and why."""
-    disk, directory = _log_target(session, target)
-    commits = [
-        entry.commit
-        for entry in disk.entries(since=since, until=until, limit=limit if directory is None else None)
-        if directory is None or _touches(entry.commit, directory)
-    ]
-    if directory is not None and limit is not None:
-        commits = commits[-limit:] if limit else []
-    documents = [
-        {
-            "revision": commit.revision,
-            "time": commit.time,
-            "kind": commit.kind,
-            "actor": commit.actor,
-            "reason": commit.reason,
-            "operations": len(commit.operations),
-            "bytes": commit.size_bytes,
-        }
-        for commit in commits
-    ]
-    if session.options.json:
-        session.output.document({"disk": disk.name, "entries": documents})
-        return
-    from tiering.units import format_size
-
-    session.output.table(
-        ["revision", "time", "kind", "operations", "size", "actor", "reason"],
-        [
-            (
-                commit.revision,
-                f"{commit.time:%Y-%m-%d %H:%M:%S}",
-                commit.kind,
-                len(commit.operations),
-                format_size(commit.size_bytes),
-                commit.actor,
-                commit.reason,
-            )
-            for commit in commits
-        ],
-        empty="No entries.",
-    )
 
 
 def restore(
@@ -120,27 +67,6 @@ def restore(
         _print_restore(session, document)
     if result.missing_objects:
         session.found_something()
-
-
-def _log_target(session: Session, target: str) -> "tuple[ObjectDisk, str | None]":
-    store = session.store()
-    if "." not in target:
-        return store.object_disk(target), None
-    definition = store.definition(target)
-    known = {disk.name: disk for disk in store.object_disks()}
-    for name in store.context.catalog.policy_disks(definition):
-        if name in known:
-            return known[name], definition.directory
-    raise UsageError(f"no disk of {target} has an operations log", hint="its policy has local disks only")
-
-
-def _touches(commit: "Commit", directory: str) -> bool:
-    names = (
-        getattr(operation, attribute, "")
-        for operation in commit.operations
-        for attribute in ("path", "source", "target")
-    )
-    return any(name == directory or name.startswith(f"{directory}/") for name in names)
 
 
 def _directories(disk: "ObjectDisk", tables: list[str], revision: int | None, moment: "datetime | None") -> list[str]:

@@ -1,0 +1,421 @@
+"""What it takes to reverse one commit, and whether that may be done. Pure; no I/O.
+
+A commit is reversed by its effect: the files it made go, those it took away come back under their old names. That is
+allowed while the disk still has these paths as the commit left them, and while no row would be lost or doubled: parts
+live on several disks, and a log knows its own only. Everything that speaks against it is told at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from oplog.entry import Commit
+from oplog.replay import FileRow
+from restore.findings import locate
+from restore.part_events import event, origin
+from tiering.part import PART_FILE, Part, PartName
+from tiering.schema import TABLE_FILE, TableDefinition
+
+_MARK = re.compile(r"/(?:blocks|altered)-\d+\.json\Z")
+"""Marks that say a number was given out. They stay, whatever is undone."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartElsewhere:
+    """A part as the catalog shows it now, on this disk or another."""
+
+    table_uuid: str
+    part: Part
+    disk: str
+    active: bool
+
+    @property
+    def name(self) -> PartName:
+        return self.part.part_name
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """All that the decision rests on."""
+
+    disk: str
+    commit: Commit
+    before: Mapping[str, FileRow]
+    """The paths that the commit changed, as they were before it; a path that did not exist is missing."""
+    after: Mapping[str, FileRow]
+    now: Mapping[str, FileRow]
+    """The same paths in the newest table."""
+    later: tuple[Commit, ...]
+    """Later commits that touched these directories, ascending."""
+    documents: Mapping[str, Part | TableDefinition]
+    """By SHA-256: what the `part.json` and `table.json` files of `before` and `after` say. Unreadable ones lack."""
+    parts: tuple[PartElsewhere, ...]
+    """Every part of the tables concerned, on all disks, now."""
+    tables: tuple[TableDefinition, ...]
+    """Every table there is now."""
+    definitions_here: frozenset[str]
+    """The paths of the `table.json` files that are on the disk now."""
+    policies: Mapping[str, frozenset[str]]
+    """By policy: its disks."""
+
+    def says(self, row: FileRow | None) -> Part | TableDefinition | None:
+        """What a `part.json` or `table.json` says; None when it cannot be read."""
+        return self.documents.get(row.sha256) if row is not None else None
+
+    def part(self, note: PartNote) -> Part | None:
+        """The `part.json` of a part that comes or goes."""
+        path = f"{_directory(note.table_uuid)}/{note.part}/{PART_FILE}"
+        found = self.says(self.after.get(path) or self.before.get(path))
+        return found if isinstance(found, Part) else None
+
+
+@dataclass(frozen=True, slots=True)
+class PartNote:
+    """A part in a plan. `rows` and `size_bytes` are 0 when its `part.json` cannot be read."""
+
+    table: str
+    table_uuid: str
+    part: str
+    rows: int
+    size_bytes: int
+
+
+@dataclass(slots=True)
+class UndoPlan:
+    """What an undo would do. Nothing may be done when there are `objections`, and nothing is left to do when `done`."""
+
+    disk: str
+    commit: Commit
+    removes: list[str] = field(default_factory=list)
+    """Paths that go."""
+    creates: list[FileRow] = field(default_factory=list)
+    """Files that come back: the old rows, naming the old blobs."""
+    parts_removed: list[PartNote] = field(default_factory=list)
+    parts_back: list[PartNote] = field(default_factory=list)
+    tables_back: list[str] = field(default_factory=list)
+    present: list[str] = field(default_factory=list)
+    """Files that must be there when it commits: the definitions of the parts that come back."""
+    alter: tuple[TableDefinition, TableDefinition] | None = None
+    """The definition of a table now, and the one it gets: every disk has one, so this goes the way of an alter."""
+    objections: list[str] = field(default_factory=list)
+    hint: str = ""
+    notes: list[str] = field(default_factory=list)
+    done: str = ""
+    """Why there is nothing to do."""
+
+    def refuse(self, objection: str, hint: str = "") -> None:
+        """Speak against it; the first hint stands."""
+        self.objections.append(objection)
+        self.hint = self.hint or hint
+
+
+def plan(situation: Situation) -> UndoPlan:
+    """How to reverse the commit, or why not."""
+    result = UndoPlan(situation.disk, situation.commit)
+    if (path := _altered(situation)) is not None:
+        plan_alter(situation, result, path)
+        return result
+    if _same(situation.now, situation.before) and not _only_marks(situation):
+        result.done = _undone_by(situation)
+        return result
+    _effect(situation, result)
+    _describe(situation, result)
+    _check_unchanged(situation, result)
+    _check_kind(situation, result)
+    _check_leaving(situation, result)
+    _check_coming_back(situation, result)
+    _add_notes(situation, result)
+    return result
+
+
+def _same(one: Mapping[str, FileRow], other: Mapping[str, FileRow]) -> bool:
+    """Whether two sets of paths hold the same bytes. Marks do not count."""
+    left, right = ({path: _content(row) for path, row in rows.items() if not _is_mark(path)} for rows in (one, other))
+    return left == right
+
+
+def _content(row: FileRow) -> tuple[object, ...]:
+    return row.size_bytes, row.sha256, row.blobs, row.inline
+
+
+def _is_mark(path: str) -> bool:
+    return _MARK.search(path) is not None
+
+
+def _only_marks(situation: Situation) -> bool:
+    return all(_is_mark(path) for path in (*situation.before, *situation.after))
+
+
+def _undone_by(situation: Situation) -> str:
+    revision = situation.commit.revision
+    for commit in reversed(situation.later):
+        if commit.details.get("undoes") == str(revision):
+            return f"Revision {revision} of disk {situation.disk} is undone already, by revision {commit.revision}."
+    return f"Disk {situation.disk} has these files as they were before revision {revision}: there is nothing to undo."
+
+
+def _effect(situation: Situation, result: UndoPlan) -> None:
+    """The files that go and come back. Marks stay; a table that comes back brings its own."""
+    before, after = situation.before, situation.after
+    changed = {path for path in before.keys() & after.keys() if _content(before[path]) != _content(after[path])}
+    result.removes = sorted(path for path in (after.keys() - before.keys()) | changed if not _is_mark(path))
+    result.creates = [before[path] for path in sorted((before.keys() - after.keys()) | changed)]
+
+
+def _describe(situation: Situation, result: UndoPlan) -> None:
+    gone = [path for path in result.removes if path not in situation.before]
+    back = [row.path for row in result.creates if row.path not in situation.after]
+    result.parts_removed = list(_part_notes(situation, gone))
+    result.parts_back = list(_part_notes(situation, back))
+    for path in back:
+        table = situation.says(situation.before[path])
+        if isinstance(table, TableDefinition):
+            result.tables_back.append(table.full_name)
+    here = situation.definitions_here | set(back)
+    result.present = sorted(
+        {path for note in result.parts_back if (path := _definition_path(note.table_uuid)) not in back and path in here}
+    )
+
+
+def _part_notes(situation: Situation, paths: Iterable[str]) -> Iterator[PartNote]:
+    names = {table.uuid: table.full_name for table in situation.tables}
+    names |= {
+        document.uuid: document.full_name
+        for document in situation.documents.values()
+        if isinstance(document, TableDefinition) and document.uuid not in names
+    }
+    for path in paths:
+        place = locate(path)
+        if place is None or place.part is None or not path.endswith(f"/{PART_FILE}"):
+            continue
+        part = situation.says(situation.before.get(path) or situation.after.get(path))
+        known = part if isinstance(part, Part) else None
+        yield PartNote(
+            table=names.get(place.uuid, place.uuid),
+            table_uuid=place.uuid,
+            part=place.part,
+            rows=known.rows if known else 0,
+            size_bytes=known.size_bytes if known else 0,
+        )
+
+
+def _directory(uuid: str) -> str:
+    return f"store/{uuid[:3]}/{uuid}"
+
+
+def _definition_path(uuid: str) -> str:
+    return f"{_directory(uuid)}/{TABLE_FILE}"
+
+
+# Alters
+
+
+def _altered(situation: Situation) -> str | None:
+    """The path of the one `table.json` that the commit, an alter, replaced; None for other commits."""
+    both = [path for path in situation.before if path in situation.after and path.endswith(f"/{TABLE_FILE}")]
+    return both[0] if situation.commit.kind == "alter_table" and len(both) == 1 else None
+
+
+def plan_alter(situation: Situation, result: UndoPlan, path: str) -> None:
+    """The definition of before the alter, as a new version. Ids of columns that were given out are never reused."""
+    old, new = situation.says(situation.before[path]), situation.says(situation.after[path])
+    if not isinstance(old, TableDefinition) or not isinstance(new, TableDefinition):
+        result.refuse(f"{path} of before or after it cannot be read", "run 'frostline fsck'")
+        return
+    current = next((table for table in situation.tables if table.uuid == old.uuid), None)
+    if current is None:
+        result.refuse(f"table {old.full_name} was dropped since", "undo the drop of the table first")
+        return
+    if _essence(current) == _essence(old):
+        result.done = f"Table {old.full_name} is defined as it was before revision {situation.commit.revision}."
+        return
+    if _essence(current) != _essence(new):
+        result.refuse(
+            f"table {old.full_name} was altered again since", "undo the later commits first, the newest first"
+        )
+        return
+    columns = _essence(current).columns != _essence(old).columns
+    wanted = msgspec.structs.replace(
+        old,
+        version=current.version,
+        schema_version=current.schema_version + columns,
+        last_column_id=max(old.last_column_id, current.last_column_id, *(column.id for column in current.columns)),
+    )
+    result.alter = (current, wanted)
+    _check_alter(situation, result, current, wanted)
+
+
+def _essence(table: TableDefinition) -> TableDefinition:
+    """The definition without what only counts its changes."""
+    return msgspec.structs.replace(table, version=0, schema_version=0, last_column_id=0)
+
+
+def _check_alter(situation: Situation, result: UndoPlan, current: TableDefinition, wanted: TableDefinition) -> None:
+    now = {column.id: column for column in current.columns}
+    for column in wanted.columns:
+        known = now.get(column.id)
+        if known is not None and known.type != column.type:
+            result.refuse(
+                f"column {column.name} was widened to {known.type}: parts may hold values that {column.type} does not"
+            )
+        if known is None and not column.nullable and column.default is None:
+            result.refuse(f"column {column.name} takes no nulls, and parts written since have no values for it")
+    if lost := [column.name for column in current.columns if column.id not in {c.id for c in wanted.columns}]:
+        result.notes.append(f"What was written to {', '.join(lost)} since is not seen any more; undoing this shows it.")
+    disks = situation.policies.get(wanted.policy)
+    held = {other.disk for other in situation.parts if other.table_uuid == wanted.uuid}
+    if disks is None:
+        result.refuse(f"policy {wanted.policy} is not configured any more")
+    elif stranded := sorted(held - disks):
+        result.refuse(
+            f"policy {wanted.policy} does not include the disk {', '.join(stranded)}, which holds parts of the table",
+            f"move them first: frostline move {wanted.full_name} --partition P --to-disk D",
+        )
+
+
+# What speaks against it
+
+
+def _check_unchanged(situation: Situation, result: UndoPlan) -> None:
+    """Later commits must have left these paths alone."""
+    paths = {path for path in (*situation.before, *situation.after) if not _is_mark(path)}
+    changed = [path for path in sorted(paths) if _row(situation.now, path) != _row(situation.after, path)]
+    for directory in dict.fromkeys(path.rpartition("/")[0] for path in changed):
+        result.refuse(_changed_since(situation, directory), "undo the later commits first, the newest first")
+
+
+def _row(rows: Mapping[str, FileRow], path: str) -> tuple[object, ...] | None:
+    row = rows.get(path)
+    return _content(row) if row is not None else None
+
+
+def _changed_since(situation: Situation, directory: str) -> str:
+    place = locate(f"{directory}/{PART_FILE}")
+    name = f"part {place.part}" if place is not None and place.part is not None else directory
+    for commit in reversed(situation.later):
+        seen = event(commit, directory)
+        if seen is not None:
+            return f"{name} was {seen.text} since, by revision {commit.revision}"
+    return f"{name} was changed since"
+
+
+def _check_kind(situation: Situation, result: UndoPlan) -> None:
+    commit = situation.commit
+    made = [path for path in result.removes if path.endswith(f"/{TABLE_FILE}") and path not in situation.before]
+    if commit.kind == "allocate" or _only_marks(situation):
+        result.refuse(
+            "it gave block numbers to a machine, which may have used them", "unused numbers cost nothing: leave it"
+        )
+    for path in made:
+        table = situation.says(situation.after[path])
+        name = table.full_name if isinstance(table, TableDefinition) else path
+        result.refuse(
+            f"it brought the definition of table {name}, which other disks may hold as well",
+            f"'frostline table drop {name}' drops the table from all disks",
+        )
+    if commit.kind == "move" and result.creates:
+        target = commit.details.get("moved_to", "another disk")
+        result.refuse(
+            f"it took parts away that are on {target} since: there would be two copies of their rows",
+            _move_back(result.parts_back, situation.disk),
+        )
+
+
+def _move_back(parts: list[PartNote], disk: str) -> str:
+    if not parts:
+        return ""
+    return f"to bring a part back: frostline move {parts[0].table} --part {parts[0].part} --to-disk {disk}"
+
+
+def _check_leaving(situation: Situation, result: UndoPlan) -> None:
+    """No part may go whose rows only it has, unless the commit was what brought the rows."""
+    elsewhere = {
+        (other.table_uuid, other.part.name): other for other in situation.parts if other.disk != situation.disk
+    }
+    back = {(note.table_uuid, note.part) for note in result.parts_back}
+    for note in result.parts_removed:
+        part = situation.part(note)
+        if part is None:
+            result.refuse(f"the {PART_FILE} of part {note.part} cannot be read", "run 'frostline fsck'")
+        elif situation.commit.kind == "move" and (note.table_uuid, note.part) not in elsewhere:
+            result.refuse(
+                f"part {note.part} of {note.table} was moved here, and no other disk has it: it would be nowhere",
+                f"move it back: frostline move {note.table} --part {note.part} --to-disk "
+                f"{origin(situation.commit, note.part) or 'D'}",
+            )
+        elif situation.commit.kind == "merge":
+            lost = [source for source in part.sources if (note.table_uuid, source) not in back]
+            if lost:
+                result.refuse(
+                    f"part {note.part} of {note.table} was merged from parts that would not all come back: "
+                    f"{', '.join(lost[:3])}{' …' if len(lost) > 3 else ''} lay on another disk",
+                )
+
+
+def _check_coming_back(situation: Situation, result: UndoPlan) -> None:
+    """No row may be there twice, and no part without its table."""
+    leaving = {(note.table_uuid, note.part) for note in result.parts_removed}
+    staying = [
+        other
+        for other in situation.parts
+        if not (other.disk == situation.disk and (other.table_uuid, other.part.name) in leaving)
+    ]
+    coming = {row.path for row in result.creates}
+    for note in result.parts_back:
+        path = _definition_path(note.table_uuid)
+        if path not in situation.definitions_here and path not in coming:
+            result.refuse(
+                f"the table of part {note.part} is not on disk {situation.disk} any more: dropped since",
+                "undo the drop of the table first",
+            )
+        part = situation.part(note)
+        if part is None:
+            result.refuse(f"the {PART_FILE} of part {note.part} cannot be read", "run 'frostline fsck'")
+            continue
+        if objection := _doubled(note, part, [other for other in staying if other.table_uuid == note.table_uuid]):
+            result.refuse(objection)
+    _check_names(situation, result)
+
+
+def _doubled(note: PartNote, part: Part, others: list[PartElsewhere]) -> str:
+    """Why the rows of this part would be there twice, or hide others; empty when they would not."""
+    name = part.part_name
+    for other in others:
+        where = f"{other.part.name} on disk {other.disk}"
+        if other.name == name:
+            return f"part {note.part} of {note.table} is on disk {other.disk}: it would be on two"
+        if other.name.covers(name):
+            return f"the rows of part {note.part} of {note.table} are in part {where}, which it was merged into"
+        if name.covers(other.name) and other.active:
+            return f"part {note.part} of {note.table} would take the place of part {where}"
+        if other.active and not set(part.digests).isdisjoint(other.part.digests):
+            return f"the rows of part {note.part} of {note.table} were inserted again since: they are in part {where}"
+    return ""
+
+
+def _check_names(situation: Situation, result: UndoPlan) -> None:
+    taken = {table.full_name: table.uuid for table in situation.tables}
+    for row in result.creates:
+        table = situation.says(row)
+        if isinstance(table, TableDefinition) and taken.get(table.full_name, table.uuid) != table.uuid:
+            result.refuse(
+                f"it would bring back a table {table.full_name}, and another one has that name now",
+                f"drop the other one first: frostline table drop {table.full_name}",
+            )
+
+
+def _add_notes(situation: Situation, result: UndoPlan) -> None:
+    commit = situation.commit
+    if commit.kind == "drop" and result.parts_back:
+        result.notes.append(f"Only what lay on disk {situation.disk} comes back, not what lay on other disks.")
+    if commit.kind == "drop" and commit.reason.startswith("ttl"):
+        result.notes.append(
+            "The TTL rule that dropped it is still there: alter it first, or the next pass drops again."
+        )
+    if commit.kind == "merge" and result.parts_back:
+        table = result.parts_back[0].table
+        result.notes.append(f"The next pass may merge them again; 'frostline pause {table} --merges' prevents it.")
