@@ -40,6 +40,9 @@ from oplog.replay import FileRow
 logger = logging.getLogger(__name__)
 
 _COMMIT_ATTEMPTS = 100
+_EARLY_SNAPSHOTS = (1, 10, 100)
+"""Revisions that get a snapshot although the first regular one is far: the first entries hold the tables themselves,
+and losing one of them must not make everything after it unreadable."""
 _READ_THREADS = 16
 _ASK_AGAIN_SECONDS = 15.0
 """How long an unreachable bucket is left in peace: a command waits for it once, not with every step."""
@@ -300,7 +303,8 @@ class ObjectDisk(Disk):
         return Entry(commit, digest)
 
     def _snapshot_when_due(self, revision: int) -> None:
-        if not self.snapshot_every_commits or revision % self.snapshot_every_commits:
+        every = self.snapshot_every_commits
+        if not every or (revision % every and revision not in _EARLY_SNAPSHOTS):
             return
         try:
             self.write_snapshot()

@@ -5,6 +5,7 @@ The form is ClickHouse's (`r0000…0101-file-<name>`), kept so that one reader u
 
 from __future__ import annotations
 
+import hashlib
 import re
 import secrets
 
@@ -43,7 +44,18 @@ def snapshot_key(revision: int) -> str:
 
 def blob_key(revision: int) -> str:
     """A fresh key for a blob uploaded for `revision`; 32 random letters, so never reused."""
-    return f"{_name(revision)}-file-{secrets.token_bytes(32).translate(_LETTERS).decode()}"
+    return f"{blob_prefix(revision)}{secrets.token_bytes(32).translate(_LETTERS).decode()}"
+
+
+def derived_blob_key(revision: int, seed: bytes) -> str:
+    """The key that belongs to the seed: the same one when interrupted work goes on. The seed holds a nonce of that
+    work, so that no other work ever gets it."""
+    return f"{blob_prefix(revision)}{hashlib.sha256(seed).digest().translate(_LETTERS).decode()}"
+
+
+def blob_prefix(revision: int) -> str:
+    """What the keys of all blobs uploaded for this revision begin with."""
+    return f"{_name(revision)}-file-"
 
 
 def parse_commit_key(key: str) -> int | None:

@@ -107,20 +107,26 @@ def compare(
     scope: Sequence[str] | None = None,
     *,
     paths: bool = True,
+    same: Callable[[Row, Row], bool] | None = None,
+    goes: Callable[[str], bool] | None = None,
 ) -> Difference:
     """What turns `current` into `wanted` within the scope: first everything removed, then everything created.
 
     Both tables come in path order. Files go one by one, never with their directory: a file that another writer adds
-    meanwhile is not swept away. Without `paths` they are only counted.
+    meanwhile is not swept away. Without `paths` they are only counted. `same` says whether the file there will do, by
+    default when it is held the same way; `goes` whether a file that is not wanted goes, by default always.
     """
+    same = same or same_file
     created: list[str] = []
     removed: list[str] = []
     unchanged = created_files = removed_files = 0
     for path, there, file in matched(current, wanted):
         if scope is not None and not in_scope(path, scope):
             continue
-        if there is not None and file is not None and same_file(there, file):
+        if there is not None and file is not None and same(there, file):
             unchanged += 1
+            continue
+        if file is None and goes is not None and not goes(path):
             continue
         if file is not None:
             created_files += 1

@@ -53,18 +53,19 @@ def restore(
     if revision is not None and time is not None:
         raise UsageError("a restore goes to a revision or to a time, not to both")
     started = clock.monotonic()
-    before = _requests(disk)
+    before = requests_so_far(disk.store)
     if revision is None and time is None:
         result = _rebuild_cache(disk, scope, apply)
     else:
         result = _go_back(disk, revision, time, scope, apply, actor, reason)
-    result.requests = {verb: count - before.get(verb, 0) for verb, count in _requests(disk).items()}
+    result.requests = {verb: count - before.get(verb, 0) for verb, count in requests_so_far(disk.store).items()}
     result.seconds = clock.monotonic() - started
     return result
 
 
-def _requests(disk: ObjectDisk) -> dict[str, int]:
-    return disk.store.counts() if isinstance(disk.store, MeteredStore) else {}
+def requests_so_far(store: ObjectStore) -> dict[str, int]:
+    """By verb; nothing for a store that counts none."""
+    return store.counts() if isinstance(store, MeteredStore) else {}
 
 
 # The cache

@@ -8,6 +8,31 @@ from restore.plan import Difference, MissingObject
 
 
 @dataclass(slots=True)
+class Copies:
+    """The objects that a restore from another bucket copies, or would copy."""
+
+    source: str
+    objects: int
+    bytes: int
+    inside_store: bool | None = None
+    """Whether the store copied them itself, or their bytes went through this machine; None before anything did."""
+    done: int = 0
+    """Objects copied by this run; those that an interrupted run had copied are not among them."""
+
+    def document(self) -> dict[str, object]:
+        """The part of the JSON that only a restore from another bucket has."""
+        return {
+            "source": self.source,
+            "copy": {
+                "objects": self.objects,
+                "bytes": self.bytes,
+                "copied": self.done,
+                "server_side": self.inside_store,
+            },
+        }
+
+
+@dataclass(slots=True)
 class RestoreResult:
     """What a restore found, and what it changed or would change. Counts are of files within the scope."""
 
@@ -31,6 +56,8 @@ class RestoreResult:
     moved_in: list[str] = field(default_factory=list)
     """Directories of parts that go although they lay on another disk at the time: now they lie on none."""
     notes: list[str] = field(default_factory=list)
+    copy: Copies | None = None
+    """For a restore from another bucket: what has to come over."""
 
     @property
     def created(self) -> int:
@@ -65,4 +92,5 @@ class RestoreResult:
             "seconds": round(self.seconds, 3),
             "moved_in": self.moved_in,
             "notes": self.notes,
+            **(self.copy.document() if self.copy is not None else {}),
         }

@@ -400,15 +400,19 @@ def test_an_object_deleted_behind_our_back(cli: Cli) -> None:
 
 
 def test_a_log_entry_deleted_behind_our_back(cli: Cli) -> None:
-    """The cache still answers; a rebuild names the missing entry and changes nothing."""
+    """The snapshot stands in for the first entry; when that is gone too, a rebuild fails and changes nothing."""
     entries = sorted((cli.home / "bucket" / "store" / "operations").iterdir())
+    snapshots = cli.home / "bucket" / "store" / "snapshots"
     assert len(entries) >= 2
     whole = entries[0].read_bytes()
     entries[0].unlink()
-    shutil.copytree(cli.home / "state" / "disks" / "s3", cli.home / "saved")
     shutil.rmtree(cli.home / "state" / "disks" / "s3")
+    assert cli.rows() == len(GOOD)
+    shutil.rmtree(cli.home / "state" / "disks" / "s3")
+    shutil.move(snapshots, cli.home / "saved")
     answer = cli("parts")
     assert answer.code != 0, "a store whose log has a hole must not look empty"
+    shutil.move(cli.home / "saved", snapshots)
     entries[0].write_bytes(whole)
     assert cli.rows() == len(GOOD)
     cli.is_sound()

@@ -456,10 +456,13 @@ class TestRecovery:
         assert store.json("gc", "--delete", "--yes")["deleted"] == 0
 
     def test_snapshot(self, store: Frostline, tmp_path: Path) -> None:
+        bucket = tmp_path / "home" / "bucket" / "store"
+        for early in bucket.glob("snapshots/*"):
+            early.unlink()
         assert store.json("snapshot", "s3", "-n")["dry_run"] is True
-        assert not list((tmp_path / "home" / "bucket" / "store").glob("snapshots/*"))
+        assert not list(bucket.glob("snapshots/*"))
         store("snapshot", "s3")
-        assert len(list((tmp_path / "home" / "bucket" / "store").glob("snapshots/*"))) == 1
+        assert len(list(bucket.glob("snapshots/*"))) == 1
 
     def test_status_and_du(self, store: Frostline) -> None:
         status = store.json("status")

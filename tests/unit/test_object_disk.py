@@ -551,8 +551,20 @@ def test_a_cache_that_is_damaged_inside_is_rebuilt_when_it_is_used(store: Memory
     assert (tmp_path / "a" / "files.db.damaged").exists()
 
 
-def test_a_log_without_its_first_entries_is_damage_and_not_retention(store: MemoryStore, tmp_path: Path) -> None:
+def test_a_lost_first_entry_and_a_lost_cache_lose_nothing(store: MemoryStore, tmp_path: Path) -> None:
+    """The entry of a new disk's tables is the one that most depends on: a snapshot stands in for it from the start."""
     disk = ObjectDisk("s3", store, tmp_path / "a")
+    for number in range(12):
+        put(disk, {f"t/{number}.json": b"{}"})
+    expected = list(disk.file_table)
+    store.delete([commit_key(1), commit_key(9)])
+    fresh = ObjectDisk("s3", store, tmp_path / "b")
+    assert list(fresh.file_table) == expected
+    assert fresh.revision == 12
+
+
+def test_a_log_without_its_first_entries_is_damage_and_not_retention(store: MemoryStore, tmp_path: Path) -> None:
+    disk = ObjectDisk("s3", store, tmp_path / "a", snapshot_every_commits=0)
     for number in range(3):
         put(disk, {f"t/{number}.json": b"{}"})
     store.delete([commit_key(1)])

@@ -1,0 +1,225 @@
+"""Bring the objects of files over from another store: copied inside the store where both are one, else streamed.
+
+The keys are derived from a nonce that is kept in the local state before anything is copied. A restore that was killed
+finds by one listing what it had copied, and copies nothing twice. Copies that no commit names are garbage for gc.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+
+from disks.effects import op, remove_file, replace_file
+from disks.locks import OwnedDirectory
+from disks.object_disk import ObjectDisk
+from disks.stores.base import ByteRange, ObjectStore
+from oplog.errors import AccessDenied, Damaged, NotFound, Refused
+from oplog.replay import FileRow
+from oplog.revision import blob_prefix, derived_blob_key
+from restore.parallel import in_parallel
+from tiering.progress import Progress
+
+RESUME_WITHIN = timedelta(hours=12)
+"""Copies of an interrupted restore are used when they are younger: half of gc's usual guard interval."""
+_IN_MEMORY_BYTES = 16 * 1024 * 1024
+_STATE_NAME = "restore.json"
+
+
+class SourceChanged(NotFound):
+    """An object that the plan needs is gone from the source: its log has moved on."""
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """What an interrupted restore needs to go on."""
+
+    source: str
+    epoch: str
+    """Names the restore in all of its commits."""
+    nonce: str
+    number: int
+    """The revision that the copies are uploaded for."""
+    started: datetime
+
+    def key(self, blobs: Sequence[tuple[str, int]]) -> str:
+        """Where the bytes of these objects go."""
+        return derived_blob_key(self.number, "\n".join([self.nonce, self.source, *(key for key, _ in blobs)]).encode())
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """One object of the target."""
+
+    key: str
+    sha256: str
+
+
+CopiedBlobs = dict[tuple[tuple[str, int], ...], Copied]
+"""By the objects in the source: where their bytes are now."""
+
+
+def begin(disk: ObjectDisk, source: str, *, fresh: bool = False) -> tuple[Attempt, bool]:
+    """The attempt to go on with, and whether it had begun before. `fresh` takes new keys for it."""
+    path = disk.state_path / _STATE_NAME
+    now = datetime.now(UTC)
+    before = _read(path)
+    same = before is not None and before.source == source
+    if before is not None and same and not fresh and now - before.started < RESUME_WITHIN:
+        return before, True
+    attempt = Attempt(
+        source=source,
+        epoch=before.epoch if before is not None and same else secrets.token_hex(8),
+        nonce=secrets.token_hex(16),
+        number=disk.revision + 1,
+        started=now,
+    )
+    replace_file(path, msgspec.json.encode(attempt))
+    return attempt, False
+
+
+def _read(path: Path) -> Attempt | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Attempt)
+    except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
+        return None  # nothing is lost but the copies of an interrupted run
+
+
+def end(disk: ObjectDisk) -> None:
+    """Forget the attempt: its files are committed."""
+    remove_file(disk.state_path / _STATE_NAME, missing_ok=True)
+
+
+class BlobCopier:
+    """Copies for one attempt. `bring` gives every row's object in the target."""
+
+    def __init__(
+        self,
+        disk: ObjectDisk,
+        source: ObjectStore,
+        attempt: Attempt,
+        *,
+        resumed: bool,
+        workers: int,
+        progress: Progress,
+    ) -> None:
+        self._disk, self._source, self._attempt = disk, source, attempt
+        self._workers, self._progress = workers, progress
+        self._there = self._listed() if resumed else {}
+        self._lock = threading.Lock()
+        self.inside_store: bool | None = None
+        self.done = 0
+
+    def bring(self, rows: Sequence[FileRow]) -> CopiedBlobs:
+        """Copy what is not there yet; the result by the source's objects. Raises `SourceChanged`, `Damaged`."""
+        wanted = list({row.blobs: row for row in rows}.values())
+        copied: CopiedBlobs = {}
+        size_bytes = sum(row.size_bytes for row in wanted)
+        with self._progress.task("copying objects", items=len(wanted), size_bytes=size_bytes) as task:
+
+            def copy(number: int) -> None:
+                row = wanted[number]
+                result = self._bring(row)
+                with self._lock:
+                    copied[row.blobs] = result
+                task.advance(items=1, size_bytes=row.size_bytes)
+
+            in_parallel(copy, len(wanted), self._workers)
+        if self.inside_store:
+            self._check(wanted)
+        return copied
+
+    def _bring(self, row: FileRow) -> Copied:
+        key = self._attempt.key(row.blobs)
+        if self._there.get(key) == row.size_bytes:
+            sha256 = row.sha256 or self._disk.store.head(key).metadata.get("sha256", "")
+            if sha256:
+                return Copied(key, sha256)
+        try:
+            if row.sha256 and not row.more and self.inside_store is not False and self._copied_inside(row, key):
+                sha256 = row.sha256
+            else:
+                sha256 = self._stream(row, key)
+        except NotFound as error:
+            raise SourceChanged(
+                f"{self._source.name}: an object of {row.path} is gone: {error.message}", hint=error.hint
+            ) from error
+        with self._lock:
+            self.done += 1
+        return Copied(key, sha256)
+
+    def _copied_inside(self, row: FileRow, key: str) -> bool:
+        """Whether the store made the copy itself. One that cannot, or may not, is not asked again."""
+        try:
+            self._disk.store.copy(row.blobs[0][0], key, source=self._source)
+        except (Refused, AccessDenied):
+            if self.inside_store:
+                raise
+            self.inside_store = False
+            return False
+        self.inside_store = True
+        return True
+
+    def _stream(self, row: FileRow, key: str) -> str:
+        self.inside_store = False if self.inside_store is None else self.inside_store
+        if row.size_bytes <= _IN_MEMORY_BYTES:
+            data = b"".join(self._whole(row, blob, size) for blob, size in row.blobs)
+            return self._put(row, key, data, hashlib.sha256(data).digest())
+        directory = OwnedDirectory(self._disk.state_path / "scratch")
+        try:
+            path = directory.path / "object"
+            return self._put(row, key, path, self._download(row, path))
+        finally:
+            directory.remove()
+
+    def _whole(self, row: FileRow, key: str, size_bytes: int) -> bytes:
+        data = self._source.get(key)
+        if len(data) != size_bytes:
+            raise self._wrong(row, f"object {key} has {len(data)} bytes instead of {size_bytes}")
+        return data
+
+    def _download(self, row: FileRow, path: Path) -> bytes:
+        digest = hashlib.sha256()
+        with op("fs.write", path), path.open("xb") as file:
+            for key, size_bytes in row.blobs:
+                for start in range(0, size_bytes, _IN_MEMORY_BYTES):
+                    data = self._source.get(key, ByteRange(start, min(start + _IN_MEMORY_BYTES, size_bytes)))
+                    digest.update(data)
+                    file.write(data)
+        return digest.digest()
+
+    def _put(self, row: FileRow, key: str, payload: bytes | Path, digest: bytes) -> str:
+        sha256 = digest.hex()
+        if row.sha256 and sha256 != row.sha256:
+            raise self._wrong(row, f"its bytes have SHA-256 {sha256} instead of {row.sha256}")
+        metadata = {"path": quote(row.path, safe="/=+,@ "), "sha256": sha256}
+        self._disk.store.put(key, payload, sha256=digest, metadata=metadata)
+        return sha256
+
+    def _wrong(self, row: FileRow, what: str) -> Damaged:
+        return Damaged(
+            f"{self._source.name}: {row.path} is damaged: {what}",
+            hint="restore an older revision, or the tables that are whole (--table)",
+        )
+
+    def _check(self, rows: Sequence[FileRow]) -> None:
+        """A store may answer 200 and copy nothing: the listing proves every copy."""
+        there = self._listed()
+        for row in rows:
+            key = self._attempt.key(row.blobs)
+            if there.get(key) != row.size_bytes:
+                raise Damaged(
+                    f"{self._disk.store.name}{key}, the copy of {row.path}, has {there.get(key, 'no')} bytes instead "
+                    f"of {row.size_bytes}",
+                    hint="run the command again",
+                )
+
+    def _listed(self) -> dict[str, int]:
+        prefix = blob_prefix(self._attempt.number)
+        return {item.key: item.size_bytes for item in self._disk.store.list(prefix)}

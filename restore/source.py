@@ -1,0 +1,89 @@
+"""Where a restore from another bucket takes its files: our own log, or the disk of a ClickHouse server. Only reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from disks.file_table import FileTable
+from disks.history import available, past_at, past_before
+from disks.references import inventory
+from disks.stores.base import ObjectStore
+from oplog.errors import NotFound, UsageError
+from oplog.log import SCHEMA_VERSION, OperationsLog
+from oplog.replay import FileRow
+from oplog.revision import BLOBS_PREFIX, OPERATIONS_PREFIX, SCHEMA_VERSION_KEY, SNAPSHOTS_PREFIX, parse_commit_key
+from restore.clickhouse_bucket import WORKERS, ClickHouseTree, read_bucket
+from tiering.progress import SILENT, Progress
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTree:
+    """The files of another bucket at a revision, and the store that holds their objects."""
+
+    store: ObjectStore
+    table: FileTable
+    """Digests are unknown (empty) where the bucket does not hold them; such files may lie in several objects."""
+    revision: int
+    head: int
+    """The highest revision of that bucket."""
+    blobs_prefix: str
+    """Every object of a file has a key that begins so."""
+    notes: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def read_source(
+    store: ObjectStore,
+    *,
+    revision: int | None = None,
+    time: datetime | None = None,
+    workers: int = WORKERS,
+    progress: Progress = SILENT,
+) -> Iterator[SourceTree]:
+    """The tree at the revision or the time, by default the newest one. Raises `NotFound`, `Damaged`, `UsageError`."""
+    if _has_our_log(store):
+        with _from_log(store, revision, time) as tree:
+            yield tree
+        return
+    if time is not None:
+        raise UsageError(
+            f"{store.name} is the disk of a ClickHouse server: its log has no times",
+            hint="name a revision; 'frostline clickhouse inspect' shows them",
+        )
+    found = read_bucket(store, revision=revision, workers=workers, progress=progress)
+    with closing(FileTable(None)) as table:
+        table.insert(sorted(_clickhouse_rows(found), key=lambda row: row.path))
+        notes = [f"{len(found.findings)} findings: 'frostline clickhouse inspect' lists them"] if found.findings else []
+        yield SourceTree(store, table, found.revision, found.head, "", notes)
+
+
+def _has_our_log(store: ObjectStore) -> bool:
+    try:
+        return store.get(SCHEMA_VERSION_KEY).strip() == SCHEMA_VERSION
+    except NotFound:
+        first = next(iter(store.list(OPERATIONS_PREFIX)), None)
+        return first is not None and parse_commit_key(first.key) is not None
+
+
+@contextmanager
+def _from_log(store: ObjectStore, revision: int | None, time: datetime | None) -> Iterator[SourceTree]:
+    log = OperationsLog(store)
+    found = inventory([*store.list(OPERATIONS_PREFIX), *store.list(SNAPSHOTS_PREFIX)])
+    if found.head == 0:
+        raise NotFound(f"{store.name} holds no log entry", hint=available(found))
+    if time is not None:
+        past = past_before(log, found, time)
+    else:
+        past = past_at(log, found, found.head if revision is None else revision)
+    with closing(past):
+        yield SourceTree(store, past.table, past.revision, found.head, BLOBS_PREFIX)
+
+
+def _clickhouse_rows(found: ClickHouseTree) -> Iterator[FileRow]:
+    for file in found.files.values():
+        first, more = (file.blobs[0][0], file.blobs[1:]) if file.blobs else (None, ())
+        inline = b"" if first is None else None
+        yield FileRow(file.path, file.size_bytes, "", first, inline, None, file.revision, more)
