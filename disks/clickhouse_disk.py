@@ -34,7 +34,7 @@ from oplog import replay
 from oplog.clickhouse import SCHEMA_VERSION, parse_key
 from oplog.clickhouse_writing import Step
 from oplog.entry import Commit, Create, Link, Remove, Rename
-from oplog.errors import AlreadyExists, FrostlineError, Locked, NotFound, OutcomeUnknown, Refused
+from oplog.errors import AlreadyExists, Conflict, FrostlineError, Locked, NotFound, OutcomeUnknown, Refused
 from oplog.log import UnknownLogFormat
 from oplog.replay import FileRow
 from oplog.revision import OPERATIONS_PREFIX, SCHEMA_VERSION_KEY
@@ -207,33 +207,51 @@ class ClickHouseDisk(TableDisk):
         except TableDamaged:
             return None
 
-    def replace_rows(self, rows: Collection[FileRow], highest: int, *, set_aside_damaged: bool = False) -> None:
-        """Make these the files of the disk, all at once; what a stopped transaction had begun is finished first.
+    def finish(self) -> None:
+        """Do what a stopped transaction of this machine had begun. Nothing without a usable table."""
+        if self.read_only or not self.local_state_exists():
+            return
+        try:
+            table = self._open()
+            if _intent(table) is not None:
+                with self._exclusive():
+                    self._finish(table)
+        except TableDamaged:
+            return
+
+    def replace_rows(
+        self, rows: Collection[FileRow], highest: int, *, unknown: str = "", set_aside_damaged: bool = False
+    ) -> None:
+        """Make these the files of the disk, all at once.
 
         `highest` is the highest number in the bucket: the next ones lie above it, and above every one given so far.
+        `unknown` says why there may be files that these rows leave out: gc keeps everything then.
         """
         with self._exclusive():
             try:
-                self._replace(rows, highest)
+                self._replace(rows, highest, unknown)
             except TableDamaged as error:
                 if not set_aside_damaged:
                     raise
                 self._set_aside(error)
-                self._replace(rows, highest)
+                self._replace(rows, highest, unknown)
             with self._number_lock:
                 self._numbers = range(0)
 
-    def _replace(self, rows: Collection[FileRow], highest: int) -> None:
+    def _replace(self, rows: Collection[FileRow], highest: int, unknown: str) -> None:
         table = self._open()
         if not self.read_only:
             self._write_schema()
-            self._finish(table)
         with table.write() as view:
             given = int(view.state().get("counter", "0"))
+            if "intent" in view.state():
+                raise Conflict(f"disk {self.name}: a transaction began meanwhile", hint="run the command again")
             view.clear()
             view.insert(rows)
             view.set_head(highest, "")
-            view.remember(store=self.store.name, counter=str(max(given, highest)))
+            view.remember(store=self.store.name, counter=str(max(given, highest)), since=str(time.time()))
+            if unknown:
+                view.remember(unknown=unknown)
 
     def _set_aside(self, error: TableDamaged) -> None:
         with self._lock:

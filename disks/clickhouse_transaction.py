@@ -9,7 +9,8 @@ from pathlib import Path
 from disks.base import FileInfo, check_path
 from disks.object_transaction import ObjectTransaction, Target
 from oplog.clickhouse import file_key
-from oplog.clickhouse_writing import STAGING, file_metadata, fits, is_ours_alone, staged
+from oplog.clickhouse_replay import STAGING, is_leftover
+from oplog.clickhouse_writing import file_metadata, fits, staged
 from oplog.entry import Operation
 from oplog.errors import Refused, UsageError
 from oplog.replay import FileRow
@@ -81,7 +82,7 @@ class ClickHouseTransaction(ObjectTransaction):
 
 def _check(path: str) -> str:
     check_path(path)
-    if is_ours_alone(path):
+    if is_leftover(path):
         raise UsageError(f"unsafe path: {path!r}", hint="a replay of the log takes it for a leftover and drops it")
     if not fits(path):
         raise UsageError(f"unsafe path: {path[:80]!r}… is too long", hint="an object's metadata holds 2 KiB")

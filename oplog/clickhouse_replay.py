@@ -21,6 +21,8 @@ from oplog import paths
 from oplog.clickhouse import FILE, HARDLINK, RENAME, Record
 
 DELETING = "delete_tmp_"
+STAGING = "tmp_frostline_"
+"""What a directory at the disk's root begins with in which a transaction of ours collects its new files."""
 _PART = re.compile(r"[^/]+_\d+_\d+_\d+(?:_\d+)?\Z")
 """A part's directory, also with a prefix such as `tmp_insert_`."""
 _REWRITTEN = re.compile(r"(?:format_version|mutation_\d+|tmp_mutation_\d+|metadata_version)\.txt\Z|sizes\.json\Z")
@@ -69,7 +71,7 @@ class Replayed:
     files: dict[str, File] = field(default_factory=dict)
     """In path order (UTF-8 bytes)."""
     being_deleted: tuple[str, ...] = ()
-    """Paths below a `delete_tmp_…` directory: no part of `files`."""
+    """Paths below a `delete_tmp_…` directory, or of a transaction that never ended: no part of `files`."""
     missing: tuple[str, ...] = ()
     """Paths that a hard link should have made, in a directory that has other files, while its source was gone."""
     renames: int = 0
@@ -84,6 +86,11 @@ class Replayed:
     def size_bytes(self) -> int:
         """Each inode once."""
         return sum({file.inode: file.size_bytes for file in self.files.values()}.values())
+
+
+def is_leftover(path: str) -> bool:
+    """Whether the path lies where a file is before it is there, or after it is gone."""
+    return path.startswith(STAGING) or f"/{DELETING}" in f"/{path}"
 
 
 def may_append(path: str) -> bool:
@@ -161,7 +168,7 @@ class _Tree:
         missing: list[str] = []
         deleted: list[str] = []
         for path, inode, whole in _walk(self._root):
-            if f"/{DELETING}" in f"/{path}":
+            if is_leftover(path):
                 deleted.append(path)
             elif not inode.missing:
                 alive[path] = inode
@@ -191,18 +198,19 @@ class _Tree:
             return
         name = path.rpartition("/")[2]
         found = directory.get(name)
-        if isinstance(found, _Directory):
+        if isinstance(found, _Directory) and _holds_files(found):
             self._find(
                 "not_a_file", f"object {listed.key} names {path} as its path, which is a directory", record, path
             )
             return
-        if found is not None and not found.missing and may_append(path):
-            found.blobs.append((listed.key, listed.size_bytes))
+        there = found if isinstance(found, _Inode) and not found.missing else None
+        if there is not None and may_append(path):
+            there.blobs.append((listed.key, listed.size_bytes))
             return
         inode = _Inode(path, listed.revision)
         inode.blobs.append((listed.key, listed.size_bytes))
-        if found is not None and not found.missing:
-            self._report_claim(record, path, found)
+        if there is not None:
+            self._report_claim(record, path, there)
         elif (earlier := self._created.get(path)) is not None:
             self._again.append((inode, earlier))
         self._created[path] = inode
@@ -215,40 +223,51 @@ class _Tree:
         if parent is None or moved is None:
             self._result.without_source += 1
             return
+        real = _holds_files(moved)
+        self._result.without_source += not real
         if f"{target}/".startswith(f"{source}/"):
-            if source != target:
-                self._find(
-                    "unusable_rename", f"{source} is renamed to {target}, which lies inside of it", record, source
-                )
+            if source != target and real:
+                self._find("unusable_rename", f"{source} is renamed to {target}, which lies in it", record, source)
             return
-        directory = self._directory(record, target)
+        directory = self._directory(record, target) if real else self._parent(target)
         if directory is None:
             return
-        existing = directory.get(target.rpartition("/")[2])
-        if existing is not None and isinstance(existing, _Directory) != isinstance(moved, _Directory):
+        final = target.rpartition("/")[2]
+        existing = directory.get(final)
+        if isinstance(existing, _Directory) and isinstance(moved, _Directory):
+            if real and _holds_files(existing):
+                self._merged.append(target)
+            _merge(moved, existing)
+        elif existing is None or not _holds_files(existing):
+            directory[final] = moved
+        elif not real:
+            return
+        elif isinstance(existing, _Directory) or isinstance(moved, _Directory):
             self._find("unusable_rename", f"{source} is renamed to {target}, which is of another kind", record, target)
             return
-        del parent[name]
-        if isinstance(existing, _Directory) and isinstance(moved, _Directory):
-            self._merged.append(target)
-            _merge(moved, existing)
         else:
-            directory[target.rpartition("/")[2]] = moved
+            directory[final] = moved
+        del parent[name]
 
     def _link(self, record: Record, source: str, target: str) -> None:
         parent = self._parent(source)
         inode = parent.get(source.rpartition("/")[2]) if parent is not None else None
-        if inode is None:
+        if inode is None or not _holds_files(inode):
             self._result.without_source += 1
             inode = _Inode(target, record.listed.revision, missing=True)
-        directory = self._directory(record, target)
+        directory = self._parent(target) if isinstance(inode, _Inode) and inode.missing else None
+        directory = directory if directory is not None else self._directory(record, target)
         if directory is None:
             return
         name = target.rpartition("/")[2]
         existing = directory.get(name)
-        if isinstance(inode, _Directory) or isinstance(existing, _Directory):
-            self._find("unusable_link", f"{source} is linked to {target}: a directory has no links", record, target)
-        elif existing is None or existing.missing:
+        taken = existing is not None and _holds_files(existing)
+        if isinstance(inode, _Directory) or (taken and isinstance(existing, _Directory)):
+            if not isinstance(inode, _Inode) or not inode.missing:
+                self._find(
+                    "unusable_link", f"{source} is linked to {target}: directories have no links", record, target
+                )
+        elif not taken:
             directory[name] = inode
         elif not inode.missing and existing is not inode:
             self._find("unusable_link", f"{source} is linked to {target}, which exists already", record, target)
@@ -273,7 +292,7 @@ class _Tree:
             below = directory.get(segment)
             if below is None or (isinstance(below, _Inode) and below.missing):
                 below = directory[segment] = _Directory()
-            if not isinstance(below, _Directory):
+            elif isinstance(below, _Inode):
                 self._find("not_a_directory", f"{path} cannot be there: {segment} is a file", record, path)
                 return None
             directory = below
@@ -319,6 +338,12 @@ class _Tree:
                     )
                 )
 
+    def _too_long(self, path: str, inode: _Inode) -> None:
+        if not inode.missing:
+            key = inode.blobs[0][0]
+            what = f"object {key} came to a path that no disk can have: {path[:200]}…"
+            self._result.findings.append(Finding("unsafe_path", what, None, key, inode.revision))
+
     def _find(self, kind: str, what: str, record: Record, path: str | None) -> None:
         self._result.findings.append(Finding(kind, what, path, record.listed.key, record.listed.revision))
 
@@ -326,21 +351,39 @@ class _Tree:
 _LOST = "the store or a proxy in front of it drops names with '_', or it never had one"
 
 
+def _holds_files(entry: _Directory | _Inode) -> bool:
+    """Whether it is a file, or has one below it. Directories are never removed, so there are empty ones."""
+    waiting: list[_Directory | _Inode] = [entry]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, _Directory):
+            waiting.extend(found.values())
+        elif not found.missing:
+            return True
+    return False
+
+
 def _merge(source: _Directory, target: _Directory) -> None:
-    """Put everything of one directory into another; a file of the source takes the place of one in the target."""
-    for name, moved in source.items():
-        existing = target.get(name)
-        if isinstance(moved, _Directory) and isinstance(existing, _Directory):
-            _merge(moved, existing)
-        elif existing is None or not (isinstance(moved, _Inode) and moved.missing):
-            target[name] = moved
+    """Put everything of one directory into another; a file of the source takes the place of what is in the target."""
+    waiting = [(source, target)]
+    while waiting:
+        one, other = waiting.pop()
+        for name, moved in one.items():
+            existing = other.get(name)
+            if isinstance(moved, _Directory) and isinstance(existing, _Directory):
+                waiting.append((moved, existing))
+            elif existing is None or _holds_files(moved):
+                other[name] = moved
 
 
-def _walk(directory: _Directory, prefix: str = "") -> Iterator[tuple[str, _Inode, bool]]:
+def _walk(root: _Directory) -> Iterator[tuple[str, _Inode, bool]]:
     """Every file with its path, and whether its directory holds a file that is not missing."""
-    whole = any(isinstance(entry, _Inode) and not entry.missing for entry in directory.values())
-    for name, entry in directory.items():
-        if isinstance(entry, _Inode):
-            yield f"{prefix}{name}", entry, whole
-        else:
-            yield from _walk(entry, f"{prefix}{name}/")
+    waiting = [(root, "")]
+    while waiting:
+        directory, prefix = waiting.pop()
+        whole = any(isinstance(entry, _Inode) and not entry.missing for entry in directory.values())
+        for name, entry in directory.items():
+            if isinstance(entry, _Inode):
+                yield f"{prefix}{name}", entry, whole
+            else:
+                waiting.append((entry, f"{prefix}{name}/"))

@@ -17,10 +17,8 @@ from typing import Literal
 import msgspec
 
 from oplog.clickhouse import HARDLINK, PATH_NAME, PATH_NAMES, RENAME, SHADOW_LINK, operation_key
-from oplog.clickhouse_replay import DELETING
+from oplog.clickhouse_replay import DELETING, STAGING
 
-STAGING = "tmp_frostline_"
-"""What a directory at the disk's root begins with, in which a transaction collects its new files."""
 SHADOW = "shadow/"
 """Where FREEZE puts its hard links. ClickHouse does not log them: it must not see that we do."""
 
@@ -63,11 +61,6 @@ def header_value(path: str) -> str:
     """The path as an HTTP header carries it: as it is, or in the form of RFC 2047, which AWS itself gives back."""
     plain = path.isascii() and path.isprintable() and path == path.strip() and not path.startswith("=?")
     return path if plain else f"=?utf-8?b?{base64.b64encode(path.encode()).decode()}?="
-
-
-def is_ours_alone(path: str) -> bool:
-    """Whether the path is one that a replay drops: nobody may put a file there."""
-    return path.startswith(STAGING) or f"/{DELETING}" in f"/{path}"
 
 
 def staged(staging: str, group: int, path: str) -> str:

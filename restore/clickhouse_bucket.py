@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from disks.stores.base import ObjectStore
 from oplog.clickhouse import FILE, PATH_NAMES, Epochs, Listed, Record, epochs, record
-from oplog.clickhouse_replay import File, Finding, Replayed, replay
+from oplog.clickhouse_replay import STAGING, File, Finding, Replayed, replay
 from oplog.errors import Damaged, FrostlineError, NotFound, UsageError
 from oplog.paths import is_safe
 from oplog.revision import SCHEMA_VERSION_KEY
@@ -38,6 +38,8 @@ class ClickHouseTree:
     findings: list[Finding] = field(default_factory=list)
     gaps: list[tuple[int, int]] = field(default_factory=list)
     """Ranges of revisions up to this one without an object: files written then have been deleted since."""
+    ours: bool = False
+    """Every file was written by a disk of Frostline's, whose log tells of removals and of links into `shadow/` too."""
 
     @property
     def schema_version(self) -> str | None:
@@ -113,6 +115,7 @@ def read_bucket(
         order,
         [*lost, *repeated(order), *replayed.findings, *parts],
         gaps,
+        all((one.target or "").startswith(STAGING) for one in records if one.listed.name.kind == FILE),
     )
 
 

@@ -103,6 +103,11 @@ def write_tree(
     return result
 
 
+def is_plain(row: FileRow) -> bool:
+    """Whether the file lies in the tree as it is, instead of metadata."""
+    return row.key is None and _PLAIN.match(row.path) is not None
+
+
 def _names(rows: Iterable[FileRow]) -> dict[Blobs, list[str]]:
     """Blobs -> the paths that have exactly these. Raises `Damaged` when an object belongs to two different files: the
     server would delete it with the one, while the other needs it."""
@@ -130,7 +135,7 @@ def _first_of_each(rows: Iterable[FileRow]) -> Iterator[FileRow]:
 
 
 def _content(row: FileRow, names: int, version: int, key_prefix: str) -> bytes:
-    if _PLAIN.match(row.path) and row.key is None:
+    if is_plain(row):
         return row.inline or b""
     return encode(Metadata(row.blobs, names - 1, row.read_only, row.inline or b""), version, key_prefix=key_prefix)
 

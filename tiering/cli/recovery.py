@@ -43,6 +43,9 @@ def restore(
     if revision is not None and time is not None:
         raise UsageError("say either --revision or --time")
     moment = parse_time(time) if time else None
+    if _has_clickhouse_log(session, disk):
+        _restore_clickhouse(session, disk, revision, time, table, apply=apply and not session.dry_run)
+        return
     chosen = session.object_disk(disk)
     scope = _directories(chosen, table, revision, moment) if table else None
     if apply and (revision is not None or moment is not None):
@@ -65,6 +68,32 @@ def restore(
         session.output.document({**document, "dry_run": session.dry_run})
     else:
         _print_restore(session, document)
+    if result.missing_objects:
+        session.found_something()
+
+
+def _has_clickhouse_log(session: Session, name: str) -> bool:
+    config = session.loaded.config.disks.get(name)
+    return config is not None and config.type == "object_disk" and config.log_format == 1
+
+
+def _restore_clickhouse(
+    session: Session, name: str, revision: int | None, time: str | None, table: list[str] | None, *, apply: bool
+) -> None:
+    from typing import cast
+
+    from disks.clickhouse_disk import ClickHouseDisk
+    from restore.clickhouse_rebuild import rebuild
+
+    if time is not None or table:
+        what = "--time" if time is not None else "--table"
+        raise UsageError(f"disk {name} has ClickHouse's log, which knows no {what}", hint="say --revision, or nothing")
+    disk = cast(ClickHouseDisk, session.disk(name))
+    result = rebuild(disk, revision=revision, apply=apply, progress=session.progress())
+    if session.options.json:
+        session.output.document({**result.document(), "dry_run": session.dry_run})
+    else:
+        _print_restore(session, result.document())
     if result.missing_objects:
         session.found_something()
 
