@@ -42,6 +42,7 @@ PATH_NAMES: Mapping[str, tuple[str, str]] = {
 
 _FILE_KEY = re.compile(r"r([01]{64})-file-([a-z]{3}/[a-z]{29}|[a-z]{32})\Z")
 _OPERATION_KEY = re.compile(r"operations/r([01]{64})-(?:(.+)-)?([a-z_]+)\Z", re.DOTALL)
+_COPY_DISORDER = 0.1
 _BARE_KEY = re.compile(r"(?:[a-z]{3}/[a-z]{29}|[a-z]{32})\Z")
 
 
@@ -208,12 +209,15 @@ def epochs(objects: Iterable[Listed]) -> Epochs:
     return Epochs(tuple(tuple(run) for run in runs if run), duplicates)
 
 
-def _is_copy(objects: Sequence[Listed]) -> bool:
-    """Whether all operations are older than all files, as after a copy in listing order: an operation on a file that
-    is not there yet cannot have been the first thing that happened."""
-    operations = [listed.modified for listed in objects if listed.name.kind != FILE]
-    files = [listed.modified for listed in objects if listed.name.kind == FILE]
-    return bool(operations) and bool(files) and max(operations) < min(files)
+def _is_copy(objects: Iterable[Listed]) -> bool:
+    """Whether the times are those of a copy of the bucket in listing order: all operations are older than all files,
+    and times grow with the keys, but for the little disorder of a copy by several threads."""
+    by_key = sorted(objects, key=lambda listed: listed.key)
+    operations = [listed.modified for listed in by_key if listed.name.kind != FILE]
+    files = [listed.modified for listed in by_key if listed.name.kind == FILE]
+    if not operations or not files or max(operations) >= min(files):
+        return False
+    return sum(later < earlier for earlier, later in pairwise(files)) <= _COPY_DISORDER * len(files)
 
 
 def _restarts(objects: Sequence[Listed], repeated: Iterable[Sequence[Listed]]) -> list[datetime]:
