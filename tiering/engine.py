@@ -43,7 +43,7 @@ if TYPE_CHECKING:  # heavy imports that most verbs do not need: the query engine
 
     from disks.garbage import GcReport
     from tiering.insert import InsertResult
-    from tiering.merge_selection import MergePlan
+    from tiering.merge_selection import MergePlan, MergeStay
     from tiering.merger import MergeResult
     from tiering.query import QueryResult
 
@@ -229,6 +229,13 @@ class Store:
     def plan_merges(self, table: str, *, partition: str | None = None, final: bool = False) -> list[MergePlan]:
         """What `merge` would begin with. Changes nothing."""
         return maintenance.plan_merges(self.context, self.definition(table), partition=partition, final=final)
+
+    def explain_merges(
+        self, table: str, plans: Sequence[MergePlan], *, partition: str | None = None, final: bool = False
+    ) -> list[MergeStay]:
+        """Why the partitions that none of the plans is about are not merged now."""
+        definition = self.definition(table)
+        return maintenance.explain_merges(self.context, definition, plans, partition=partition, final=final)
 
     def tick(self, *, only: TickStep | None = None, stop: threading.Event | None = None) -> TickReport:
         """One pass of the daemon: merges, TTL deletes, moves, snapshots."""

@@ -6,6 +6,7 @@ dropped.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -19,7 +20,7 @@ from tiering.plan import Plan, TtlDelete
 from tiering.schema import TableDefinition
 
 if TYPE_CHECKING:  # the merge engine is a heavy import that planning does not need
-    from tiering.merge_selection import MergePlan
+    from tiering.merge_selection import MergePlan, MergeStay
     from tiering.merger import MergeResult
 
 TickStep = Literal["moves", "merges", "gc", "snapshots"]
@@ -72,13 +73,32 @@ def plan_merges(
     context: Context, definition: TableDefinition, *, partition: str | None = None, final: bool = False
 ) -> list[MergePlan]:
     """Which parts are worth merging now, and why. Raises `NotFound` for a partition without parts."""
+    return _plans(context, definition, _parts_of(context, definition, partition), final=final)
+
+
+def explain_merges(
+    context: Context,
+    definition: TableDefinition,
+    plans: Sequence[MergePlan],
+    *,
+    partition: str | None = None,
+    final: bool = False,
+) -> list[MergeStay]:
+    """Why the partitions that none of the plans is about are not merged now."""
+    from tiering import merge_planning
+
+    parts = _parts_of(context, definition, partition)
+    return merge_planning.explain_merges(context, definition, parts, plans, final=final)
+
+
+def _parts_of(context: Context, definition: TableDefinition, partition: str | None) -> list[StoredPart]:
     parts = [stored for stored in context.catalog.parts(definition) if partition in (None, stored.name.partition)]
     if partition is not None and not parts:
         raise NotFound(
             f"table {definition.full_name} has no partition {partition!r}",
             hint=f"'frostline parts {definition.full_name}' lists its partitions",
         )
-    return _plans(context, definition, parts, final=final)
+    return parts
 
 
 def delete_due(context: Context, plan: Plan, problems: list[str]) -> list[TtlDelete]:
@@ -96,9 +116,9 @@ def delete_due(context: Context, plan: Plan, problems: list[str]) -> list[TtlDel
 
 
 def _plans(context: Context, definition: TableDefinition, parts: list[StoredPart], *, final: bool) -> list[MergePlan]:
-    from tiering import merger
+    from tiering import merge_planning
 
-    return merger.plan_merges(context, definition, parts, final=final)
+    return merge_planning.plan_merges(context, definition, parts, final=final)
 
 
 def _run(context: Context, definition: TableDefinition, plan: MergePlan) -> MergeResult:

@@ -13,9 +13,10 @@ import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import groupby
+from itertools import groupby, pairwise
 
 from tiering.catalog import StoredPart
+from tiering.plan import Reason
 from tiering.schema import TableSettings
 from tiering.units import format_size
 
@@ -43,6 +44,15 @@ class MergePlan:
     @property
     def size_bytes(self) -> int:
         return sum(stored.part.size_bytes for stored in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class MergeStay:
+    """A partition that is not merged now, and why."""
+
+    partition: str
+    parts: int
+    reason: Reason
 
 
 def _on_one_volume(left: StoredPart, right: StoredPart) -> bool:
@@ -91,6 +101,66 @@ def select_final(
                 reason = f"final merge of {len(segment)} parts, {format_size(_total(segment))}"
                 plans.append(MergePlan(partition, tuple(segment), reason))
     return plans
+
+
+def explain_rest(
+    parts: Sequence[StoredPart],
+    settings: TableSettings,
+    now: datetime,
+    *,
+    why_not: Callable[[StoredPart], Reason | None],
+    why_apart: Callable[[StoredPart, StoredPart], Reason | None],
+    max_size_bytes: int | None = None,
+    final: bool = False,
+) -> list[MergeStay]:
+    """Why nothing in these partitions is merged. `why_not` and `why_apart` say it for a part and for neighbours."""
+    limit = min(settings.max_merge_size_bytes, max_size_bytes or settings.max_merge_size_bytes)
+    stays = []
+    for partition, group in groupby(sorted(parts, key=lambda stored: stored.name), key=lambda p: p.name.partition):
+        members = list(group)
+        reason = _why_not_merged(members, why_not, why_apart) or _why_not_worth(members, limit, now, why_not, why_apart)
+        stays.append(MergeStay(partition, len(members), reason))
+    return stays
+
+
+def _why_not_merged(
+    members: list[StoredPart],
+    why_not: Callable[[StoredPart], Reason | None],
+    why_apart: Callable[[StoredPart, StoredPart], Reason | None],
+) -> Reason | None:
+    """Why no two of the parts may be merged; None when some may."""
+    if len(members) == 1:
+        return why_not(members[0]) or Reason("single", "one part: there is nothing to merge it with")
+    obstacle: Reason | None = None
+    for left, right in pairwise(members):
+        found = why_not(left) or why_not(right) or why_apart(left, right)
+        if found is None:
+            return None
+        obstacle = obstacle or found
+    return obstacle
+
+
+def _why_not_worth(
+    members: list[StoredPart],
+    limit: int,
+    now: datetime,
+    why_not: Callable[[StoredPart], Reason | None],
+    why_apart: Callable[[StoredPart, StoredPart], Reason | None],
+) -> Reason:
+    """Why the longest run of parts that may be merged is not worth it now."""
+    segments = _segments(members, lambda p: why_not(p) is None, lambda a, b: why_apart(a, b) is None, ())
+    run = max(segments, key=len)
+    smallest = sum(sorted(stored.part.size_bytes for stored in run)[:2])
+    if smallest > limit:
+        return Reason("too_large", f"two parts together exceed the {format_size(limit)} that a merge may have")
+    total, largest = _total(run), max(stored.part.size_bytes for stored in run)
+    youngest = min((now - stored.part.created).total_seconds() for stored in run)
+    base = merge_base(total, youngest, len(members))
+    return Reason(
+        "not_worth",
+        f"{len(run)} adjacent parts of {format_size(total)} are {total / max(largest, 1):.1f} times their largest; "
+        f"{base:.1f} times is asked, and less as parts get older or more",
+    )
 
 
 def merge_base(size_bytes: int, age_seconds: float, part_count: int) -> float:

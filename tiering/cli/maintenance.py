@@ -98,20 +98,30 @@ def merge(
     final: Annotated[bool, typer.Option("--final", help="down to one part a partition")] = False,
 ) -> None:
     """Merge parts into larger ones. Queries give the same rows before and after."""
-    from tiering.cli.reports import merge_document, merge_plan_document
+    import msgspec
+
+    from tiering.cli.reports import merge_document, merge_plan_document, print_merge_stays
 
     store = session.store()
     if session.dry_run:
         plans = store.plan_merges(table, partition=partition, final=final)
         documents = [merge_plan_document(table, plan.parts) for plan in plans]
     else:
+        plans = []
         documents = [merge_document(result) for result in store.merge(table, partition=partition, final=final)]
+    merged = {document["partition"] for document in documents}
+    stays = [
+        msgspec.to_builtins(stay)
+        for stay in store.explain_merges(table, plans, partition=partition, final=final)
+        if stay.partition not in merged
+    ]
     if session.options.json:
-        session.output.document({"merges": documents, "dry_run": session.dry_run})
+        session.output.document({"merges": documents, "not_merged": stays, "dry_run": session.dry_run})
     else:
         if session.dry_run:
             session.output.line("Dry run: these parts would be merged; nothing was changed.")
         print_merges(session.output, documents)
+        print_merge_stays(session.output, stays)
     if not documents:
         session.nothing_to_do("Nothing to merge.")
 

@@ -133,6 +133,17 @@ def print_merges(output: Output, merges: list[dict[str, Any]]) -> None:
     )
 
 
+def print_merge_stays(output: Output, stays: list[dict[str, Any]]) -> None:
+    """Why partitions are not merged, on stderr; those of one reason in one line."""
+    by_reason: dict[str, list[dict[str, Any]]] = {}
+    for stay in stays:
+        by_reason.setdefault(stay["reason"]["detail"], []).append(stay)
+    for detail, group in by_reason.items():
+        names = ", ".join(stay["partition"] for stay in group[:5])
+        more = f" and {len(group) - 5:,} more" if len(group) > 5 else ""
+        output.note(f"not merged: {counted(len(group), 'partition')} ({names}{more}): {detail}")
+
+
 def tick_document(report: "TickReport") -> dict[str, Any]:
     """`tick --json`: what moved, merged and was deleted, and what could not be done."""
     import msgspec

@@ -1,0 +1,160 @@
+"""Which merges a table is due, and why its other partitions stay as they are. Changes nothing.
+
+Gathers what bears on the question (volumes, claims, inserts on their way, block ranges, free space) and hands it to the
+pure `tiering.merge_selection`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from tiering import blocks, ttl
+from tiering.catalog import StoredPart
+from tiering.context import Context
+from tiering.merge_selection import MergePlan, MergeStay, explain_rest, select_final, select_merges
+from tiering.new_parts import first_block_on_its_way
+from tiering.part import Part
+from tiering.placement import size_limit
+from tiering.plan import Reason
+from tiering.schema import Recompress, TableDefinition, TtlRule
+
+
+def plan_merges(
+    context: Context, definition: TableDefinition, parts: Sequence[StoredPart], *, final: bool = False
+) -> list[MergePlan]:
+    """The merges worth doing among the parts, or with `final` one for each run of adjacent parts."""
+    rules = _Rules.of(context, definition)
+    if final:
+        return select_final(parts, allowed=rules.allowed, busy=rules.claims, joinable=rules.joinable)
+    merges = select_merges(
+        parts,
+        definition.settings,
+        context.clock(),
+        allowed=rules.allowed,
+        busy=rules.claims,
+        joinable=rules.joinable,
+        max_size_bytes=_largest_merge(context, definition, rules.resting),
+    )
+    taken = {*rules.claims, *(stored.part.name for plan in merges for stored in plan.parts)}
+    rest = [stored for stored in parts if stored.part.name not in taken and rules.allowed(stored)]
+    return [*merges, *_recompressions(context, definition, rest)]
+
+
+def explain_merges(
+    context: Context,
+    definition: TableDefinition,
+    parts: Sequence[StoredPart],
+    plans: Sequence[MergePlan],
+    *,
+    final: bool = False,
+) -> list[MergeStay]:
+    """Why the partitions that none of the plans is about are not merged: one reason each."""
+    rules = _Rules.of(context, definition)
+    planned = {plan.partition for plan in plans}
+    return explain_rest(
+        [stored for stored in parts if stored.name.partition not in planned],
+        definition.settings,
+        context.clock(),
+        why_not=rules.why_not,
+        why_apart=rules.why_apart,
+        max_size_bytes=_largest_merge(context, definition, rules.resting),
+        final=final,
+    )
+
+
+def due_level(definition: TableDefinition, part: Part, now: datetime) -> tuple[int, TtlRule | None]:
+    """The highest zstd level of the recompression rules that are due for all of the part, and its rule; 0 for none."""
+    due = ttl.due_recompressions(ttl.due_times(definition, part), now)
+    levels = [(item.rule.action.level, item.rule) for item in due if isinstance(item.rule.action, Recompress)]
+    return max(levels, key=lambda pair: pair[0], default=(0, None))
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """What may not be merged now, and what may not be merged with one another."""
+
+    context: Context
+    resting: frozenset[str]
+    claims: Mapping[str, str]
+    first_in_flight: int | None
+    own: frozenset[int]
+
+    @classmethod
+    def of(cls, context: Context, definition: TableDefinition) -> _Rules:
+        policy = context.config.policy(definition.policy)
+        claims = context.journal.claimed(definition.uuid)
+        return cls(
+            context,
+            frozenset(volume.name for volume in policy.volumes if volume.prefer_not_to_merge),
+            claims,
+            first_block_on_its_way(claims),
+            frozenset(blocks.owned(context, definition)),
+        )
+
+    def allowed(self, stored: StoredPart) -> bool:
+        return self._blocked(stored) is None
+
+    def joinable(self, left: StoredPart, right: StoredPart) -> bool:
+        return self.why_apart(left, right) is None
+
+    def why_not(self, stored: StoredPart) -> Reason | None:
+        """Why the part is in no merge now; None when it may be in one."""
+        holder = self.claims.get(stored.part.name)
+        return Reason("busy", f"a {holder} works on {stored.part.name} now") if holder else self._blocked(stored)
+
+    def _blocked(self, stored: StoredPart) -> Reason | None:
+        disk = self.context.disk(stored.disk)
+        if stored.volume is None:
+            return Reason("not_in_policy", f"disk {stored.disk} is not in the table's policy")
+        if stored.volume in self.resting:
+            return Reason("resting", f"volume {stored.volume} prefers not to merge")
+        if disk.unreachable:
+            return Reason("unreachable", disk.unreachable)
+        if disk.read_only:
+            return Reason("read_only", f"disk {stored.disk} is read-only")
+        if self.first_in_flight is not None and stored.name.max_block >= self.first_in_flight:
+            return Reason("insert", f"an insert is on its way that may still bring block {self.first_in_flight}")
+        return None
+
+    def why_apart(self, left: StoredPart, right: StoredPart) -> Reason | None:
+        """Why two neighbours are never in one merge; None when they may be."""
+        if left.volume != right.volume:
+            return Reason(
+                "volumes", f"{left.part.name} lies on volume {left.volume}, {right.part.name} on {right.volume}"
+            )
+        if blocks.may_join(left.name, right.name, self.own):
+            return None
+        if blocks.range_of(left.name.min_block) != blocks.range_of(right.name.max_block):
+            return Reason("machines", f"{left.part.name} and {right.part.name} were inserted by different machines")
+        gap = f"{left.name.max_block + 1} to {right.name.min_block - 1}"
+        return Reason(
+            "foreign_gap",
+            f"another machine inserted {left.part.name} and {right.part.name}, and may hold what lies between them "
+            f"(blocks {gap}) on its own disk",
+        )
+
+
+def _largest_merge(context: Context, definition: TableDefinition, resting: frozenset[str]) -> int | None:
+    """In bytes: what the volumes take and the disks have room for; None without a limit."""
+    states = context.reservations.states()
+    volumes = [volume for volume in context.config.policy(definition.policy).volumes if volume.name not in resting]
+    limits = [limit for volume in volumes if (limit := size_limit(volume, states)) is not None]
+    free = [
+        state.unreserved_bytes
+        for volume in volumes
+        for state in [states[name] for name in volume.disks if name in states]
+        if state.unreserved_bytes is not None and not state.broken
+    ]
+    bounds = [*limits, *([max(free)] if free else [])]
+    return max(min(bounds), 1) if bounds else None
+
+
+def _recompressions(context: Context, definition: TableDefinition, parts: Sequence[StoredPart]) -> Iterator[MergePlan]:
+    """Parts to rewrite by themselves, because a recompression rule is due that they do not follow yet."""
+    now = context.clock()
+    for stored in parts:
+        level, rule = due_level(definition, stored.part, now)
+        if rule is not None and level > stored.part.compression_level:
+            yield MergePlan(stored.name.partition, (stored,), f"due: {ttl.rule_text(rule)}")
