@@ -24,6 +24,7 @@ from typing import IO
 
 from disks import effects
 from disks.effects import op
+from disks.locks import file_lock
 from disks.stores.base import ByteRange, ObjectInfo, ObjectStore, Payload, StoreCapabilities, check_key
 from disks.stores.payload import (
     check_digest_length,
@@ -37,6 +38,7 @@ from oplog.errors import AccessDenied, AlreadyExists, Damaged, FrostlineError, N
 
 _INCOMING = ".incoming"
 _METADATA = ".metadata"
+_LOCK = "put.lock"
 _CHUNK_BYTES = 1024 * 1024
 _FOREIGN_LEFTOVER_SECONDS = 600
 _serial = itertools.count()
@@ -75,9 +77,15 @@ class DirectoryStore(ObjectStore):
         checked = check_metadata(metadata)
         with self._translated(key), op("store.put", key), self._written(key, payload, sha256) as temporary:
             effects.make_directory(target.parent)
-            effects.hard_link(temporary, target)
-            # Only the winner of the race gets here, so the loser cannot write over its metadata.
-            self._write_metadata(key, checked)
+            if not checked:
+                effects.hard_link(temporary, target)
+            else:
+                # Metadata first here too. The loser of the race must not write over the winner's, so one at a time.
+                with file_lock(self._root / _INCOMING / _LOCK):
+                    if os.path.lexists(target):
+                        raise AlreadyExists(f"{self.name}{key} exists already")
+                    self._write_metadata(key, checked)
+                    effects.hard_link(temporary, target)
             effects.fsync_directory(target.parent)
 
     @contextmanager
@@ -119,7 +127,7 @@ class DirectoryStore(ObjectStore):
         if not incoming.is_dir():
             return
         for path in sorted(incoming.iterdir()):
-            if not _writer_is_gone(path):
+            if path.name == _LOCK or not _writer_is_gone(path):
                 continue
             effects.remove_file(path, missing_ok=True)
 

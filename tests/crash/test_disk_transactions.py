@@ -1,6 +1,7 @@
 """Transactions whose steps get in each other's way, killed at every effect, before and after it, readers or none.
 
-Guards I2 (all or nothing), I8 (links), I14 (recovery leaves nothing and has nothing to do twice).
+Guards I2 (all or nothing), I7 (a rebuild gives what the disk shows), I8 (links), I14 (recovery leaves nothing and has
+nothing to do twice).
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ import pytest
 
 from disks import effects
 from disks.base import Disk, Transaction
+from disks.clickhouse_disk import ClickHouseDisk
 from disks.local import LocalDisk
 from disks.memory import MemoryDisk
 from disks.object_disk import ObjectDisk
 from disks.stores.directory import DirectoryStore
+from restore.clickhouse_rebuild import rebuild
 
 START = {"a/x": b"ax", "a/y": b"ay", "b/x": b"bx", "c/d/x": b"cdx"}
 
@@ -158,6 +161,24 @@ def open_object(root: Path) -> ObjectDisk:
     return ObjectDisk("s3", DirectoryStore(root / "bucket"), root / "state", snapshot_every_commits=2)
 
 
+def open_clickhouse(root: Path) -> ClickHouseDisk:
+    return ClickHouseDisk("s3", bucket_of(root), root / "state", lease_settle_seconds=0.0)
+
+
+def bucket_of(root: Path) -> DirectoryStore:
+    """Always of the same name: a table of another bucket is refused, and here buckets are copied."""
+    store = DirectoryStore(root / "bucket")
+    store.name = "bucket"
+    return store
+
+
+def rebuilt(root: Path) -> Disk:
+    """The disk of a machine that has the bucket only."""
+    disk = ClickHouseDisk("s3", bucket_of(root), root / "elsewhere", lease_settle_seconds=0.0)
+    rebuild(disk, apply=True)
+    return disk
+
+
 def attempt(disk: Disk, change: Callable[[Transaction], None], hook: _Count, reading: bool) -> bool:
     """Whether the transaction was acknowledged before the kill."""
     acknowledged = False
@@ -191,6 +212,7 @@ def place(tmp_path: Path) -> Iterator[Path]:
     [
         *((open_local, change, reading) for change in TRANSACTIONS for reading in (False, True)),
         *((open_object, change, False) for change in (_swap, _merge)),
+        *((open_clickhouse, change, False) for change in (_swap, _merge, _twin, _moved_into_new_directory)),
     ],
     ids=lambda value: value.__name__.strip("_") if callable(value) else "reader" if value else "alone",
 )
@@ -223,6 +245,8 @@ def test_killed_at_every_effect(
             assert found == after or not acknowledged
             assert list((root / "hot/.frostline").glob("*/*")) == []
             again.close()
+            if opened is open_clickhouse:
+                assert content(rebuilt(root)) == found, (stop, when)
             outcomes.add("after" if found == after else "before")
             shutil.rmtree(root)
     assert outcomes == {"before", "after"} or after == START
