@@ -51,7 +51,7 @@ def readable_files(tree: FileTree) -> Iterator[Expected]:
         row = directory.files.get(PART_FILE)
         if directory.uuid is not None and directory.name is not None and row is not None:
             try:
-                part = read_part(tree, row, directory.uuid, directory.name)
+                part = read_part(tree, row, directory.uuid, str(directory.name))
             except (Damaged, NotFound):
                 continue
             for row, wanted in present_files(part, directory.files):

@@ -79,7 +79,7 @@ class PartFiles:
     """One part directory. `uuid` and `name` are None for files outside of parts, each of which comes alone."""
 
     uuid: str | None
-    name: str | None
+    name: PartName | None
     files: dict[str, FileRow]
     """By name below the directory."""
 
@@ -97,11 +97,12 @@ def directories(rows: Iterator[FileRow]) -> Iterator[PartFiles]:
             yield current
             current = None
         place = locate(path)
-        if place is None or place.part is None or part_name(place.part) is None:
+        name = part_name(place.part) if place is not None and place.part is not None else None
+        if place is None or name is None:
             yield PartFiles(None, None, {path: row})
             continue
         prefix = path[: len(path) - len(place.file)]
-        current = PartFiles(place.uuid, place.part, {place.file: row})
+        current = PartFiles(place.uuid, name, {place.file: row})
     if current is not None:
         yield current
 
@@ -138,12 +139,10 @@ def _read_definition(tree: FileTree, found: Survey, findings: Findings, uuid: st
 
 
 def _survey_part(
-    tree: FileTree, found: Survey, findings: Findings, uuid: str, name: str, files: Mapping[str, FileRow]
+    tree: FileTree, found: Survey, findings: Findings, uuid: str, name: PartName, files: Mapping[str, FileRow]
 ) -> None:
-    part = _read_part(tree, findings, uuid, name, files)
-    parsed = part_name(name)
-    assert parsed is not None
-    found.copies[uuid].append(copy_of(parsed, tree.disk, readable=part is not None))
+    part = _read_part(tree, findings, uuid, str(name), files)
+    found.copies[uuid].append(copy_of(name, tree.disk, readable=part is not None))
     found.holding[uuid].add(tree.disk)
     if part is not None:
         _compare_files(tree.disk, findings, part, files)

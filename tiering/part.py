@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -35,15 +36,16 @@ class PartName:
         base = f"{self.partition}_{self.min_block}_{self.max_block}_{self.level}"
         return f"{base}_{self.mutation}" if self.mutation else base
 
-    @classmethod
-    def parse(cls, text: str) -> PartName:
+    @staticmethod
+    @lru_cache(maxsize=1024)  # who lists parts parses each name several times in a row
+    def parse(text: str) -> PartName:
         """The name's parts. Raises `UsageError`."""
         match = _NAME.match(text)
         if not match:
             raise UsageError(
                 f"not a part name: {text!r}", hint="part names look like 202601_1_5_1; 'frostline parts' lists them"
             )
-        return cls(
+        return PartName(
             match["partition"], int(match["min"]), int(match["max"]), int(match["level"]), int(match["mutation"] or 0)
         )
 
