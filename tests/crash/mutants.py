@@ -19,6 +19,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from tests.compat import clickhouse_mistakes
+
 ENVIRONMENT = "FROSTLINE_MUTANT"
 CHECK_SECONDS = 240
 _REPOSITORY = Path(__file__).parents[2]
@@ -277,6 +279,7 @@ MUTANTS: dict[str, Mutant] = {
             "test_kill.py::test_killed_at_every_effect[insert]",
             _digests_forgotten,
         ),
+        *(Mutant(*mistake) for mistake in clickhouse_mistakes.MISTAKES),
     )
 }
 
@@ -299,9 +302,10 @@ def run_check(check: str, mutant: str | None = None) -> Result:
     environment = {name: value for name, value in os.environ.items() if name != ENVIRONMENT}
     if mutant is not None:
         environment[ENVIRONMENT] = mutant
+    place = check if check.startswith("tests/") else f"tests/crash/{check}"
     started = time.monotonic()
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", f"tests/crash/{check}"],
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", place],
         cwd=_REPOSITORY,
         env=environment,
         capture_output=True,
