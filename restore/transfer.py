@@ -29,6 +29,7 @@ from restore.blob_copies import Attempt, BlobCopier, CopiedBlobs, SourceChanged,
 from restore.plan import Difference, MissingObject, Tally, compare, in_scope, lost_objects
 from restore.rebuild import by_path, check_names, keep_reservations, log_inventory, requests_so_far
 from restore.result import Copies, RestoreResult
+from restore.scope import directories_of
 from restore.source import SourceTree, read_source
 from tiering.progress import SILENT, Progress
 from tiering.schema import TABLE_FILE
@@ -38,8 +39,8 @@ _ATTEMPTS = 5
 BATCH_FILES = 20_000
 BATCH_BYTES = 64 << 30
 """A restore that is larger commits on the way what is of no table that the disk has already, and each `table.json`
-last: copies must be named by a commit before gc takes them for garbage, and a commit must fit in memory. Tables that the
-disk has already go back in one commit, however large."""
+last: copies must be named by a commit before gc takes them for garbage, and a commit must fit in memory. Tables that
+the disk has already go back in one commit, however large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +49,19 @@ class _Request:
 
     revision: int | None
     time: datetime | None
-    scope: Sequence[str] | None
+    tables: Sequence[str]
+    paths: Sequence[str]
     actor: str
     reason: str
     workers: int
     progress: Progress
+
+    def scope(self, tree: SourceTree) -> Sequence[str] | None:
+        """Directories and files; None for everything."""
+        if not self.tables and not self.paths:
+            return None
+        where = f"in {tree.store.name} at revision {tree.revision}"
+        return [*directories_of(self.tables, tree.table, where), *self.paths]
 
 
 def restore_from(
@@ -61,7 +70,8 @@ def restore_from(
     *,
     revision: int | None = None,
     time: datetime | None = None,
-    scope: Sequence[str] | None = None,
+    tables: Sequence[str] = (),
+    scope: Sequence[str] = (),
     apply: bool = False,
     actor: str = "",
     reason: str = "",
@@ -70,7 +80,8 @@ def restore_from(
 ) -> RestoreResult:
     """Compare the disk with the source at a revision or a time (by default the newest), and with `apply` restore it.
 
-    `scope` names directories or files; None is everything that the source has. Raises `NotFound` for a revision that
+    `tables` (by the names they have in the source) and `scope` (directories or files) say what to restore; neither is
+    everything that the source has. Raises `NotFound` for a revision that
     the source does not keep, `Refused` when the source and the disk overlap or objects are missing, `Locked` when
     another restore of this disk runs here.
     """
@@ -81,7 +92,7 @@ def restore_from(
         raise Refused(f"disk {disk.name} is read-only", hint="a preview, without --apply, is allowed")
     started = clock.monotonic()
     before = [requests_so_far(disk.store), requests_so_far(source)]
-    request = _Request(revision, time, scope, actor, reason, workers, progress)
+    request = _Request(revision, time, tables, scope, actor, reason, workers, progress)
     result = _restored(disk, source, request) if apply else _previewed(disk, source, request)
     for store, earlier in zip((disk.store, source), before, strict=True):
         for verb, count in requests_so_far(store).items():
@@ -200,19 +211,20 @@ class _Plan:
         settled: dict[str, str] | None = None,
     ) -> None:
         """`settled`: the keys that this restore has given to paths, for files whose digest nobody knew before."""
-        self._disk, self._tree, self._newest, self._scope = disk, tree, newest, request.scope
+        self._disk, self._tree, self._newest = disk, tree, newest
+        scope = request.scope(tree)
         self._settled = settled or {}
         keep_reservations(tree.table, newest)
         with tree.table.read() as view:
             tables = {row.path.rpartition("/")[0] for row in view.documents(f"*/{TABLE_FILE}")}
-        self._tables = {table for table in tables if in_scope(f"{table}/{TABLE_FILE}", request.scope)}
-        self._tally = Tally(request.scope)
+        self._tables = {table for table in tables if in_scope(f"{table}/{TABLE_FILE}", scope)}
+        self._tally = Tally(scope)
         self.difference: Difference = compare(
             by_path(newest),
             self._tally.counting(by_path(tree.table)),
-            request.scope,
+            scope,
             same=self._same,
-            goes=None if request.scope is not None else self._is_of_a_table,
+            goes=None if scope is not None else self._is_of_a_table,
         )
 
     def _same(self, there: FileRow, file: FileRow) -> bool:
@@ -299,8 +311,8 @@ def _commit(
     request: _Request,
 ) -> int | None:
     details = {"source": tree.store.name, "source_revision": str(tree.revision), "epoch": attempt.epoch}
-    if request.scope is not None:
-        details["scope"] = " ".join(request.scope)
+    if (scope := request.scope(tree)) is not None:
+        details["scope"] = " ".join(scope)
     with disk.transaction("restore", reason=request.reason, actor=request.actor, details=details) as transaction:
         assert isinstance(transaction, ObjectTransaction)
         for path in batch.removed:

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oplog.errors import NotFound, UsageError
+from oplog.errors import UsageError
+from tiering.cli.location import open_read_only
 from tiering.cli.output import counted
 from tiering.cli.session import Session, actor
 from tiering.cli.verb import verb
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from disks.object_disk import ObjectDisk
+    from restore.result import RestoreResult
 
 
 def register(app: typer.Typer) -> None:
@@ -27,13 +29,23 @@ def restore(
     revision: Annotated[int | None, typer.Option(metavar="N", help="as it was at this revision")] = None,
     time: Annotated[str | None, typer.Option(metavar="T", help="as it was at this time")] = None,
     table: Annotated[list[str] | None, typer.Option(metavar="T", help="only this table; may be repeated")] = None,
+    path: Annotated[
+        list[str] | None, typer.Option(metavar="PATH", help="only this file or directory; may be repeated")
+    ] = None,
+    source: Annotated[
+        str | None, typer.Option("--from", metavar="URL", help="take it from this bucket, which is only read")
+    ] = None,
     apply: Annotated[bool, typer.Option("--apply", help="do it; without it this is a preview")] = False,
 ) -> None:
-    """Rebuild a disk from its bucket, or put it back to an older revision.
+    """Rebuild a disk from its bucket, put it back to an older revision, or fill it from another bucket.
 
     A preview unless --apply. Without --revision and --time it rebuilds the local metadata from the bucket, which loses
     nothing and asks nothing. With them the disk is put back: a new revision makes it as it was then, the newer ones
     stay in the log. Where that takes files away, the question needs a yes.
+
+    With --from the disk gets what another bucket holds (one of ours, or that of a ClickHouse server), by default at its
+    newest revision. What the disk has already is not copied again; tables that the other bucket does not know stay as
+    they are. Killed on the way, it is run again and goes on.
 
     Exit 4: objects are missing from the bucket.
     """
@@ -44,10 +56,15 @@ def restore(
         raise UsageError("say either --revision or --time")
     moment = parse_time(time) if time else None
     if _has_clickhouse_log(session, disk):
+        if path or source:
+            raise UsageError(f"disk {disk} has ClickHouse's log, which is restored as a whole and in place")
         _restore_clickhouse(session, disk, revision, time, table, apply=apply and not session.dry_run)
         return
     chosen = session.object_disk(disk)
-    scope = _directories(chosen, table, revision, moment) if table else None
+    if source is not None:
+        _restore_from(session, chosen, source, revision, moment, table or [], path or [], apply=apply)
+        return
+    scope = (_directories(chosen, table, revision, moment) if table else []) + (path or []) or None
     if apply and (revision is not None or moment is not None):
         preview = restore_disk(chosen, revision=revision, time=moment, scope=scope)
         if removed := preview.removed:
@@ -61,8 +78,16 @@ def restore(
         scope=scope,
         apply=apply and not session.dry_run,
         actor=actor(),
-        reason=f"restore {' '.join(table or ['everything'])}",
+        reason=_reason(table, path),
     )
+    _show(session, result)
+
+
+def _reason(table: list[str] | None, path: list[str] | None) -> str:
+    return f"restore {' '.join([*(table or []), *(path or [])]) or 'everything'}"
+
+
+def _show(session: Session, result: "RestoreResult") -> None:
     document = result.document()
     if session.options.json:
         session.output.document({**document, "dry_run": session.dry_run})
@@ -70,6 +95,42 @@ def restore(
         _print_restore(session, document)
     if result.missing_objects:
         session.found_something()
+
+
+def _restore_from(
+    session: Session,
+    disk: "ObjectDisk",
+    url: str,
+    revision: int | None,
+    moment: "datetime | None",
+    tables: list[str],
+    paths: list[str],
+    *,
+    apply: bool,
+) -> None:
+    from functools import partial
+
+    from restore.transfer import WORKERS, restore_from
+
+    apply = apply and not session.dry_run
+    with open_read_only(session, url) as store:
+        run = partial(
+            restore_from,
+            disk,
+            store,
+            revision=revision,
+            time=moment,
+            tables=tables,
+            scope=paths,
+            actor=actor(),
+            reason=f"{_reason(tables, paths)} from {store.name}",
+            workers=session.options.workers or WORKERS,
+            progress=session.progress(),
+        )
+        if apply and not session.options.yes and (removed := run().removed):
+            session.confirm(f"Restore disk {disk.name} from {url}? {counted(removed, 'file')} of it will go.")
+        result = run(apply=apply)
+    _show(session, result)
 
 
 def _has_clickhouse_log(session: Session, name: str) -> bool:
@@ -101,22 +162,11 @@ def _restore_clickhouse(
 def _directories(disk: "ObjectDisk", tables: list[str], revision: int | None, moment: "datetime | None") -> list[str]:
     """Where the tables lie, by their names at that revision: a dropped table is found in the past."""
     from restore.rebuild import restore as restore_disk
-    from tiering import schema
+    from restore.scope import directories_of
 
     wanted = restore_disk(disk, revision=revision, time=moment).revision
-    directories: dict[str, str] = {}
     with closing(disk.table_at(wanted)) as past:
-        for row in past.rows():
-            if row.path.endswith(f"/{schema.TABLE_FILE}") and row.inline is not None:
-                definition = schema.decode(row.inline, path=f"{disk.name}:{row.path}")
-                directories[definition.full_name] = definition.directory
-    for name in tables:
-        if name not in directories:
-            known = ", ".join(sorted(directories)) or "none"
-            raise NotFound(
-                f"No such table: {name} on disk {disk.name} at revision {wanted}", hint=f"there were: {known}"
-            )
-    return [directories[name] for name in tables]
+        return directories_of(tables, past, f"on disk {disk.name} at revision {wanted}")
 
 
 def _print_restore(session: Session, document: dict[str, Any]) -> None:
@@ -125,10 +175,19 @@ def _print_restore(session: Session, document: dict[str, Any]) -> None:
     line = session.output.line
     done = document["applied"]
     size = format_size(document["bytes"])
-    line(f"disk {document['disk']} at revision {document['revision']}: {document['files']:,} files, {size}")
+    if "source" in document:
+        line(f"{document['source']} at revision {document['revision']}: {document['files']:,} files, {size}")
+        line(f"  to disk    {document['disk']}")
+    else:
+        line(f"disk {document['disk']} at revision {document['revision']}: {document['files']:,} files, {size}")
     line(f"  {'created  ' if done else 'to create'}  {document['created']:,}")
     line(f"  {'removed  ' if done else 'to remove'}  {document['removed']:,}")
     line(f"  unchanged  {document['unchanged']:,}")
+    if copy := document.get("copy"):
+        how = {True: ", inside the store", False: ", through this machine"}.get(copy["server_side"], "")
+        objects = copy["copied"] if done else copy["objects"]
+        moved = f"of {copy['objects']:,} objects" if done else "objects"
+        line(f"  {'copied   ' if done else 'to copy  '}  {objects:,} {moved}, {format_size(copy['bytes'])}{how}")
     for item in document["missing_objects"]:
         line(f"  MISSING    {item['path']} (object {item['object']}, {format_size(item['bytes'])})")
     for note in document.get("notes", ()):
