@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from oplog.entry import Commit
+from oplog.entry import Commit, Rename
 from oplog.replay import FileRow
 from restore.findings import locate
 from restore.part_events import event, origin
@@ -120,7 +120,10 @@ def plan(situation: Situation) -> UndoPlan:
         plan_alter(situation, result, path)
         return result
     if _same(situation.now, situation.before) and not _only_marks(situation):
-        result.done = _undone_by(situation)
+        for objection in _lives_on(situation):
+            result.refuse(objection, "undo the later commits first, the newest first")
+        if not result.objections:
+            result.done = _undone_by(situation)
         return result
     _effect(situation, result)
     _describe(situation, result)
@@ -148,6 +151,19 @@ def _is_mark(path: str) -> bool:
 
 def _only_marks(situation: Situation) -> bool:
     return all(_is_mark(path) for path in (*situation.before, *situation.after))
+
+
+def _lives_on(situation: Situation) -> Iterator[str]:
+    """What the commit made is not under its old names, and yet not gone: it has other names, disks or parts now."""
+    made = (path.rpartition("/")[0] for path in situation.after if path not in situation.before)
+    for directory in dict.fromkeys(made):
+        last = next((commit for commit in reversed(situation.later) if event(commit, directory) is not None), None)
+        if last is None:
+            continue
+        seen = event(last, directory)
+        renamed = any(isinstance(operation, Rename) for operation in last.operations)
+        if renamed or last.kind == "tidy" or (seen is not None and seen.verb in ("merged away", "moved out")):
+            yield _changed_since(situation, directory)
 
 
 def _undone_by(situation: Situation) -> str:
