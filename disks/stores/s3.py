@@ -82,6 +82,11 @@ class S3Store(ObjectStore):
         prefix = f"{check_key(prefix.strip('/'))}/" if prefix.strip("/") else ""
         return cls(S3Session(bucket, prefix, f"s3://{bucket}/{prefix}", config), meter=meter)
 
+    @property
+    def session(self) -> S3Session:
+        """The clients themselves: for trying the server out, never for a disk's work."""
+        return self._s3
+
     # ---------------------------------------------------------------------------------------------- capabilities
 
     @property
@@ -368,7 +373,8 @@ class S3Store(ObjectStore):
         self._meter.add("LIST")
         with self._client_errors(prefix):
             for found in s3_settings.old_versions(self._s3.client, self._s3.bucket, self._prefix + prefix):
-                yield replace(found, key=found.key.removeprefix(self._prefix))
+                if found.key != self._prefix + PROBE_KEY:  # a few bytes, written again where If-None-Match is ignored
+                    yield replace(found, key=found.key.removeprefix(self._prefix))
 
     def renew_credentials(self) -> bool:
         return self._s3.renew()

@@ -1,0 +1,81 @@
+"""An HTTP proxy before a real S3 server that changes what passes: faults that no server offers by itself."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
+
+from tests.servers import Server
+
+
+@dataclass(slots=True)
+class Exchange:
+    """A request that was forwarded, and its answer, which a test may change."""
+
+    method: str
+    path: str
+    status: int
+    headers: dict[str, str]
+    body: bytes
+    sent: dict[str, str] = field(default_factory=dict)
+
+
+Meddle = Callable[[Exchange], None]
+Drop = Callable[[dict[str, str]], None]
+
+
+@contextmanager
+def meddling(server: Server, *, answer: Meddle | None = None, request: Drop | None = None) -> Iterator[Server]:
+    """The server as seen through the proxy. `answer` changes answers, `request` the headers of requests (names in
+    lower case); a server that checks signatures refuses what was signed otherwise."""
+    upstream = urlsplit(server.endpoint_url)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _forward(self) -> None:
+            length = int(self.headers.get("Content-Length") or 0)
+            sent = {name.lower(): value for name, value in self.headers.items() if name.lower() != "connection"}
+            if self.headers.get("Expect", "").lower() == "100-continue":
+                sent.pop("expect")
+            body = self.rfile.read(length)
+            if request is not None:
+                request(sent)
+            connection = http.client.HTTPConnection(upstream.hostname or "", upstream.port, timeout=30)
+            try:
+                connection.request(self.command, self.path, body, sent)
+                got = connection.getresponse()
+                headers = {name.lower(): value for name, value in got.getheaders()}
+                found = Exchange(self.command, self.path, got.status, headers, got.read(), sent)
+            finally:
+                connection.close()
+            if answer is not None:
+                answer(found)
+            self.send_response_only(found.status)
+            for name, value in found.headers.items():
+                if name not in ("transfer-encoding", "connection", "content-length"):
+                    self.send_header(name, value)
+            size = found.headers.get("content-length", "0") if self.command == "HEAD" else str(len(found.body))
+            self.send_header("content-length", size)
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(found.body)
+
+        def log_message(self, *arguments: object) -> None:  # type: ignore[override]
+            return
+
+    for verb in ("GET", "PUT", "POST", "HEAD", "DELETE"):
+        setattr(Handler, f"do_{verb}", Handler._forward)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as proxy:
+        thread = threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        try:
+            yield replace(server, endpoint_url=f"http://127.0.0.1:{proxy.server_address[1]}")
+        finally:
+            proxy.shutdown()
+            thread.join(5)
