@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from oplog import paths
-from oplog.clickhouse import FILE, HARDLINK, RENAME, Record
+from oplog.clickhouse import FILE, HARDLINK, RENAME, SHADOW_LINK, Record
 
 DELETING = "delete_tmp_"
 STAGING = "tmp_frostline_"
@@ -147,7 +147,7 @@ class _Tree:
 
     def apply(self, record: Record) -> None:
         kind = record.listed.name.kind
-        if kind not in (FILE, RENAME, HARDLINK):
+        if kind not in (FILE, RENAME, HARDLINK, SHADOW_LINK):
             self._find("unknown_operation", f"{record.listed.key} is an operation of an unknown kind", record, None)
             return
         if not self._usable(record):
