@@ -89,6 +89,8 @@ class Run:
     seconds: float
     peak_bytes: int
     output: str
+    cpu_seconds: float = 0.0
+    """Processor time, user and system: what is left of a figure when other programs are busy too."""
 
 
 def run(command: Sequence[str], *, environment: dict[str, str] | None = None, cwd: Path | None = None) -> Run:
@@ -106,7 +108,7 @@ def run(command: Sequence[str], *, environment: dict[str, str] | None = None, cw
         text, complaints = output.read(), errors.read()
     if process.returncode:
         raise RuntimeError(f"{' '.join(map(str, command))} exited {process.returncode}:\n{complaints[-4000:]}")
-    return Run(seconds, usage.ru_maxrss * 1024, text)
+    return Run(seconds, usage.ru_maxrss * 1024, text, usage.ru_utime + usage.ru_stime)
 
 
 def python(script: str, *arguments: str, environment: dict[str, str] | None = None) -> Run:

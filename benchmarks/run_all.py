@@ -11,6 +11,7 @@ BENCHMARKS = (
     "bench_help",
     "bench_open",
     "bench_rebuild",
+    "bench_log",
     "bench_check",
     "bench_insert",
     "bench_merge",
