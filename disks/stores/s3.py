@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
+from email.utils import parsedate_to_datetime
 from functools import cached_property
 from typing import Any
 
@@ -57,6 +58,7 @@ from oplog.errors import AlreadyExists, Damaged, FrostlineError, NotFound, Refus
 PROBE_KEY = ".frostline-probe"
 """Ours, in every prefix that was written to on a server other than AWS."""
 _PROBE_BODY = b"frostline asks whether this store honours If-None-Match and checks SHA-256\n"
+_METADATA_HEADER = "x-amz-meta-"
 _MOST_SINGLE_PUT_BYTES = 5 * 1024**3
 _log = logging.getLogger("frostline.stores.s3")
 _probed: dict[tuple[str, str, str], StoreCapabilities] = {}
@@ -172,7 +174,7 @@ class S3Store(ObjectStore):
         return True
 
     def _headers(self, metadata: Mapping[str, str] | None) -> dict[str, str]:
-        return {f"x-amz-meta-{name}": value for name, value in check_metadata(metadata).items()}
+        return {f"{_METADATA_HEADER}{name}": value for name, value in check_metadata(metadata).items()}
 
     def _integrity(self, key: str, view: memoryview, sha256: bytes) -> dict[str, str]:
         """Nothing when the server checks the SHA-256; else we check it here, and the server checks an MD5."""
@@ -309,18 +311,25 @@ class S3Store(ObjectStore):
         raise Truncated(f"{self.name}{key}: {len(data)} of {wanted_bytes} bytes arrived")
 
     def head(self, key: str) -> ObjectInfo:
-        full = self._full(key)
+        check_key(key)
         self._meter.add("HEAD")
         try:
-            with self._client_errors(key):
-                answer = self._s3.client.head_object(Bucket=self._s3.bucket, Key=full)
+            headers = self._s3.requests.head(key)
         except NotFound as error:
             # A HEAD has no body that could tell a missing object from a missing bucket.
             if not self._bucket_exists():
                 raise missing_bucket(self._s3.place) from error
             raise
-        metadata = {name.lower(): value for name, value in answer["Metadata"].items()}
-        return ObjectInfo(key, answer["ContentLength"], answer["LastModified"], metadata)
+        metadata = {
+            name[len(_METADATA_HEADER) :].lower(): _header_text(value)
+            for name, value in headers.items()
+            if name.lower().startswith(_METADATA_HEADER)
+        }
+        try:
+            modified = parsedate_to_datetime(headers["Last-Modified"])
+            return ObjectInfo(key, int(headers["Content-Length"]), modified, metadata)
+        except (KeyError, ValueError) as error:
+            raise Transient(f"{self.name}{key}: the answer to a HEAD is not that of S3 ({error})") from error
 
     def _bucket_exists(self) -> bool:
         self._meter.add("HEAD")
@@ -407,3 +416,11 @@ class S3Store(ObjectStore):
             yield
         except (ClientError, BotoCoreError) as error:
             raise error_of_client(self._s3.place, key, error) from error
+
+
+def _header_text(value: str) -> str:
+    """A header's value, which the client hands out byte for byte as Latin-1; some servers send UTF-8."""
+    try:
+        return value if value.isascii() else value.encode("latin-1").decode()
+    except UnicodeError:
+        return value
