@@ -26,9 +26,7 @@ class Past:
     Every entry is read once, however often it stops on the way.
     """
 
-    def __init__(
-        self, log: OperationsLog, start: int = 0, *, until: int | None = None, moves: bool = True
-    ) -> None:
+    def __init__(self, log: OperationsLog, start: int = 0, *, until: int | None = None, moves: bool = True) -> None:
         """The table of snapshot `start`, or the empty one; it can go on to `until`. Without `moves`, `moved_in`
         stays empty. Raises `NotFound`, `Damaged`."""
         self.table = FileTable(None)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,6 +24,7 @@ from disks.stores.metered import MeteredStore
 from oplog import pins
 from oplog.errors import Locked, NotFound, Refused, UsageError
 from oplog.replay import FileRow
+from restore.keeping import pinned
 from restore.plan import table_digest
 from restore.rebuild import restore
 from tests.servers import Server, ministack
@@ -428,6 +430,34 @@ def test_it_pins_what_it_restores(local: ObjectDisk, monkeypatch: pytest.MonkeyP
     assert reports[0].refused is None
     assert reports[0].deleted == 0
     assert local.read("a/1") == b"content of a/1"
+
+
+def test_a_restore_that_outlasts_its_pin_renews_it(local: ObjectDisk) -> None:
+    """P33: at every moment a live pin holds the revision, and none is left in the end."""
+    put(local, "a/1")
+    put(local, "a/2")
+    with pinned(local, 1, "test", "slow", lifetime=timedelta(seconds=0.3)) as held:
+        assert held is not None
+        first = {pin.name for pin in pins.list_pins(local.store)}
+        end = time.monotonic() + 1.0
+        while time.monotonic() < end:
+            live = [pin for pin in pins.list_pins(local.store) if pin.until is None or pin.until > datetime.now(UTC)]
+            assert [pin.revision for pin in live][:1] == [1]
+            time.sleep(0.02)
+        assert not first & {pin.name for pin in pins.list_pins(local.store)}
+        held.check()
+    assert pins.list_pins(local.store) == []
+
+
+def test_a_pin_that_could_not_be_renewed_stops_the_restore(local: ObjectDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P33: what gc may have taken is not restored."""
+    put(local, "a/1")
+    put(local, "a/2")
+    monkeypatch.setattr("restore.keeping.PIN_LIFETIME", timedelta(seconds=-1))
+    with pytest.raises(Refused, match="ran out"):
+        restore(local, revision=1, apply=True)
+    assert local.revision == 2
+    assert inventory(local.store.list()).pins == ()
 
 
 def test_another_writer_commits_in_the_middle(

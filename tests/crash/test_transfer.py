@@ -1,0 +1,65 @@
+"""A restore from another bucket that dies: run again, it ends as if it had not. Guards I6, I7 and I14."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from disks.effects import set_hook
+from disks.object_disk import ObjectDisk
+from disks.stores.base import ObjectStore
+from disks.stores.directory import DirectoryStore
+from disks.stores.memory import MemoryStore
+from restore import transfer
+from restore.transfer import restore_from
+from tests.integration.test_rebuild import put
+from tests.integration.test_transfer import TABLE, blobs, content
+
+
+class Died(BaseException):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("kind", "batch_files"), [("directory", 100), ("directory", 2), ("mixed", 100)])
+def test_dying_and_running_again(
+    tmp_path: Path, kind: str, batch_files: int, stride: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I7, I14: whichever effect is the last one, the second run ends with the same tree, and copies nothing twice."""
+    monkeypatch.setattr(transfer, "BATCH_FILES", batch_files)
+    step = 0
+    while True:
+        place = tmp_path / str(step)
+        store: ObjectStore = DirectoryStore(place / "from") if kind == "directory" else MemoryStore(f"from{step}")
+        source = ObjectDisk("source", store, place / "source")
+        put(source, f"{TABLE}/p1/data.parquet", f"{TABLE}/p2/data.parquet", f"{TABLE}/table.json")
+        target = ObjectDisk("target", DirectoryStore(place / "to"), place / "target")
+        put(target, f"{TABLE}/p9/data.parquet")
+        count = 0
+
+        def die(when: str, name: str, arguments: tuple[object, ...], step: int = step) -> None:
+            nonlocal count
+            if when == "before":
+                count += 1
+            if count > step:
+                raise Died  # and so does every later effect, as after a kill
+
+        set_hook(die)
+        try:
+            restore_from(target, source.store, apply=True, workers=1)
+        except Died:
+            pass
+        finally:
+            set_hook(None)
+        again = ObjectDisk("target", DirectoryStore(place / "to"), place / "target")
+        again.recover()
+        restore_from(again, source.store, apply=True, workers=1)
+        assert content(again) == content(source)
+        assert len(blobs(again)) == 3, "two copies, and the object that was there before"
+        assert not (place / "target" / "restore.json").exists()
+        assert [entry.commit.revision for entry in again.entries()] == list(range(1, again.revision + 1))
+        if count <= step:
+            break
+        step += stride
+    assert step > 15

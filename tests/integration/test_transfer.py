@@ -1,0 +1,385 @@
+"""restore.transfer: a disk filled from another bucket. Guards I4, I6, I7, I14 and P32, P33, P37, P39, P54.
+
+The source is only read; what is committed is the source's tree, byte for byte, over objects of the target's own.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from disks.config import DiskConfig
+from disks.garbage import collect
+from disks.object_disk import ObjectDisk
+from disks.stores.base import ByteRange, ObjectStore
+from disks.stores.directory import DirectoryStore
+from disks.stores.memory import MemoryStore
+from disks.stores.metered import MeteredStore
+from disks.stores.open import open_store
+from disks.stores.readonly import ReadOnlyStore
+from disks.stores.wrapped import WrappedStore
+from oplog.errors import Damaged, Locked, NotFound, Refused, UsageError
+from oplog.revision import parse_blob_key
+from restore import blob_copies, transfer
+from restore.clickhouse_bucket import read_bucket
+from restore.rebuild import restore
+from restore.transfer import restore_from
+from tests.compat.buckets import captured, in_memory
+from tests.integration.test_rebuild import objects, put, remove, rows, work
+from tests.servers import Server, ministack
+
+TABLE = "store/aaa/t0"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with ministack() as running:
+        yield running
+
+
+@pytest.fixture(params=["memory", "directory", "s3"])
+def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], ObjectStore]:
+    """Stores of one kind, by name."""
+
+    def opened(name: str) -> ObjectStore:
+        match request.param:
+            case "memory":
+                return MeteredStore(MemoryStore(name))
+            case "directory":
+                return MeteredStore(DirectoryStore(tmp_path / "buckets" / name))
+        server: Server = request.getfixturevalue("server")
+        return open_store(
+            DiskConfig(
+                type="object_disk",
+                url=f"s3://{server.new_bucket()}/{name}/",
+                endpoint_url=server.endpoint_url,
+                access_key_id=server.access_key_id,
+                secret_access_key=server.secret_access_key,
+                region="us-east-1",
+            )
+        )
+
+    return opened
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> ObjectDisk:
+    disk = ObjectDisk("source", MemoryStore("source"), tmp_path / "source")
+    put(disk, f"{TABLE}/p1/data.parquet", f"{TABLE}/p2/data.parquet", "store/bbb/t1/p1/data.parquet")
+    put(disk, f"{TABLE}/table.json", "store/bbb/t1/table.json", f"{TABLE}/p1/part.json")
+    return disk
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> ObjectDisk:
+    return ObjectDisk("target", MemoryStore("target"), tmp_path / "target")
+
+
+def content(disk: ObjectDisk) -> dict[str, bytes]:
+    return {info.path: disk.read(info.path) for info in disk.walk()}
+
+
+def blobs(disk: ObjectDisk) -> list[str]:
+    return [key for key in objects(disk) if parse_blob_key(key) is not None]
+
+
+def test_a_disk_comes_over_from_another_bucket(stores: Callable[[str], ObjectStore], tmp_path: Path) -> None:
+    """I7: every file, byte for byte, over copies of its own; the source is not touched; a second time does nothing."""
+    one = ObjectDisk("one", stores("one"), tmp_path / "one", snapshot_every_commits=7)
+    work(one, random.Random(1), 20)
+    before = objects(one)
+    two = ObjectDisk("two", stores("two"), tmp_path / "two")
+    put(two, "store/mine/p1/f", "store/mine/table.json")
+    mine = rows(two)
+
+    preview = restore_from(two, ReadOnlyStore(one.store))
+    assert (preview.applied, preview.created, preview.removed) == (False, len(rows(one)), 0)
+    assert rows(two) == mine
+    assert preview.copy is not None
+    assert preview.copy.objects == len({row.key for row in rows(one).values() if row.key})
+
+    result = restore_from(two, ReadOnlyStore(one.store), apply=True, actor="test", reason="because")
+    assert content(two) == content(one) | {path: two.read(path) for path in mine}
+    assert {path: rows(two)[path] for path in mine} == mine
+    assert not set(blobs(two)) & set(blobs(one))
+    assert objects(one) == before
+    assert (result.commit, result.missing_objects) == (2, [])
+    assert result.copy is not None
+    assert (result.copy.done, result.copy.inside_store) == (preview.copy.objects, True)
+    assert len(blobs(two)) == preview.copy.objects + 1
+    entry = list(two.entries())[-1].commit
+    assert (entry.kind, entry.actor, entry.reason) == ("restore", "test", "because")
+    assert (entry.details["source"], entry.details["source_revision"]) == (one.store.name, "20")
+
+    again = restore_from(two, ReadOnlyStore(one.store), apply=True)
+    assert (again.commit, again.unchanged) == (None, len(rows(one)))
+    assert two.revision == 2
+    fresh = ObjectDisk("two", two.store, tmp_path / "fresh")
+    assert rows(fresh) == rows(two)
+
+
+def test_links_stay_links(source: ObjectDisk, target: ObjectDisk) -> None:
+    """I8: one object of the source is one object of the target, however many paths name it."""
+    with source.transaction("freeze") as transaction:
+        transaction.link(f"{TABLE}/p1/data.parquet", "shadow/p1/data.parquet")
+        transaction.commit()
+    restore_from(target, source.store, apply=True)
+    assert rows(target)[f"{TABLE}/p1/data.parquet"].key == rows(target)["shadow/p1/data.parquet"].key
+    assert len(blobs(target)) == 3
+
+
+def test_an_old_revision_a_time_one_path(source: ObjectDisk, target: ObjectDisk) -> None:
+    between = datetime.now(UTC)
+    remove(source, f"{TABLE}/p1")
+    put(source, f"{TABLE}/p3/data.parquet")
+    assert restore_from(target, source.store, revision=1).files == 3
+    assert restore_from(target, source.store, time=between).revision == 2
+    result = restore_from(target, source.store, revision=2, scope=[f"{TABLE}/p1"], apply=True)
+    assert sorted(rows(target)) == [f"{TABLE}/p1/data.parquet", f"{TABLE}/p1/part.json"]
+    assert result.copy is not None
+    assert result.copy.objects == 1
+    with pytest.raises(NotFound):
+        restore_from(target, source.store, revision=9)
+    with pytest.raises(UsageError):
+        restore_from(target, source.store, revision=1, time=between)
+    with pytest.raises(NotFound, match="No such table"):
+        restore_from(target, source.store, tables=["db.t"])
+
+
+def test_a_table_becomes_that_of_the_source_and_others_stay(source: ObjectDisk, target: ObjectDisk) -> None:
+    """P37: what is new in a table of the source goes; a table it does not know, and what is out of scope, stay."""
+    restore_from(target, source.store, apply=True)
+    put(
+        target,
+        f"{TABLE}/p9/data.parquet",
+        "store/bbb/t1/p9/data.parquet",
+        "store/ccc/t2/p1/f",
+        "store/ccc/t2/table.json",
+    )
+    before = {path: row for path, row in rows(target).items() if not path.startswith(TABLE)}
+    result = restore_from(target, source.store, scope=[TABLE], apply=True)
+    assert (result.created, result.removed) == (0, 1)
+    assert {path: row for path, row in rows(target).items() if not path.startswith(TABLE)} == before
+    assert restore_from(target, source.store, apply=True).removed == 1
+    assert sorted(set(rows(target)) - set(rows(source))) == ["store/ccc/t2/p1/f", "store/ccc/t2/table.json"]
+
+
+def test_taken_ranges_of_block_numbers_stay_taken(source: ObjectDisk, target: ObjectDisk) -> None:
+    restore_from(target, source.store, apply=True)
+    put(target, f"{TABLE}/blocks-7.json")
+    restore_from(target, source.store, apply=True)
+    assert f"{TABLE}/blocks-7.json" in rows(target)
+
+
+def test_the_counter_goes_on_and_no_key_is_used_twice(source: ObjectDisk, target: ObjectDisk) -> None:
+    """P39, I6: back to an old revision, write, back again."""
+    for revision in (2, 1, 2, 1):
+        restore_from(target, source.store, revision=revision, apply=True)
+        put(target, f"store/mine/{target.revision}")
+        restore(target, revision=target.revision - 1, apply=True)
+    revisions = [entry.commit.revision for entry in target.entries()]
+    assert revisions == list(range(1, len(revisions) + 1))
+    assert len(set(blobs(target))) == len(blobs(target))
+    named = Counter(
+        operation.key
+        for entry in target.entries()
+        if entry.commit.kind != "restore" or "source" in entry.commit.details
+        for operation in entry.commit.operations
+        if (operation_key := getattr(operation, "key", None)) is not None and operation_key
+    )
+    assert set(named.values()) == {1}
+
+
+def test_stores_that_cannot_copy_are_read_and_written(
+    source: ObjectDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes go through this machine, are verified, and a large object never lies in memory."""
+    target = ObjectDisk("target", DirectoryStore(tmp_path / "bucket"), tmp_path / "target")
+    monkeypatch.setattr(blob_copies, "_IN_MEMORY_BYTES", 7)
+    result = restore_from(target, source.store, apply=True)
+    assert content(target) == content(source)
+    assert result.copy is not None
+    assert result.copy.inside_store is False
+    assert list((tmp_path / "target" / "scratch").iterdir()) == []
+    for key in blobs(target):
+        assert set(target.store.head(key).metadata) == {"path", "sha256"}
+
+
+class Changing(WrappedStore):
+    """Gives other bytes than it was given, of the same length."""
+
+    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+        data = self.inner.get(key, byte_range)
+        return b"X" * len(data) if parse_blob_key(key) else data
+
+
+@pytest.mark.parametrize("in_memory_bytes", [7, 1 << 20])
+def test_changed_bytes_are_never_committed(
+    source: ObjectDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_memory_bytes: int
+) -> None:
+    """P54, I15."""
+    target = ObjectDisk("target", DirectoryStore(tmp_path / "bucket"), tmp_path / "target")
+    monkeypatch.setattr(blob_copies, "_IN_MEMORY_BYTES", in_memory_bytes)
+    with pytest.raises(Damaged, match=r"data\.parquet is damaged"):
+        restore_from(target, Changing(source.store), apply=True)
+    assert target.revision == 0
+    assert blobs(target) == []
+
+
+class Forgetful(MemoryStore):
+    """Answers a copy with 200 and makes none."""
+
+    def copy(self, source_key: str, target_key: str, *, source: ObjectStore | None = None) -> None:
+        return
+
+
+def test_a_copy_that_was_only_promised_is_found_out(source: ObjectDisk, tmp_path: Path) -> None:
+    """P54: the listing proves every copy before the commit names it."""
+    target = ObjectDisk("target", Forgetful("target"), tmp_path / "target")
+    with pytest.raises(Damaged, match="has no bytes instead of"):
+        restore_from(target, source.store, apply=True)
+    assert target.revision == 0
+
+
+def test_what_is_refused(source: ObjectDisk, target: ObjectDisk, tmp_path: Path) -> None:
+    """P32: a source round or within the target; I3: objects that are gone; a disk that is read-only; two at once."""
+    inner = ObjectDisk("inner", DirectoryStore(tmp_path / "bucket" / "inner"), tmp_path / "inner")
+    with pytest.raises(Refused, match="overlap"):
+        restore_from(inner, DirectoryStore(tmp_path / "bucket"), apply=True)
+    with pytest.raises(Refused, match="overlap"):
+        restore_from(source, source.store)
+    reader = ObjectDisk("target", target.store, tmp_path / "reader", read_only=True)
+    assert restore_from(reader, source.store).created == 6
+    with pytest.raises(Refused, match="read-only"):
+        restore_from(reader, source.store, apply=True)
+    key = rows(source)[f"{TABLE}/p1/data.parquet"].key
+    assert key is not None
+    source.store.delete([key])
+    assert [lost.key for lost in restore_from(target, source.store).missing_objects] == [key]
+    with pytest.raises(Refused, match=r"p1/data\.parquet"):
+        restore_from(target, source.store, apply=True)
+    assert objects(target) == {}
+    assert restore_from(target, source.store, scope=["store/bbb"], apply=True).applied
+    with pytest.raises(NotFound):
+        restore_from(target, MemoryStore("nothing"), apply=True)
+    with transfer.file_lock(target.state_path / "restore.lock"), pytest.raises(Locked):
+        restore_from(target, source.store, apply=True)
+
+
+class Collecting(WrappedStore):
+    """A source whose garbage goes while it is read."""
+
+    def __init__(self, disk: ObjectDisk) -> None:
+        super().__init__(disk.store)
+        self.disk: ObjectDisk | None = disk
+
+    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+        if parse_blob_key(key) and self.disk is not None:
+            disk, self.disk = self.disk, None
+            remove(disk, f"{TABLE}/p1", f"{TABLE}/p2")
+            put(disk, f"{TABLE}/p3/data.parquet")
+            later = datetime.now(UTC) + timedelta(days=2)
+            report = collect(disk, now=later, delete=True, max_delete_fraction=1.0)
+            assert report.deleted == 2
+        return self.inner.get(key, byte_range)
+
+
+def test_a_source_that_collects_meanwhile_is_planned_anew(source: ObjectDisk, tmp_path: Path) -> None:
+    """P33: the newest revision moved on; an old one is no longer kept, and that is said."""
+    for revision in (None, 2):
+        target = ObjectDisk("target", DirectoryStore(tmp_path / f"b{revision}"), tmp_path / f"{revision}")
+        if revision is None:
+            restore_from(target, Collecting(source), apply=True)
+            assert content(target) == content(source)
+            assert f"{TABLE}/p3/data.parquet" in rows(target)
+        else:
+            with pytest.raises((Refused, NotFound)):
+                restore_from(target, Collecting(source), revision=revision, apply=True)
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_large_restore_commits_on_the_way(
+    source: ObjectDisk, target: ObjectDisk, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    """New tables come part by part and `table.json` last; a table that is there changes in one commit."""
+    put(source, *(f"{TABLE}/p{number}/{name}" for number in range(3, 9) for name in ("data.parquet", "part.json")))
+    if there:
+        put(target, f"{TABLE}/table.json", f"{TABLE}/p0/data.parquet")
+    monkeypatch.setattr(transfer, "BATCH_FILES", 4)
+    restore_from(target, source.store, apply=True)
+    assert content(target) == content(source)
+    commits = [entry.commit for entry in target.entries() if entry.commit.kind == "restore"]
+    assert len({commit.details["epoch"] for commit in commits}) == 1
+    touching = [commit for commit in commits if any(TABLE in str(operation) for operation in commit.operations)]
+    assert (len(touching) == 1) == there
+    assert len(commits) > (0 if there else 3)
+    for commit in touching[:-1]:
+        paths = [getattr(operation, "path", "") for operation in commit.operations]
+        assert not any(path.endswith("table.json") for path in paths)
+
+
+class Died(BaseException):
+    """The process ends here."""
+
+
+def test_copies_that_gc_may_have_seen_are_made_anew(
+    source: ObjectDisk, target: ObjectDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I4: an interrupted restore that is taken up after half a day trusts none of its copies."""
+
+    def die(*arguments: object) -> int:
+        raise Died
+
+    with monkeypatch.context() as patch, pytest.raises(Died):
+        patch.setattr(transfer, "_commit", die)
+        restore_from(target, source.store, apply=True)
+    left = blobs(target)
+    assert len(left) == 3
+    monkeypatch.setattr(blob_copies, "RESUME_WITHIN", timedelta(0))
+    restore_from(target, source.store, apply=True)
+    assert not set(left) & {row.key for row in rows(target).values()}
+    later = datetime.now(UTC) + timedelta(days=2)
+    report = collect(target, now=later, delete=True, max_delete_fraction=1.0)
+    assert report.deleted == 3
+    assert content(target) == content(source)
+
+
+def test_copies_that_a_collection_has_announced_are_made_anew(
+    source: ObjectDisk, target: ObjectDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I4, P33."""
+    announced: list[set[str]] = []
+
+    def going(disk: ObjectDisk, *, now: datetime) -> set[str]:
+        announced.append(set() if announced else {blobs(disk)[0]})
+        return announced[-1]
+
+    monkeypatch.setattr(transfer, "announced", going)
+    restore_from(target, source.store, apply=True)
+    assert len(announced) == 2
+    assert not announced[0] & {row.key for row in rows(target).values()}
+    assert content(target) == content(source)
+
+
+def test_the_disk_of_a_clickhouse_server_comes_over(target: ObjectDisk) -> None:
+    """I7: every file with its bytes, those of several objects and those of none; the digests are ours from then on."""
+    store = in_memory(captured())
+    tree = read_bucket(store)
+    result = restore_from(target, ReadOnlyStore(store), apply=True)
+    assert result.files == len(tree.files)
+    for path, file in tree.files.items():
+        row = rows(target)[path]
+        assert target.read(path) == b"".join(store.get(key) for key, _ in file.blobs)
+        assert len(row.sha256) == 64
+    assert len(blobs(target)) == len({file.blobs for file in tree.files.values() if file.blobs})
+    at_freeze = ObjectDisk("freeze", MemoryStore("freeze"), target.state_path / "freeze")
+    old = read_bucket(store, revision=165)
+    restore_from(at_freeze, store, revision=165, apply=True)
+    assert set(rows(at_freeze)) == set(old.files)
+    with pytest.raises(UsageError, match="no times"):
+        restore_from(target, store, time=datetime.now(UTC))
