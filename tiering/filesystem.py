@@ -126,11 +126,16 @@ class _PartFile(AbstractBufferedFile):  # type: ignore[misc]
         return self._disk.read(self._stored_path, ByteRange(start, min(end, self.size)))
 
 
+def open_file(context: Context, stored: StoredPart, file: DataFile) -> Any:
+    """A data file of a part as a file object; every read is a ranged one."""
+    name = stored.definition.full_name
+    filesystem = FrostlineFileSystem(context, lambda: {name: [stored]})
+    return filesystem.open(f"{name}/{stored.part.name}/{file.name}", "rb")
+
+
 def read_schema(context: Context, stored: StoredPart, file: DataFile) -> pa.Schema:
     """The Arrow schema, with field ids, that the file itself states: one or two ranged reads."""
-    tables = {stored.definition.full_name: [stored]}
-    filesystem = FrostlineFileSystem(context, lambda: tables)
-    with filesystem.open(f"{stored.definition.full_name}/{stored.part.name}/{file.name}", "rb") as source:
+    with open_file(context, stored, file) as source:
         return pq.read_schema(source)
 
 

@@ -1,54 +1,51 @@
 """Many sorted Parquet files as one sorted stream of Arrow tables, with bounded memory.
 
-The query engine (DataFusion) merges files that are declared sorted; it never sorts. Files whose key ranges do not meet
-are read one after the other, so a merge of disjoint parts costs no comparisons and holds one file open. What is left
-is merged at most `MAX_OPEN_FILES` at a time: more become intermediate files first.
+Every file keeps some decoded rows ready. Rows up to the smallest of the files' last ready keys cannot be preceded by
+anything still unread: they are cut off, put together in the files' order and sorted as a whole. The sort is stable and
+fast on runs that are sorted already, which halves the processor time of choosing row by row: 16 million rows of 64
+files take 2.2 CPU seconds, DataFusion's sort-preserving merge 3.6 to 4.8. It needs only pyarrow and numpy.
+
+Files whose key ranges do not meet are read one after the other, so a merge of disjoint parts compares nothing and holds
+one file open. What is left is merged at most `MAX_OPEN_FILES` at a time: more become intermediate files first.
 """
 
 from __future__ import annotations
 
-import os
 import queue
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-# The engine's allocator reads these when it is loaded. Taking memory as it is needed, not by the arena, saves a merge
-# of 64 files 120 MB: each file is opened in a thread, each thread has its arenas.
-os.environ.setdefault("MIMALLOC_EAGER_COMMIT", "0")
-os.environ.setdefault("MIMALLOC_ARENA_EAGER_COMMIT", "0")
-
-from datafusion import DataFrame, SessionConfig, SessionContext, col, lit
-from datafusion.expr import Expr, SortExpr
-from datafusion.object_store import AmazonS3
-
-from disks.base import Location
 from disks.effects import op, remove_file
-from disks.stores.base import S3Connection
-from oplog.errors import Damaged
+from oplog.errors import Damaged, FrostlineError
 from tiering.part import DataFile
 from tiering.schema import TableDefinition
-from tiering.types import arrow_schema, arrow_type, default_scalar, from_json
+from tiering.sorting import sort_table
+from tiering.types import arrow_schema, arrow_type, default_array, from_json
 
 MAX_OPEN_FILES = 64
-"""Each open file costs about 7 MB of decoding buffers; with these a merge stays below 700 MB."""
 
-_ORDER = "__frostline_order"
-_QUEUED_TABLES = 2
-_TABLE_ROWS = 16_384
+_READY_BYTES = 24 * 1024 * 1024
+"""Decoded rows that all open files together keep ready: also the size of what is sorted at once."""
+_BATCH_ROWS = (256, 16_384)
+"""The fewest and the most rows decoded at once."""
+_READ_BYTES = 32 * 1024
+_QUEUED_TABLES = 1
+_DECODING_THREADS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class SortedFile:
     """A file to merge. `names` maps field ids to the names of its columns; `order` says which part came first."""
 
-    location: Location
+    source: Path | Callable[[], Any]
+    """A local path, or what opens a file object whose reads are requests."""
     file: DataFile
     names: dict[int, str]
     order: int
@@ -126,7 +123,7 @@ def _reduced(files: Sequence[SortedFile], definition: TableDefinition, directory
         _remove_intermediate(members)
         result.append(
             SortedFile(
-                Location(f"file://{path.absolute()}"),
+                path,
                 DataFile(name=path.name, rows=rows, size_bytes=path.stat().st_size, sha256=""),
                 {column.id: column.name for column in definition.columns},
                 number,
@@ -138,118 +135,215 @@ def _reduced(files: Sequence[SortedFile], definition: TableDefinition, directory
 
 def _remove_intermediate(files: Sequence[SortedFile]) -> None:
     for item in files:
-        if not item.file.sha256:
-            remove_file(Path(item.location.url.removeprefix("file://")))
+        if not item.file.sha256 and isinstance(item.source, Path):
+            remove_file(item.source)
 
 
 def _merge_open(files: Sequence[SortedFile], definition: TableDefinition) -> Iterator[pa.Table]:
-    stream = _frame(files, definition).execute_stream()
-    schema = arrow_schema(definition)
-    labels = ", ".join(item.label for item in files[:3]) + (", …" if len(files) > 3 else "")
-    names = [field.name for field in schema]
+    """The rows of files that are all held open, made in a thread of their own so that reading and writing overlap."""
+    return prefetched(_blocks(files, definition))
 
-    def tables() -> Iterator[pa.Table]:
-        pending: list[pa.RecordBatch] = []
-        rows = 0
+
+def _blocks(files: Sequence[SortedFile], definition: TableDefinition) -> Iterator[pa.Table]:
+    runs = [_Run(item, definition) for item in files]
+    schema = arrow_schema(definition)
+    with ThreadPoolExecutor(min(len(runs), _DECODING_THREADS), "merge-decode") as pool:
         try:
-            for batch in stream:
-                pending.append(batch.to_pyarrow())
-                rows += pending[-1].num_rows
-                if rows >= _TABLE_ROWS:
-                    yield _table(pending, names, schema)
-                    pending, rows = [], 0
-        except Exception as error:
-            # The engine raises plain exceptions for unreadable files; anything else passes through.
-            if type(error) is not Exception and not isinstance(error, OSError | pa.ArrowException):
-                raise
+            encoded = set.intersection(*pool.map(_Run.dictionary_columns, runs))
+            for run in runs:
+                run.begin(encoded)
+            batch_rows = _batch_rows(runs)
+            while runs:
+                list(pool.map(lambda run: run.fill(batch_rows), runs))
+                runs = [run for run in runs if run.ready_rows]
+                if len(runs) == 1:
+                    yield runs[0].take(runs[0].ready_rows).cast(schema)
+                elif runs:
+                    yield sort_table(pa.concat_tables(_cut(runs)), definition.order_by).cast(schema)
+        finally:
+            for run in runs:
+                run.close()
+
+
+def _batch_rows(runs: Sequence[_Run]) -> int:
+    """How many rows each file keeps ready, so that all together stay within the memory for it."""
+    fewest, most = _BATCH_ROWS
+    width = max((run.row_bytes(fewest) for run in runs[:: max(1, len(runs) // 4)]), default=1.0)
+    return max(fewest, min(most, int(_READY_BYTES / len(runs) / max(width, 1.0))))
+
+
+def _cut(runs: Sequence[_Run]) -> list[pa.Table]:
+    """The ready rows that nothing unread can precede, taken off the runs; equal keys come in the order of the runs.
+
+    The bound is the smallest last key of a run that goes on. Rows equal to it may follow in the first run that ends
+    with it, so later runs keep theirs back, while earlier runs have shown all of theirs.
+    """
+    going_on = [(run.last_key(), number) for number, run in enumerate(runs) if not run.exhausted]
+    if not going_on:
+        return [run.take(run.ready_rows) for run in runs]
+    bound, owner = min(going_on)
+    return [run.take(run.count_up_to(bound, inclusive=number <= owner)) for number, run in enumerate(runs)]
+
+
+Key = tuple[tuple[int, Any], ...]
+"""A row's sort key: for each column how far behind the values it sorts (NaN, then null), and the value."""
+
+
+class _Run:
+    """One file being read, with the rows that are decoded and not yet taken."""
+
+    def __init__(self, item: SortedFile, definition: TableDefinition) -> None:
+        self._item = item
+        self._definition = definition
+        self._schema = arrow_schema(definition)
+        self._ready = self._schema.empty_table()
+        self._encoded: list[str] = []
+        self._file: pq.ParquetFile | None = None
+        self._batches: Iterator[pa.RecordBatch] | None = None
+        self.exhausted = False
+
+    @property
+    def ready_rows(self) -> int:
+        return int(self._ready.num_rows)
+
+    def dictionary_columns(self) -> set[int]:
+        """The field ids of texts that the file holds as dictionaries. They stay so through the merge: a number is moved
+        and compared faster than a text, and a third of the memory."""
+        with self._reading():
+            found = self._opened().metadata
+            groups = [found.row_group(number) for number in range(found.num_row_groups)]
+        places = {found.schema.column(number).path: number for number in range(found.num_columns)}
+        return {
+            column.id
+            for column in self._definition.columns
+            if column.type in ("string", "binary")
+            and (place := places.get(self._item.names.get(column.id, ""))) is not None
+            and all(group.column(place).has_dictionary_page for group in groups)
+        }
+
+    def begin(self, encoded: set[int]) -> None:
+        """Read the texts of these field ids as dictionaries."""
+        self._encoded = [self._item.names[column] for column in encoded]
+        for column in encoded:
+            place = [known.id for known in self._definition.columns].index(column)
+            field = self._schema.field(place)
+            self._schema = self._schema.set(place, field.with_type(pa.dictionary(pa.int32(), field.type)))
+        self._ready = self._schema.empty_table()
+        if encoded:
+            self._close_file()
+
+    def row_bytes(self, sample_rows: int) -> float:
+        """The decoded size of a row, from the first few of the file."""
+        with self._reading():
+            batch = next(self._opened().iter_batches(sample_rows, columns=self._wanted(), use_threads=False), None)
+        return batch.nbytes / batch.num_rows if batch is not None and batch.num_rows else 1.0
+
+    def fill(self, rows: int) -> None:
+        """Decode until `rows` rows are ready, or the file has no more."""
+        added: list[pa.Table] = []
+        with self._reading():
+            if self._batches is None and not self.exhausted:
+                self._batches = self._opened().iter_batches(rows, columns=self._wanted(), use_threads=False)
+            while self._batches is not None and self.ready_rows + sum(table.num_rows for table in added) < rows:
+                batch = next(self._batches, None)
+                if batch is None:
+                    self.close()
+                else:
+                    added.append(self._as_defined(batch))
+        if added:
+            self._ready = pa.concat_tables([self._ready, *added])
+
+    def take(self, rows: int) -> pa.Table:
+        """The first so many ready rows, which are no longer ready then."""
+        taken = self._ready.slice(0, rows)
+        self._ready = self._ready.slice(rows)
+        return taken
+
+    def last_key(self) -> Key:
+        """The sort key of the last ready row."""
+        return self._key(self.ready_rows - 1)
+
+    def count_up_to(self, bound: Key, *, inclusive: bool) -> int:
+        """How many of the ready rows have keys below the bound, or equal to it when `inclusive`."""
+        low, high = 0, self.ready_rows
+        while low < high:
+            middle = (low + high) // 2
+            key = self._key(middle)
+            if key < bound or (inclusive and key == bound):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def close(self) -> None:
+        """Close the file; what is ready stays."""
+        self._batches = None
+        self.exhausted = True
+        self._close_file()
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            self._file.close(force=True)
+            self._file = None
+
+    def _key(self, row: int) -> Key:
+        values = (_plain(self._ready.column(name)[row]) for name in self._definition.order_by)
+        return tuple((2, 0) if value is None else (1, 0) if value != value else (0, value) for value in values)
+
+    def _opened(self) -> pq.ParquetFile:
+        if self._file is None:
+            source = self._item.source
+            if isinstance(source, Path):
+                # Read piece by piece: whole column chunks of many files would be most of the memory.
+                reading = {"buffer_size": _READ_BYTES, "pre_buffer": False}
+            else:
+                source, reading = source(), {"pre_buffer": True}
+            self._file = pq.ParquetFile(source, read_dictionary=self._encoded, **reading)
+        return self._file
+
+    def _wanted(self) -> list[str]:
+        names = self._item.names
+        return [names[column.id] for column in self._definition.columns if column.id in names]
+
+    def _as_defined(self, batch: pa.RecordBatch) -> pa.Table:
+        """The batch with the table's columns of today: renamed, widened, defaults where the file has none."""
+        columns = []
+        for column, field in zip(self._definition.columns, self._schema, strict=True):
+            stored = self._item.names.get(column.id)
+            if stored is None:
+                columns.append(default_array(column, batch.num_rows))
+            else:
+                columns.append(batch.column(stored).cast(field.type))
+        return pa.Table.from_arrays(columns, schema=self._schema)
+
+    def _reading(self) -> _Reading:
+        return _Reading(self._item.label)
+
+
+def _plain(value: pa.Scalar) -> Any:
+    """The value for Python to compare. A time is its count of units: finer than Python's own."""
+    return value.value if isinstance(value, pa.TimestampScalar) else value.as_py()
+
+
+class _Reading:
+    """Turns what the Parquet reader raises into `Damaged` naming the file."""
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError | pa.ArrowException) and not isinstance(error, FrostlineError):
             raise Damaged(
-                f"cannot read a part that is being merged ({labels}): {error}",
+                f"cannot read a part that is being merged ({self._label}): {error}",
                 hint="run 'frostline fsck'; the parts are kept as they are",
             ) from error
-        if pending:
-            yield _table(pending, names, schema)
-
-    yield from prefetched(tables())
-
-
-def _table(batches: list[pa.RecordBatch], names: list[str], schema: pa.Schema) -> pa.Table:
-    """The batches in one chunk a column, with the table's own schema (field ids, nullability)."""
-    table = pa.Table.from_batches(batches).select(names).combine_chunks()
-    return pa.Table.from_arrays(table.columns, schema=schema)
-
-
-def _frame(files: Sequence[SortedFile], definition: TableDefinition) -> DataFrame:
-    """The merge as a plan: a union of files that are each sorted, under a sort the engine need not carry out."""
-    batch_rows = 8192 if len(files) <= 16 else 4096 if len(files) <= 32 else 1024
-    settings = {
-        "datafusion.execution.parquet.schema_force_view_types": "false",
-        "datafusion.optimizer.repartition_file_scans": "false",
-        "datafusion.execution.collect_statistics": "false",
-    }
-    config = SessionConfig(settings).with_target_partitions(1).with_batch_size(batch_rows)
-    engine = SessionContext(config)
-    hosts: dict[S3Connection, str] = {}
-    union: DataFrame | None = None
-    for number, item in enumerate(files):
-        frame = _file_frame(engine, hosts, item, definition)
-        if len(files) > 1:
-            frame = frame.with_column(_ORDER, lit(pa.scalar(number, pa.int32())))
-        union = frame if union is None else union.union(frame)
-    assert union is not None
-    if len(files) == 1:
-        return union
-    return union.sort(*[_ascending(name) for name in (*definition.order_by, _ORDER)])
-
-
-def _file_frame(
-    engine: SessionContext, hosts: dict[S3Connection, str], item: SortedFile, definition: TableDefinition
-) -> DataFrame:
-    held = [column for column in definition.columns if column.id in item.names]
-    schema = pa.schema([pa.field(item.names[column.id], arrow_type(column.type)) for column in held])
-    by_name = {column.name: item.names.get(column.id) for column in definition.columns}
-    order = [_ascending(by_name[name] or name) for name in definition.order_by]
-    frame = engine.read_parquet(
-        _url(engine, hosts, item.location), file_extension="", schema=schema, file_sort_order=[order]
-    )
-    wanted = []
-    for column in definition.columns:
-        stored = by_name[column.name]
-        value = _quoted(stored) if stored is not None else lit(default_scalar(column)).cast(arrow_type(column.type))
-        wanted.append(value.alias(column.name))
-    return frame.select(*wanted)
-
-
-def _url(engine: SessionContext, hosts: dict[S3Connection, str], location: Location) -> str:
-    """The location as the engine opens it; a bucket gets a host name of its own in the session."""
-    rest = location.url.partition("://")[2]
-    if location.s3 is None:
-        return f"file://{quote(rest)}"
-    if location.s3 not in hosts:
-        hosts[location.s3] = f"store-{len(hosts)}"
-        connection = location.s3
-        store = AmazonS3(
-            bucket_name=connection.bucket,
-            region=connection.region,
-            access_key_id=connection.access_key_id,
-            secret_access_key=connection.secret_access_key,
-            session_token=connection.session_token,
-            endpoint=connection.endpoint_url,
-            allow_http=(connection.endpoint_url or "").startswith("http://"),
-        )
-        engine.register_object_store("s3://", store, hosts[location.s3])
-    return f"s3://{hosts[location.s3]}/{quote(rest.partition('/')[2])}"
-
-
-def _ascending(name: str) -> SortExpr:
-    return _quoted(name).sort(ascending=True, nulls_first=False)
-
-
-def _quoted(name: str) -> Expr:
-    return col('"' + name.replace('"', '""') + '"')
 
 
 def prefetched(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """The same tables, made in a thread of their own a few ahead, so that reading and writing overlap."""
+    """The same tables, made in a thread of their own a little ahead."""
     ready: queue.Queue[pa.Table | BaseException | None] = queue.Queue(_QUEUED_TABLES)
     stopped = threading.Event()
 
@@ -281,8 +375,3 @@ def prefetched(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
     finally:
         stopped.set()
         thread.join()
-
-
-def with_order(item: SortedFile, order: int) -> SortedFile:
-    """The file at another place of the order."""
-    return replace(item, order=order)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -18,13 +18,13 @@ from tiering.catalog import Catalog, StoredPart
 from tiering.context import Context
 from tiering.insert import insert
 from tiering.journal import Journal
-from tiering.merge_planning import plan_merges
-from tiering.merger import merge
+from tiering.merger import merge, plan_merges
 from tiering.new_parts import INSERT_CLAIM
 from tiering.reservation import Reservations
 from tiering.schema import TableDefinition
 from tiering.settings import Config, embedded
 from tiering.sorted_merge import clusters
+from tiering.sorting import sort_table
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 SCHEMA = pa.schema([("key", pa.int64()), ("ts", pa.timestamp("us", "UTC")), ("text", pa.string())])
@@ -92,16 +92,22 @@ def test_a_merge_keeps_every_row_in_order_and_leaves_one_part(context: Context) 
     assert (record.state, record.rows_out) == ("done", 10)
 
 
-def test_the_plan_merges_sorted_files_and_never_sorts(context: Context) -> None:
-    """The memory bound rests on this: no full sort in the engine's plan."""
+def test_a_merge_keeps_few_rows_ready(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory bound rests on this: what is sorted at once is bounded by what the files keep ready, not by them."""
+    monkeypatch.setattr(sorted_merge, "_BATCH_ROWS", (10, 20))
+    sizes: list[int] = []
+
+    def counted(table: pa.Table, keys: Sequence[str]) -> pa.Table:
+        sizes.append(table.num_rows)
+        return sort_table(table, keys)
+
+    monkeypatch.setattr(sorted_merge, "sort_table", counted)
     definition = define(context)
-    parts = put(context, definition, rows([3, 1]), rows([2, 4]), rows([1, 9]))
-    job = merger._Merge(context, definition, parts, merger._output_name(parts), "test")
-    with context.disk("ssd").transaction("test") as transaction:
-        files = job._files(transaction.scratch() / "fetched")
-        plan = str(sorted_merge._frame(files, definition).execution_plan())
-    assert "SortPreservingMergeExec" in plan
-    assert "SortExec" not in plan
+    parts = put(context, definition, *[rows(list(range(start, 3000, 3))) for start in range(3)])
+    merge(context, definition, parts, reason="test")
+    assert [row["key"] for row in stored_rows(context, definition)] == list(range(3000))
+    assert sum(sizes) > 2900
+    assert max(sizes) <= 3 * 2 * 20
 
 
 def test_an_insert_that_was_merged_is_still_skipped(context: Context) -> None:
