@@ -13,6 +13,7 @@ BENCHMARKS = (
     "bench_rebuild",
     "bench_log",
     "bench_check",
+    "bench_clickhouse",
     "bench_insert",
     "bench_merge",
     "bench_scan",
