@@ -25,7 +25,7 @@ REPOSITORY = Path(__file__).parents[2]
 CONTRACT_VERBS = {
     "insert", "query", "parts", "disks", "policies", "move", "plan", "apply", "explain", "tick", "pause", "resume",
     "pin", "unpin", "merge", "log", "restore", "snapshot", "fsck", "gc", "du", "status", "demo", "table", "moves",
-    "config", "daemon", "doctor",
+    "config", "daemon", "doctor", "objbench",
 }  # fmt: skip
 
 
