@@ -1,10 +1,10 @@
 """Merges: several adjacent parts of a partition become one, in one transaction.
 
-`plan_merges` says what is worth merging (`tiering.merge_selection`, told what may not be merged, is in use or on its
-way); `merge` does it. The parts are claimed, checked against their SHA-256, streamed through a sorted merge into the
-scratch directory of the target disk and counted; then one transaction creates the new part and removes the inputs on
-that disk. Inputs on other disks follow in transactions of their own: the new part covers them, so a crash
-in between leaves outdated copies and never a wrong answer. Merging never moves data to a hotter volume.
+What is worth merging, `tiering.merge_planning` says; `merge` does it. The parts are claimed, checked against their
+SHA-256, streamed through a sorted merge into the scratch directory of the target disk and counted; then one transaction
+creates the new part and removes the inputs on that disk. Inputs on other disks follow in transactions of their own: the
+new part covers them, so a crash in between leaves outdated copies and never a wrong answer. Merging never moves data to
+a hotter volume.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -27,17 +26,16 @@ import pyarrow.parquet as pq
 from disks.effects import op
 from disks.stores.base import ByteRange
 from oplog.errors import Conflict, Damaged, FrostlineError, Locked, NotFound, Refused, UsageError
-from tiering import blocks, ttl
+from tiering import blocks
 from tiering.catalog import StoredPart
 from tiering.context import Context
 from tiering.filesystem import open_file, read_schema
+from tiering.merge_planning import due_level
 from tiering.merge_rows import combine_rows, live_rows
-from tiering.merge_selection import MergePlan, select_final, select_merges
 from tiering.new_parts import first_block_on_its_way, stage_part
 from tiering.parquet_file import PartFiles, combine_ranges
 from tiering.part import DataFile, Part, PartName
-from tiering.placement import size_limit
-from tiering.schema import Delete, Recompress, TableDefinition, TtlRule
+from tiering.schema import Delete, TableDefinition
 from tiering.sorted_merge import SortedFile, merged
 from tiering.types import field_ids
 
@@ -61,72 +59,6 @@ class MergeResult:
     seconds: float
     disk: str = ""
     reason: str = ""
-
-
-def plan_merges(
-    context: Context, definition: TableDefinition, parts: Sequence[StoredPart], *, final: bool = False
-) -> list[MergePlan]:
-    """The merges worth doing among the parts, or with `final` one for each run of adjacent parts."""
-    policy = context.config.policy(definition.policy)
-    resting = {volume.name for volume in policy.volumes if volume.prefer_not_to_merge}
-    claims = context.journal.claimed(definition.uuid)
-    first_in_flight = first_block_on_its_way(claims)
-
-    def allowed(stored: StoredPart) -> bool:
-        known = stored.volume is not None and stored.volume not in resting
-        in_flight = first_in_flight is not None and stored.name.max_block >= first_in_flight
-        disk = context.disk(stored.disk)
-        return known and not in_flight and not disk.read_only and not disk.unreachable
-
-    own = blocks.owned(context, definition)
-
-    def joinable(left: StoredPart, right: StoredPart) -> bool:
-        return left.volume == right.volume and blocks.may_join(left.name, right.name, own)
-
-    if final:
-        return select_final(parts, allowed=allowed, busy=claims, joinable=joinable)
-    states = context.reservations.states()
-    limits = [
-        limit
-        for volume in policy.volumes
-        if volume.name not in resting and (limit := size_limit(volume, states)) is not None
-    ]
-    free = [
-        state.unreserved_bytes
-        for volume in policy.volumes
-        if volume.name not in resting
-        for state in [states[name] for name in volume.disks if name in states]
-        if state.unreserved_bytes is not None and not state.broken
-    ]
-    bounds = [*limits, *([max(free)] if free else [])]
-    merges = select_merges(
-        parts,
-        definition.settings,
-        context.clock(),
-        allowed=allowed,
-        busy=claims,
-        joinable=joinable,
-        max_size_bytes=max(min(bounds), 1) if bounds else None,
-    )
-    taken = {*claims, *(stored.part.name for plan in merges for stored in plan.parts)}
-    rest = [stored for stored in parts if stored.part.name not in taken and allowed(stored)]
-    return [*merges, *_recompressions(context, definition, rest)]
-
-
-def _recompressions(context: Context, definition: TableDefinition, parts: Sequence[StoredPart]) -> Iterator[MergePlan]:
-    """Parts to rewrite by themselves, because a recompression rule is due that they do not follow yet."""
-    now = context.clock()
-    for stored in parts:
-        level, rule = _due_level(definition, stored.part, now)
-        if rule is not None and level > stored.part.compression_level:
-            yield MergePlan(stored.name.partition, (stored,), f"due: {ttl.rule_text(rule)}")
-
-
-def _due_level(definition: TableDefinition, part: Part, now: datetime) -> tuple[int, TtlRule | None]:
-    """The highest zstd level of the recompression rules that are due for all of the part, and its rule; 0 for none."""
-    due = ttl.due_recompressions(ttl.due_times(definition, part), now)
-    levels = [(item.rule.action.level, item.rule) for item in due if isinstance(item.rule.action, Recompress)]
-    return max(levels, key=lambda pair: pair[0], default=(0, None))
 
 
 def merge(context: Context, definition: TableDefinition, parts: Sequence[StoredPart], *, reason: str) -> MergeResult:
@@ -309,7 +241,7 @@ class _Merge:
             created=self.context.clock(),
             columns=columns,
         )
-        return _due_level(self.definition, whole, self.context.clock())[0]
+        return due_level(self.definition, whole, self.context.clock())[0]
 
     def _part(self, files: tuple[DataFile, ...], level: int) -> Part:
         window = self.definition.settings.deduplication_window

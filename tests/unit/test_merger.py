@@ -18,7 +18,8 @@ from tiering.catalog import Catalog, StoredPart
 from tiering.context import Context
 from tiering.insert import insert
 from tiering.journal import Journal
-from tiering.merger import merge, plan_merges
+from tiering.merge_planning import plan_merges
+from tiering.merger import merge
 from tiering.new_parts import INSERT_CLAIM
 from tiering.reservation import Reservations
 from tiering.schema import TableDefinition
