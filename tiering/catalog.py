@@ -14,7 +14,7 @@ from typing import Literal
 
 from disks.base import Disk
 from disks.stores.retry import patience
-from oplog.errors import Damaged, DiskUnreachable, FrostlineError, NotFound, Transient
+from oplog.errors import Conflict, Damaged, DiskUnreachable, FrostlineError, NotFound, Transient
 from tiering import part as parts_format
 from tiering import schema
 from tiering.part import PART_FILE, Part, PartName
@@ -128,10 +128,19 @@ class Catalog:
         return sorted(self._now.tables.values(), key=lambda table: table.full_name)
 
     def table(self, full_name: str) -> TableDefinition:
-        """The table `db.name`. Raises `NotFound` with the known names, `DiskUnreachable` if it may exist after all."""
-        for definition in self._now.tables.values():
-            if definition.full_name == full_name:
-                return definition
+        """The table `db.name`, or the one of this uuid.
+
+        Raises `NotFound` with the known names, `DiskUnreachable` if it may exist after all, `Conflict` if two have it.
+        """
+        found = [table for table in self._now.tables.values() if full_name in (table.full_name, table.uuid)]
+        if len(found) > 1:
+            several = " and ".join(sorted(table.uuid for table in found))
+            raise Conflict(
+                f"{len(found)} tables are called {full_name}: {several}",
+                hint="two machines created them at once: name the one you mean by its uuid, and drop it or the other",
+            )
+        if found:
+            return found[0]
         for disk in self._disks.values():
             if disk.unreachable:
                 raise DiskUnreachable(

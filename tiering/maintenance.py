@@ -105,8 +105,8 @@ def delete_due(context: Context, plan: Plan, problems: list[str]) -> list[TtlDel
     """Drop the parts whose every row is past its TTL. What is in use waits for the next pass."""
     done: list[TtlDelete] = []
     for delete in plan.deletes:
-        definition = context.catalog.table(delete.table)
         try:
+            definition = context.catalog.table(delete.table_uuid)
             tables.drop_parts(context, [context.catalog.part(definition, delete.part)], reason=delete.reason.detail)
         except FrostlineError as error:
             problems.append(f"{delete.table} {delete.part} was not deleted: {error.message}")

@@ -36,8 +36,8 @@ def check_certain(context: Context, definition: TableDefinition) -> None:
     if definition.policy not in context.config.policies:
         return
     for name in context.catalog.policy_disks(definition):
-        disk = context.disk(name)
-        if disk.unreachable and (disk.read_only or blocks.foreign(context, definition, disk)):
+        disk = context.disks.get(name)  # the past has one disk only
+        if disk is not None and disk.unreachable and (disk.read_only or blocks.foreign(context, definition, disk)):
             raise DiskUnreachable(
                 f"another machine writes {definition.full_name} as well, and what it wrote since is not known: "
                 f"{disk.unreachable}",

@@ -14,7 +14,7 @@ import msgspec
 
 from disks.base import Disk
 from oplog.errors import AlreadyExists, Conflict, NotFound, Refused, UsageError
-from tiering import blocks, reachability, schema
+from tiering import blocks, reachability, schema, table_names
 from tiering.catalog import StoredPart
 from tiering.context import Context
 from tiering.journal import Journal
@@ -34,21 +34,39 @@ def create(context: Context, definition: TableDefinition, *, if_not_exists: bool
         try:
             existing = context.catalog.table(definition.full_name)
         except NotFound:
-            write_definition(
-                context,
-                definition,
-                kind="create_table",
-                reason=f"create table {definition.full_name}",
-                beside={blocks.mark_path(definition, 0): blocks.mark(context, 0)},
-            )
-            context.journal.add_block_range(definition.uuid, 0)
-            context.catalog.refresh()
-            return definition
+            if _create(context, definition):
+                return definition
+            existing = context.catalog.table(definition.full_name)
     if if_not_exists:
         return existing
     raise AlreadyExists(
         f"table {definition.full_name} exists already", hint="drop it first, or say --if-not-exists to keep it"
     )
+
+
+def _create(context: Context, definition: TableDefinition) -> bool:
+    """Whether the table was created; False when another machine took its name first: nothing is changed then."""
+    arbiter = table_names.arbiter(context, definition)
+    first = [] if arbiter is None else [arbiter.name]
+    others = [name for name in context.catalog.policy_disks(definition) if name not in first]
+    try:
+        write_definition(
+            context,
+            definition,
+            kind="create_table",
+            reason=f"create table {definition.full_name}",
+            disks=[*first, *others],
+            beside={blocks.mark_path(definition, 0): blocks.mark(context, 0)},
+            name_on=arbiter,
+        )
+    except Conflict:
+        context.catalog.refresh()
+        if arbiter is None or table_names.owner_of(arbiter, definition.full_name) in (None, definition.uuid):
+            raise
+        return False
+    context.journal.add_block_range(definition.uuid, 0)
+    context.catalog.refresh()
+    return True
 
 
 def replace(
@@ -65,7 +83,7 @@ def replace(
     with context.journal.claim("tables", [old.full_name], "alter table"):
         context.catalog.refresh()
         _require_policy_disks(context, new, f"altering {old.full_name}")
-        if context.catalog.table(old.full_name).version != old.version:
+        if context.catalog.table(old.uuid).version != old.version:
             raise AlreadyExists(f"table {old.full_name} was altered meanwhile", hint="look at it again, then retry")
         try:
             # Buckets first: another machine may alter the table there, too. The mark of a version exists once, so one
@@ -95,6 +113,7 @@ def drop(context: Context, definition: TableDefinition) -> None:
         "uuid": definition.uuid,
         "reason": f"drop table {definition.full_name}",
         "directories": definition.directory,
+        "name": definition.full_name,
     }
     with context.journal.claim(definition.uuid, names, "drop table"):
         intent = context.journal.begin_intent(DROP_TABLE, payload)
@@ -151,21 +170,29 @@ def being_dropped(journal: Journal) -> set[str]:
 
 def finish_drop(context: Context, payload: dict[str, str]) -> None:
     """Carry out a drop's intent; what is gone already is skipped, so it can be repeated after a crash."""
-    directories = payload["directories"].split("\n")
     for disk in context.disks.values():
         if not disk.read_only:
-            _remove_directories(context, disk, directories, reason=payload["reason"])
+            _drop_from(context, disk, payload)
 
 
-def _remove_directories(context: Context, disk: Disk, directories: list[str], *, reason: str) -> None:
-    while present := [directory for directory in directories if disk.list(directory)]:
+def _drop_from(context: Context, disk: Disk, payload: dict[str, str]) -> None:
+    while present := _still_there(disk, payload):
         try:
-            with disk.transaction("drop", reason=reason, actor=context.actor) as transaction:
-                for directory in present:
-                    transaction.remove(directory)
+            with disk.transaction("drop", reason=payload["reason"], actor=context.actor) as transaction:
+                for path in present:
+                    transaction.remove(path)
                 transaction.commit()
         except Conflict:  # another process removed some of them first: look again
             disk.refresh()
+
+
+def _still_there(disk: Disk, payload: dict[str, str]) -> list[str]:
+    """What the drop has to remove from the disk: directories, and the table's name unless another one has it now."""
+    present = [directory for directory in payload["directories"].split("\n") if disk.list(directory)]
+    name = payload.get("name")
+    if name is not None and table_names.owner_of(disk, name) == payload["uuid"]:
+        present.append(table_names.path_of(name))
+    return present
 
 
 def remove_copies(context: Context, copies: Iterable[StoredPart], *, reason: str) -> None:
@@ -189,8 +216,10 @@ def write_definition(
     disks: list[str] | None = None,
     beside: Mapping[str, bytes] | None = None,
     details: Mapping[str, str] | None = None,
+    name_on: Disk | None = None,
 ) -> None:
-    """Write `table.json`, and files `beside` it, to the disks (default: all of the policy that can be written)."""
+    """Write `table.json`, and files `beside` it, to the disks (default: all of the policy that can be written). A new
+    table takes its name on the disk `name_on`."""
     data = schema.encode(definition)
     path = f"{definition.directory}/{TABLE_FILE}"
     for name in disks if disks is not None else context.catalog.policy_disks(definition):
@@ -203,6 +232,8 @@ def write_definition(
             transaction.create(path, data)
             for other, content in (beside or {}).items():
                 transaction.create(other, content)
+            if disk is name_on:
+                table_names.claim(transaction, disk, definition)
             transaction.commit()
 
 

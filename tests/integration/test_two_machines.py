@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from disks.config import DiskConfig
-from oplog.errors import AlreadyExists
+from oplog.errors import AlreadyExists, Conflict
 from restore.check import check
 from tiering.definitions import add_column, define_table
 from tiering.engine import Store
@@ -159,3 +159,85 @@ def test_a_part_that_another_one_only_covers_by_name_is_kept_and_reported(
             assert [stored.part.name for stored in kept] == ["all_2_2_0"]
             problems = check(c.context.disks).problems
             assert ["is hidden by all_1_3_1" in problem.what for problem in problems] == [True]
+
+
+DEFINITION = {"columns": ["k:int64"], "order_by": "k", "policy": "hot_cold"}
+
+
+def test_of_two_machines_that_create_one_name_at_once_one_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both looked before either wrote: the bucket decides, and the loser has changed nothing anywhere (I2, P40)."""
+    first, second = machine(tmp_path, "a"), machine(tmp_path, "b")
+    with Store.open(first) as a, Store.open(second) as b:
+        mine, theirs = define_table("d.n", **DEFINITION), define_table("d.n", **DEFINITION)
+        looked = a.context.catalog.refresh
+
+        def look_and_lose() -> None:
+            looked()
+            monkeypatch.undo()
+            b.create_table(theirs)
+
+        monkeypatch.setattr(a.context.catalog, "refresh", look_and_lose)
+        with pytest.raises(AlreadyExists, match=r"d\.n exists already"):
+            a.create_table(mine)
+        assert not a.disk("ssd").exists(mine.directory)
+        assert a.definition("d.n").uuid == b.definition("d.n").uuid == theirs.uuid
+        assert a.create_table(define_table("d.n", **DEFINITION), if_not_exists=True).uuid == theirs.uuid
+    with Store.open(first) as a:
+        assert a.recovered == ["wrote table.json of d.n to ssd"]
+        assert [table.uuid for table in a.definitions()] == [theirs.uuid]
+
+
+def test_dropping_a_table_frees_its_name(tmp_path: Path) -> None:
+    first, second = machine(tmp_path, "a"), machine(tmp_path, "b")
+    with Store.open(first) as a, Store.open(second) as b:
+        a.create_table(define_table("d.n", **DEFINITION))
+        a.drop_table("d.n")
+        assert not a.disk("s3").exists("names/d.n.json")
+        b.create_table(define_table("d.n", **DEFINITION))
+        a.refresh()
+        assert a.definition("d.n").uuid == b.definition("d.n").uuid
+        with pytest.raises(AlreadyExists):
+            a.create_table(define_table("d.n", **DEFINITION))
+
+
+def test_a_drop_of_an_older_table_leaves_the_name_to_the_younger(tmp_path: Path) -> None:
+    """Both are there: made by a version that wrote no names, or in two buckets. Neither is chosen: the uuid says it."""
+    with Store.open(machine(tmp_path, "a")) as a:
+        old, new = define_table("d.n", **DEFINITION), define_table("d.n", **DEFINITION)
+        a.create_table(old)
+        with a.disk("s3").transaction("test") as transaction:
+            transaction.remove("names/d.n.json")
+            transaction.remove(old.directory)
+            transaction.commit()
+        with a.disk("ssd").transaction("test") as transaction:
+            transaction.rename(old.directory, "aside")
+            transaction.commit()
+        a.create_table(new)
+        with a.disk("ssd").transaction("test") as transaction:
+            transaction.rename("aside", old.directory)
+            transaction.commit()
+        a.refresh()
+        for attempt in (lambda: a.definition("d.n"), lambda: a.query("SELECT * FROM d.n"), lambda: a.drop_table("d.n")):
+            with pytest.raises(Conflict, match=f"(?s){min(old.uuid, new.uuid)}.*{max(old.uuid, new.uuid)}"):
+                attempt()
+        a.drop_table(old.uuid)
+        assert a.definition("d.n").uuid == new.uuid
+        assert a.disk("s3").exists("names/d.n.json")
+        assert a.query("SELECT * FROM d.n").read_all().num_rows == 0
+
+
+def test_a_name_whose_table_is_gone_can_be_taken(tmp_path: Path) -> None:
+    """As after a restore of a revision that did not have the table."""
+    with Store.open(machine(tmp_path, "a")) as a:
+        table = define_table("d.n", **DEFINITION)
+        a.create_table(table)
+        for disk in ("s3", "ssd"):
+            with a.disk(disk).transaction("test") as transaction:
+                transaction.remove(table.directory)
+                transaction.commit()
+        again = define_table("d.n", **DEFINITION)
+        assert a.create_table(again).uuid == again.uuid
+        a.drop_table("d.n")
+        assert not a.disk("s3").exists("names/d.n.json")

@@ -72,7 +72,7 @@ def list_tables(session: Session) -> None:
     store = session.store()
     documents: list[dict[str, Any]] = []
     for definition in store.definitions():
-        parts = store.parts(definition.full_name)
+        parts = store.parts(definition.uuid)
         by_disk: dict[str, int] = {}
         for stored in parts:
             by_disk[stored.disk] = by_disk.get(stored.disk, 0) + stored.part.size_bytes
