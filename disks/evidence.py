@@ -58,6 +58,7 @@ def gather(disk: ObjectDisk, found: Inventory, *, now: datetime, retention: time
         head, digest = past.revision, past.digest
     finally:
         past.close()
+    _ends_at(disk, head)  # what is committed from now on, the look before each batch will see
     keys |= _live_keys(disk, found, head)
     live = [pin for pin in known_pins if is_live(pin, now)]
     pinned = sorted({pin.revision for pin in live if pin.revision < base})
@@ -80,6 +81,18 @@ def _check_present(found: Inventory, table: FileTable, name: str) -> None:
             f"{name}, such as {missing[0]}: the listing is incomplete, or objects were lost",
             hint="run 'frostline fsck'; nothing is collected until they are back or their parts are dropped",
         )
+
+
+def _ends_at(disk: ObjectDisk, head: int) -> bool:
+    """Whether the next entry, asked for by name, is not there; False when one was committed meanwhile. Raises `Damaged`
+    when it exists and no listing shows it."""
+    try:
+        disk.store.get(commit_key(head + 1))
+    except NotFound:
+        return True
+    if next(disk.log.revisions(head), None) == head + 1:
+        return False
+    raise Damaged(f"{disk.store.name} holds log entry {head + 1}, which its listing does not show")
 
 
 def _live_keys(disk: ObjectDisk, found: Inventory, head: int) -> set[str]:
@@ -110,12 +123,10 @@ def renewed(disk: ObjectDisk, evidence: Evidence, *, now: datetime) -> set[str]:
         if is_live(pin, now) and pin.revision < evidence.base and pin.revision not in evidence.pinned:
             raise Damaged(f"pin {pin.name} at revision {pin.revision} was taken while the collection ran")
     keys: set[str] = set()
-    head = evidence.head
-    for entry in disk.log.entries(after=evidence.head, previous=evidence.digest):
-        head = entry.commit.revision
-        keys |= named_blobs(entry.commit)
-    try:
-        disk.store.get(commit_key(head + 1))
-    except NotFound:
-        return keys
-    raise Damaged(f"{disk.store.name} holds log entry {head + 1}, which its listing does not show")
+    head, digest = evidence.head, evidence.digest
+    while True:
+        for entry in disk.log.entries(after=head, previous=digest):
+            head, digest = entry.commit.revision, entry.digest
+            keys |= named_blobs(entry.commit)
+        if _ends_at(disk, head):
+            return keys

@@ -7,17 +7,14 @@ restore does the reverse, it takes its pin and then looks for announcements. So 
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import secrets
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-import msgspec
-
+from disks.announcements import Condemned, Intent, announce, announced, batches, remove_stale, withdraw
 from disks.evidence import Evidence, gather, renewed
+from disks.gc_report import GcReport, Objection, Rules
 from disks.history import past_at
 from disks.object_disk import ObjectDisk
 from disks.references import (
@@ -33,81 +30,27 @@ from disks.references import (
 )
 from disks.stores.base import ObjectInfo, Upload
 from oplog import pins, snapshot
-from oplog.errors import Damaged, FrostlineError, Refused, Retained
-from oplog.revision import commit_key, is_scratch_key, parse_blob_key, snapshot_key
+from oplog.errors import FrostlineError, Refused, Retained
+from oplog.revision import (
+    commit_key,
+    is_blob_key,
+    is_scratch_key,
+    parse_blob_key,
+    parse_commit_key,
+    parse_snapshot_key,
+    snapshot_key,
+)
+
+__all__ = ["GUARD_FLOOR_SECONDS", "INTENTS_PREFIX", "GcReport", "Intent", "announced", "collect", "is_root"]
 
 logger = logging.getLogger(__name__)
 
 GUARD_FLOOR_SECONDS = 3600
 """No operation may run longer than the guard between its first upload and its commit, so it cannot be short."""
 
-INTENT_LIFETIME = timedelta(hours=1)
-"""An announcement older than this binds nobody: its collector stops long before."""
-
-_ENDED = "+ended.json"
 _BATCH_KEYS = 5_000
 _BATCH_SECONDS = 600.0
 """A collector that was held up longer than this after its last look does not delete on it."""
-
-
-class Intent(msgspec.Struct, frozen=True, kw_only=True):
-    """An announcement: these objects are about to go."""
-
-    time: datetime
-    keys: tuple[str, ...]
-
-
-@dataclass(slots=True)
-class GcReport:
-    """What a collection saw and did. Counts are of blobs; the log's own objects are counted apart."""
-
-    disk: str
-    delete: bool
-    referenced: int = 0
-    pending: int = 0
-    orphaned: int = 0
-    orphaned_bytes: int = 0
-    deleted: int = 0
-    deleted_bytes: int = 0
-    refused: str | None = None
-    """Why nothing (more) was deleted; None when no safety rule spoke."""
-    orphans: list[str] = field(default_factory=list)
-    """Keys of the orphaned blobs, the oldest first."""
-    suspicious: list[str] = field(default_factory=list)
-    """Unnamed blobs with an impossible time: kept."""
-    foreign: list[str] = field(default_factory=list)
-    """Objects whose names Frostline does not give: kept."""
-    failed: dict[str, str] = field(default_factory=dict)
-    """Key -> why the store did not delete it. The next collection tries again."""
-    kept: dict[str, datetime | None] = field(default_factory=dict)
-    """Key -> until when a lock of the store keeps it (None: it does not say). No failure: a later collection has it."""
-    scratch_deleted: int = 0
-    """What a killed `doctor` or `objbench` left."""
-    log_collectable: int = 0
-    log_deleted: int = 0
-    """Old commits and snapshots that no restorable revision needs."""
-    snapshots_written: list[int] = field(default_factory=list)
-    """Revisions of the snapshots that took the place of old commits."""
-    uploads: int = 0
-    """Unfinished multipart uploads older than the guard interval."""
-    uploads_aborted: int = 0
-    pins_expired: list[str] = field(default_factory=list)
-    oldest_revision: int | None = None
-    """The oldest revision that the retention keeps."""
-    limited: bool = False
-    """Stopped at `max_delete_bytes`; more is left."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What the user set."""
-
-    now: datetime
-    guard: timedelta
-    retention: timedelta
-    max_delete_bytes: int | None
-    max_delete_fraction: float
-    compact_after_commits: int
 
 
 def collect(
@@ -121,13 +64,17 @@ def collect(
     retention_seconds: float | None = None,
     allow_short_guard: bool = False,
     compact_after_commits: int = 100,
+    quarantine_seconds: float = 0.0,
+    allow_bucket_root: bool = False,
 ) -> GcReport:
     """Report what could go, and with `delete` delete it. Repeating it after a crash finishes the work.
 
     `now` None reads the wall clock and, before anything goes, checks it against the store's. A guard interval below an
     hour raises `Refused` unless `allow_short_guard`. Safety rules that speak later are told in `refused` of the report,
     and nothing is deleted: a reference that cannot be read, listings that disagree, more than `max_delete_fraction` of
-    the blobs. `max_delete_bytes` only ends the run early. Errors of the first listing are raised.
+    the blobs. `max_delete_bytes` only ends the run early. With `quarantine_seconds` only those orphans go that a run so
+    long ago announced. A disk that is a whole bucket raises `Refused` unless `allow_bucket_root`. Errors of the first
+    listing are raised.
     """
     if guard_seconds < GUARD_FLOOR_SECONDS and not allow_short_guard:
         raise Refused(
@@ -136,6 +83,11 @@ def collect(
         )
     if delete and disk.read_only:
         raise Refused(f"disk {disk.name} is read-only", hint="collect without --delete to get a report")
+    if delete and not allow_bucket_root and is_root(disk.store.name):
+        raise Refused(
+            f"disk {disk.name} is all of {disk.store.name}: a prefix that was forgotten looks like this",
+            hint="give the disk a prefix of its own; or, if the whole bucket is meant, say --allow-bucket-root",
+        )
     rules = Rules(
         now=now or datetime.now(UTC),
         guard=timedelta(seconds=guard_seconds),
@@ -143,6 +95,7 @@ def collect(
         max_delete_bytes=max_delete_bytes,
         max_delete_fraction=max_delete_fraction,
         compact_after_commits=compact_after_commits,
+        quarantine=timedelta(seconds=quarantine_seconds),
     )
     if guard_seconds < GUARD_FLOOR_SECONDS:
         logger.warning("disk %s: collecting with a guard interval of only %g s", disk.name, guard_seconds)
@@ -151,8 +104,11 @@ def collect(
     return report
 
 
-class _Refusal(Exception):
-    """A safety rule spoke."""
+def is_root(store_name: str) -> bool:
+    """Whether a store's name (`s3://bucket/prefix/`, `file:///path/`) has no prefix."""
+    scheme, _, place = store_name.partition("://")
+    bucket, _, prefix = place.partition("/")
+    return not prefix.strip("/") and (scheme == "file" or bool(bucket)) and scheme in ("s3", "file")
 
 
 class _Collection:
@@ -175,25 +131,28 @@ class _Collection:
             evidence = self._gather(found)
             verdict = self._judge(found, evidence)
             uploads = self._old_uploads()
+            self._look_at_versions()
             if self._report.delete:
                 self._delete(found, evidence, verdict, uploads)
-        except _Refusal as refusal:
+        except Objection as refusal:
             self._report.refused = str(refusal)
             logger.warning("disk %s: nothing more is deleted: %s", self._disk.name, refusal)
 
     def _require(self, objection: str | None) -> None:
         if objection is not None:
-            raise _Refusal(objection)
+            raise Objection(objection)
 
     def _gather(self, found: Inventory) -> Evidence:
         self._report.foreign = list(found.foreign)
         try:
             return gather(self._disk, found, now=self._rules.now, retention=self._rules.retention)
         except FrostlineError as error:
-            raise _Refusal(f"the references cannot be read whole: {error.message}") from error
+            raise Objection(f"the references cannot be read whole: {error.message}") from error
 
     def _judge(self, found: Inventory, evidence: Evidence) -> Verdict:
-        verdict = classify(found.blobs, evidence.keys, head=found.head, now=self._rules.now, guard=self._rules.guard)
+        # The next entry was asked for by name and is not there: what was uploaded for it waits for nothing but its age.
+        head = found.head + 1
+        verdict = classify(found.blobs, evidence.keys, head=head, now=self._rules.now, guard=self._rules.guard)
         report = self._report
         report.referenced = verdict.referenced
         report.pending = len(verdict.pending)
@@ -218,16 +177,29 @@ class _Collection:
         self._report.uploads = len(uploads)
         return uploads
 
+    def _look_at_versions(self) -> None:
+        """Count what a versioned bucket keeps of our names: no listing shows it, and somebody pays for it."""
+        settings = self._store.bucket_settings()
+        if settings is None or not isinstance(settings.versioning, str) or settings.versioning == "off":
+            return
+        self._report.versioning = settings.versioning
+        for version in self._store.old_versions():
+            if is_blob_key(version.key) or parse_commit_key(version.key) or parse_snapshot_key(version.key):
+                self._report.old_versions += 1
+                self._report.old_version_bytes += version.size_bytes
+
     # Deleting
 
     def _delete(self, found: Inventory, evidence: Evidence, verdict: Verdict, uploads: Sequence[Upload]) -> None:
         self._check_caps(found, verdict)
-        self._remove_stale_intents(found)
+        remove_stale(self._store, found.intents, self._rules.now)
         log_keys = self._log_keys(found, evidence)
         self._report.log_deleted = len(self._delete_announced(log_keys, evidence))
-        doomed = self._within_limit(verdict.orphaned)
+        condemned = self._condemned(found)
+        doomed = self._within_limit(self._out_of_quarantine(verdict, condemned))
         sizes = {blob.key: blob.size_bytes for blob in doomed}
         gone = self._delete_announced(list(sizes), evidence)
+        condemned.forget({blob.key for blob in verdict.orphaned}.difference(gone))
         self._report.deleted = len(gone)
         self._report.deleted_bytes = sum(sizes[key] for key in gone)
         for upload in uploads:
@@ -238,12 +210,32 @@ class _Collection:
         pins.sweep(self._store)
         self._remove_scratch(found)
 
+    def _condemned(self, found: Inventory) -> Condemned:
+        try:
+            return Condemned(self._store, found.intents, self._rules.now)
+        except FrostlineError as error:
+            raise Objection(f"what earlier runs condemned cannot be read: {error.message}") from error
+
+    def _out_of_quarantine(self, verdict: Verdict, condemned: Condemned) -> list[ObjectInfo]:
+        """The orphans that were condemned long enough ago. Condemns those that were not yet."""
+        quarantine, now = self._rules.quarantine, self._rules.now
+        if not quarantine:
+            return list(verdict.orphaned)
+        due = [
+            blob
+            for blob in verdict.orphaned
+            if blob.key in condemned.since and now - condemned.since[blob.key] >= quarantine
+        ]
+        condemned.add([blob.key for blob in verdict.orphaned if blob.key not in condemned.since], now)
+        self._report.quarantined = len(verdict.orphaned) - len(due)
+        return due
+
     def _check_caps(self, found: Inventory, verdict: Verdict) -> None:
         by_count = len(verdict.orphaned) / max(len(found.blobs), 1)
         by_bytes = self._report.orphaned_bytes / max(found.blobs.total_bytes, 1)
         share = max(by_count, by_bytes)
         if share > self._rules.max_delete_fraction:
-            raise _Refusal(
+            raise Objection(
                 f"{share:.0%} of the blobs are orphaned and at most {self._rules.max_delete_fraction:.0%} may go at "
                 f"once; if that is right, allow it with --max-delete-fraction {min(share + 0.01, 1):.2f}"
             )
@@ -286,7 +278,7 @@ class _Collection:
             snapshot.write(self._store, revision, past.digest, past.table.rows())
             header, rows = snapshot.read(self._store, revision)
             if header.digest != past.digest or any(row != past.table.get(row.path) for row in rows):
-                raise _Refusal(f"the snapshot of revision {revision} does not hold what the log says")
+                raise Objection(f"the snapshot of revision {revision} does not hold what the log says")
         finally:
             past.close()
         self._report.snapshots_written.append(revision)
@@ -294,15 +286,15 @@ class _Collection:
     def _delete_announced(self, keys: Sequence[str], evidence: Evidence) -> list[str]:
         """Delete in batches, each announced and checked once more. Returns the keys that are gone."""
         gone: list[str] = []
-        for batch in _batches(keys):
+        for batch in batches(keys, _BATCH_KEYS):
             intent = self._announce(batch)
             looked_at = time.monotonic()
             try:
                 named = self._renewed(evidence)
                 if time.monotonic() - looked_at > _BATCH_SECONDS:
-                    raise _Refusal("looking at the references once more took too long; run it again")
-            except _Refusal:
-                self._withdraw(intent)
+                    raise Objection("looking at the references once more took too long; run it again")
+            except Objection:
+                withdraw(self._store, intent)
                 raise
             for key, error in self._store.delete([key for key in batch if key not in named]).items():
                 if error is None:
@@ -312,31 +304,24 @@ class _Collection:
                 else:
                     self._report.failed[key] = error.message
             # Only now: a delete whose answer was lost may still arrive, so its announcement stays until it is stale.
-            self._withdraw(intent)
+            withdraw(self._store, intent)
         return gone
 
     def _announce(self, batch: Sequence[str]) -> str:
-        key = f"{INTENTS_PREFIX}{secrets.token_hex(16)}.json"
-        data = msgspec.json.encode(Intent(time=self._rules.now, keys=tuple(batch)))
-        self._store.put(key, data, sha256=hashlib.sha256(data).digest())
+        key = announce(self._store, batch, self._rules.now)
         if self._check_clock:
             skew = abs(datetime.now(UTC) - self._store.head(key).modified)
             if skew > FUTURE_TOLERANCE:
-                self._withdraw(key)
-                raise _Refusal(f"the clocks of this machine and of the store differ by {skew}: ages cannot be judged")
+                withdraw(self._store, key)
+                raise Objection(f"the clocks of this machine and of the store differ by {skew}: ages cannot be judged")
             self._check_clock = False
         return key
-
-    def _withdraw(self, intent: str) -> None:
-        """Take the announcement back. One that a lock keeps gets a mark that it is over, until both are stale."""
-        if isinstance(self._store.delete([intent])[intent], Retained):
-            self._store.put(_end_of(intent), b"{}", sha256=hashlib.sha256(b"{}").digest())
 
     def _renewed(self, evidence: Evidence) -> set[str]:
         try:
             return renewed(self._disk, evidence, now=self._rules.now)
         except FrostlineError as error:
-            raise _Refusal(f"the references changed or cannot be read again: {error.message}") from error
+            raise Objection(f"the references changed or cannot be read again: {error.message}") from error
 
     def _remove_scratch(self, found: Inventory) -> None:
         old = [
@@ -345,37 +330,3 @@ class _Collection:
             if sane_time(item.modified, self._rules.now) and self._rules.now - item.modified >= self._rules.guard
         ]
         self._report.scratch_deleted = sum(error is None for error in self._store.delete(old).values())
-
-    def _remove_stale_intents(self, found: Inventory) -> None:
-        stale = [
-            intent.key
-            for intent in found.intents
-            if sane_time(intent.modified, self._rules.now) and self._rules.now - intent.modified > INTENT_LIFETIME
-        ]
-        self._store.delete(stale)
-
-
-def announced(disk: ObjectDisk, *, now: datetime) -> set[str]:
-    """The objects that a running collection is about to delete. Raises `Damaged` for an unreadable announcement."""
-    keys: set[str] = set()
-    found = list(disk.store.list(INTENTS_PREFIX))
-    over = {item.key for item in found if item.key.endswith(_ENDED)}
-    for item in found:
-        if now - item.modified > INTENT_LIFETIME or item.key in over or _end_of(item.key) in over:
-            continue
-        try:
-            keys.update(msgspec.json.decode(disk.store.get(item.key), type=Intent).keys)
-        except msgspec.DecodeError as error:
-            raise Damaged(
-                f"{disk.store.name}{item.key} cannot be read: {error}", hint="delete it if no gc runs"
-            ) from error
-    return keys
-
-
-def _end_of(intent: str) -> str:
-    return intent.removesuffix(".json") + _ENDED
-
-
-def _batches(keys: Sequence[str]) -> Iterator[list[str]]:
-    for start in range(0, len(keys), _BATCH_KEYS):
-        yield list(keys[start : start + _BATCH_KEYS])

@@ -151,8 +151,8 @@ def sane_time(modified: datetime, now: datetime) -> bool:
 
 
 def classify(blobs: Blobs, referenced: Collection[str], *, head: int, now: datetime, guard: timedelta) -> Verdict:
-    """Put every blob into its class. `head` is the last revision the listing showed: a blob uploaded for a later one
-    belongs to a transaction that was under way."""
+    """Put every blob into its class. `head` is the last revision that is settled, taken or proved to be free: a blob
+    uploaded for a later one hints at entries that are not known, and stays."""
     pending: list[ObjectInfo] = []
     orphaned: list[ObjectInfo] = []
     suspicious: list[ObjectInfo] = []

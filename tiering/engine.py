@@ -251,7 +251,9 @@ class Store:
         delete: bool = False,
         max_delete_bytes: int | None = None,
         max_delete_fraction: float = 0.1,
+        quarantine: timedelta = timedelta(0),
         allow_short_guard: bool = False,
+        allow_bucket_root: bool = False,
     ) -> GcReport:
         """Report, or with `delete` remove, objects that nothing names."""
         from disks import garbage
@@ -263,7 +265,9 @@ class Store:
             delete=delete,
             max_delete_bytes=max_delete_bytes,
             max_delete_fraction=max_delete_fraction,
+            quarantine_seconds=quarantine.total_seconds(),
             allow_short_guard=allow_short_guard,
+            allow_bucket_root=allow_bucket_root,
         )
 
     def _selected(self, table: str | None) -> list[TableDefinition]:

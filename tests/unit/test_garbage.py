@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from disks.effects import set_hook
-from disks.garbage import GcReport, announced, collect
+from disks.garbage import GcReport, announced, collect, is_root
 from disks.history import past_at
 from disks.object_disk import ObjectDisk
 from disks.references import (
@@ -250,16 +250,109 @@ def test_young_orphans_are_pending(bucket: Bucket, disk: ObjectDisk) -> None:
     assert key in bucket.blobs
 
 
-def test_blobs_for_a_revision_above_the_head_are_pending_at_any_age(bucket: Bucket, disk: ObjectDisk) -> None:
-    """P29: a listing that hides the newest commits makes their blobs look unnamed."""
+def test_an_abandoned_upload_goes_after_the_guard_though_the_log_stands_still(bucket: Bucket, disk: ObjectDisk) -> None:
+    """P27: nobody else may ever commit; that the next entry does not exist is asked by name, not read off a listing."""
     put(disk, "a/live")
     key = orphan(disk)
+    assert run(disk, now=datetime.now(UTC) + timedelta(hours=23)).pending == 1
+    assert key in bucket.blobs
+    assert run(disk).deleted == 1
+    assert key not in bucket.blobs
+
+
+def test_blobs_for_a_revision_that_is_not_settled_are_pending_at_any_age(bucket: Bucket, disk: ObjectDisk) -> None:
+    """P29: entries between this and the head may be lost or hidden, and name it."""
+    put(disk, "a/live")
+    key = blob_key(3)
+    bucket.put(key, b"x", sha256=hashlib.sha256(b"x").digest())
     report = run(disk, now=NOW + timedelta(days=400))
     assert (report.pending, report.deleted) == (1, 0)
     put(disk, "a/another")
-    put(disk, "a/third")
     assert run(disk, now=NOW + timedelta(days=400)).deleted == 1
     assert key not in bucket.blobs
+
+
+def test_a_hidden_next_entry_stops_everything(bucket: Bucket, disk: ObjectDisk, tmp_path: Path) -> None:
+    """P29: every listing hides the newest commit, whose blobs look abandoned."""
+    put(disk, "a/live")
+    put(disk, "a/newest")
+    newest = commit_key(2)
+    bucket.hidden = lambda listing, name: name == newest
+    fresh = ObjectDisk("cold", bucket, tmp_path / "fresh")
+    report = run(fresh, now=NOW + timedelta(days=400))
+    assert report.refused is not None
+    assert "log entry 2" in report.refused
+    assert len(bucket.blobs) == 2
+
+
+def test_a_quarantine_deletes_only_what_an_earlier_run_announced(bucket: Bucket, disk: ObjectDisk) -> None:
+    """P31: between the two runs there is time to look. The lists go when nothing of them is left."""
+    put(disk, "a/live")
+    put(disk, "a/gone")
+    remove(disk, "a/gone")
+    day = 24 * 3600.0
+    first = run(disk, quarantine_seconds=day)
+    assert (first.orphaned, first.quarantined, first.deleted) == (1, 1, 0)
+    for key in bucket.keys:
+        if key.startswith(INTENTS_PREFIX):
+            bucket.date(key, LATER)
+    soon = run(disk, quarantine_seconds=day, now=LATER + timedelta(hours=23))
+    assert (soon.quarantined, soon.deleted) == (1, 0)
+    assert announced(disk, now=LATER) == set(), "a list of condemned objects binds no restore"
+    then = run(disk, quarantine_seconds=day, now=LATER + timedelta(hours=25))
+    assert (then.quarantined, then.deleted) == (0, 1)
+    assert not inventory(bucket.list()).intents
+
+
+def test_what_is_named_again_during_its_quarantine_stays(bucket: Bucket, disk: ObjectDisk) -> None:
+    """I4: condemned is not convicted; every run judges anew."""
+    key = put(disk, "a/gone")
+    row = disk.file_table.get("a/gone")
+    assert row is not None
+    remove(disk, "a/gone")
+    put(disk, "a/live")
+    assert run(disk, quarantine_seconds=3600.0).quarantined == 1
+    with disk.transaction("restore") as transaction:
+        transaction.adopt(row)  # type: ignore[attr-defined]
+        transaction.commit()
+    report = run(disk, quarantine_seconds=3600.0, now=LATER + timedelta(days=30))
+    assert (report.orphaned, report.deleted) == (0, 0)
+    assert key in bucket.blobs
+    assert not inventory(bucket.list()).intents
+
+
+def test_an_unreadable_list_of_condemned_objects_stops_everything(bucket: Bucket, disk: ObjectDisk) -> None:
+    put(disk, "a/live")
+    put(disk, "a/gone")
+    remove(disk, "a/gone")
+    run(disk, quarantine_seconds=3600.0)
+    (name,) = (key for key in bucket.keys if key.startswith(INTENTS_PREFIX))
+    bucket.spoil(name)
+    report = run(disk, quarantine_seconds=3600.0)
+    assert report.refused is not None
+    assert report.deleted == 0
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/", "s3://bucket", "file:///", "s3://bucket//"])
+def test_a_disk_without_a_prefix_is_not_collected(bucket: Bucket, disk: ObjectDisk, url: str) -> None:
+    """P32: an empty prefix, or a root, is refused; a report may be had."""
+    put(disk, "a/gone")
+    remove(disk, "a/gone")
+    put(disk, "a/live")
+    bucket.name = url
+    disk.close()
+    fresh = ObjectDisk("cold", bucket, disk.state_path.with_name("fresh"))
+    with pytest.raises(Refused) as refused:
+        run(fresh)
+    assert refused.value.exit_code == 13
+    assert len(bucket.blobs) == 2
+    assert run(fresh, delete=False).orphaned == 1
+    assert run(fresh, allow_bucket_root=True).deleted == 1
+
+
+def test_a_prefix_is_no_root() -> None:
+    """P32."""
+    assert not any(map(is_root, ["s3://bucket/p/", "file:///srv/", "file:///srv/bucket/", "memory://x"]))
 
 
 def test_the_guard_has_a_floor(disk: ObjectDisk) -> None:

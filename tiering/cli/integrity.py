@@ -136,12 +136,18 @@ def gc(
     guard_interval: Annotated[str, typer.Option(metavar="24h", help="younger objects stay")] = "24h",
     max_delete_bytes: Annotated[str | None, typer.Option(metavar="N", help="stop there")] = None,
     max_delete_fraction: Annotated[str, typer.Option(metavar="0.1", help="refuse to delete a larger share")] = "0.1",
+    quarantine: Annotated[
+        str, typer.Option(metavar="0s", help="delete only what a run with --delete announced this long ago")
+    ] = "0s",
     allow_short_guard_interval: Annotated[
         bool,
         typer.Option(
             "--allow-short-guard-interval",
             help="allow less than an hour; only when nobody else writes to the disk",
         ),
+    ] = False,
+    allow_bucket_root: Annotated[
+        bool, typer.Option("--allow-bucket-root", help="delete on a disk whose url has no prefix")
     ] = False,
 ) -> None:
     """Report, or with --delete remove, objects that no retained revision, pin or reader names.
@@ -163,7 +169,9 @@ def gc(
             delete=delete and not session.dry_run,
             max_delete_bytes=parse_size(max_delete_bytes) if max_delete_bytes else None,
             max_delete_fraction=parse_percent(max_delete_fraction),
+            quarantine=parse_duration(quarantine),
             allow_short_guard=allow_short_guard_interval,
+            allow_bucket_root=allow_bucket_root,
         )
         documents.append(gc_document(report))
     if session.options.json:
@@ -208,11 +216,19 @@ def print_gc(session: Session, document: dict[str, Any]) -> None:
     line(f"  referenced  {document['referenced']:,} objects: in use, or restorable within the retention")
     line(f"  pending     {document['pending']:,} objects: nothing names them yet, but they are young")
     line(f"  orphaned    {document['orphaned']:,} objects, {format_size(document['orphaned_bytes'])}")
+    if document["quarantined"]:
+        line(f"  quarantined {document['quarantined']:,} of them: they go when their quarantine is over")
     line(f"  deleted     {document['deleted']:,} objects, {format_size(document['deleted_bytes'])}")
     if document["log_deleted"] or document["log_collectable"]:
         line(
             f"  old log     {document['log_collectable']:,} entries and snapshots, {document['log_deleted']:,} deleted"
         )
+    if document["kept"]:
+        line(f"  locked      {len(document['kept']):,} objects that the store keeps, such as {min(document['kept'])}")
+    if document["versioning"]:
+        size = format_size(document["old_version_bytes"])
+        line(f"  versions    {document['old_versions']:,} old ones, {size}: versioning is {document['versioning']},")
+        line("              so a lifecycle rule of the bucket must end what is deleted here")
     if document["uploads"]:
         line(f"  uploads     {document['uploads']:,} unfinished, {document['uploads_aborted']:,} aborted")
     for name, what in (("foreign", "not Frostline's, never touched"), ("suspicious", "with an impossible time, kept")):

@@ -1,0 +1,73 @@
+"""What a collection saw and did, and the rules it went by: plain records for every kind of disk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+
+@dataclass(slots=True)
+class GcReport:
+    """What a collection saw and did. Counts are of blobs; the log's own objects are counted apart."""
+
+    disk: str
+    delete: bool
+    referenced: int = 0
+    pending: int = 0
+    orphaned: int = 0
+    orphaned_bytes: int = 0
+    deleted: int = 0
+    deleted_bytes: int = 0
+    refused: str | None = None
+    """Why nothing (more) was deleted; None when no safety rule spoke."""
+    quarantined: int = 0
+    """Orphans announced by this run or too lately by an earlier one: they go when their quarantine is over."""
+    orphans: list[str] = field(default_factory=list)
+    """Keys of the orphaned blobs, the oldest first."""
+    suspicious: list[str] = field(default_factory=list)
+    """Unnamed blobs with an impossible time: kept."""
+    foreign: list[str] = field(default_factory=list)
+    """Objects whose names Frostline does not give: kept."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """Key -> why the store did not delete it. The next collection tries again."""
+    kept: dict[str, datetime | None] = field(default_factory=dict)
+    """Key -> until when a lock of the store keeps it (None: it does not say). No failure: a later collection has it."""
+    scratch_deleted: int = 0
+    """What a killed `doctor` or `objbench` left."""
+    log_collectable: int = 0
+    log_deleted: int = 0
+    """Old commits and snapshots that no restorable revision needs."""
+    snapshots_written: list[int] = field(default_factory=list)
+    """Revisions of the snapshots that took the place of old commits."""
+    uploads: int = 0
+    """Unfinished multipart uploads older than the guard interval."""
+    uploads_aborted: int = 0
+    pins_expired: list[str] = field(default_factory=list)
+    oldest_revision: int | None = None
+    """The oldest revision that the retention keeps."""
+    limited: bool = False
+    """Stopped at `max_delete_bytes`; more is left."""
+    versioning: str | None = None
+    """`on` or `suspended`: what is deleted stays as an old version, and is paid for, until a rule of the bucket ends
+    it. None: the bucket keeps no versions, or does not say."""
+    old_versions: int = 0
+    old_version_bytes: int = 0
+    """Versions and delete markers of our names that no listing shows. Counted, never touched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the user set."""
+
+    now: datetime
+    guard: timedelta
+    retention: timedelta
+    max_delete_bytes: int | None
+    max_delete_fraction: float
+    compact_after_commits: int
+    quarantine: timedelta = timedelta(0)
+    """Delete only what a run this long ago announced."""
+
+
+class Objection(Exception):
+    """A safety rule spoke: nothing more is deleted."""
