@@ -66,6 +66,18 @@ def in_scope(path: str, scope: Sequence[str] | None) -> bool:
     return any(path == prefix or path.startswith(f"{prefix}/") for prefix in (entry.rstrip("/") for entry in scope))
 
 
+FROZEN = "shadow/"
+"""Below it lie hard links that keep files as they were: a backup, or ClickHouse's FREEZE."""
+
+
+def leaves_frozen(scope: Sequence[str] | None) -> Callable[[str], bool]:
+    """Which files may go: what somebody froze stays, whatever the rest of the disk goes back to, unless it is asked for
+    by name."""
+    if scope is not None and any(entry.startswith(FROZEN.rstrip("/")) for entry in scope):
+        return lambda path: True
+    return lambda path: not path.startswith(FROZEN)
+
+
 def same_file(one: StoredFile, other: StoredFile) -> bool:
     """Whether both are the same bytes held the same way."""
     return (one.size_bytes, one.sha256, one.blobs, one.blob_set) == (

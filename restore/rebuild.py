@@ -6,6 +6,7 @@ commit on top of it, whose creates name the old blobs, so nothing is copied and 
 
 from __future__ import annotations
 
+import secrets
 import time as clock
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -25,7 +26,7 @@ from oplog.replay import FileRow
 from oplog.revision import BLOBS_PREFIX, OPERATIONS_PREFIX, SNAPSHOTS_PREFIX, parse_blob_key
 from restore.cache import UNREADABLE, Cache, opened_cache, unreadable
 from restore.keeping import pinned
-from restore.plan import Difference, Tally, compare, in_scope, kept_reservations, lost_objects
+from restore.plan import Difference, Tally, compare, in_scope, kept_reservations, leaves_frozen, lost_objects
 from restore.result import RestoreResult
 from tiering import schema
 from tiering.schema import TABLE_FILE
@@ -241,7 +242,8 @@ def keep_reservations(wanted: FileTable, newest: FileTable) -> None:
 def _compared(disk: ObjectDisk, tables: _Tables, target: int, scope: Sequence[str] | None) -> RestoreResult:
     """How the newest table differs from the wanted one."""
     tally = Tally(scope)
-    difference = compare(by_path(tables.newest), tally.counting(by_path(tables.wanted)), scope)
+    wanted_rows = tally.counting(by_path(tables.wanted))
+    difference = compare(by_path(tables.newest), wanted_rows, scope, goes=leaves_frozen(scope))
     with tables.wanted.read() as wanted:
         result = _result(disk, tables.found, wanted, scope, difference, tally, [])
     result.revision = target
@@ -320,12 +322,12 @@ def _commit(
     reason: str,
 ) -> int | None:
     """Commit the difference to the newest table; again with a new difference when another writer came between."""
-    details = {"revision": str(result.revision)}
+    details = {"revision": str(result.revision), "epoch": secrets.token_hex(8)}
     if scope is not None:
         details["scope"] = " ".join(scope)
     for _ in range(_COMMIT_ATTEMPTS):
         disk.refresh()
-        result.difference = compare(by_path(disk.file_table), by_path(wanted), scope)
+        result.difference = compare(by_path(disk.file_table), by_path(wanted), scope, goes=leaves_frozen(scope))
         if result.difference.empty:
             return None
         with disk.transaction("restore", reason=reason, actor=actor, details=details) as transaction:

@@ -26,7 +26,7 @@ from oplog import paths
 from oplog.errors import Conflict, Refused, UsageError
 from oplog.replay import FileRow
 from restore.blob_copies import Attempt, BlobCopier, CopiedBlobs, SourceChanged, begin, end
-from restore.plan import Difference, MissingObject, Tally, compare, in_scope, lost_objects
+from restore.plan import Difference, MissingObject, Tally, compare, in_scope, leaves_frozen, lost_objects
 from restore.rebuild import by_path, check_names, keep_reservations, log_inventory, requests_so_far
 from restore.result import Copies, RestoreResult
 from restore.scope import directories_of
@@ -224,7 +224,7 @@ class _Plan:
             self._tally.counting(by_path(tree.table)),
             scope,
             same=self._same,
-            goes=None if scope is not None else self._is_of_a_table,
+            goes=leaves_frozen(scope) if scope is not None else self._is_of_a_table,
         )
 
     def _same(self, there: FileRow, file: FileRow) -> bool:
