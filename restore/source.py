@@ -13,9 +13,9 @@ from disks.references import inventory
 from disks.stores.base import ObjectStore
 from oplog.errors import NotFound, UsageError
 from oplog.log import SCHEMA_VERSION, OperationsLog
-from oplog.replay import FileRow
 from oplog.revision import BLOBS_PREFIX, OPERATIONS_PREFIX, SCHEMA_VERSION_KEY, SNAPSHOTS_PREFIX, parse_commit_key
-from restore.clickhouse_bucket import WORKERS, ClickHouseTree, read_bucket
+from restore.clickhouse_bucket import WORKERS, read_bucket
+from restore.clickhouse_rows import rows_of, sentences
 from tiering.progress import SILENT, Progress
 
 
@@ -55,9 +55,8 @@ def read_source(
         )
     found = read_bucket(store, revision=revision, workers=workers, progress=progress)
     with closing(FileTable(None)) as table:
-        table.insert(sorted(_clickhouse_rows(found), key=lambda row: row.path))
-        notes = [f"{len(found.findings)} findings: 'frostline clickhouse inspect' lists them"] if found.findings else []
-        yield SourceTree(store, table, found.revision, found.head, "", notes)
+        table.insert(list(rows_of(found.files.values())))
+        yield SourceTree(store, table, found.revision, found.head, "", sentences(found.findings))
 
 
 def _has_our_log(store: ObjectStore) -> bool:
@@ -80,10 +79,3 @@ def _from_log(store: ObjectStore, revision: int | None, time: datetime | None) -
         past = past_at(log, found, found.head if revision is None else revision)
     with closing(past):
         yield SourceTree(store, past.table, past.revision, found.head, BLOBS_PREFIX)
-
-
-def _clickhouse_rows(found: ClickHouseTree) -> Iterator[FileRow]:
-    for file in found.files.values():
-        first, more = (file.blobs[0][0], file.blobs[1:]) if file.blobs else (None, ())
-        inline = b"" if first is None else None
-        yield FileRow(file.path, file.size_bytes, "", first, inline, None, file.revision, more)
