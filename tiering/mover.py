@@ -117,9 +117,10 @@ class _Run:
         return MoveReport.of(self.outcomes[move_id] for move_id in ids)
 
     def _all_batches(self, batches: list[list[_Item]], stack: ExitStack, *, side_by_side: bool) -> None:
-        """Two at a time, where no batch waits for another's space: one commits while the next one copies."""
+        """Three at a time, where no batch waits for another's space: one copies while another commits and a third one is
+        taken off its source."""
         if side_by_side:
-            lanes = stack.enter_context(ThreadPoolExecutor(2, thread_name_prefix="move-batch"))
+            lanes = stack.enter_context(ThreadPoolExecutor(3, thread_name_prefix="move-batch"))
             _wait_for([lanes.submit(self._batch, batch) for batch in batches])
             return
         for batch in batches:

@@ -33,7 +33,7 @@ from oplog.errors import Damaged, FrostlineError, Transient
 
 EMPTY_SHA256 = hashlib.sha256(b"").digest()
 _ALGORITHM = "AWS4-HMAC-SHA256"
-_SEND_BYTES = 64 * 1024
+_SEND_BYTES = 256 * 1024
 _QUICK_ACK: int | None = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
 _NO_RETRIES = urllib3.Retry.from_int(False, redirect=False)
 
