@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.compat import clickhouse_mistakes
-from tests.crash import transfer_mistakes
+from tests.crash import history_mistakes, transfer_mistakes
 
 ENVIRONMENT = "FROSTLINE_MUTANT"
 CHECK_SECONDS = 240
@@ -280,7 +280,10 @@ MUTANTS: dict[str, Mutant] = {
             "test_kill.py::test_killed_at_every_effect[insert]",
             _digests_forgotten,
         ),
-        *(Mutant(*mistake) for mistake in (*clickhouse_mistakes.MISTAKES, *transfer_mistakes.MISTAKES)),
+        *(
+            Mutant(*mistake)
+            for mistake in (*clickhouse_mistakes.MISTAKES, *history_mistakes.MISTAKES, *transfer_mistakes.MISTAKES)
+        ),
     )
 }
 

@@ -23,6 +23,7 @@ from disks.object_disk import ObjectDisk
 from disks.registry import open_disk
 from oplog.errors import AlreadyExists, FrostlineError, NotFound, Refused
 from restore.rebuild import restore
+from restore.undo import undo
 from tiering.engine import Store
 from tiering.schema import Column, PartitionField, TableDefinition
 from tiering.settings import Config, PolicyConfig, VolumeConfig
@@ -299,6 +300,28 @@ def _undo_the_drop(store: Store, site: Site) -> None:
     store.refresh()
 
 
+def _merged(store: Store, site: Site) -> None:
+    _cold(store, site)
+    _merge(store)
+
+
+def _altered(store: Store, site: Site) -> None:
+    _mixed(store, site)
+    _alter_table(store, site)
+
+
+def _take_back(kind: str) -> Callable[[Store, Site], None]:
+    """`undo s3 N --yes`, of the last commit of this kind that is no undo itself."""
+
+    def act(store: Store, site: Site) -> None:
+        disk = store.object_disk("s3")
+        commits = [found.commit for found in disk.entries()]
+        last = max(one.revision for one in commits if one.kind == kind and "undoes" not in one.details)
+        undo(store.context, disk, last)
+
+    return act
+
+
 def _lose_local_state(store: Store, site: Site) -> None:
     _mixed(store, site)
     store.disk("s3").close()
@@ -322,6 +345,9 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario("gc_beside_hot", _garbage_beside_hot, _collect, keeps_rows=True),
         Scenario("gc_history", _history, _collect, keeps_rows=True),
         Scenario("restore_revision", _dropped, _undo_the_drop),
+        Scenario("undo_drop", _dropped, _take_back("drop")),
+        Scenario("undo_merge", _merged, _take_back("merge"), keeps_rows=True),
+        Scenario("undo_alter", _altered, _take_back("alter_table")),
         Scenario("restore_cache", _lose_local_state, _rebuild, fresh=True, keeps_rows=True),
         Scenario("rebuild_on_open", _lose_local_state, _reopen, fresh=True, keeps_rows=True),
     )
