@@ -14,11 +14,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from disks.base import Disk
+from disks.clickhouse_disk import ClickHouseDisk
 from disks.local import LocalDisk
 from disks.locks import sweep
 from disks.object_disk import ObjectDisk
 from oplog.replay import FileRow
 from restore.check_bucket import check_bucket
+from restore.check_clickhouse import clickhouse_files
 from restore.check_copies import check_copies
 from restore.check_data import read_data, readable_files, share_of
 from restore.check_local import check_leftovers, local_tree
@@ -105,6 +107,8 @@ def _tree(disk: Disk, findings: Findings, result: CheckResult, how: How) -> File
             repaired=result.repaired,
             dry_run=how.dry_run,
         )
+    if isinstance(disk, ClickHouseDisk):
+        return clickhouse_files(disk, findings, result.checked)
     if isinstance(disk, LocalDisk):
         if how.repair and not how.dry_run and not disk.read_only:
             result.repaired += disk.recover()
