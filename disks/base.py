@@ -43,7 +43,9 @@ class DiskCapabilities:
 
 @dataclass(frozen=True, slots=True)
 class DiskUsage:
-    """Space in bytes. `total_bytes` and `free_bytes` are None where there is no limit (an object store)."""
+    """Space in bytes. `total_bytes` and `free_bytes` are None where there is no limit (an object store). `used_bytes`
+    of a local disk without a quota is that of its file system, whoever uses it; `Disk.stored_bytes` is the disk's own.
+    """
 
     total_bytes: int | None
     free_bytes: int | None
@@ -145,6 +147,10 @@ class Disk(ABC):
     @abstractmethod
     def usage(self) -> DiskUsage:
         """Space now, `keep_free_space_bytes` already taken off total and free."""
+
+    def stored_bytes(self) -> int:
+        """The sizes of the disk's own files. A local disk looks at each of them."""
+        return sum(info.size_bytes for info in self.walk())
 
     @abstractmethod
     def list(self, directory: str = "") -> list[str]:

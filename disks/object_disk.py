@@ -96,6 +96,9 @@ class ObjectDisk(Disk):
             return DiskUsage(None, None, used)
         return DiskUsage(self.max_size_bytes, max(self.max_size_bytes - used, 0), used)
 
+    def stored_bytes(self) -> int:
+        return self.usage().used_bytes
+
     def list(self, directory: str = "") -> builtins.list[str]:
         def children(table: FileTable) -> builtins.list[str]:
             with table.read() as view:

@@ -4,12 +4,15 @@
     polars.scan_pyarrow_dataset(dataset).filter(…);  duckdb.sql("select … from dataset");  dataset.to_table(filter=…)
 
 Every data file is a fragment that carries what `part.json` says of its columns, so that readers drop fragments before
-they open them. The dataset is the table as it was when it was made; while it lives, local files it needs are kept.
+they open them. The dataset is the table as it was when it was made. While it lives, for six hours at most, no file that
+is removed leaves the SSD: a merged or moved part takes its space until then. Drop the last reference to a dataset that
+is not needed any more, and make a new one for each long piece of work.
 """
 
 from __future__ import annotations
 
 import math
+import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -33,6 +36,7 @@ from tiering.types import arrow_schema, arrow_type, default_array, default_scala
 
 MAX_CONVERTED_BYTES = 256 * 1024 * 1024
 """Parts older than a rename or a new default cannot be fragments; up to this size they are read at once instead."""
+LONGEST_LEASE_SECONDS = 6 * 3600.0
 _LONGEST_BOUND = 64
 """Bounds of texts longer than this may be cut off; they are then not used."""
 
@@ -60,8 +64,24 @@ def table_dataset(
         leases.close()
         raise
     dataset = children[0] if len(children) == 1 else pads.UnionDataset(schema, children)
-    weakref.finalize(dataset, leases.close)
+    _keep(leases, dataset)
     return dataset
+
+
+def _keep(leases: ExitStack, dataset: pads.Dataset) -> None:
+    """Release the leases with the dataset, or when it has had its time: one that is forgotten in a notebook must not
+    fill the SSD. Reading a file that is gone then is an error, never fewer rows."""
+    once = threading.Lock()
+
+    def release() -> None:
+        if once.acquire(blocking=False):
+            timer.cancel()
+            leases.close()
+
+    timer = threading.Timer(LONGEST_LEASE_SECONDS, release)
+    timer.daemon = True
+    timer.start()
+    weakref.finalize(dataset, release)
 
 
 def _children(

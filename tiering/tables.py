@@ -78,7 +78,7 @@ def replace(
     details: Mapping[str, str] | None = None,
 ) -> TableDefinition:
     """Put a changed definition in the place of the old one; its version is one higher. `details` go into the log."""
-    check(context, new)
+    check_change(context, old, new)
     new = msgspec.structs.replace(new, version=old.version + 1)
     with context.journal.claim("tables", [old.full_name], "alter table"):
         context.catalog.refresh()
@@ -257,6 +257,22 @@ def check(context: Context, definition: TableDefinition) -> None:
         _check_target(definition, policy, rule.action, set(context.disks))
     if all(context.disk(name).read_only for volume in policy.volumes for name in volume.disks):
         raise Refused(f"every disk of policy {definition.policy} is read-only")
+
+
+def check_change(context: Context, old: TableDefinition, new: TableDefinition) -> None:
+    """Whether the new definition may take the old one's place. Raises as `check` does, and `Refused` for a policy
+    without a disk that holds parts of the table: no rule could move them, and nothing would say so."""
+    check(context, new)
+    if new.policy == old.policy:
+        return
+    disks = {disk for volume in context.config.policy(new.policy).volumes for disk in volume.disks}
+    stranded = sorted({stored.disk for stored in context.catalog.parts(old, include_outdated=True)} - disks)
+    if stranded:
+        raise Refused(
+            f"policy {new.policy} does not include the disk {', '.join(stranded)}, "
+            f"which holds parts of {old.full_name}",
+            hint=f"move them first: frostline move {old.full_name} --partition P --to-disk D",
+        )
 
 
 def _check_target(definition: TableDefinition, policy: PolicyConfig, action: object, disks: set[str]) -> None:

@@ -490,6 +490,7 @@ def test_usage_adds_up(disk: Disk) -> None:
     put(disk, {"a": b"x" * 10_000, "b.json": b"y" * 100})
     usage = disk.usage()
     assert usage.used_bytes >= 10_100
+    assert disk.stored_bytes() == 10_100
     assert usage.free_bytes is None or usage.total_bytes is not None
 
 

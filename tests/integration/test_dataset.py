@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -261,3 +262,36 @@ def test_a_missing_object_names_itself(context: Context) -> None:
 def test_parquet_written_is_plain_parquet(filesystem: FrostlineFileSystem) -> None:
     with filesystem.open(filesystem.find("ds.flights")[0]) as source:
         assert pq.ParquetFile(source).schema_arrow.names == ["ts", "carrier", "delay", "note"]
+
+
+def test_a_forgotten_dataset_does_not_keep_removed_files_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lease ends with it, or after its time; then the space of removed parts comes back."""
+    context = make_context(tmp_path, {"ssd": DiskConfig(type="local", path=str(tmp_path / "ssd"))})
+    table = define("d.t", {"delay": "int64"}, ["delay"])
+    put_table(context, table)
+    disk = context.disk("ssd")
+
+    def still_there(block: int, seconds: float, *, drop: bool) -> bool:
+        monkeypatch.setattr(dataset_module, "LONGEST_LEASE_SECONDS", seconds)
+        (stored,) = put_part(context, table, "ssd", pa.table({"delay": pa.array(range(1000), pa.int64())}), block)
+        path = tmp_path / "ssd" / stored.path("data-0000.parquet")
+        dataset = table_dataset(context, table, [stored])
+        with disk.transaction("drop") as transaction:
+            transaction.remove(stored.directory)
+            transaction.commit()
+        assert path.exists(), "the dataset needs the file"
+        if drop:
+            del dataset
+            gc.collect()
+        else:
+            deadline = time.monotonic() + 10
+            while path.exists() and time.monotonic() < deadline:
+                time.sleep(0.02)
+            with pytest.raises(FileNotFoundError):
+                dataset.to_table()
+        return path.exists()
+
+    assert not still_there(1, 3600, drop=True)
+    assert not still_there(2, 0.3, drop=False)

@@ -218,6 +218,8 @@ class TestData:
         }  # fmt: skip
         assert disks["s3"]["total_bytes"] is None
         assert disks["ssd"]["parts"] == 2
+        parts_bytes = sum(part["bytes"] for part in parts)
+        assert parts_bytes < disks["ssd"]["used_bytes"] < parts_bytes + 100_000, "more than what lies on the disk"
         assert "PARTITION" not in store("parts", "db.t")
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
 
-from oplog.errors import Damaged
-from tiering.definitions import define_table
+from oplog.errors import Damaged, Refused
+from tiering.definitions import define_table, set_policy
 from tiering.engine import Store
-from tiering.settings import embedded
+from tiering.settings import PolicyConfig, VolumeConfig, embedded
 
 SQL = "SELECT k FROM d.t"
 
@@ -46,3 +47,19 @@ def test_no_rows_are_left_out_in_silence(store: Store, read: Callable[[Store], p
 
 def test_rows_of_broken_parts_can_be_left_out_on_demand(store: Store) -> None:
     assert store.query(SQL, skip_broken=True).read_all().column("k").to_pylist() == [1]
+
+
+def test_a_policy_must_include_the_disks_that_hold_parts(tmp_path: Path) -> None:
+    """The engine itself refuses, not only the command line: parts on a disk of no volume would never move again."""
+    config = embedded(tmp_path)
+    cold = PolicyConfig(volumes=(VolumeConfig(name="cold", disks=("s3",)),))
+    config = msgspec.structs.replace(config, policies={**config.policies, "cold": cold})
+    with Store.open(config) as store:
+        store.create_table(define_table("d.t", columns=["k:int64"], order_by="k", policy="hot_cold"))
+        store.table("d.t").insert(pa.table({"k": [1]}).to_batches())
+        old = store.definition("d.t")
+        with pytest.raises(Refused, match="policy cold does not include the disk ssd"):
+            store.alter_table(old, set_policy(old, "cold"))
+        assert store.definition("d.t").policy == "hot_cold"
+        store.apply(store.plan_manual_move("d.t", partition="all", to_disk="s3"))
+        assert store.alter_table(old, set_policy(old, "cold")).policy == "cold"

@@ -117,7 +117,11 @@ def parts(
 
 
 def disks(session: Session) -> None:
-    """List the disks: space, parts, revision."""
+    """List the disks: space, parts, revision.
+
+    Total and free space of a local disk are those of its file system, less what it keeps free; used is what lies on the
+    disk itself.
+    """
     store = session.store()
     by_disk: dict[str, int] = {}
     for stored in store.parts(include_outdated=True):
@@ -286,7 +290,7 @@ def _disk_document(session: Session, name: str, parts_on_disk: int) -> dict[str,
     }
     try:
         usage = disk.usage()
-        document.update(total_bytes=usage.total_bytes, free_bytes=usage.free_bytes, used_bytes=usage.used_bytes)
+        document.update(total_bytes=usage.total_bytes, free_bytes=usage.free_bytes, used_bytes=disk.stored_bytes())
         document["revision"] = disk.revision
     except FrostlineError as error:
         document.update(broken=True, problem=error.message)

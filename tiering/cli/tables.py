@@ -171,13 +171,15 @@ def alter(
     if ttl is not None:
         new = definitions.set_ttl(new, [rule for rule in ttl if rule.strip()])
     if policy is not None:
-        _check_new_policy(session, table, policy)
         new = definitions.set_policy(new, policy)
     if setting:
         new = definitions.set_settings(new, setting)
     if new is old:
         raise UsageError("nothing to change was named", hint="say --add-column, --ttl, --policy …; see --help")
     if session.dry_run:
+        from tiering.tables import check_change
+
+        check_change(store.context, old, new)
         new = msgspec.structs.replace(new, version=old.version + 1)
     else:
         new = store.alter_table(old, new, reason=f"alter table {table}")
@@ -230,18 +232,6 @@ def _refuse_existing(session: Session, table: str) -> None:
 
     if any(known.full_name == table for known in session.store().definitions()):
         raise AlreadyExists(f"table {table} exists already", hint="say --if-not-exists to keep it")
-
-
-def _check_new_policy(session: Session, table: str, policy: str) -> None:
-    from oplog.errors import Refused
-
-    disks = {disk for volume in session.loaded.config.policy(policy).volumes for disk in volume.disks}
-    stranded = sorted({stored.disk for stored in session.store().parts(table)} - disks)
-    if stranded:
-        raise Refused(
-            f"policy {policy} does not include the disk {', '.join(stranded)}, which holds parts of {table}",
-            hint=f"move them first: frostline move {table} --partition P --to-disk D",
-        )
 
 
 def _answer(session: Session, definition: Any, text: str) -> None:
