@@ -1,7 +1,8 @@
 """fsck (quick) and the gc report over 100,000 objects, against the bare listing of the same prefix by the same client.
 
-100,000 parts of one file each, in 1,000 commits, in a bucket on a real S3 server and in a directory; the directory
-also holds 1,000,000 files with --large, for the memory. The listing, fsck and gc run in turn; medians of three rounds.
+100,000 parts of one file each, written in 1,000 commits: a snapshot of the first 950, and the 50 that gc has not taken
+yet. In a bucket on a real S3 server, and in a directory; with --large also 1,000,000 files in a directory, for the
+memory. The listing, fsck and gc run in turn; medians of three rounds.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from disks.object_disk import ObjectDisk
 from disks.stores.base import ObjectStore
 from disks.stores.directory import DirectoryStore
 from disks.stores.open import open_store
-from oplog import entry
+from oplog import entry, snapshot
 from oplog.entry import GENESIS_DIGEST, Commit, Create
-from oplog.revision import SCHEMA_VERSION_KEY, blob_key, commit_key
+from oplog.replay import FileRow
+from oplog.revision import SCHEMA_VERSION_KEY, blob_key, commit_key, snapshot_key
 from restore.check import check
 from tests.servers import SERVERS, ceph_missing
 from tiering import part as part_format
@@ -33,7 +35,8 @@ from tiering import schema
 from tiering.part import ColumnRange, DataFile, Part, RowGroup
 
 OBJECTS = 100_000
-PARTS_A_COMMIT = 100
+COMMITS = 1_000
+SNAPSHOT_AT = 950
 ROUNDS = 3
 GOAL = 2.0
 BODY = b"x" * 100
@@ -55,7 +58,7 @@ from disks.object_disk import ObjectDisk
 from disks.stores.directory import DirectoryStore
 from restore.check import check
 root, what = Path(sys.argv[1]), sys.argv[2]
-disk = ObjectDisk("s3", DirectoryStore(root / "bucket"), root / "state")
+disk = ObjectDisk("s3", DirectoryStore(root / "bucket"), root / "state", retention_seconds=0)
 if what == "fsck":
     result = check({"s3": disk})
     assert result.ok, result.problems[:3]
@@ -67,12 +70,13 @@ else:
 
 
 def bucket(parts: int) -> Iterator[tuple[str, bytes]]:
-    """Keys and bytes of a disk with one table, as inserts would have left it."""
+    """Keys and bytes of a disk with one table, as inserts and gc would have left it."""
     sha256, previous = hashlib.sha256(BODY).hexdigest(), GENESIS_DIGEST
+    rows: list[FileRow] = []
     yield SCHEMA_VERSION_KEY, b"2"
-    for revision, first in enumerate(range(0, parts, PARTS_A_COMMIT), 1):
+    for revision in range(1, COMMITS + 1):
         operations = [_inline(TABLE.path, schema.encode(TABLE))] if revision == 1 else []
-        for number in range(first, min(first + PARTS_A_COMMIT, parts)):
+        for number in range((revision - 1) * parts // COMMITS, revision * parts // COMMITS):
             key = blob_key(revision)
             yield key, BODY
             directory = TABLE.part_directory(f"202601_{number}_{number}_0")
@@ -87,8 +91,17 @@ def bucket(parts: int) -> Iterator[tuple[str, bytes]]:
             operations=tuple(operations),
         )
         data = entry.encode(commit)
-        yield commit_key(revision), data
         previous = entry.digest(data)
+        if revision >= SNAPSHOT_AT:
+            yield commit_key(revision), data
+        if revision <= SNAPSHOT_AT:
+            rows += [
+                FileRow(one.path, one.size_bytes, one.sha256, one.key, one.inline, None, revision) for one in operations
+            ]
+        if revision == SNAPSHOT_AT:
+            rows.sort(key=lambda row: row.path)
+            yield snapshot_key(revision), snapshot.encode(revision, previous, rows)
+            rows.clear()
 
 
 def _part_json(number: int, sha256: str) -> bytes:
@@ -114,14 +127,15 @@ def _inline(path: str, data: bytes) -> Create:
 
 def fill_directory(root: Path, parts: int) -> None:
     """Without syncing: what is measured is reading."""
-    (root / "operations").mkdir(parents=True)
+    for name in ("operations", "snapshots"):
+        (root / name).mkdir(parents=True)
     for key, data in bucket(parts):
         (root / key).write_bytes(data)
 
 
 def compare(store: ObjectStore, state: Path, what: str) -> list[Figure]:
     """fsck and gc against the listing, in turn."""
-    disk = ObjectDisk("s3", store, state)
+    disk = ObjectDisk("s3", store, state, retention_seconds=0)
     disk.refresh()
     seconds: dict[str, list[float]] = {"listing": [], "fsck": [], "gc": []}
     for _ in range(ROUNDS):

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from oplog.errors import Damaged, NotFound
 from oplog.replay import FileRow
+from restore.check_clickhouse import check_part, is_clickhouse_part
 from restore.findings import (
     DETACHED_DIRECTORY,
     Checked,
@@ -86,7 +87,7 @@ class PartFiles:
 
 def directories(rows: Iterator[FileRow]) -> Iterator[PartFiles]:
     """Files in path order, those of a part together."""
-    prefix = ""
+    prefix, table, uuid = "", "", ""
     current: PartFiles | None = None
     for row in rows:
         path = row.path
@@ -96,13 +97,17 @@ def directories(rows: Iterator[FileRow]) -> Iterator[PartFiles]:
                 continue
             yield current
             current = None
-        place = locate(path)
-        name = part_name(place.part) if place is not None and place.part is not None else None
-        if place is None or name is None:
+        if not table or not path.startswith(table):
+            place = locate(path)
+            uuid = place.uuid if place is not None else ""
+            table = directory_of(uuid, "") if place is not None else ""
+        directory, slash, file = path[len(table) :].partition("/")
+        name = part_name(directory) if table and slash else None
+        if name is None:
             yield PartFiles(None, None, {path: row})
             continue
-        prefix = path[: len(path) - len(place.file)]
-        current = PartFiles(place.uuid, name, {place.file: row})
+        prefix = f"{table}{directory}/"
+        current = PartFiles(uuid, name, {file: row})
     if current is not None:
         yield current
 
@@ -115,6 +120,9 @@ def survey(tree: FileTree, found: Survey, findings: Findings, checked: Checked) 
             checked.bytes += row.size_bytes
         if directory.uuid is not None and directory.name is not None:
             checked.parts += 1
+            if is_clickhouse_part(directory.files):
+                check_part(tree, findings, directory.uuid, str(directory.name), directory.files)
+                continue
             _survey_part(tree, found, findings, directory.uuid, directory.name, directory.files)
             continue
         (row,) = directory.files.values()
