@@ -393,7 +393,7 @@ class ClickHouseDisk(TableDisk):
                         created.setdefault(groups[operation.key], []).append(operation.path)
                     else:
                         publish()
-                        steps.append(_step(view, operation, f"{draft.writer[:16]}_{len(steps)}"))
+                        steps.extend(_steps(view, operation, f"{draft.writer[:16]}_{len(steps)}"))
                     one = msgspec.structs.replace(draft, present=(), absent=(), operations=(operation,))
                     replay.execute(view, one)
                 publish()
@@ -477,14 +477,19 @@ def _intent(table: FileTable) -> _Intent | None:
     return msgspec.json.decode(found, type=_Intent) if found is not None else None
 
 
-def _step(view: TableWriter, operation: Link | Rename | Remove, mark: str) -> Step:
+def _steps(view: TableWriter, operation: Link | Rename | Remove, mark: str) -> builtins.list[Step]:
     match operation:
         case Link(source=source, target=target):
-            return writing.link(source, target)
-        case Rename(source=source, target=target):
-            return writing.rename(source, target, is_file=view.get(source) is not None)
+            return [writing.link(source, target)]
         case Remove(path=path):
-            return writing.remove(path, mark, is_file=view.get(path) is not None)
+            return [writing.remove(path, mark, is_file=view.get(path) is not None)]
+        case Rename(source=source, target=target):
+            is_file = view.get(source) is not None
+            parent = target.rpartition("/")[0]
+            if not parent or view.has_directory(parent):
+                return [writing.rename(source, target, is_file=is_file)]
+            files = [source] if is_file else [row.path for row in view.rows(source)]
+            return writing.rename_to_new_directory(source, target, files, mark, is_file=is_file)
 
 
 def _blobs_below(view: TableWriter, path: str) -> builtins.list[str]:

@@ -9,9 +9,8 @@ rename to `delete_tmp_…`, where ClickHouse puts what it is about to delete: a 
 from __future__ import annotations
 
 import base64
-import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import msgspec
@@ -79,17 +78,26 @@ def _size(metadata: Mapping[str, str]) -> int:
     return sum(len(name) + len(value) for name, value in metadata.items())
 
 
-def publish(staging: str, group: int, paths: Sequence[str]) -> list[Step]:
-    """What makes a group of staged files appear: one rename, of their common directory; at the root one for each."""
-    common = _common_directory(paths)
-    tops = {common} if common else {path.partition("/")[0] + ("/" if "/" in path else "") for path in paths}
+def publish(staging: str, group: int, paths: Iterable[str]) -> list[Step]:
+    """What makes a group of staged files appear: one rename for each name at the root that they lie below.
+
+    ClickHouse merges the directory into the one that is there. It makes no directory for the target, so a deeper one
+    could be renamed only where its parent is known to exist.
+    """
+    tops = {path.partition("/")[0] + ("/" if "/" in path else "") for path in paths}
     return [Step(RENAME, staged(staging, group, top), top) for top in sorted(tops)]
 
 
 def rename(source: str, target: str, *, is_file: bool) -> Step:
-    """A file or a directory changes its path."""
+    """A file or a directory changes its path. The target's directory must exist: see `publish`."""
     slash = "" if is_file else "/"
     return Step(RENAME, f"{source}{slash}", f"{target}{slash}")
+
+
+def rename_to_new_directory(source: str, target: str, files: Iterable[str], mark: str, *, is_file: bool) -> list[Step]:
+    """The same where the target's directory does not exist: a link makes it, for every one of the source's files."""
+    links = [link(path, target + path[len(source) :]) for path in files]
+    return [*links, remove(source, mark, is_file=is_file)]
 
 
 def link(source: str, target: str) -> Step:
@@ -98,23 +106,12 @@ def link(source: str, target: str) -> Step:
 
 
 def remove(path: str, mark: str, *, is_file: bool) -> Step:
-    """A file or a directory goes. `mark` is unique in the directory: two removals never share a place."""
-    directory, slash, name = path.rpartition("/")
+    """A file or a directory goes. `mark` is unique: two removals never share a place."""
+    directory, slash, _ = path.rpartition("/")
     place = f"{directory}{slash}{DELETING}{mark}"
-    if len(f"{place}/{name}".encode()) > _LIMIT_BYTES:
-        place = f"{DELETING}{mark}"
-    return Step(RENAME, path, f"{place}/{name}") if is_file else Step(RENAME, f"{path}/", f"{place}/")
+    return rename(path, place if len(place.encode()) < _LIMIT_BYTES else f"{DELETING}{mark}", is_file=is_file)
 
 
 def host_word(host: str) -> str:
     """The name of the machine as it stands in a key: ClickHouse's own reader takes letters, digits and `-`."""
     return re.sub(r"[^A-Za-z0-9]+", "-", host.partition(".")[0]).strip("-")[:64] or "frostline"
-
-
-def _common_directory(paths: Iterable[str]) -> str:
-    """The deepest directory that holds all paths, with its slash; empty for the root."""
-    directories = {path.rpartition("/")[0] for path in paths}
-    if "" in directories:
-        return ""
-    common = os.path.commonpath(directories)
-    return f"{common}/" if common else ""

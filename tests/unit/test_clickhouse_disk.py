@@ -96,8 +96,8 @@ def test_the_objects_are_named_and_marked_as_clickhouse_does(disk: ClickHouseDis
     assert re.fullmatch(r"operations/r[01]{64}-[A-Za-z0-9-]+-rename", operation)
     assert store.get(operation) == b"0"
     moved = objects[operation].metadata
-    assert moved["to_path"] == f"{PART}/"
-    assert moved["from_path"].endswith(f"/0/{PART}/")
+    assert moved["to_path"] == "store/"
+    assert re.fullmatch(r"tmp_frostline_[0-9a-f]{16}/0/store/", moved["from_path"])
     names = [parse_key(key) for key in (operation, *files)]
     revisions = [name.revision for name in names if name is not None]
     assert revisions[0] > max(revisions[1:]) >= 1
@@ -106,27 +106,44 @@ def test_the_objects_are_named_and_marked_as_clickhouse_does(disk: ClickHouseDis
 def test_renames_links_and_removals_are_logged(disk: ClickHouseDisk, store: MemoryStore) -> None:
     put(disk, {f"{PART}/k.bin": b"1", f"{PART}/v.bin": b"2"})
     with disk.transaction("merge") as transaction:
-        transaction.rename(PART, f"{TABLE}/detached/p")
-        transaction.link(f"{TABLE}/detached/p/k.bin", f"{TABLE}/q/k.bin")
+        transaction.rename(PART, f"{TABLE}/p")
+        transaction.link(f"{TABLE}/p/k.bin", f"{TABLE}/q/k.bin")
         transaction.rename(f"{TABLE}/q/k.bin", f"{TABLE}/q/n.bin")
         transaction.link(f"{TABLE}/q/n.bin", f"shadow/f1/{TABLE}/q/n.bin")
-        transaction.remove(f"{TABLE}/detached/p/v.bin")
-        transaction.remove(f"{TABLE}/detached/p")
+        transaction.remove(f"{TABLE}/p/v.bin")
+        transaction.remove(f"{TABLE}/p")
         transaction.commit()
     logged = [
         (key.rpartition("-")[2], *(info.metadata[name] for name in ("source", "target")))
         for key, info in sorted(written(store, "operations/").items())
     ][1:]
-    trash = rf"{TABLE}/detached/(p/)?delete_tmp_[0-9a-f]+_\d"
+    trash = r"delete_tmp_[0-9a-f]{16}_\d"
     assert logged[:4] == [
-        ("rename", f"{PART}/", f"{TABLE}/detached/p/"),
-        ("hardlink", f"{TABLE}/detached/p/k.bin", f"{TABLE}/q/k.bin"),
+        ("rename", f"{PART}/", f"{TABLE}/p/"),
+        ("hardlink", f"{TABLE}/p/k.bin", f"{TABLE}/q/k.bin"),
         ("rename", f"{TABLE}/q/k.bin", f"{TABLE}/q/n.bin"),
         ("shadowlink", f"{TABLE}/q/n.bin", f"shadow/f1/{TABLE}/q/n.bin"),
     ]
-    assert re.fullmatch(rf"{trash}/v\.bin", logged[4][2])
-    assert re.fullmatch(rf"{trash}/", logged[5][2])
+    assert logged[4][:2] == ("rename", f"{TABLE}/p/v.bin")
+    assert re.fullmatch(rf"{TABLE}/p/{trash}", logged[4][2])
+    assert logged[5][:2] == ("rename", f"{TABLE}/p/")
+    assert re.fullmatch(rf"{TABLE}/{trash}/", logged[5][2])
     assert set(content(disk)) == {f"{TABLE}/q/n.bin", f"shadow/f1/{TABLE}/q/n.bin"}
+
+
+def test_a_rename_into_a_new_directory_is_made_of_links(
+    disk: ClickHouseDisk, store: MemoryStore, tmp_path: Path
+) -> None:
+    """ClickHouse's restore makes no directory for the target of a rename: it would stop at it, with everything."""
+    put(disk, {f"{PART}/k.bin": b"1", f"{PART}/v.bin": b"2", "a/f": b"3"})
+    with disk.transaction("detach") as transaction:
+        transaction.rename(PART, f"{TABLE}/detached/p")
+        transaction.rename("a/f", "b/c/f")
+        transaction.commit()
+    words = [key.rpartition("-")[2] for key in sorted(written(store, "operations/"))]
+    assert words == ["rename", "rename", "hardlink", "hardlink", "rename", "hardlink", "rename"]
+    assert content(rebuilt(store, tmp_path / "other")) == content(disk)
+    assert set(content(disk)) == {f"{TABLE}/detached/p/k.bin", f"{TABLE}/detached/p/v.bin", "b/c/f"}
 
 
 def test_what_clickhouse_would_not_read_is_ours_alone(disk: ClickHouseDisk, store: MemoryStore) -> None:
