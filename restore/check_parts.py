@@ -13,7 +13,6 @@ from typing import NamedTuple
 from oplog.errors import Damaged, NotFound
 from oplog.replay import FileRow
 from restore.check_clickhouse import check_part, is_clickhouse_part
-from restore.check_clickhouse import check_part, is_clickhouse_part
 from restore.findings import (
     DETACHED_DIRECTORY,
     Checked,
