@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+from disks.announcements import announced
 from disks.file_table import FileTable, TableReader
 from disks.history import Past
 from disks.object_disk import ObjectDisk
@@ -30,7 +31,7 @@ from restore.findings import DETACHED_DIRECTORY, Checked, Findings, Problem, loc
 from tiering.part import PART_FILE
 from tiering.schema import TABLE_FILE
 
-_NAMED_OBJECT = re.compile(r"(?:operations|snapshots|pins)/\S+?(?=[\s:,)]|\Z)")
+_NAMED_OBJECT = re.compile(r"(?:operations|snapshots|pins|gc)/\S+?(?=[\s:,)]|\Z)")
 _SECOND_LOOKS = 100
 """Blobs missing from the listing that are looked up one by one: is the blob gone, or the listing short?"""
 _GAPS_SHOWN = 10
@@ -179,6 +180,7 @@ def check_bucket(
         return BucketTree(disk, cache.rows_or_nothing(), found.blobs, cache, repair)
     _check_end(disk, log, findings)
     _check_retained(disk, found.blobs, past, findings)
+    _check_announcements(disk, found, past, findings)
     what = _fault_of_cache(disk, cache, past)
     if what is not None and repair and repaired is not None:
         if not dry_run:
@@ -328,8 +330,9 @@ def _pass(
             _compare_snapshot(disk, past, stop, findings)
         if compared and stop == cache.revision:
             cache.compare(past)
-        if stop == base and stop < log.head:
+        if stop == base:
             past.named.clear()  # what came and went before the retention may be gone
+        if stop == base < log.head:
             with past.table.read() as view:
                 past.named.update(key for key, size in view.blobs() if listing.result().blobs.size_of(key) is None)
     past.advance(log.head)
@@ -343,6 +346,21 @@ def _check_retained(disk: ObjectDisk, listed: Blobs, past: Past, findings: Findi
     for key in sorted(lost):
         what = f"object {key} is missing: a revision that is still kept names it, and could not be restored"
         findings.add(Problem("I4", what, disk.name, object=key))
+
+
+def _check_announcements(disk: ObjectDisk, found: Inventory, past: Past, findings: Findings) -> None:
+    """What collections say they are about to delete can be read, and is nothing that the newest table names (I5)."""
+    if not found.intents:
+        return
+    try:
+        doomed = announced(disk, now=datetime.now(UTC))
+    except Damaged as error:
+        named = _NAMED_OBJECT.search(error.message)
+        findings.add(Problem("I5", error.message, disk.name, object=named[0] if named else None))
+        return
+    for key in sorted(doomed & past.keys() if doomed else ()):
+        what = f"a collection announced that it deletes object {key}, which the newest revision names"
+        findings.add(Problem("I5", what, disk.name, object=key))
 
 
 def _compare_snapshot(disk: ObjectDisk, past: Past, revision: int, findings: Findings) -> None:
