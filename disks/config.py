@@ -24,6 +24,9 @@ class DiskConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """object_disk on S3: else `AWS_REGION` and the AWS configuration."""
     addressing_style: Literal["path", "virtual"] = "path"
     """object_disk on S3: `http://host/bucket/key` or `http://bucket.host/key`."""
+    ca_bundle: str | None = None
+    """object_disk on S3: a PEM file with the authorities of the server's certificate; else `AWS_CA_BUNDLE`, else the
+    system's."""
     access_key_id: str | None = None
     """Better left to the AWS credential chain; a file with a secret that others can read is refused."""
     secret_access_key: str | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,10 +30,25 @@ Meddle = Callable[[Exchange], None]
 Drop = Callable[[dict[str, str]], None]
 
 
+class _Proxy(ThreadingHTTPServer):
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that goes away, or refuses our certificate, is what some tests want."""
+
+
 @contextmanager
-def meddling(server: Server, *, answer: Meddle | None = None, request: Drop | None = None) -> Iterator[Server]:
+def meddling(
+    server: Server,
+    *,
+    answer: Meddle | None = None,
+    request: Drop | None = None,
+    tls: ssl.SSLContext | None = None,
+    host: str = "127.0.0.1",
+) -> Iterator[Server]:
     """The server as seen through the proxy. `answer` changes answers, `request` the headers of requests (names in
-    lower case); a server that checks signatures refuses what was signed otherwise."""
+    lower case); a server that checks signatures refuses what was signed otherwise. `tls` makes it an https server.
+
+    A client that has it as its HTTP proxy is served too, whatever host name it asks for: no name needs an address.
+    """
     upstream = urlsplit(server.endpoint_url)
 
     class Handler(BaseHTTPRequestHandler):
@@ -48,7 +64,9 @@ def meddling(server: Server, *, answer: Meddle | None = None, request: Drop | No
                 request(sent)
             connection = http.client.HTTPConnection(upstream.hostname or "", upstream.port, timeout=30)
             try:
-                connection.request(self.command, self.path, body, sent)
+                target = urlsplit(self.path)
+                path = self.path if not target.netloc else target.path + (f"?{target.query}" if target.query else "")
+                connection.request(self.command, path, body, sent)
                 got = connection.getresponse()
                 headers = {name.lower(): value for name, value in got.getheaders()}
                 found = Exchange(self.command, self.path, got.status, headers, got.read(), sent)
@@ -71,11 +89,14 @@ def meddling(server: Server, *, answer: Meddle | None = None, request: Drop | No
 
     for verb in ("GET", "PUT", "POST", "HEAD", "DELETE"):
         setattr(Handler, f"do_{verb}", Handler._forward)
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as proxy:
+    with _Proxy(("127.0.0.1", 0), Handler) as proxy:
+        if tls is not None:
+            proxy.socket = tls.wrap_socket(proxy.socket, server_side=True, do_handshake_on_connect=False)
         thread = threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
         try:
-            yield replace(server, endpoint_url=f"http://127.0.0.1:{proxy.server_address[1]}")
+            scheme = "https" if tls else "http"
+            yield replace(server, endpoint_url=f"{scheme}://{host}:{proxy.server_address[1]}")
         finally:
             proxy.shutdown()
             thread.join(5)

@@ -342,8 +342,9 @@ def _absolute(plain: dict[str, Any], base: Path) -> dict[str, Any]:
 
     plain["state_path"] = path(plain["state_path"])
     for disk in plain["disks"].values():
-        if disk.get("path"):
-            disk["path"] = path(disk["path"])
+        for key in ("path", "ca_bundle"):
+            if disk.get(key):
+                disk[key] = path(disk[key])
         url = disk.get("url") or ""
         if url.startswith("file:") and not url.startswith("file:///"):
             disk["url"] = Path(path(unquote(url.removeprefix("file:")))).as_uri() + "/"

@@ -41,6 +41,7 @@ FOOTER_HINT_BYTES = 64 * 1024
 _CHECK_THREADS = 16
 _COPY_BYTES = 8 * 1024 * 1024
 _STYLE_VARIABLE = "AWS_VIRTUAL_HOSTED_STYLE_REQUEST"
+_CERTIFICATES_VARIABLE = "SSL_CERT_FILE"
 _environment_lock = threading.Lock()
 _SETTINGS = {
     # Column names are as the table says; unquoted names are not folded to lower case.
@@ -268,10 +269,13 @@ def _engine_store(connection: S3Connection) -> AmazonS3:
     if endpoint is not None and connection.virtual_host_style:
         scheme, _, rest = endpoint.partition("://")
         endpoint = f"{scheme}://{connection.bucket}.{rest}"
-    # The engine's client takes the addressing style from the environment alone, when it is made.
+    # The engine's client takes the addressing style and certificates from the environment alone, when it is made.
+    wanted = {_STYLE_VARIABLE: str(connection.virtual_host_style).lower()}
+    if connection.ca_bundle is not None:
+        wanted[_CERTIFICATES_VARIABLE] = connection.ca_bundle
     with _environment_lock:
-        before = os.environ.get(_STYLE_VARIABLE)
-        os.environ[_STYLE_VARIABLE] = str(connection.virtual_host_style).lower()
+        before = {name: os.environ.get(name) for name in wanted}
+        os.environ.update(wanted)
         try:
             return AmazonS3(
                 bucket_name=connection.bucket,
@@ -283,10 +287,11 @@ def _engine_store(connection: S3Connection) -> AmazonS3:
                 allow_http=(endpoint or "").startswith("http://"),
             )
         finally:
-            if before is None:
-                del os.environ[_STYLE_VARIABLE]
-            else:
-                os.environ[_STYLE_VARIABLE] = before
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
 
 
 def _paths_in(plan: ExecutionPlan) -> set[str]:

@@ -75,6 +75,8 @@ class S3Connection:
     secret_access_key: str | None = field(repr=False)
     session_token: str | None = field(repr=False)
     virtual_host_style: bool = False
+    ca_bundle: str | None = None
+    """PEM file with the authorities of the server's certificate; None: the usual ones."""
 
 
 class ObjectStore(ABC):

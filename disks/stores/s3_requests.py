@@ -111,7 +111,12 @@ class S3Requests:
 
     def head(self, key: str) -> Mapping[str, str]:
         """The headers of one object."""
-        return self._send("HEAD", key, "", {}, None, EMPTY_SHA256.hex()).headers
+        answer = self._exchange("HEAD", key, "", {}, None, EMPTY_SHA256.hex())
+        if answer.status == 400:  # an answer to HEAD has no body: a GET says what is wrong, such as an expired token
+            self._send("GET", key, "", {"range": "bytes=0-0"}, None, EMPTY_SHA256.hex())
+        if answer.status >= 300:
+            raise error_of_xml(self._place, key, answer.status, answer.data)
+        return answer.headers
 
     def clock_skew(self) -> timedelta | None:
         """How far the server's clock is ahead, from the Date of an answer of any status; None when it sends none."""

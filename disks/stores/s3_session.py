@@ -150,6 +150,18 @@ class S3Session:
         return frozen
 
     @cached_property
+    def ca_bundle(self) -> str | None:
+        """The PEM file with the authorities to trust instead of the usual ones; None: the usual ones."""
+        given = self.config.ca_bundle or os.environ.get("AWS_CA_BUNDLE")
+        if not given and self._static_credentials is None:
+            given = self._session.get_config_variable("ca_bundle")
+        if given and not Path(given).expanduser().is_file():
+            raise UsageError(
+                f"no such file with certificates: {given}", hint="`ca_bundle` of the disk, or AWS_CA_BUNDLE"
+            )
+        return str(Path(given).expanduser()) if given else None
+
+    @cached_property
     def client(self) -> S3Client:
         """boto3, for the control plane."""
         from botocore.config import Config
@@ -164,7 +176,9 @@ class S3Session:
             read_timeout=60,
             max_pool_connections=64,
         )
-        client: S3Client = self._session.create_client("s3", config=settings, endpoint_url=self.config.endpoint_url)
+        client: S3Client = self._session.create_client(
+            "s3", config=settings, endpoint_url=self.config.endpoint_url, verify=self.ca_bundle
+        )
         return client
 
     @cached_property
@@ -176,7 +190,7 @@ class S3Session:
         if scheme == "https":
             from botocore.httpsession import get_cert_path
 
-            ca_bundle = self._session.get_config_variable("ca_bundle") or get_cert_path(True)
+            ca_bundle = self.ca_bundle or get_cert_path(True)
         if any(name.lower().endswith("_proxy") for name in os.environ):
             from botocore.utils import get_environ_proxies
 
@@ -220,6 +234,7 @@ class S3Session:
                 "read_timeout": timedelta(seconds=60),
                 "connect_timeout": timedelta(seconds=10),
                 "pool_max_idle_per_host": "64",
+                **({"root_certificate": Path(self.ca_bundle).read_bytes()} if self.ca_bundle else {}),
             },
             retry_config={"max_retries": 0},
         )
@@ -253,4 +268,5 @@ class S3Session:
             secret_access_key=credentials.secret_key,
             session_token=credentials.token,
             virtual_host_style=self.config.addressing_style == "virtual",
+            ca_bundle=self.ca_bundle,
         )
