@@ -14,9 +14,10 @@ from disks.registry import open_disk
 from tiering import part as part_format
 from tiering import schema as table_format
 from tiering.catalog import Catalog, StoredPart
+from tiering.column_ranges import combine_ranges
 from tiering.context import Context
 from tiering.journal import Journal
-from tiering.parquet_file import combine_ranges, write_part_files
+from tiering.parquet_file import write_part_files
 from tiering.part import PART_FILE, Part
 from tiering.reservation import Reservations
 from tiering.schema import TABLE_FILE, Column, TableDefinition

@@ -30,9 +30,11 @@ from disks.base import Transaction
 from disks.effects import op
 from oplog.errors import FrostlineError
 from tiering import blocks
+from tiering.column_ranges import column_range, combine_ranges
 from tiering.context import Context
+from tiering.encodings import Encodings, choose_encodings
 from tiering.new_parts import INSERT_CLAIM, stage_part
-from tiering.parquet_file import Encodings, choose_encodings, column_range, combine_ranges, write_part_files
+from tiering.parquet_file import write_part_files
 from tiering.part import DataFile, Part, PartName
 from tiering.progress import Task
 from tiering.schema import TableDefinition

@@ -28,12 +28,13 @@ from disks.stores.base import ByteRange
 from oplog.errors import Conflict, Damaged, FrostlineError, Locked, NotFound, Refused, UsageError
 from tiering import blocks
 from tiering.catalog import StoredPart
+from tiering.column_ranges import combine_ranges
 from tiering.context import Context
 from tiering.filesystem import open_file, read_schema
 from tiering.merge_planning import due_level
 from tiering.merge_rows import combine_rows, live_rows
 from tiering.new_parts import first_block_on_its_way, stage_part
-from tiering.parquet_file import PartFiles, combine_ranges
+from tiering.parquet_file import PartFiles
 from tiering.part import DataFile, Part, PartName
 from tiering.schema import Delete, TableDefinition
 from tiering.sorted_merge import SortedFile, merged

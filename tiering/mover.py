@@ -13,25 +13,22 @@ batch; the others go on. `recover` finishes what has its commit on the target an
 
 from __future__ import annotations
 
-import json
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from contextlib import ExitStack
 
 from disks.base import Disk, Transaction
-from oplog.errors import Conflict, FrostlineError, Locked, NoSpace, NotFound
+from oplog.errors import Conflict, FrostlineError, Locked, NotFound
 from tiering import copying, cost
 from tiering.context import Context
-from tiering.journal_records import MoveState, NewMove
+from tiering.journal_records import MoveState
 from tiering.move_recovery import recover
 from tiering.move_report import FailedMove, MovedPart, MoveReport, SkippedMove
-from tiering.part import PART_FILE, Part
+from tiering.moving import Item, Queue, Reserved, Stopped, details_of, new_move, part_of, reason_of
+from tiering.part import PART_FILE
 from tiering.plan import Move
 from tiering.progress import Task
-from tiering.schema import TableDefinition
 
 __all__ = ["FailedMove", "MoveReport", "MovedPart", "SkippedMove", "execute", "recover"]
 
@@ -44,42 +41,6 @@ def execute(context: Context, moves: Sequence[Move]) -> MoveReport:
     Never raises for a single part: the report says what moved, failed (with the error) and was skipped (and why).
     """
     return _Run(context).execute(moves) if moves else MoveReport()
-
-
-class _Stopped(Exception):
-    """The part gives up between two steps: cancelled, or the process is to stop."""
-
-    def __init__(self, state: MoveState, why: str) -> None:
-        super().__init__(why)
-        self.state = state
-        self.why = why
-
-
-class _Item:
-    """One move under way."""
-
-    def __init__(self, move_id: int, move: Move, definition: TableDefinition | None) -> None:
-        self.id = move_id
-        self.move = move
-        self.definition = definition
-        self.part: Part | None = None
-        self.part_bytes = b""
-        self.local: Path | None = None
-        self.created: list[str] = []
-        self.problem: Exception | None = None
-        self.on_target = False
-        self.requests = 0
-        self.started = self.ended = 0.0
-        self.lock = threading.Lock()
-
-    @property
-    def directory(self) -> str:
-        assert self.definition is not None
-        return self.definition.part_directory(self.move.part)
-
-    @property
-    def seconds(self) -> float:
-        return round(max(0.0, self.ended - self.started), 3)
 
 
 class _Run:
@@ -97,8 +58,8 @@ class _Run:
 
     def execute(self, moves: Sequence[Move]) -> MoveReport:
         tables = {table.uuid: table for table in self.context.catalog.tables()}
-        ids = self.journal.plan_moves(_new_move(move, self.context.actor) for move in moves)
-        items = [_Item(move_id, move, tables.get(move.table_uuid)) for move_id, move in zip(ids, moves, strict=True)]
+        ids = self.journal.plan_moves(new_move(move, self.context.actor) for move in moves)
+        items = [Item(move_id, move, tables.get(move.table_uuid)) for move_id, move in zip(ids, moves, strict=True)]
         batches = cost.batches(items, lambda item: item.move)
         workers = max(1, self.context.workers)
         total = sum(move.bytes for move in moves)
@@ -116,8 +77,8 @@ class _Run:
         self.context.catalog.refresh(disks=())
         return MoveReport.of(self.outcomes[move_id] for move_id in ids)
 
-    def _all_batches(self, batches: list[list[_Item]], stack: ExitStack, *, side_by_side: bool) -> None:
-        """Three at a time, where no batch waits for another's space: one copies while another commits and a third one is
+    def _all_batches(self, batches: list[list[Item]], stack: ExitStack, *, side_by_side: bool) -> None:
+        """Three at a time, where no batch waits for another's space: one copies while another commits and a third is
         taken off its source."""
         if side_by_side:
             lanes = stack.enter_context(ThreadPoolExecutor(3, thread_name_prefix="move-batch"))
@@ -128,7 +89,7 @@ class _Run:
 
     # One batch
 
-    def _batch(self, items: list[_Item]) -> None:
+    def _batch(self, items: list[Item]) -> None:
         items = [item for item in items if self._may_start(item)]
         if not items:
             return
@@ -149,17 +110,17 @@ class _Run:
             copied = self._copy_and_commit(self._open_items(items))
             self._finish(copied)
 
-    def _may_start(self, item: _Item) -> bool:
+    def _may_start(self, item: Item) -> bool:
         try:
             if item.definition is None:
-                raise _Stopped("abandoned", f"table {item.move.table} is gone")
+                raise Stopped("abandoned", f"table {item.move.table} is gone")
             if item.move.source == item.move.target:
-                raise _Stopped("abandoned", f"the part is on {item.move.target} already")
+                raise Stopped("abandoned", f"the part is on {item.move.target} already")
             self._checkpoint(item)
             for name in (item.move.source, item.move.target):
                 if self.context.disk(name).read_only and not (item.move.keep_source and name == item.move.source):
-                    raise _Stopped("abandoned", f"disk {name} is read-only")
-        except _Stopped as stopped:
+                    raise Stopped("abandoned", f"disk {name} is read-only")
+        except Stopped as stopped:
             self._skip(item, stopped.state, stopped.why)
             return False
         except NotFound as error:
@@ -167,27 +128,27 @@ class _Run:
             return False
         return True
 
-    def _look_at(self, items: list[_Item]) -> None:
+    def _look_at(self, items: list[Item]) -> None:
         with ExitStack() as views:
             for name in sorted({item.move.source for item in items}):
                 views.enter_context(self.context.disk(name).steady())
             for item in items:
                 self._guarded(item, self._look)
 
-    def _look(self, item: _Item) -> None:
+    def _look(self, item: Item) -> None:
         """Read where the part is now: the plan may be old."""
         source, target = self.context.disk(item.move.source), self.context.disk(item.move.target)
         try:
             item.part, item.part_bytes = copying.read_part(source, item.directory)
         except NotFound:
             why = f"the part is not on {source.name} any more: merged, moved or dropped meanwhile"
-            raise _Stopped("abandoned", why) from None
+            raise Stopped("abandoned", why) from None
         item.on_target = copying.is_complete(target, item.directory, item.part_bytes, proof=True)
         if not item.on_target:
             copying.check_files(source, item.directory, item.part)
             item.local = copying.local_directory(source, item.directory)
 
-    def _copy_and_commit(self, items: list[_Item]) -> list[_Item]:
+    def _copy_and_commit(self, items: list[Item]) -> list[Item]:
         """Bring the parts to the target; returns those that are there, durably."""
         there = [item for item in items if item.on_target]
         missing = [item for item in items if not item.on_target]
@@ -197,29 +158,29 @@ class _Run:
                 there += self._transfer(fitting)
         return there
 
-    def _with_space(self, items: list[_Item]) -> Iterator[_Reserved]:
+    def _with_space(self, items: list[Item]) -> Iterator[Reserved]:
         """The batch with space promised for it; part by part when it does not fit as a whole."""
         if not items:
             return
-        whole = _Reserved(self.context, items)
+        whole = Reserved(self.context, items)
         if whole.take() is None:
             yield whole
             return
         for item in items:
-            single = _Reserved(self.context, [item])
+            single = Reserved(self.context, [item])
             problem = single.take()
             if problem is None:
                 yield single
             else:
                 self._skip(item, "abandoned", problem)
 
-    def _transfer(self, items: list[_Item]) -> list[_Item]:
+    def _transfer(self, items: list[Item]) -> list[Item]:
         move = items[0].move
         target = self.context.disk(move.target)
         self.journal.set_moves([item.id for item in items], "copying")
         try:
             with target.transaction(
-                "move", reason=_reason(items), actor=self.context.actor, details=_details(items)
+                "move", reason=reason_of(items), actor=self.context.actor, details=details_of(items)
             ) as transaction:
                 self._copy_files(items, transaction)
                 copied = self._open_items(items)
@@ -238,7 +199,7 @@ class _Run:
         self._commit_in_journal(copied, revision)
         return copied
 
-    def _one_by_one(self, items: list[_Item], error: Conflict) -> list[_Item]:
+    def _one_by_one(self, items: list[Item], error: Conflict) -> list[Item]:
         """Somebody else created one of the parts on the target: find out which by moving each alone."""
         done = []
         for item in self._open_items(items):
@@ -251,7 +212,7 @@ class _Run:
                 done += self._copy_and_commit([item])
         return done
 
-    def _commit(self, transaction: Transaction, target: Disk, items: list[_Item]) -> int | None:
+    def _commit(self, transaction: Transaction, target: Disk, items: list[Item]) -> int | None:
         """Commit; when the answer is an error, the target itself says whether it happened."""
         try:
             return transaction.commit()
@@ -263,16 +224,16 @@ class _Run:
                 return target.revision
             raise
 
-    def _commit_in_journal(self, items: list[_Item], revision: int | None) -> None:
+    def _commit_in_journal(self, items: list[Item], revision: int | None) -> None:
         changes = [
             (item.id, {"revision": revision, "seconds": item.seconds, "requests": item.requests}) for item in items
         ]
         self.journal.set_moves_each(changes, "committed")
 
-    def _finish(self, items: list[_Item]) -> None:
+    def _finish(self, items: list[Item]) -> None:
         """Take the parts off their sources: each is on the target, whole and durable."""
         done = [item for item in items if item.move.keep_source]
-        by_source: dict[str, list[_Item]] = {}
+        by_source: dict[str, list[Item]] = {}
         for item in items:
             if not item.move.keep_source:
                 by_source.setdefault(item.move.source, []).append(item)
@@ -292,14 +253,14 @@ class _Run:
 
     # Files
 
-    def _copy_files(self, items: list[_Item], transaction: Transaction) -> None:
+    def _copy_files(self, items: list[Item], transaction: Transaction) -> None:
         """Stage every file of every part, side by side; what fails is taken out of the transaction again.
 
         Without a read lease: the claims keep the files in place, and one that a drop of its table takes away fails its
         part. A lease would make the removals of every other batch wait for this one.
         """
-        work = [(item, number) for item in items for number in range(len(_part(item).files))]
-        queue = _Queue(work)
+        work = [(item, number) for item in items for number in range(len(part_of(item).files))]
+        queue = Queue(work)
         if self.pool is None:
             self._copy_from(queue, transaction)
         else:  # one job a worker, not one a file: handing over a small file would cost as much as sending it
@@ -313,15 +274,15 @@ class _Run:
                     transaction.remove(path)
                 self._resolve(item, item.problem)
 
-    def _copy_from(self, queue: _Queue, transaction: Transaction) -> None:
+    def _copy_from(self, queue: Queue, transaction: Transaction) -> None:
         with queue.stopped_by_errors():
             while (work := queue.take()) is not None:
                 self._copy_file(*work, transaction)
 
-    def _copy_file(self, item: _Item, number: int, transaction: Transaction) -> None:
+    def _copy_file(self, item: Item, number: int, transaction: Transaction) -> None:
         if item.problem is not None:
             return
-        file = _part(item).files[number]
+        file = part_of(item).files[number]
         path = f"{item.directory}/{file.name}"
         source = self.context.disk(item.move.source)
         try:
@@ -335,114 +296,66 @@ class _Run:
                 item.requests += reads if source.capabilities.remote else 0
                 item.requests += 1 if self.context.disk(item.move.target).capabilities.remote else 0
             self.task.advance(size_bytes=file.size_bytes)
-        except (FrostlineError, OSError, _Stopped) as error:
+        except (FrostlineError, OSError, Stopped) as error:
             with item.lock:
                 item.problem = item.problem or error
 
-    def _stage_part_file(self, item: _Item, transaction: Transaction) -> None:
+    def _stage_part_file(self, item: Item, transaction: Transaction) -> None:
         path = f"{item.directory}/{PART_FILE}"
         transaction.create(path, item.part_bytes)
         item.created.append(path)
 
-    def _checkpoint(self, item: _Item) -> None:
+    def _checkpoint(self, item: Item) -> None:
         """Between steps: stop when the process is to stop or this move was cancelled."""
         if self.aborted or self.context.stop.is_set():
-            raise _Stopped("abandoned", "stopped; the next pass continues")
+            raise Stopped("abandoned", "stopped; the next pass continues")
         now = time.monotonic()
         if now - self.cancel_read >= _CANCEL_POLL_SECONDS:
             self.cancel_read = now
             self.cancelled = self.journal.cancel_requests()
         if item.id in self.cancelled:
-            raise _Stopped("cancelled", "cancelled")
+            raise Stopped("cancelled", "cancelled")
 
     # Outcomes
 
-    def _guarded(self, item: _Item, step: Callable[[_Item], None]) -> None:
+    def _guarded(self, item: Item, step: Callable[[Item], None]) -> None:
         """Run a step for one part; its failure is the part's alone."""
         try:
             step(item)
-        except (FrostlineError, OSError, _Stopped) as error:
+        except (FrostlineError, OSError, Stopped) as error:
             item.problem = error
             self._resolve(item, error)
 
-    def _resolve(self, item: _Item, problem: Exception) -> None:
-        if isinstance(problem, _Stopped):
+    def _resolve(self, item: Item, problem: Exception) -> None:
+        if isinstance(problem, Stopped):
             self._skip(item, problem.state, problem.why)
         else:
             self._fail(item, problem)
 
-    def _open_items(self, items: Iterable[_Item]) -> list[_Item]:
+    def _open_items(self, items: Iterable[Item]) -> list[Item]:
         return [item for item in items if item.id not in self.outcomes]
 
-    def _skip(self, item: _Item, state: MoveState, reason: str) -> None:
+    def _skip(self, item: Item, state: MoveState, reason: str) -> None:
         if item.id not in self.outcomes:
             self.journal.set_move(item.id, state, error=reason)
             self._note(item, SkippedMove.of(item.move, reason))
 
-    def _fail(self, item: _Item, error: Exception) -> None:
+    def _fail(self, item: Item, error: Exception) -> None:
         if item.id not in self.outcomes:
             text = error.message if isinstance(error, FrostlineError) else str(error)
             self.journal.set_move(item.id, "failed", error=text)
             self._report_failure(item, text)
 
-    def _report_failure(self, item: _Item, text: str) -> None:
+    def _report_failure(self, item: Item, text: str) -> None:
         self._note(item, FailedMove.of(item.move, text))
 
-    def _note(self, item: _Item, outcome: MovedPart | FailedMove | SkippedMove) -> None:
+    def _note(self, item: Item, outcome: MovedPart | FailedMove | SkippedMove) -> None:
         self.outcomes[item.id] = outcome
         self.task.advance(items=1)
         self.task.note(f"{item.move.table} {item.move.part}")
 
 
-class _Queue:
-    """Files that several threads copy: each takes the next one. An unexpected error leaves nothing to take."""
-
-    def __init__(self, work: Sequence[tuple[_Item, int]]) -> None:
-        self._work = iter(work)
-        self._lock = threading.Lock()
-
-    def take(self) -> tuple[_Item, int] | None:
-        with self._lock:
-            return next(self._work, None)
-
-    @contextmanager
-    def stopped_by_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except BaseException:
-            with self._lock:
-                self._work = iter(())
-            raise
-
-
-class _Reserved:
-    """Space promised on the target for some parts, while the context lasts."""
-
-    def __init__(self, context: Context, items: list[_Item]) -> None:
-        self._context = context
-        self._items = items
-        self._stack = ExitStack()
-
-    def take(self) -> str | None:
-        """Why there is no space; None when it is promised."""
-        target = self._items[0].move.target
-        try:
-            size = sum(_part(item).size_bytes for item in self._items)
-            self._stack.enter_context(self._context.reservations.reserve(target, size))
-        except FrostlineError as error:
-            if isinstance(error, NoSpace) or error.exit_code == 13:
-                return error.message
-            raise
-        return None
-
-    def __enter__(self) -> list[_Item]:
-        return self._items
-
-    def __exit__(self, *exc: object) -> None:
-        self._stack.close()
-
-
-def _remove_from(disk: Disk, items: list[_Item], actor: str) -> None:
+def _remove_from(disk: Disk, items: list[Item], actor: str) -> None:
     """One transaction that removes the parts; what somebody else removed already is left out."""
     target = items[0].move.target
     reason = f"moved to {target}"
@@ -476,39 +389,3 @@ def _wait_for(futures: list[Future[None]]) -> None:
     for future in futures:
         if not future.cancelled():
             future.result()
-
-
-def _new_move(move: Move, actor: str) -> NewMove:
-    return NewMove(
-        table=move.table,
-        table_uuid=move.table_uuid,
-        part=move.part,
-        source=move.source,
-        target=move.target,
-        bytes=move.bytes,
-        reason_kind=move.reason.kind,
-        reason_detail=move.reason.detail,
-        actor=actor,
-        keep_source=move.keep_source,
-    )
-
-
-def _part(item: _Item) -> Part:
-    assert item.part is not None
-    return item.part
-
-
-def _reason(items: list[_Item]) -> str:
-    first = items[0].move.reason
-    text = f"{first.kind}: {first.detail}"
-    return text if len(items) == 1 else f"{text} (and {len(items) - 1} more)"
-
-
-def _details(items: list[_Item]) -> dict[str, str]:
-    """What recovery needs when the journal is lost: where each part came from, and which sources stay."""
-    sources: dict[str, list[str]] = {}
-    for item in items:
-        sources.setdefault(item.move.source, []).append(item.move.part)
-    details = {"table": items[0].move.table, "sources": json.dumps(sources, sort_keys=True)}
-    kept = sorted(item.move.part for item in items if item.move.keep_source)
-    return details | ({"kept": json.dumps(kept)} if kept else {})

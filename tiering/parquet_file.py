@@ -1,15 +1,14 @@
 """Writing the data files of a part: sorted Arrow in, Parquet files and what `part.json` says about them out.
 
-Files are zstd Parquet with statistics, page index, sorting columns and field ids. Columns of few distinct values get a
-dictionary, other integers and times delta encoding, chosen from the first rows: a fifth smaller and faster to merge
-than dictionaries everywhere. Row groups hold `row_group_rows` rows, fewer when rows are wide: about `_ROW_GROUP_BYTES`
-compressed, so that reading one from a bucket is one request and merging many parts needs little memory.
+Files are zstd Parquet with statistics, page index, sorting columns and field ids; encodings are chosen from the first
+rows. Row groups hold `row_group_rows` rows, fewer when rows are wide: about `_ROW_GROUP_BYTES` compressed, so that
+reading one from a bucket is one request and merging many parts needs little memory.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +17,18 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from disks.effects import op
-from tiering.part import ColumnRange, DataFile, RowGroup
+from tiering.column_ranges import RangeSoFar, key_json
+from tiering.encodings import Encodings, choose_encodings
+from tiering.part import DataFile, RowGroup
 from tiering.schema import TableDefinition
-from tiering.types import arrow_schema, arrow_type, as_json, from_json
+from tiering.types import arrow_schema
 
 NULLS = "at_end"
 """Where nulls sort, in inserts, merges and the sorting columns of the files: last, as DuckDB and Arrow do."""
 
 _ROW_GROUP_BYTES = 8 * 1024 * 1024
 _MIN_ROW_GROUP_ROWS = 4096
-_DICTIONARY_BYTES = 512 * 1024
-_TEXT_LIMIT = 64
 _HASHED_BYTES = 1024 * 1024
-_SAMPLE_SLICES = 8
-_SAMPLE_SLICE_ROWS = 2048
-_DICTIONARY_SHARE = 0.25
-"""A dictionary pays when at most this share of the rows is distinct."""
-
-
-Encodings = dict[str, Any]
-"""The options of the Parquet writer that say how columns are encoded."""
 
 
 class PartFiles:
@@ -172,7 +163,7 @@ class _OpenFile:
         self._definition = definition
         self._footer: list[pq.FileMetaData] = []
         self._first_keys: list[tuple[Any, ...]] = []
-        self._ranges = {column.name: _Range() for column in definition.columns}
+        self._ranges = {column.name: RangeSoFar() for column in definition.columns}
         self._digest = hashlib.sha256()
         self.rows = 0
         with op("fs.create", path):
@@ -199,7 +190,7 @@ class _OpenFile:
         """One row group."""
         if rows.num_rows == 0:
             return
-        self._first_keys.append(tuple(_key_json(rows.column(name)[0]) for name in self._definition.order_by))
+        self._first_keys.append(tuple(key_json(rows.column(name)[0]) for name in self._definition.order_by))
         for name, known in self._ranges.items():
             known.add(rows.column(name))
         with op("fs.write", self._path):
@@ -261,76 +252,6 @@ def write_part_files(
         raise
 
 
-def combine_ranges(files: Sequence[DataFile], definition: TableDefinition) -> dict[str, ColumnRange]:
-    """The column ranges over all files, by field id."""
-    combined: dict[str, ColumnRange] = {}
-    for column in definition.columns:
-        kind = arrow_type(column.type)
-        ranges = [(file.columns[str(column.id)], file.rows) for file in files if str(column.id) in file.columns]
-        if ranges:
-            # Files of nulls only bound nothing and unbound nothing.
-            valued = [known for known, rows in ranges if known.nulls < rows]
-            combined[str(column.id)] = ColumnRange(
-                min=_outermost([known.min for known in valued], kind, lowest=True),
-                max=_outermost([known.max for known in valued], kind, lowest=False),
-                nulls=sum(known.nulls for known, _ in ranges),
-            )
-    return combined
-
-
-def _outermost(values: list[Any], kind: pa.DataType, *, lowest: bool) -> Any:
-    """The smallest or largest of JSON values, compared as what they stand for; None when one is unknown."""
-    if not values or None in values:
-        return None
-    ordered = sorted(values, key=lambda value: from_json(value, kind))
-    return ordered[0 if lowest else -1]
-
-
-def choose_encodings(rows: pa.Table, definition: TableDefinition) -> Encodings:
-    """Which columns get a dictionary and which a delta encoding, judged by a sample of the rows."""
-    sample = _spread(rows)
-    dictionary: list[str] = []
-    encodings: dict[str, str] = {}
-    for field in sample.schema:
-        kind = field.type
-        if pa.types.is_nested(kind) or pa.types.is_boolean(kind):
-            continue
-        if _few_values(sample.column(field.name), rows.num_rows):
-            dictionary.append(field.name)
-        elif pa.types.is_integer(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-            encodings[field.name] = "DELTA_BINARY_PACKED"
-        elif field.name == definition.order_by[0] and (pa.types.is_string(kind) or pa.types.is_binary(kind)):
-            encodings[field.name] = "DELTA_BYTE_ARRAY"
-    return {"use_dictionary": dictionary or False, "column_encoding": encodings or None}
-
-
-def _few_values(sample: pa.ChunkedArray, rows: int) -> bool:
-    if len(sample) == 0:
-        return True
-    distinct = estimated_distinct(sample, rows)
-    width = sample.nbytes / len(sample)
-    return distinct <= rows * _DICTIONARY_SHARE and distinct * width <= _DICTIONARY_BYTES
-
-
-def estimated_distinct(sample: pa.ChunkedArray, rows: int) -> float:
-    """How many distinct values there are in `rows` rows, seen a sample of them.
-
-    The Guaranteed-Error Estimator: values seen once stand for many unseen ones, the others for themselves (Charikar,
-    Chaudhuri, Motwani, Narasayya: Towards Estimation Error Guarantees for Distinct Values, 2000).
-    """
-    counts = pc.value_counts(sample).field("counts")
-    once = pc.sum(pc.equal(counts, 1)).as_py() or 0
-    return float((rows / len(sample)) ** 0.5 * once + len(counts) - once)
-
-
-def _spread(rows: pa.Table) -> pa.Table:
-    """A sample from all over the rows: those at one end of a sorted table look alike."""
-    if rows.num_rows <= _SAMPLE_SLICES * _SAMPLE_SLICE_ROWS:
-        return rows
-    step = rows.num_rows // _SAMPLE_SLICES
-    return pa.concat_tables(rows.slice(start * step, _SAMPLE_SLICE_ROWS) for start in range(_SAMPLE_SLICES))
-
-
 def _row_group(group: pq.RowGroupMetaData, first_key: tuple[Any, ...]) -> RowGroup:
     columns = [group.column(number) for number in range(group.num_columns)]
     starts = [
@@ -342,82 +263,6 @@ def _row_group(group: pq.RowGroupMetaData, first_key: tuple[Any, ...]) -> RowGro
         size_bytes=sum(column.total_compressed_size for column in columns),
         first_key=first_key,
     )
-
-
-def column_range(column: pa.ChunkedArray) -> ColumnRange:
-    """The range of one column."""
-    known = _Range()
-    known.add(column)
-    return known.result()
-
-
-class _Range:
-    """Smallest and largest value of a column so far, and the count of nulls."""
-
-    def __init__(self) -> None:
-        self._min: Any = None
-        self._max: Any = None
-        self._nulls = 0
-        self._bounded_above = True
-
-    def add(self, column: pa.ChunkedArray) -> None:
-        self._nulls += column.null_count
-        kind = column.type
-        if column.null_count == len(column) or pa.types.is_nested(kind):
-            return
-        if pa.types.is_floating(kind) and pc.any(pc.is_nan(column)).as_py():
-            # Engines sort NaN above every number, so no number is an upper bound.
-            self._bounded_above = False
-            if column.null_count + pc.sum(pc.is_nan(column)).as_py() == len(column):
-                self._min = float("-inf")
-                return
-        low, high = _bounds(column)
-        self._min = low if self._min is None else min(self._min, low)
-        self._max = high if self._max is None else max(self._max, high)
-
-    def result(self) -> ColumnRange:
-        return ColumnRange(
-            min=_lower_text(as_json(self._min)),
-            max=as_json(_short_upper(self._max)) if self._bounded_above else None,
-            nulls=self._nulls,
-        )
-
-
-def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any]:
-    found = pc.min_max(column)
-    low, high = found["min"], found["max"]
-    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
-        # Python keeps microseconds: round outwards.
-        return _microseconds(low, 0), _microseconds(high, 999)
-    return low.as_py(), high.as_py()
-
-
-def _microseconds(moment: pa.Scalar, more_nanoseconds: int) -> Any:
-    count = (moment.cast(pa.int64()).as_py() + more_nanoseconds) // 1000
-    return pa.scalar(count, pa.int64()).cast(pa.timestamp("us", moment.type.tz)).as_py()
-
-
-def _key_json(value: pa.Scalar) -> Any:
-    if pa.types.is_timestamp(value.type) and value.type.unit == "ns" and value.is_valid:
-        return as_json(_microseconds(value, 0))
-    return _lower_text(as_json(value.as_py()), limit=4 * _TEXT_LIMIT)
-
-
-def _lower_text(value: Any, *, limit: int = _TEXT_LIMIT) -> Any:
-    """A long text's beginning, which sorts no higher."""
-    return value[:limit] if isinstance(value, str) and len(value) > limit else value
-
-
-def _short_upper(value: Any) -> Any:
-    """A short text or byte string that sorts no lower than a long one: its beginning, the last place raised; None if
-    that place cannot be raised. Other values as they are."""
-    if isinstance(value, bytes) and len(value) > _TEXT_LIMIT // 2:  # two hexadecimal digits a byte
-        beginning = value[: _TEXT_LIMIT // 2]
-        return None if beginning[-1] == 0xFF else beginning[:-1] + bytes((beginning[-1] + 1,))
-    if isinstance(value, str) and len(value) > _TEXT_LIMIT:
-        raised = ord(value[_TEXT_LIMIT - 1]) + 1
-        return None if 0xD800 <= raised <= 0xDFFF or raised > 0x10FFFF else value[: _TEXT_LIMIT - 1] + chr(raised)
-    return value
 
 
 def _leading_equal_rows(rows: pa.Table, keys: tuple[str, ...], last: list[pa.Scalar]) -> int:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tiers import define
-from tiering.parquet_file import column_range
+from tiering.column_ranges import column_range
 from tiering.part import DataFile, Part
 from tiering.pruning import (
     And,

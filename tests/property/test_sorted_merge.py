@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from oplog.errors import Damaged
 from tiering import sorted_merge
-from tiering.parquet_file import column_range, write_part_files
+from tiering.column_ranges import column_range
+from tiering.parquet_file import write_part_files
 from tiering.part import DataFile
 from tiering.schema import Column, TableDefinition
 from tiering.sorted_merge import SortedFile, merged

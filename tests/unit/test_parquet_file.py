@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tiering.column_ranges import combine_ranges
 from tiering.definitions import define_table
-from tiering.parquet_file import combine_ranges, write_part_files
+from tiering.parquet_file import write_part_files
 from tiering.part import ColumnRange, DataFile
 from tiering.schema import TableDefinition
 from tiering.types import arrow_schema
