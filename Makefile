@@ -61,7 +61,7 @@ lock: $(VENV)/.dev ## resolve the dependencies anew into requirements/
 	$(BIN)/python -m pip install -q uv
 	for name in demo dev; do \
 	  options="--extra demo --group build"; [ $$name = dev ] && options="$$options --group dev"; \
-	  skip=""; [ $$name = demo ] && skip="--no-emit-package pandas --no-emit-package numpy"; \
+	  skip=""; [ $$name = demo ] && skip="--no-emit-package pandas"; \
 	  $(UV) pip compile -q --universal --generate-hashes --no-header --no-emit-index-url --no-annotate --python-version 3.11 \
 	    pyproject.toml $$options $$skip -o requirements/$$name.txt; done
 
