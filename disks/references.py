@@ -6,12 +6,14 @@ sane, and it is older than the guard interval. Everything else is kept and count
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from disks.stores.base import ObjectInfo
+from oplog.pins import unreleased
 from oplog.revision import (
     LEASES_PREFIX,
     PINS_PREFIX,
@@ -25,6 +27,11 @@ from oplog.revision import (
 
 INTENTS_PREFIX = "gc/"
 """A collection announces here what it is about to delete; a restore looks here after it has taken its pin."""
+
+DETACHED_DIRECTORY = "detached"
+"""In a table's directory: parts that a repair set aside, named `<reason>_<part>`. Nothing reads them."""
+
+_SET_ASIDE = re.compile(rf"store/[^/]+/[^/]+/{DETACHED_DIRECTORY}/.")
 
 EARLIEST_SANE = datetime(2006, 1, 1, tzinfo=UTC)
 """No object store existed before: an older time is a broken clock, not an old object."""
@@ -137,12 +144,19 @@ def inventory(objects: Iterable[ObjectInfo]) -> Inventory:
             scratch.append(entry)
         elif key != SCHEMA_VERSION_KEY:
             foreign.append(key)
-    return Inventory(blobs, commits, snapshots, tuple(pins), tuple(intents), tuple(scratch), tuple(foreign))
+    wanted = set(unreleased(pin.key for pin in pins))
+    in_force = tuple(pin for pin in pins if pin.key in wanted)
+    return Inventory(blobs, commits, snapshots, in_force, tuple(intents), tuple(scratch), tuple(foreign))
 
 
 def _is_document(key: str, prefix: str) -> bool:
     name = key.removeprefix(prefix)
     return key.startswith(prefix) and name.endswith(".json") and "/" not in name
+
+
+def is_set_aside(path: str) -> bool:
+    """Whether the file is one of a part that was set aside: that its object may be gone is known."""
+    return _SET_ASIDE.match(path) is not None
 
 
 def sane_time(modified: datetime, now: datetime) -> bool:

@@ -70,17 +70,20 @@ def create(
 
 def list_pins(store: LogStore) -> list[Pin]:
     """All pins, by name, also those that ran out. Raises `Damaged` when one cannot be read: it may keep anything."""
-    keys = [item.key for item in store.list(PINS_PREFIX)]
-    released = {_pin_of(key) for key in keys if key.endswith(_RELEASED)}
     found: list[Pin] = []
-    for key in keys:
-        if key.endswith(_RELEASED) or key in released:
-            continue
+    for key in unreleased(item.key for item in store.list(PINS_PREFIX)):
         try:
             found.append(_read(store, key))
         except NotFound:
             continue  # released since the listing
     return found
+
+
+def unreleased(keys: Iterable[str]) -> list[str]:
+    """Of the keys below `pins/` those of pins that nobody has released."""
+    listed = list(keys)
+    released = {_pin_of(key) for key in listed if key.endswith(_RELEASED)}
+    return [key for key in listed if not key.endswith(_RELEASED) and key not in released]
 
 
 def release(store: PinStore, name: str) -> bool:
