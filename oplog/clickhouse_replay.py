@@ -14,6 +14,7 @@ A hard link whose source is not there leaves a mark, so that a part that lacks a
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -37,7 +38,7 @@ class File:
     blobs: tuple[tuple[str, int], ...]
     """Key (below the disk's prefix) and size in bytes of each object, in the order of the file."""
     inode: int
-    """A number within this tree."""
+    """A number within this tree, from 1 on in path order."""
     links: int
     """Paths of this inode in the tree, at least 1. ClickHouse's metadata holds one less."""
     revision: int
@@ -175,14 +176,12 @@ class _Tree:
             elif whole:
                 missing.append(path)
         self._report_copies(alive)
-        links: dict[int, int] = {}
-        numbers: dict[int, int] = {}
-        for inode in alive.values():
-            links[id(inode)] = links.get(id(inode), 0) + 1
-            numbers.setdefault(id(inode), len(numbers) + 1)
+        alive = dict(sorted(alive.items(), key=lambda item: item[0].encode()))
+        links = Counter(id(inode) for inode in alive.values())
+        numbers = {key: number for number, key in enumerate(dict.fromkeys(id(inode) for inode in alive.values()), 1)}
         result.files = {
             path: File(path, tuple(inode.blobs), numbers[id(inode)], links[id(inode)], inode.revision)
-            for path, inode in sorted(alive.items(), key=lambda item: item[0].encode())
+            for path, inode in alive.items()
         }
         result.being_deleted = tuple(sorted(deleted))
         result.missing = tuple(sorted(missing))
