@@ -63,6 +63,19 @@ def _source_removed_first() -> None:
     mover._Run._commit = commit  # type: ignore[method-assign]
 
 
+def _move_without_claims() -> None:
+    from contextlib import AbstractContextManager, nullcontext
+
+    from tiering.journal import Journal
+
+    original = Journal.claim
+
+    def claim(self: Journal, table_uuid: str, parts: Any, owner_kind: str) -> AbstractContextManager[None]:
+        return nullcontext() if owner_kind == "move" else original(self, table_uuid, parts, owner_kind)
+
+    Journal.claim = claim  # type: ignore[method-assign, assignment]
+
+
 class _NoSync:
     """`os.fsync` that forgets files, or directories. The power-cut recorder puts itself at `inner`."""
 
@@ -195,6 +208,12 @@ MUTANTS: dict[str, Mutant] = {
             "a move removes the source before the copy is committed",
             "test_kill.py::test_killed_at_every_effect[move]",
             _source_removed_first,
+        ),
+        Mutant(
+            "move without claims",
+            "a move does not claim its parts",
+            "test_move_races.py::test_another_process_at_some_steps_of_a_move[drop_january]",
+            _move_without_claims,
         ),
         Mutant(
             "files not synced",
