@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from disks.file_table import FileTable
 from disks.history import named_blobs, past_at
 from disks.object_disk import ObjectDisk
-from disks.references import FUTURE_TOLERANCE, Inventory, retained_from
+from disks.references import FUTURE_TOLERANCE, Inventory, is_set_aside, retained_from
 from oplog import pins
 from oplog.errors import Damaged, NotFound
 from oplog.pins import Pin
@@ -74,11 +74,14 @@ def gather(disk: ObjectDisk, found: Inventory, *, now: datetime, retention: time
 def _check_present(found: Inventory, table: FileTable, name: str) -> None:
     """Every blob of the table at the listed head must be in the listing: else it is not the listing of this disk."""
     with table.read() as view:
-        missing = sorted(key for key, size_bytes in view.blobs() if found.blobs.size_of(key) != size_bytes)
+        missing = {key for key, size_bytes in view.blobs() if found.blobs.size_of(key) != size_bytes}
+        if missing:  # which is rare: then every row is looked at
+            live = {key for row in view.rows() if not is_set_aside(row.path) for key, _ in row.blobs}
+            missing &= live
     if missing:
         raise Damaged(
             f"{len(missing)} objects that the file table names are not among the {len(found.blobs)} in the listing of "
-            f"{name}, such as {missing[0]}: the listing is incomplete, or objects were lost",
+            f"{name}, such as {min(missing)}: the listing is incomplete, or objects were lost",
             hint="run 'frostline fsck'; nothing is collected until they are back or their parts are dropped",
         )
 

@@ -19,7 +19,7 @@ from disks.announcements import announced
 from disks.file_table import FileTable, TableReader
 from disks.history import Past
 from disks.object_disk import ObjectDisk
-from disks.references import Blobs, Inventory, inventory, newest_at_or_below, retained_from
+from disks.references import DETACHED_DIRECTORY, Blobs, Inventory, inventory, newest_at_or_below, retained_from
 from disks.row_content import read_row
 from disks.stores.base import ByteRange
 from oplog import pins, snapshot
@@ -27,7 +27,7 @@ from oplog.errors import Damaged, NotFound
 from oplog.replay import FileRow
 from oplog.revision import OPERATIONS_PREFIX, SNAPSHOTS_PREFIX, commit_key, snapshot_key
 from restore.check_cache import CachedTable
-from restore.findings import DETACHED_DIRECTORY, Checked, Findings, Problem, locate
+from restore.findings import Checked, Findings, Problem, locate
 from tiering.part import PART_FILE
 from tiering.schema import TABLE_FILE
 

@@ -17,11 +17,12 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from disks.references import DETACHED_DIRECTORY
 from disks.stores.base import ByteRange
 from oplog.errors import Damaged, NotFound
 from oplog.replay import FileRow
 from restore.check_parts import directories, present_files, read_part
-from restore.findings import DETACHED_DIRECTORY, FileTree, Findings, Problem, locate
+from restore.findings import FileTree, Findings, Problem, locate
 from tiering.part import PART_FILE
 from tiering.progress import Progress
 

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from disks.references import DETACHED_DIRECTORY
 from oplog.errors import Damaged, NotFound
 from oplog.replay import FileRow
 from restore.check_clickhouse import check_part, is_clickhouse_part
 from restore.findings import (
-    DETACHED_DIRECTORY,
     Checked,
     FileTree,
     Findings,

@@ -13,8 +13,6 @@ from oplog.replay import FileRow
 from tiering.part import PartName
 
 STORE_DIRECTORY = "store"
-DETACHED_DIRECTORY = "detached"
-"""In a table's directory: parts that were set aside, named `<reason>_<part>`. Nothing reads them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,9 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
 from disks.base import Disk
+from disks.references import DETACHED_DIRECTORY
 from oplog.errors import FrostlineError
-from restore.findings import DETACHED_DIRECTORY, Findings, PartKey, directory_of
+from restore.findings import Findings, PartKey, directory_of
 
 Claim = Callable[[str, list[str], str], AbstractContextManager[object]]
 """(table uuid, parts, why): held while the parts are changed, so that no move or merge works on them."""

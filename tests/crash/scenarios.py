@@ -170,7 +170,7 @@ def _cold(store: Store, site: Site) -> None:
     move(store, "cold")
 
 
-def _mixed(store: Store, site: Site) -> None:
+def mixed(store: Store, site: Site) -> None:
     """January cold, February hot."""
     _hot(store, site)
     move(store, "cold", JANUARY)
@@ -185,7 +185,7 @@ def _garbage(store: Store, site: Site) -> None:
 
 def _garbage_beside_hot(store: Store, site: Site) -> None:
     """Some garbage in the bucket, and a February that is still hot."""
-    _mixed(store, site)
+    mixed(store, site)
     insert(store, 3000, months=(1,))
     move(store, "cold", JANUARY)
     drop_january(store, site)
@@ -195,7 +195,7 @@ def _garbage_beside_hot(store: Store, site: Site) -> None:
 
 def _history(store: Store, site: Site) -> None:
     """Moves, a drop, a file with two names that lost its first, and blobs of a transaction that never committed."""
-    _mixed(store, site)
+    mixed(store, site)
     disk = store.disk("s3")
     with disk.transaction("test") as transaction:
         transaction.create("linked/one.bin", b"shared " * 100)
@@ -255,7 +255,7 @@ def _collect(store: Store, site: Site) -> None:
             raise FrostlineError(f"gc: {report.refused} {report.failed}")
 
 
-def collect(store: Store, disk: str) -> GcReport:
+def collect(store: Store, disk: str, *, quarantine: timedelta = timedelta(0)) -> GcReport:
     """gc --delete with the caps off: what goes is decided by references and age alone."""
     return garbage.collect(
         store.object_disk(disk),
@@ -263,7 +263,17 @@ def collect(store: Store, disk: str) -> GcReport:
         guard_seconds=GUARD.total_seconds(),
         delete=True,
         max_delete_fraction=1.0,
+        quarantine_seconds=quarantine.total_seconds(),
     )
+
+
+def _quarantine(store: Store, site: Site) -> None:
+    """Announce, and a day later delete: two runs."""
+    for days in (2, 4):
+        with site.open(ahead=timedelta(days=days), recover=False) as later:
+            report = collect(later, "s3", quarantine=timedelta(hours=24))
+            if report.refused or report.failed:
+                raise FrostlineError(f"gc: {report.refused} {report.failed}")
 
 
 def _first_open(store: Store, site: Site) -> None:
@@ -288,7 +298,7 @@ def _rebuild(store: Store, site: Site) -> None:
 
 
 def _dropped(store: Store, site: Site) -> None:
-    _mixed(store, site)
+    mixed(store, site)
     drop_january(store, site)
 
 
@@ -306,7 +316,7 @@ def _merged(store: Store, site: Site) -> None:
 
 
 def _altered(store: Store, site: Site) -> None:
-    _mixed(store, site)
+    mixed(store, site)
     _alter_table(store, site)
 
 
@@ -323,7 +333,7 @@ def _take_back(kind: str) -> Callable[[Store, Site], None]:
 
 
 def _lose_local_state(store: Store, site: Site) -> None:
-    _mixed(store, site)
+    mixed(store, site)
     store.disk("s3").close()
     shutil.rmtree(site.root / "state" / "disks" / "s3")
 
@@ -333,17 +343,18 @@ SCENARIOS: dict[str, Scenario] = {
     for scenario in (
         Scenario("first_open", lambda store, site: None, _first_open, fresh=True),
         Scenario("create_table", lambda store, site: None, _create_table),
-        Scenario("alter_table", _mixed, _alter_table),
-        Scenario("insert", _mixed, lambda store, site: insert(store, 5000)),
+        Scenario("alter_table", mixed, _alter_table),
+        Scenario("insert", mixed, lambda store, site: insert(store, 5000)),
         Scenario("merge", _hot, lambda store, site: _merge(store), keeps_rows=True),
         Scenario("merge_cold", _cold, lambda store, site: _merge(store), keeps_rows=True),
         Scenario("move", _hot, lambda store, site: move(store, "cold"), keeps_rows=True),
         Scenario("move_back", _cold, lambda store, site: move(store, "hot"), keeps_rows=True),
-        Scenario("drop_parts", _mixed, drop_january),
-        Scenario("drop_table", _mixed, _drop_table),
+        Scenario("drop_parts", mixed, drop_january),
+        Scenario("drop_table", mixed, _drop_table),
         Scenario("gc", _garbage, _collect, keeps_rows=True),
         Scenario("gc_beside_hot", _garbage_beside_hot, _collect, keeps_rows=True),
         Scenario("gc_history", _history, _collect, keeps_rows=True),
+        Scenario("gc_quarantine", _history, _quarantine, keeps_rows=True),
         Scenario("restore_revision", _dropped, _undo_the_drop),
         Scenario("undo_drop", _dropped, _take_back("drop")),
         Scenario("undo_merge", _merged, _take_back("merge"), keeps_rows=True),
