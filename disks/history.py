@@ -5,6 +5,7 @@ Reads only. What exists is taken from an `Inventory` (one listing), so that a ca
 
 from __future__ import annotations
 
+import logging
 from datetime import datetime
 
 from disks.file_table import FileTable
@@ -15,6 +16,8 @@ from oplog.entry import GENESIS_DIGEST, Commit, Create
 from oplog.errors import Damaged, NotFound
 from oplog.log import Entry, OperationsLog
 from oplog.replay import FileRow
+
+logger = logging.getLogger(__name__)
 
 MOVE = "move"
 """The kind of a commit that takes parts in from another disk."""
@@ -33,7 +36,7 @@ class Past:
         self.revision = start
         self.digest = GENESIS_DIGEST
         if start > 0:
-            header, rows = snapshot.read(log.store, start)
+            header, rows = snapshot.read_confirmed(log, start)
             with self.table.write() as view:
                 view.insert(rows)
             self.digest = header.digest
@@ -100,6 +103,7 @@ def past_at(
         except Damaged as error:
             if strict:
                 raise
+            logger.warning("%s; an older one is used", error.message)
             problem = error
             continue
         past.advance(revision)

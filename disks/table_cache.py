@@ -21,6 +21,7 @@ from oplog import replay, snapshot
 from oplog.errors import Conflict, Damaged, NotFound
 from oplog.log import Entry, OperationsLog
 from oplog.replay import FileRow
+from oplog.revision import commit_key
 
 logger = logging.getLogger(__name__)
 
@@ -129,16 +130,31 @@ class TableCache:
         table = FileTable(path)
         try:
             if revision > 0:
-                self.catch_up(table, until=revision)
+                self._catch_up_to(table, revision)
             if table.head()[0] != revision:
-                raise NotFound(
-                    f"disk {self._disk_name} has no revision {revision}; the newest is {self._log.head()}",
-                    hint="'frostline log' lists the revisions",
-                )
+                raise self._not_there(revision)
         except BaseException:
             table.close()
             raise
         return table
+
+    def _catch_up_to(self, table: FileTable, revision: int) -> None:
+        try:
+            self.catch_up(table, until=revision)
+        except Damaged as error:
+            if (self._log.first_kept() or 0) <= revision:
+                raise
+            raise NotFound(  # what is wrong lies among the leftovers of a collection
+                f"revision {revision} of disk {self._disk_name} is no longer kept: {error.message}", hint=error.hint
+            ) from error
+
+    def _not_there(self, revision: int) -> NotFound:
+        newest = self._log.head(self._log.first_kept() or 0)
+        if revision > newest:
+            why = f"disk {self._disk_name} has no revision {revision}; the newest is {newest}"
+        else:
+            why = f"revision {revision} of disk {self._disk_name} is no longer kept"
+        return NotFound(why, hint="'frostline log' lists the revisions")
 
     def close(self) -> None:
         """Close the table. The file stays."""
@@ -229,7 +245,7 @@ class TableCache:
                 revision, digest = self._load_snapshot(view, until)
         entries = self._log.entries(revision, until, previous=digest, listed=following)
         if until is None:
-            entries = self._unbroken(entries)
+            entries = self._unbroken(entries, revision + 1)
         while batch := list(islice(entries, _APPLY_BATCH)):
             with table.write() as view:
                 _apply(view, batch)
@@ -246,14 +262,14 @@ class TableCache:
             if view.head()[0] >= revision:  # else another process has just begun to fill it anew
                 view.remember(**{_WHOLE: "yes"})
 
-    def _unbroken(self, entries: Iterator[Entry]) -> Iterator[Entry]:
+    def _unbroken(self, entries: Iterator[Entry], first: int) -> Iterator[Entry]:
         """The entries up to the newest: that the first of them are gone is damage, not a question of retention."""
         try:
             yield from entries
         except NotFound as error:
             raise Damaged(
-                f"the log of {self._store.name} lacks its first entries, and no snapshot stands in for them: "
-                f"{error.message}",
+                f"log entry {self._store.name}{commit_key(first)} is missing (revision {first}), and no snapshot "
+                "stands in for it",
                 hint=f"run 'frostline fsck {self._disk_name}'; bring the objects back from a backup of the bucket",
             ) from error
 
@@ -275,7 +291,7 @@ class TableCache:
         found = [] if view.head()[0] else snapshot.revisions(self._store)
         for revision in reversed([one for one in found if until is None or one <= until]):
             try:
-                header, rows = snapshot.read(self._store, revision)
+                header, rows = snapshot.read_confirmed(self._log, revision)
                 view.insert(rows)
             except (Damaged, Conflict, NotFound) as error:
                 if isinstance(error, TableDamaged):

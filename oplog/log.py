@@ -8,6 +8,7 @@ again.
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +28,8 @@ from oplog.revision import (
     parse_commit_key,
     parse_snapshot_key,
 )
+
+logger = logging.getLogger(__name__)
 
 SCHEMA_VERSION = b"2"
 _FETCH_THREADS = 16
@@ -126,6 +129,11 @@ class OperationsLog:
             snapshots = (parse_snapshot_key(item.key) for item in self.store.list(SNAPSHOTS_PREFIX))
             if not any(revision is not None and revision >= first - 1 for revision in snapshots):
                 raise self._missing(gap + 1)
+            logger.warning(
+                "%s: entries before revision %d are passed over: that of revision %d is missing, and a later snapshot "
+                "stands in for it",
+                *(self.store.name, first, gap + 1),
+            )
         return first
 
     def first_revision(self) -> int | None:
@@ -158,6 +166,17 @@ class OperationsLog:
                 hint=_BRING_BACK,
             )
         return Entry(commit, entry.digest(data))
+
+    def confirms(self, revision: int, digest: str) -> bool:
+        """Whether the bucket agrees that this is the digest of this entry: the one after it tells, else the entry
+        itself. True when both are gone: then nothing can be compared. One or two requests."""
+        for other in (revision + 1, revision):
+            try:
+                found = self.read(other)
+            except (NotFound, Damaged):
+                continue
+            return digest == (found.digest if other == revision else found.commit.previous)
+        return True
 
     def at(self, revisions: Sequence[int], *, digests: Mapping[int, str]) -> Iterator[Entry]:
         """These entries, in the order asked for, fetched in parallel. `digests`: those that are known of them.

@@ -17,7 +17,7 @@ import zstandard
 from oplog import paths
 from oplog.entry import now
 from oplog.errors import AlreadyExists, Damaged, UsageError
-from oplog.log import LogStore
+from oplog.log import LogStore, OperationsLog
 from oplog.replay import FileRow
 from oplog.revision import SNAPSHOTS_PREFIX, parse_snapshot_key, snapshot_key
 
@@ -164,4 +164,13 @@ def read(store: LogStore, revision: int) -> tuple[Header, Iterator[FileRow]]:
     header, rows = decode(store.get(key), name=f"{store.name}{key}")
     if header.revision != revision:
         raise _damaged(f"{store.name}{key}", f"it says it is revision {header.revision}")
+    return header, rows
+
+
+def read_confirmed(log: OperationsLog, revision: int) -> tuple[Header, Iterator[FileRow]]:
+    """The same, of a snapshot that belongs to this log: its digest is the one in the chain. Raises `Damaged` also for
+    one that is whole and was made of another log."""
+    header, rows = read(log.store, revision)
+    if not log.confirms(revision, header.digest):
+        raise _damaged(f"{log.store.name}{snapshot_key(revision)}", "the log has another digest for its revision")
     return header, rows
