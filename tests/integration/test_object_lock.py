@@ -6,20 +6,31 @@ Guards P34 (deletes that only add a marker), P56 and P13 (nothing depends on ove
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import json
+import shutil
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from disks.config import DiskConfig
+from disks.garbage import announced, collect
+from disks.object_disk import ObjectDisk
+from disks.registry import open_disk
+from disks.stores import s3
 from disks.stores.base import ObjectStore
 from disks.stores.bucket_settings import BucketSettings, ObjectLock
 from disks.stores.open import open_store
 from disks.stores.s3 import PROBE_KEY
 from oplog.errors import NotFound, Retained
+from tests import worm
 from tests.servers import Server
+from tiering.cli import main as cli
+from tiering.configuration import load
 
+pytestmark = pytest.mark.skipif(worm.ACTIVE, reason="these buckets have locks of their own")
 DATA = b"some bytes"
 SERVERS = ["ministack", pytest.param("ceph", marks=pytest.mark.ceph)]
 
@@ -145,3 +156,84 @@ def test_the_clock_of_the_store_is_read(server: Server) -> None:
         skew = store.clock_skew()
         assert skew is not None
         assert abs(skew) < timedelta(seconds=3)
+
+
+class TestFromTheCommandLine:
+    """Insert, move, merge, drop, restore, gc and the daemon on a bucket with Object Lock (P13, P56): nothing fails
+    because nothing can be deleted, and gc says until when."""
+
+    @pytest.fixture
+    def frostline(
+        self, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> Callable[..., Any]:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(s3, "_probed", {})
+        monkeypatch.setenv("FROSTLINE_HOME", str(tmp_path / "home"))
+        bucket = server.new_bucket(object_lock_days=1)
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("FROSTLINE_DISKS__S3__URL", f"s3://{bucket}/p/")
+        monkeypatch.setenv("FROSTLINE_DISKS__S3__RETENTION_SECONDS", "0")
+        (tmp_path / "rows.csv").write_text("k,v\n" + "".join(f"{number},{number % 7}\n" for number in range(1000)))
+
+        def run(*arguments: str, code: int = 0) -> Any:
+            capsys.readouterr()
+            actual = cli.run([*arguments, "--json"])
+            captured = capsys.readouterr()
+            assert actual == code, f"{arguments}: exit {actual}\n{captured.out}\n{captured.err}"
+            return json.loads(captured.out) if captured.out else None
+
+        return run
+
+    def test_a_life_under_lock(self, frostline: Callable[..., Any], tmp_path: Path) -> None:
+        count = "SELECT count(*) FROM d.t"
+        frostline("table", "create", "d.t", "--like", "rows.csv", "--order-by", "k")
+        frostline("insert", "d.t", "rows.csv")
+        frostline("move", "d.t", "--partition", "all", "--to-disk", "s3")
+        (tmp_path / "more.csv").write_text("k,v\n5000,1\n")
+        frostline("insert", "d.t", "more.csv")
+        frostline("move", "d.t", "--partition", "all", "--to-disk", "s3")
+        assert frostline("query", count)["rows"] == [[1001]]
+        before = frostline("parts", "d.t")["parts"]
+        frostline("snapshot", "s3")
+        frostline("move", "d.t", "--partition", "all", "--to-disk", "ssd")
+        frostline("merge", "d.t", "--final")
+        assert len(frostline("parts", "d.t")["parts"]) == 1
+        frostline("move", "d.t", "--partition", "all", "--to-disk", "s3")
+        frostline("table", "drop", "d.t", "--yes")
+        revision = max(part["revision"] for part in before)
+        frostline("restore", "s3", "--revision", str(revision), "--apply", "--yes")
+        assert frostline("query", count)["rows"] == [[1001]]
+        shutil.rmtree(tmp_path / "home" / "state" / "disks")
+        frostline("restore", "s3", "--apply", "--yes")
+        assert frostline("query", count)["rows"] == [[1001]]
+        frostline("tick")
+        frostline("daemon", "run", "--once")
+        frostline("fsck")
+        assert frostline("doctor", "s3")["ok"]
+
+    def test_gc_reports_what_the_lock_keeps(
+        self, frostline: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        frostline("table", "create", "d.t", "--like", "rows.csv", "--order-by", "k")
+        frostline("insert", "d.t", "rows.csv")
+        frostline("move", "d.t", "--partition", "all", "--to-disk", "s3")
+        frostline("table", "drop", "d.t", "--yes")
+        config = load()
+        disk = open_disk("s3", config.disks["s3"], config.state_directory)
+        assert isinstance(disk, ObjectDisk)
+        later = datetime.now(UTC) + timedelta(hours=2)
+        try:
+            for _ in range(2):  # as often as one likes
+                report = collect(disk, now=later, guard_seconds=3600, delete=True, max_delete_fraction=1.0)
+                assert (report.deleted, report.failed, report.refused) == (0, {}, None)
+                assert report.orphaned == 1
+                until = report.kept[report.orphans[0]]
+                assert until is not None
+                assert timedelta(hours=23) < until - datetime.now(UTC) < timedelta(hours=25)
+            assert announced(disk, now=later) == set()
+            head = disk.revision
+        finally:
+            disk.close()
+        assert frostline("restore", "s3", "--revision", str(head - 1), "--apply", "--yes")["applied"]
+        assert frostline("query", "SELECT count(*) FROM d.t")["rows"] == [[1000]]

@@ -88,6 +88,8 @@ def query(
 
     chosen = query_output.choose(output_format, json=session.options.json, to_file=output is not None)
     store = session.store()
+    if session.options.bwlimit or session.options.tpslimit:
+        session.output.note("--bwlimit and --tpslimit do not bind a query: its engine reads buckets by its own client")
     result = store.query(sql, revision=revision, skip_broken=True)  # told below, with exit code 3
     query_output.write(result, chosen, output, session.output)
     _refuse_to_be_silent(store, sql)
