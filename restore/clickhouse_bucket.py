@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from disks.stores.base import ObjectStore
-from oplog.clickhouse import FILE, PATH_NAMES, Epochs, Listed, Record, epochs, record
+from oplog.clickhouse import FILE, PATH_NAMES, SCHEMA_VERSION, Epochs, Listed, Record, epochs, record
 from oplog.clickhouse_replay import STAGING, File, Finding, Replayed, replay
 from oplog.errors import Damaged, FrostlineError, NotFound, UsageError
 from oplog.paths import is_safe
@@ -113,7 +113,7 @@ def read_bucket(
         order.head,
         wanted,
         order,
-        [*lost, *repeated(order), *replayed.findings, *parts],
+        [*unknown_schema(contents), *lost, *repeated(order), *replayed.findings, *parts],
         gaps,
         all((one.target or "").startswith(STAGING) for one in records if one.listed.name.kind == FILE),
     )
@@ -161,6 +161,14 @@ def _add_empty_files(replayed: Replayed, parts: Iterable[Part], listed: Mapping[
             {path: File(path, (), number, 1, 0) for number, path in enumerate(added, inode + 1) if is_safe(path)}
         )
         replayed.files = dict(sorted(replayed.files.items(), key=lambda item: item[0].encode()))
+
+
+def unknown_schema(contents: Contents) -> list[Finding]:
+    """A finding for a marker that says something else than ClickHouse ever wrote."""
+    if contents.schema_version in (None, SCHEMA_VERSION):
+        return []
+    what = f"{SCHEMA_VERSION_KEY} says {contents.schema_version!r}, and only {SCHEMA_VERSION!r} is known: read as that"
+    return [Finding("unknown_schema", what, object=SCHEMA_VERSION_KEY)]
 
 
 def missing_revisions(order: Epochs, until: int) -> list[tuple[int, int]]:

@@ -7,15 +7,25 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from disks.references import INTENTS_PREFIX
 from disks.stores.base import ObjectInfo
 from oplog.clickhouse import Listed, is_numbered, parse_key
-from oplog.revision import SCHEMA_VERSION_KEY, SNAPSHOTS_PREFIX, parse_commit_key, parse_snapshot_key
+from oplog.revision import (
+    LEASES_PREFIX,
+    PINS_PREFIX,
+    SCHEMA_VERSION_KEY,
+    SNAPSHOTS_PREFIX,
+    parse_commit_key,
+    parse_snapshot_key,
+)
 
 DIRECTORY_OBJECT = re.compile(r"__meta/([a-z]{32})/prefix\.path\Z")
 """plain_rewritable: the object whose body is the path of a directory."""
 DIRECTORY_FILE = re.compile(r"([a-z]{32}|__root)/([^/]+)\Z")
 """plain_rewritable: a file of the directory with this token; `__root` is the disk's own."""
 FROSTLINE_SCHEMA = "2"
+_OUR_PREFIXES = (LEASES_PREFIX, PINS_PREFIX, INTENTS_PREFIX)
+"""A disk of ours with ClickHouse's log has these beside it."""
 _PLAIN_FILE = re.compile(r"(?:store/[0-9a-f]{3}/[0-9a-f-]{36}|data/[^/]+/[^/]+)/.+\Z")
 
 
@@ -64,10 +74,10 @@ def sort_listing(listing: Iterable[ObjectInfo], schema_version: str | None = Non
         foreign: list[str] = []
         for info in others:
             name = parse_key(info.key)
-            if name is None:
-                foreign.append(info.key)
-            else:
+            if name is not None:
                 log.append(Listed(info.key, name, info.size_bytes, info.modified))
+            elif not info.key.startswith(_OUR_PREFIXES):
+                foreign.append(info.key)
         return Contents(kind, len(objects), size, schema_version, tuple(log), (), tuple(foreign))
     if kind is Kind.PLAIN_REWRITABLE:
         files = tuple(info for info in others if DIRECTORY_OBJECT.match(info.key) or DIRECTORY_FILE.match(info.key))

@@ -196,7 +196,7 @@ def _notes(tree: ClickHouseTree, wanted: int | None) -> list[str]:
         notes.append("there is no .SCHEMA_VERSION: ClickHouse itself refuses to restore from this prefix")
     if wanted is not None and wanted > tree.head:
         notes.append(f"the newest revision in the bucket is {tree.order.newest}: that is what is shown")
-    if tree.gaps:
+    if tree.gaps and not tree.ours:  # a disk of ours takes numbers in blocks and may leave some
         gone = sum(last - first + 1 for first, last in tree.gaps)
         shown = ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in tree.gaps[:5])
         more = ", …" if len(tree.gaps) > 5 else ""
@@ -215,7 +215,7 @@ def _notes(tree: ClickHouseTree, wanted: int | None) -> list[str]:
             f"renames and hard links without a source: {replayed.without_source:,} (their objects are gone with their "
             "parts)"
         )
-    if replayed.merged:
+    if replayed.merged and not tree.ours:
         notes.append(f"{len(replayed.merged):,} renames filled up a directory that existed, first {replayed.merged[0]}")
     if tree.contents.foreign:
         notes.append(

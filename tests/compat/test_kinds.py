@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from disks.clickhouse_disk import ClickHouseDisk
 from disks.object_disk import ObjectDisk
 from disks.stores.base import ObjectInfo
 from disks.stores.memory import MemoryStore
@@ -65,6 +66,22 @@ class TestRecognise:
         assert report.findings == []
         with pytest.raises(UsageError, match="disk of ours"):
             read_bucket(store)
+
+    def test_our_own_disk_with_clickhouse_s_log(self, tmp_path: Path) -> None:
+        """Its numbers have gaps and it has a lease: neither is anything to report."""
+        store = MemoryStore("format-1")
+        disk = ClickHouseDisk("s3", store, tmp_path, lease_settle_seconds=0)
+        for number in (1, 2):
+            with disk.transaction("insert") as transaction:
+                transaction.create(f"{TABLE}/all_{number}_{number}_0/data-0000.parquet", b"1")
+                transaction.create(f"{TABLE}/all_{number}_{number}_0/part.json", b"{}")
+                transaction.commit()
+        disk.close()
+        report = inspect(store)
+        assert report.kind is Kind.SEND_METADATA
+        assert report.findings == []
+        assert report.notes == []
+        assert len(report.files) == 4
 
     @pytest.mark.parametrize("prefix", ["disk/", "a/b/", "a/b/c/"])
     def test_a_disk_deeper_in_the_bucket_is_pointed_to(self, prefix: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import timedelta
 
 import pytest
@@ -13,6 +14,7 @@ from oplog.clickhouse import FILE, Name, file_key, operation_key, parse_key
 from oplog.errors import AccessDenied, NotFound, UsageError
 from restore.clickhouse_bucket import ClickHouseTree, read_bucket
 from tests.compat.buckets import START, TABLE, ClickHouse, Object, in_memory
+from tiering.progress import Silent
 
 
 def read(server: ClickHouse, revision: int | None = None) -> ClickHouseTree:
@@ -524,6 +526,38 @@ class TestStores:
         with pytest.raises(AccessDenied):
             read_bucket(store, workers=2)
         assert store.heads < 50
+
+    def test_heads_run_side_by_side(self) -> None:
+        """Defect 8: one object at a time. Here eight HEADs must be under way at once, or none of them returns."""
+
+        class Together(WrappedStore):
+            gate = threading.Barrier(8)
+
+            def head(self, key: str) -> ObjectInfo:
+                self.gate.wait(10)
+                return super().head(key)
+
+        tree = read_bucket(Together(self.server().store()), workers=8)
+        assert len(tree.files) == 200
+
+    def test_progress_counts_every_object(self) -> None:
+        class Counter(Silent):
+            def __init__(self) -> None:
+                self.items = 0
+                self.lock = threading.Lock()
+
+            def advance(self, *, items: int = 0, size_bytes: int = 0) -> None:
+                with self.lock:
+                    self.items += items
+
+        counter = Counter()
+        read_bucket(self.server().store(), progress=counter)
+        assert counter.items == 200
+
+    def test_another_marker_is_named(self) -> None:
+        server = ClickHouse(schema="7")
+        server.file("d/x")
+        assert kinds(read(server)) == ["unknown_schema"]
 
     def test_an_empty_bucket(self) -> None:
         with pytest.raises(NotFound):

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from datetime import UTC
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oplog.clickhouse_replay import may_append
+from oplog.errors import FrostlineError
+from oplog.paths import is_safe
 from restore.clickhouse_bucket import read_bucket
-from tests.compat.buckets import ClickHouse
+from restore.clickhouse_report import inspect
+from tests.compat.buckets import ClickHouse, Object, in_memory
+from tiering.cli.output import encode
 
 NAMES = ("a", "b", "c.bin", "metadata_version.txt", "all_1_1_0", "delete_tmp_a", "tmp_a")
 PATHS = st.lists(st.sampled_from(NAMES), min_size=1, max_size=3).map("/".join)
@@ -142,3 +147,41 @@ def test_restarts_of_the_counter_change_nothing(steps: list[File | Rename | Link
         else:
             play(server, model, step)
     assert shape(server) == model.shape()
+
+
+KEYS = st.one_of(
+    st.builds(
+        "{}r{:064b}-{}".format,
+        st.sampled_from(["", "operations/"]),
+        st.integers(0, (1 << 64) - 1) | st.integers(0, 5),
+        st.sampled_from(["file-" + "a" * 32, "file-abc/" + "b" * 29, "vm-rename", "hardlink", "commit", "x y-rename"]),
+    ),
+    st.sampled_from([".SCHEMA_VERSION", "abc/" + "c" * 29, "__meta/" + "d" * 32 + "/prefix.path", "d" * 32 + "/x"]),
+    st.text(st.characters(codec="utf-8", exclude_categories=("C",)), min_size=1, max_size=40),
+)
+VALUES = st.one_of(PATHS, st.text(max_size=60), st.just("=?utf-8?b?!!!?="), st.just("a/" * 600))
+METADATA = st.dictionaries(
+    st.sampled_from(["path", "Path", "from_path", "to-path", "TO_PATH", "src_path", "dst-path", "x"]),
+    VALUES,
+    max_size=4,
+)
+OBJECTS = st.builds(
+    Object,
+    KEYS,
+    st.binary(max_size=40) | st.just(b"1") | st.just(b"a/b/"),
+    METADATA,
+    st.datetimes(timezones=st.just(UTC)),
+)
+
+
+@given(objects=st.lists(OBJECTS, max_size=12), revision=st.none() | st.integers(0, 10))
+@settings(max_examples=400, deadline=None)
+def test_whatever_is_in_a_bucket_is_a_report_or_an_error_of_ours(objects: list[Object], revision: int | None) -> None:
+    """I15: hostile names, paths and times are named, never a traceback, and never a path outside of the disk."""
+    try:
+        report = inspect(in_memory(objects), revision=revision, workers=2)
+    except FrostlineError:
+        return
+    assert all(is_safe(path) for path in report.files)
+    assert encode(report.document(files=True))
+    assert all(finding.what for finding in report.findings)
