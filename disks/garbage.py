@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from disks.announcements import Condemned, Intent, announce, announced, batches, remove_stale, withdraw
 from disks.evidence import Evidence, gather, renewed
 from disks.gc_report import GcReport, Objection, Rules
+from disks.gc_rules import check_caps, is_root, out_of_quarantine, tell, within_limit
 from disks.history import past_at
 from disks.object_disk import ObjectDisk
 from disks.references import (
@@ -28,7 +29,7 @@ from disks.references import (
     inventory,
     sane_time,
 )
-from disks.stores.base import ObjectInfo, Upload
+from disks.stores.base import Upload
 from oplog import pins, snapshot
 from oplog.errors import FrostlineError, Refused, Retained
 from oplog.revision import (
@@ -49,6 +50,9 @@ GUARD_FLOOR_SECONDS = 3600
 """No operation may run longer than the guard between its first upload and its commit, so it cannot be short."""
 
 _BATCH_KEYS = 5_000
+_LOG_BATCH_KEYS = 1_000
+"""One request of S3's."""
+
 _BATCH_SECONDS = 600.0
 """A collector that was held up longer than this after its last look does not delete on it."""
 
@@ -104,13 +108,6 @@ def collect(
     return report
 
 
-def is_root(store_name: str) -> bool:
-    """Whether a store's name (`s3://bucket/prefix/`, `file:///path/`) has no prefix."""
-    scheme, _, place = store_name.partition("://")
-    bucket, _, prefix = place.partition("/")
-    return not prefix.strip("/") and (scheme == "file" or bool(bucket)) and scheme in ("s3", "file")
-
-
 class _Collection:
     """One run. Fills the report as it goes."""
 
@@ -154,12 +151,7 @@ class _Collection:
         head = found.head + 1
         verdict = classify(found.blobs, evidence.keys, head=head, now=self._rules.now, guard=self._rules.guard)
         report = self._report
-        report.referenced = verdict.referenced
-        report.pending = len(verdict.pending)
-        report.orphaned = len(verdict.orphaned)
-        report.orphaned_bytes = sum(blob.size_bytes for blob in verdict.orphaned)
-        report.orphans = [blob.key for blob in verdict.orphaned]
-        report.suspicious = [blob.key for blob in verdict.suspicious]
+        tell(verdict, report)
         report.pins_expired = list(evidence.expired_pins)
         report.oldest_revision = evidence.base
         report.log_collectable = len(self._collectable(found, set(found.snapshots), evidence))
@@ -191,12 +183,15 @@ class _Collection:
     # Deleting
 
     def _delete(self, found: Inventory, evidence: Evidence, verdict: Verdict, uploads: Sequence[Upload]) -> None:
-        self._check_caps(found, verdict)
+        check_caps(found.blobs, verdict, self._rules)
         remove_stale(self._store, found.intents, self._rules.now)
         log_keys = self._log_keys(found, evidence)
-        self._report.log_deleted = len(self._delete_announced(log_keys, evidence))
+        log_gone = self._delete_announced(log_keys, evidence, in_order=True)
+        self._report.log_deleted = len(log_gone)
+        self._forget_commits(log_gone)
         condemned = self._condemned(found)
-        doomed = self._within_limit(self._out_of_quarantine(verdict, condemned))
+        due = out_of_quarantine(verdict.orphaned, condemned, self._rules, self._report)
+        doomed = within_limit(due, self._rules, self._report)
         sizes = {blob.key: blob.size_bytes for blob in doomed}
         gone = self._delete_announced(list(sizes), evidence)
         condemned.forget({blob.key for blob in verdict.orphaned}.difference(gone))
@@ -210,48 +205,17 @@ class _Collection:
         pins.sweep(self._store)
         self._remove_scratch(found)
 
+    def _forget_commits(self, gone: Iterable[str]) -> None:
+        """The local index of the log grows with it, and shrinks with it."""
+        revisions = [revision for key in gone if (revision := parse_commit_key(key)) is not None]
+        if revisions:
+            self._disk.cache.index.forget_before(max(revisions) + 1)
+
     def _condemned(self, found: Inventory) -> Condemned:
         try:
             return Condemned(self._store, found.intents, self._rules.now)
         except FrostlineError as error:
             raise Objection(f"what earlier runs condemned cannot be read: {error.message}") from error
-
-    def _out_of_quarantine(self, verdict: Verdict, condemned: Condemned) -> list[ObjectInfo]:
-        """The orphans that were condemned long enough ago. Condemns those that were not yet."""
-        quarantine, now = self._rules.quarantine, self._rules.now
-        if not quarantine:
-            return list(verdict.orphaned)
-        due = [
-            blob
-            for blob in verdict.orphaned
-            if blob.key in condemned.since and now - condemned.since[blob.key] >= quarantine
-        ]
-        condemned.add([blob.key for blob in verdict.orphaned if blob.key not in condemned.since], now)
-        self._report.quarantined = len(verdict.orphaned) - len(due)
-        return due
-
-    def _check_caps(self, found: Inventory, verdict: Verdict) -> None:
-        by_count = len(verdict.orphaned) / max(len(found.blobs), 1)
-        by_bytes = self._report.orphaned_bytes / max(found.blobs.total_bytes, 1)
-        share = max(by_count, by_bytes)
-        if share > self._rules.max_delete_fraction:
-            raise Objection(
-                f"{share:.0%} of the blobs are orphaned and at most {self._rules.max_delete_fraction:.0%} may go at "
-                f"once; if that is right, allow it with --max-delete-fraction {min(share + 0.01, 1):.2f}"
-            )
-
-    def _within_limit(self, orphaned: Sequence[ObjectInfo]) -> list[ObjectInfo]:
-        limit = self._rules.max_delete_bytes
-        if limit is None:
-            return list(orphaned)
-        chosen: list[ObjectInfo] = []
-        for blob in orphaned:
-            if blob.size_bytes > limit:
-                self._report.limited = True
-                break
-            limit -= blob.size_bytes
-            chosen.append(blob)
-        return chosen
 
     def _log_keys(self, found: Inventory, evidence: Evidence) -> list[str]:
         """The commits and snapshots to delete. Writes the snapshots that make older entries superfluous, when that is
@@ -277,16 +241,20 @@ class _Collection:
         try:
             snapshot.write(self._store, revision, past.digest, past.table.rows())
             header, rows = snapshot.read(self._store, revision)
-            if header.digest != past.digest or any(row != past.table.get(row.path) for row in rows):
+            expected = past.table.rows()
+            same = all(row == next(expected, None) for row in rows) and next(expected, None) is None
+            if header.digest != past.digest or not same:
                 raise Objection(f"the snapshot of revision {revision} does not hold what the log says")
         finally:
             past.close()
         self._report.snapshots_written.append(revision)
 
-    def _delete_announced(self, keys: Sequence[str], evidence: Evidence) -> list[str]:
-        """Delete in batches, each announced and checked once more. Returns the keys that are gone."""
+    def _delete_announced(self, keys: Sequence[str], evidence: Evidence, *, in_order: bool = False) -> list[str]:
+        """Delete in batches, each announced and checked once more. Returns the keys that are gone. With `in_order` a
+        batch of which something stays is the last one: what is left of a log shall have no gaps."""
         gone: list[str] = []
-        for batch in batches(keys, _BATCH_KEYS):
+        for batch in batches(keys, _LOG_BATCH_KEYS if in_order else _BATCH_KEYS):
+            unable = len(self._report.failed) + len(self._report.kept)
             intent = self._announce(batch)
             looked_at = time.monotonic()
             try:
@@ -303,8 +271,11 @@ class _Collection:
                     self._report.kept[key] = error.until
                 else:
                     self._report.failed[key] = error.message
+            stays = len(self._report.failed) + len(self._report.kept) > unable
             # Only now: a delete whose answer was lost may still arrive, so its announcement stays until it is stale.
             withdraw(self._store, intent)
+            if in_order and stays:
+                break
         return gone
 
     def _announce(self, batch: Sequence[str]) -> str:

@@ -26,8 +26,9 @@ from disks.references import (
     retained_from,
 )
 from disks.stores.base import ObjectInfo, Upload
+from disks.stores.bucket_settings import BucketSettings, ObjectLock, OldVersion
 from disks.stores.memory import MemoryStore
-from oplog import pins
+from oplog import pins, snapshot
 from oplog.errors import AccessDenied, Damaged, FrostlineError, NotFound, Refused, Retained
 from oplog.revision import blob_key, commit_key, parse_blob_key, snapshot_key
 
@@ -527,6 +528,71 @@ def test_results_are_read_a_key(bucket: Bucket, disk: ObjectDisk) -> None:
     bucket.refuses = {}
     assert run(disk).deleted == 1
     assert bucket.blobs == set()
+
+
+def test_errors_for_every_seventh_key_lose_nothing(bucket: Bucket, disk: ObjectDisk) -> None:
+    """P30: errors are read a key, told, and the keys tried again until all are gone."""
+    for number in range(40):
+        put(disk, f"a/{number}")
+        remove(disk, f"a/{number}")
+    live = put(disk, "a/live")
+    left = sorted(bucket.blobs - {live})
+    runs = 0
+    while left:
+        bucket.refuses = {key: AccessDenied("not now") for number, key in enumerate(left, 1) if number % 7 == 0}
+        report = run(disk)
+        assert set(report.failed) == set(bucket.refuses)
+        assert report.deleted == len(left) - len(bucket.refuses)
+        left = sorted(bucket.blobs - {live})
+        runs += 1
+    assert runs == 2
+    assert bucket.blobs == {live}
+
+
+def test_a_log_entry_that_stays_ends_the_deletion_of_the_log(
+    bucket: Bucket, disk: ObjectDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P30, P31: what is left of the log has no gaps beyond the request that failed, and the next run finishes."""
+    monkeypatch.setattr("disks.garbage._LOG_BATCH_KEYS", 1)
+    for number in range(10):
+        put(disk, f"a/{number}")
+    bucket.refuses = {commit_key(4): AccessDenied("not this one")}
+    report = run(disk, compact_after_commits=5)
+    assert (report.log_deleted, list(report.failed)) == (3, [commit_key(4)])
+    assert sorted(inventory(bucket.list()).commits) == list(range(4, 11))
+    bucket.refuses = {}
+    assert run(disk, compact_after_commits=5).log_deleted == 6
+
+
+def test_a_snapshot_that_lacks_a_file_takes_the_place_of_no_entry(
+    bucket: Bucket, disk: ObjectDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I7: its checksum is right and its content is not."""
+    for number in range(10):
+        put(disk, f"a/{number}")
+    whole = snapshot.write
+    monkeypatch.setattr(
+        "oplog.snapshot.write", lambda store, revision, digest, rows: whole(store, revision, digest, list(rows)[1:])
+    )
+    report = run(disk, compact_after_commits=5)
+    assert report.refused is not None
+    assert "does not hold what the log says" in report.refused
+    assert sorted(inventory(bucket.list()).commits) == list(range(1, 11))
+
+
+def test_old_versions_are_counted_and_never_touched(bucket: Bucket, disk: ObjectDisk) -> None:
+    """P34: on a versioned bucket a delete adds a marker; the report says who pays."""
+    put(disk, "a/live")
+    old = [
+        OldVersion(blob_key(1), "v1", 7, NOW),
+        OldVersion(blob_key(1), "v2", 0, NOW, is_marker=True),
+        OldVersion("somebody/else", "v1", 100, NOW),
+    ]
+    assert run(disk).versioning is None
+    bucket.bucket_settings = lambda: BucketSettings("on", (), ObjectLock(False))  # type: ignore[method-assign]
+    bucket.old_versions = lambda prefix="": iter(old)  # type: ignore[method-assign]
+    report = run(disk)
+    assert (report.versioning, report.old_versions, report.old_version_bytes) == ("on", 2, 7)
 
 
 def test_old_uploads_are_aborted_and_young_or_foreign_ones_are_not(bucket: Bucket, disk: ObjectDisk) -> None:
