@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from disks.base import Disk
 from oplog.errors import NotFound
 from tiering.catalog import Catalog
+from tiering.clocks import Clocks
 from tiering.journal import Journal
 from tiering.progress import Progress, Silent
 from tiering.reservation import Reservations
@@ -34,6 +35,7 @@ class Context:
     actor: str = "library"
     progress: Progress = field(default_factory=Silent)
     clock: Callable[[], datetime] = wall_clock
+    clocks: Clocks = field(default_factory=Clocks)
     stop: threading.Event = field(default_factory=threading.Event)
 
     def disk(self, name: str) -> Disk:

@@ -189,7 +189,7 @@ class Store:
 
     def plan(self, table: str | None = None, *, at: datetime | None = None) -> Plan:
         """What would move now, or at a time, and why; and why the rest stays. Changes nothing."""
-        return planning.plan(self.context, self._selected(table), now=at or self.context.clock())
+        return planning.plan(self.context, self._selected(table), at=at)
 
     def apply(self, moves: Sequence[Move]) -> MoveReport:
         """Carry out planned moves; each that no longer fits is skipped with its reason."""
@@ -257,9 +257,11 @@ class Store:
     ) -> GcReport:
         """Report, or with `delete` remove, objects that nothing names."""
         from disks import garbage
+        from disks.clickhouse_disk import ClickHouseDisk
 
+        chosen = self.disk(disk)
         return garbage.collect(
-            self.object_disk(disk),
+            chosen if isinstance(chosen, ClickHouseDisk) else self.object_disk(disk),
             now=None if self.context.clock is wall_clock else self.context.clock(),
             guard_seconds=guard.total_seconds(),
             delete=delete,

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from disks.object_disk import ObjectDisk
-from oplog.errors import FrostlineError, Locked, NotFound
+from oplog.errors import FrostlineError, Locked, NotFound, Refused
 from tiering import mover, planning, tables
 from tiering.catalog import StoredPart
 from tiering.context import Context
 from tiering.mover import MoveReport
 from tiering.plan import Plan, TtlDelete
-from tiering.schema import TableDefinition
+from tiering.schema import Delete, TableDefinition
 
 if TYPE_CHECKING:  # the merge engine is a heavy import that planning does not need
     from tiering.merge_selection import MergePlan, MergeStay
@@ -44,7 +44,8 @@ def tick(context: Context, *, only: TickStep | None = None) -> TickReport:
     if only in (None, "merges"):
         _merge_all(context, report)
     if only in (None, "moves") and not context.stop.is_set():
-        plan = planning.plan(context, context.catalog.tables(), now=context.clock())
+        plan = planning.plan(context, context.catalog.tables())
+        report.problems += {stay.reason.detail for stay in plan.stays if stay.reason.kind == "clock"}
         report.deleted = delete_due(context, plan, report.problems)
         report.moves = mover.execute(context, plan.moves)
         context.catalog.refresh()
@@ -122,8 +123,11 @@ def _plans(context: Context, definition: TableDefinition, parts: list[StoredPart
 
 
 def _run(context: Context, definition: TableDefinition, plan: MergePlan) -> MergeResult:
+    """Merge. Raises `Refused` where rules would drop rows by a clock that is wrong."""
     from tiering import merger
 
+    if any(isinstance(rule.action, Delete) for rule in definition.ttl) and (why := planning.clock_problem(context)):
+        raise Refused(f"a merge of {definition.full_name} would drop rows by its TTL: {why}", hint="set the clock")
     return merger.merge(context, definition, plan.parts, reason=plan.reason)
 
 

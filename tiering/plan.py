@@ -121,4 +121,6 @@ class Options:
     """After the first failure; doubles with each, up to six hours."""
     reference_time: datetime | None = None
     """The time of another clock (a store's Date header). None skips the comparison, as `plan --at` does."""
+    reference_source: str = "the object store"
+    """Which clock that is, for people."""
     max_skew: timedelta = timedelta(hours=1)

@@ -8,16 +8,29 @@ from datetime import datetime
 from oplog.errors import UsageError
 from tiering import policy, policy_change, reachability
 from tiering.catalog import StoredPart
-from tiering.context import Context
+from tiering.context import Context, wall_clock
 from tiering.plan import Explanation, Move, Options, Plan
 from tiering.schema import TableDefinition
 
 
-def plan(context: Context, definitions: Sequence[TableDefinition], *, now: datetime) -> Plan:
-    """What moves, what is deleted and what stays at `now`. Changes nothing."""
+def plan(context: Context, definitions: Sequence[TableDefinition], *, at: datetime | None = None) -> Plan:
+    """What moves, what is deleted and what stays now, or at a time that need not be that of any clock. Changes
+    nothing."""
+    now = at or context.clock()
     return policy.decide(
-        _parts(context, definitions), context.reservations.states(), context.config.policies, now, _options(context)
+        _parts(context, definitions),
+        context.reservations.states(),
+        context.config.policies,
+        now,
+        _options(context, now if at is None else None),
     )
+
+
+def clock_problem(context: Context) -> str:
+    """Why nothing that counts days may be done now: the clock is wrong by all signs. Empty when it is not."""
+    now = context.clock()
+    created = (stored.part.created for stored in _parts(context, context.catalog.tables()))
+    return policy.clock_problem(created, now, _options(context, now))
 
 
 def explain(context: Context, definition: TableDefinition, part: str, *, now: datetime) -> Explanation:
@@ -28,7 +41,7 @@ def explain(context: Context, definition: TableDefinition, part: str, *, now: da
         context.reservations.states(),
         context.config.policies,
         now,
-        _options(context),
+        _options(context, now),
     )
 
 
@@ -72,9 +85,15 @@ def _parts(context: Context, definitions: Sequence[TableDefinition]) -> list[Sto
     return [part for definition in definitions for part in context.catalog.parts(definition)]
 
 
-def _options(context: Context) -> Options:
+def _options(context: Context, now: datetime | None) -> Options:
+    """`now` is what the clock says, to be compared with others; None to believe it."""
     journal = context.journal
+    other = None
+    if now is not None:  # a clock that a program brings along may run as it likes
+        other = context.clocks.other(context.disks, now, steady=context.clock is wall_clock)
     return Options(
+        reference_time=other.time if other else None,
+        reference_source=other.source if other else "",
         pins=journal.pins(),
         pauses=journal.pauses(),
         failures=journal.failures(),

@@ -47,6 +47,7 @@ __all__ = [
     "RuleState",
     "Stay",
     "TtlDelete",
+    "clock_problem",
     "decide",
     "explain",
 ]
@@ -104,6 +105,23 @@ def explain(
         rules=tuple(RuleState(rule=ttl.rule_text(due.rule), due=due.due, detail=due.describe(now)) for due in dues),
         next_due=next_due,
     )
+
+
+def clock_problem(created: Iterable[datetime], now: datetime, options: Options) -> str:
+    """Why the clock cannot be believed, given when the parts were written and another clock; empty when it can."""
+    newest = max(created, default=None)
+    if newest is not None and newest - now > options.max_skew:
+        return (
+            f"the clock says {ttl.short_time(now)}, but a part was written at {ttl.short_time(newest)}: "
+            "nothing moves by itself until the clock is right"
+        )
+    reference = options.reference_time
+    if reference is not None and abs(reference - now) > options.max_skew:
+        return (
+            f"the clock says {ttl.short_time(now)}, {options.reference_source} {ttl.short_time(reference)}: "
+            "nothing moves by itself until they agree"
+        )
+    return ""
 
 
 class _Item:
@@ -170,19 +188,7 @@ class _Pass:
     # Parts that no rule may touch
 
     def _clock_problem(self) -> str:
-        newest = max((item.part.created for item in self.items), default=None)
-        reference = self.options.reference_time
-        if newest is not None and newest - self.now > self.options.max_skew:
-            return (
-                f"the clock says {ttl.short_time(self.now)}, but a part was written at {ttl.short_time(newest)}: "
-                "nothing moves by itself until the clock is right"
-            )
-        if reference is not None and abs(reference - self.now) > self.options.max_skew:
-            return (
-                f"the clock says {ttl.short_time(self.now)}, the object store {ttl.short_time(reference)}: "
-                "nothing moves by itself until they agree"
-            )
-        return ""
+        return clock_problem((item.part.created for item in self.items), self.now, self.options)
 
     def _is_blocked(self, item: _Item) -> bool:
         reason = self._blocked(item)
