@@ -51,10 +51,22 @@ def run(config: Config, *, limiter: Limiter | None = None, progress: Progress = 
             else:
                 facts = look_at_store(disk, limiter, partial(_note, task, name))
                 findings += store_diagnosis.of_store(name, disk, facts, now=now)
+                findings += _promises_less(name, disk)
                 if directory := _directory_of(disk):
                     findings += diagnosis.of_local(name, directory, look_at_directory(directory))
             task.advance(items=1)
     return findings
+
+
+def _promises_less(name: str, config: DiskConfig) -> list[Finding]:
+    """What a disk with ClickHouse's own log format cannot promise."""
+    if config.log_format != 1:
+        return []
+    from disks.clickhouse_disk import LIMITATIONS
+
+    return [
+        Finding(subject=f"disk {name}", check="log-format-1", level="note", what=sentence) for sentence in LIMITATIONS
+    ]
 
 
 def _directory_of(config: DiskConfig) -> DiskConfig | None:

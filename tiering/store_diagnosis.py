@@ -173,8 +173,8 @@ class _Store:
             if self.config.log_format == 2:
                 yield self._say("metadata-underscore", "note", what, "only ClickHouse's own log format uses such names")
             else:
-                hint = "ClickHouse's log format needs them: keep this disk's bucket on another store"
-                yield self._say("metadata-underscore", "problem", what, hint)
+                hint = "Frostline writes them twice and reads its log; a ClickHouse server cannot: give it an export"
+                yield self._say("metadata-underscore", "warning", what, hint)
         elif self._speaks_s3:
             promise = "metadata names with '_' come back"
             yield self._promise("metadata-underscore", facts.metadata_underscore, promise, "")

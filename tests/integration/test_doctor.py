@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from disks.clickhouse_disk import LIMITATIONS
 from disks.stores import s3
 from tests.meddling import Exchange, meddling
 from tests.servers import Server
@@ -308,6 +309,15 @@ class TestReaching:
         assert finding["level"] == "warning"
         assert "1 unfinished" in finding["what"]
         assert doctor(ministack, bucket)["uploads"]["level"] == "ok", "a young one may be somebody's work"
+
+    def test_a_disk_with_the_log_of_clickhouse_says_what_it_cannot_promise(
+        self, doctor: Doctor, ministack: Server, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        doctor(ministack, ministack.new_bucket(), log_format="1")
+        assert cli.run(["doctor", "s3"]) == 0
+        shown = capsys.readouterr().out
+        for sentence in LIMITATIONS:
+            assert f"note       log-format-1: {sentence}" in shown
 
     def test_an_unknown_disk(self, doctor: Doctor) -> None:
         assert cli.run(["doctor", "nope"]) == 10
