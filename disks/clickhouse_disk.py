@@ -296,6 +296,14 @@ class ClickHouseDisk(TableDisk):
                 if isinstance(operation, Create) and operation.key is not None:
                     yield operation.key
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Nobody else commits while it is held, here or on another machine; what was stopped is finished first."""
+        with self._exclusive():
+            self._finish(self.file_table)
+            self._lease.hold()
+            yield
+
     # Writing
 
     def transaction(

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from disks.announcements import Condemned, Intent, announce, announced, batches, remove_stale, withdraw
+from disks.clickhouse_disk import ClickHouseDisk
+from disks.clickhouse_garbage import collect_clickhouse
 from disks.evidence import Evidence, gather, renewed
 from disks.gc_report import GcReport, Objection, Rules
 from disks.gc_rules import check_caps, is_root, out_of_quarantine, tell, within_limit
@@ -58,7 +60,7 @@ _BATCH_SECONDS = 600.0
 
 
 def collect(
-    disk: ObjectDisk,
+    disk: ObjectDisk | ClickHouseDisk,
     *,
     now: datetime | None = None,
     guard_seconds: float = 24 * 3600,
@@ -104,7 +106,10 @@ def collect(
     if guard_seconds < GUARD_FLOOR_SECONDS:
         logger.warning("disk %s: collecting with a guard interval of only %g s", disk.name, guard_seconds)
     report = GcReport(disk.name, delete)
-    _Collection(disk, rules, report, check_clock=now is None).run()
+    if isinstance(disk, ClickHouseDisk):
+        collect_clickhouse(disk, rules, report, check_clock=now is None)
+    else:
+        _Collection(disk, rules, report, check_clock=now is None).run()
     return report
 
 
@@ -122,7 +127,7 @@ class _Collection:
         try:
             found = inventory(self._store.list())
             if self._report.delete:
-                self._require(disagreement(found, self._store.list()))
+                self._require(disagreement(found.blobs, self._store.list()))
             if found.head == 0 and not found.blobs and not found.snapshots:
                 return  # a prefix that was never written to
             evidence = self._gather(found)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -221,29 +221,31 @@ def collectable_log(
     return old_commits, old_snapshots
 
 
-def disagreement(found: Inventory, again: Iterable[ObjectInfo]) -> str | None:
+def disagreement(
+    first: Blobs, again: Iterable[ObjectInfo], *, is_blob: Callable[[str], bool] = is_blob_key
+) -> str | None:
     """Why two listings of one prefix, taken one after the other, cannot both be complete; None when they agree.
 
     Blobs may have been added between them, and log objects and pins may have come and gone; no blob may change or go.
     The second listing is read as it comes and not kept.
     """
-    if found.blobs.repeated is not None:
-        return f"the first listing shows object {found.blobs.repeated} twice"
-    newest = max((blob.modified for blob in found.blobs), default=EARLIEST_SANE)
-    expected = iter(found.blobs)
+    if first.repeated is not None:
+        return f"the first listing shows object {first.repeated} twice"
+    newest = max((blob.modified for blob in first), default=EARLIEST_SANE)
+    expected = iter(first)
     wanted = next(expected, None)
     last = ""
     for entry in again:
         if entry.key == last:
             return f"the second listing shows object {last} twice"
         last = entry.key
-        if not is_blob_key(entry.key):
+        if not is_blob(entry.key):
             continue
         if wanted is not None and entry.key == wanted.key:
             if (entry.size_bytes, entry.modified) != (wanted.size_bytes, wanted.modified):
                 return f"object {entry.key} changed between two listings"
             wanted = next(expected, None)
-        elif found.blobs.size_of(entry.key) is not None:  # one of another place in the first listing
+        elif first.size_of(entry.key) is not None:  # one of another place in the first listing
             missing = wanted.key if wanted is not None else entry.key
             return f"object {missing} is not where the first listing has it in the second"
         elif entry.modified < newest - FUTURE_TOLERANCE:

@@ -157,7 +157,8 @@ def gc(
     from tiering.units import parse_duration, parse_percent, parse_size
 
     store = session.store()
-    names = list(disk) if disk else [item.name for item in store.object_disks() if not item.read_only]
+    remote = [item for item in store.context.disks.values() if item.capabilities.remote]
+    names = list(disk) if disk else [item.name for item in remote if not item.read_only]
     guard = parse_duration(guard_interval)
     if delete:
         session.confirm(f"Delete orphaned objects of {', '.join(names)} older than {guard_interval}?")
