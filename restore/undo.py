@@ -26,7 +26,8 @@ from oplog.replay import FileRow
 from oplog.revision import OPERATIONS_PREFIX, SNAPSHOTS_PREFIX
 from restore.findings import locate
 from restore.keeping import pinned
-from restore.undo_plan import PartElsewhere, Situation, UndoPlan, plan
+from restore.undo_plan import plan
+from restore.undo_situation import PartElsewhere, Situation, UndoPlan
 from tiering import part as parts_format
 from tiering import schema, tables
 from tiering.context import Context
@@ -34,6 +35,7 @@ from tiering.part import PART_FILE, Part
 from tiering.schema import TABLE_FILE, TableDefinition
 
 _COMMIT_ATTEMPTS = 5
+_MOST_OBJECTIONS = 9
 _HEAD_THREADS = 16
 _HEADS_AT_MOST = 1000
 """More blobs than this are looked up by listing the prefix."""
@@ -104,7 +106,8 @@ def _carry_out(context: Context, disk: ObjectDisk, revision: int) -> tuple[UndoP
 def _refuse(decided: UndoPlan) -> None:
     if decided.objections:
         first, *others = decided.objections
-        more = "".join(f"\n  - {objection}" for objection in others)
+        more = "".join(f"\n  - {objection}" for objection in others[:_MOST_OBJECTIONS])
+        more += f"\n  - and {len(others) - _MOST_OBJECTIONS} more" if len(others) > _MOST_OBJECTIONS else ""
         raise Refused(
             f"revision {decided.commit.revision} of disk {decided.disk} cannot be undone: {first}{more}",
             hint=decided.hint or "nothing was changed",

@@ -9,114 +9,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 
-import msgspec
-
-from oplog.entry import Commit, Rename
+from oplog.entry import Rename
 from oplog.replay import FileRow
 from restore.findings import locate
 from restore.part_events import event, origin
-from tiering.part import PART_FILE, Part, PartName
+from restore.undo_alter import altered_definition, plan_alter
+from restore.undo_situation import PartElsewhere, PartNote, Situation, UndoPlan, definition_path
+from tiering.part import PART_FILE, Part
 from tiering.schema import TABLE_FILE, TableDefinition
 
 _MARK = re.compile(r"/(?:blocks|altered)-\d+\.json\Z")
 """Marks that say a number was given out. They stay, whatever is undone."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartElsewhere:
-    """A part as the catalog shows it now, on this disk or another."""
-
-    table_uuid: str
-    part: Part
-    disk: str
-    active: bool
-
-    @property
-    def name(self) -> PartName:
-        return self.part.part_name
-
-
-@dataclass(frozen=True, slots=True)
-class Situation:
-    """All that the decision rests on."""
-
-    disk: str
-    commit: Commit
-    before: Mapping[str, FileRow]
-    """The paths that the commit changed, as they were before it; a path that did not exist is missing."""
-    after: Mapping[str, FileRow]
-    now: Mapping[str, FileRow]
-    """The same paths in the newest table."""
-    later: tuple[Commit, ...]
-    """Later commits that touched these directories, ascending."""
-    documents: Mapping[str, Part | TableDefinition]
-    """By SHA-256: what the `part.json` and `table.json` files of `before` and `after` say. Unreadable ones lack."""
-    parts: tuple[PartElsewhere, ...]
-    """Every part of the tables concerned, on all disks, now."""
-    tables: tuple[TableDefinition, ...]
-    """Every table there is now."""
-    definitions_here: frozenset[str]
-    """The paths of the `table.json` files that are on the disk now."""
-    policies: Mapping[str, frozenset[str]]
-    """By policy: its disks."""
-
-    def says(self, row: FileRow | None) -> Part | TableDefinition | None:
-        """What a `part.json` or `table.json` says; None when it cannot be read."""
-        return self.documents.get(row.sha256) if row is not None else None
-
-    def part(self, note: PartNote) -> Part | None:
-        """The `part.json` of a part that comes or goes."""
-        path = f"{_directory(note.table_uuid)}/{note.part}/{PART_FILE}"
-        found = self.says(self.after.get(path) or self.before.get(path))
-        return found if isinstance(found, Part) else None
-
-
-@dataclass(frozen=True, slots=True)
-class PartNote:
-    """A part in a plan. `rows` and `size_bytes` are 0 when its `part.json` cannot be read."""
-
-    table: str
-    table_uuid: str
-    part: str
-    rows: int
-    size_bytes: int
-
-
-@dataclass(slots=True)
-class UndoPlan:
-    """What an undo would do. Nothing may be done when there are `objections`, and nothing is left to do when `done`."""
-
-    disk: str
-    commit: Commit
-    removes: list[str] = field(default_factory=list)
-    """Paths that go."""
-    creates: list[FileRow] = field(default_factory=list)
-    """Files that come back: the old rows, naming the old blobs."""
-    parts_removed: list[PartNote] = field(default_factory=list)
-    parts_back: list[PartNote] = field(default_factory=list)
-    tables_back: list[str] = field(default_factory=list)
-    present: list[str] = field(default_factory=list)
-    """Files that must be there when it commits: the definitions of the parts that come back."""
-    alter: tuple[TableDefinition, TableDefinition] | None = None
-    """The definition of a table now, and the one it gets: every disk has one, so this goes the way of an alter."""
-    objections: list[str] = field(default_factory=list)
-    hint: str = ""
-    notes: list[str] = field(default_factory=list)
-    done: str = ""
-    """Why there is nothing to do."""
-
-    def refuse(self, objection: str, hint: str = "") -> None:
-        """Speak against it; the first hint stands."""
-        self.objections.append(objection)
-        self.hint = self.hint or hint
-
-
 def plan(situation: Situation) -> UndoPlan:
     """How to reverse the commit, or why not."""
     result = UndoPlan(situation.disk, situation.commit)
-    if (path := _altered(situation)) is not None:
+    if (path := altered_definition(situation)) is not None:
         plan_alter(situation, result, path)
         return result
     if _same(situation.now, situation.before) and not _only_marks(situation):
@@ -193,7 +103,7 @@ def _describe(situation: Situation, result: UndoPlan) -> None:
             result.tables_back.append(table.full_name)
     here = situation.definitions_here | set(back)
     result.present = sorted(
-        {path for note in result.parts_back if (path := _definition_path(note.table_uuid)) not in back and path in here}
+        {path for note in result.parts_back if (path := definition_path(note.table_uuid)) not in back and path in here}
     )
 
 
@@ -216,80 +126,6 @@ def _part_notes(situation: Situation, paths: Iterable[str]) -> Iterator[PartNote
             part=place.part,
             rows=known.rows if known else 0,
             size_bytes=known.size_bytes if known else 0,
-        )
-
-
-def _directory(uuid: str) -> str:
-    return f"store/{uuid[:3]}/{uuid}"
-
-
-def _definition_path(uuid: str) -> str:
-    return f"{_directory(uuid)}/{TABLE_FILE}"
-
-
-# Alters
-
-
-def _altered(situation: Situation) -> str | None:
-    """The path of the one `table.json` that the commit, an alter, replaced; None for other commits."""
-    both = [path for path in situation.before if path in situation.after and path.endswith(f"/{TABLE_FILE}")]
-    return both[0] if situation.commit.kind == "alter_table" and len(both) == 1 else None
-
-
-def plan_alter(situation: Situation, result: UndoPlan, path: str) -> None:
-    """The definition of before the alter, as a new version. Ids of columns that were given out are never reused."""
-    old, new = situation.says(situation.before[path]), situation.says(situation.after[path])
-    if not isinstance(old, TableDefinition) or not isinstance(new, TableDefinition):
-        result.refuse(f"{path} of before or after it cannot be read", "run 'frostline fsck'")
-        return
-    current = next((table for table in situation.tables if table.uuid == old.uuid), None)
-    if current is None:
-        result.refuse(f"table {old.full_name} was dropped since", "undo the drop of the table first")
-        return
-    if _essence(current) == _essence(old):
-        result.done = f"Table {old.full_name} is defined as it was before revision {situation.commit.revision}."
-        return
-    if _essence(current) != _essence(new):
-        result.refuse(
-            f"table {old.full_name} was altered again since", "undo the later commits first, the newest first"
-        )
-        return
-    columns = _essence(current).columns != _essence(old).columns
-    wanted = msgspec.structs.replace(
-        old,
-        version=current.version,
-        schema_version=current.schema_version + columns,
-        last_column_id=max(old.last_column_id, current.last_column_id, *(column.id for column in current.columns)),
-    )
-    result.alter = (current, wanted)
-    _check_alter(situation, result, current, wanted)
-
-
-def _essence(table: TableDefinition) -> TableDefinition:
-    """The definition without what only counts its changes."""
-    return msgspec.structs.replace(table, version=0, schema_version=0, last_column_id=0)
-
-
-def _check_alter(situation: Situation, result: UndoPlan, current: TableDefinition, wanted: TableDefinition) -> None:
-    now = {column.id: column for column in current.columns}
-    for column in wanted.columns:
-        known = now.get(column.id)
-        if known is not None and known.type != column.type:
-            result.refuse(
-                f"column {column.name} was widened to {known.type}: parts may hold values that {column.type} does not"
-            )
-        if known is None and not column.nullable and column.default is None:
-            result.refuse(f"column {column.name} takes no nulls, and parts written since have no values for it")
-    if lost := [column.name for column in current.columns if column.id not in {c.id for c in wanted.columns}]:
-        result.notes.append(f"What was written to {', '.join(lost)} since is not seen any more; undoing this shows it.")
-    disks = situation.policies.get(wanted.policy)
-    held = {other.disk for other in situation.parts if other.table_uuid == wanted.uuid}
-    if disks is None:
-        result.refuse(f"policy {wanted.policy} is not configured any more")
-    elif stranded := sorted(held - disks):
-        result.refuse(
-            f"policy {wanted.policy} does not include the disk {', '.join(stranded)}, which holds parts of the table",
-            f"move them first: frostline move {wanted.full_name} --partition P --to-disk D",
         )
 
 
@@ -349,27 +185,34 @@ def _move_back(parts: list[PartNote], disk: str) -> str:
 
 def _check_leaving(situation: Situation, result: UndoPlan) -> None:
     """No part may go whose rows only it has, unless the commit was what brought the rows."""
-    elsewhere = {
-        (other.table_uuid, other.part.name): other for other in situation.parts if other.disk != situation.disk
-    }
+    elsewhere = {(other.table_uuid, other.part.name) for other in situation.parts if other.disk != situation.disk}
     back = {(note.table_uuid, note.part) for note in result.parts_back}
+    nowhere: list[PartNote] = []
     for note in result.parts_removed:
         part = situation.part(note)
         if part is None:
             result.refuse(f"the {PART_FILE} of part {note.part} cannot be read", "run 'frostline fsck'")
         elif situation.commit.kind == "move" and (note.table_uuid, note.part) not in elsewhere:
-            result.refuse(
-                f"part {note.part} of {note.table} was moved here, and no other disk has it: it would be nowhere",
-                f"move it back: frostline move {note.table} --part {note.part} --to-disk "
-                f"{origin(situation.commit, note.part) or 'D'}",
-            )
+            nowhere.append(note)
         elif situation.commit.kind == "merge":
             lost = [source for source in part.sources if (note.table_uuid, source) not in back]
             if lost:
                 result.refuse(
                     f"part {note.part} of {note.table} was merged from parts that would not all come back: "
-                    f"{', '.join(lost[:3])}{' …' if len(lost) > 3 else ''} lay on another disk",
+                    f"{_listed(lost)} lay on another disk",
                 )
+    if nowhere:
+        names = _listed([f"{note.part} of {note.table}" for note in nowhere])
+        result.refuse(
+            f"what was moved here is on no other disk, so it would be nowhere: {names}",
+            f"move it back: frostline move {nowhere[0].table} --part {nowhere[0].part} --to-disk "
+            f"{origin(situation.commit, nowhere[0].part) or 'D'}",
+        )
+
+
+def _listed(names: list[str], most: int = 3) -> str:
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{rest}"
 
 
 def _check_coming_back(situation: Situation, result: UndoPlan) -> None:
@@ -382,7 +225,7 @@ def _check_coming_back(situation: Situation, result: UndoPlan) -> None:
     ]
     coming = {row.path for row in result.creates}
     for note in result.parts_back:
-        path = _definition_path(note.table_uuid)
+        path = definition_path(note.table_uuid)
         if path not in situation.definitions_here and path not in coming:
             result.refuse(
                 f"the table of part {note.part} is not on disk {situation.disk} any more: dropped since",

@@ -31,7 +31,7 @@ def _rows_doubled() -> None:
 def _old_bytes_of_a_definition() -> None:
     from restore import undo_plan
 
-    undo_plan._altered = lambda situation: None
+    undo_plan.altered_definition = lambda situation: None
 
 
 def _undo_unpinned() -> None:

@@ -253,7 +253,7 @@ class TestMove:
         create(store, "all")
         insert(store, 0)
         move(store, "s3")
-        hint = refused(store, disk.revision, "no other disk has it: it would be nowhere")
+        hint = refused(store, disk.revision, "it would be nowhere")
         assert "--to-disk ssd" in hint
 
     def test_in_that_kept_its_source(self, store: Store) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from oplog.entry import Commit
     from restore.diff import DiskDiff
     from restore.part_changes import FileCounts
-    from restore.undo_plan import PartNote, UndoPlan
+    from restore.undo_situation import PartNote, UndoPlan
 
 _SHOWN = 50
 """How many lines of one kind a text shows; --json has all."""
@@ -170,7 +170,8 @@ def undo(
     if session.options.json:
         session.output.document(_undo_document(planned, done, dry_run=session.dry_run))
     elif done is not None:
-        session.output.line(f"Undone by revision {done}. 'frostline undo {disk} {done}' takes that back.")
+        back = "" if planned.tables_back else f" 'frostline undo {disk} {done}' takes that back."
+        session.output.line(f"Undone by revision {done}.{back}")
     elif not planned.done:
         session.output.line("Dry run: nothing was changed.")
     if planned.done:
@@ -290,7 +291,9 @@ def _print_diff(session: Session, found: "DiskDiff", *, files: bool) -> None:
         if len(parts) > _SHOWN:
             line(f"      … and {counted(len(parts) - _SHOWN, 'part')} more: --json names them")
     if found.other_files:
-        line(f"  {counted(found.other_files, 'other file')}, such as marks of block numbers: --files names them")
+        line(
+            f"  {counted(found.other_files, 'other file')}: names of tables, marks of block numbers; --files names them"
+        )
     if files:
         for change, path, size in found.paths:
             line(f"  {_SIGNS[change]} {path}  {format_size(size)}")
@@ -341,7 +344,7 @@ def _print_undo(session: Session, planned: "UndoPlan") -> None:
     commit = planned.commit
     line(f"revision {commit.revision} of disk {planned.disk}: {commit.kind} by {commit.actor or 'unknown'}")
     line(f"  {commit.time:%Y-%m-%d %H:%M:%S}  {commit.reason}")
-    line("Undoing it")
+    line("undoing it")
     for table in planned.tables_back:
         line(f"  brings back   table {table}")
     _print_parts(session, "removes     ", planned.parts_removed)
