@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.compat import clickhouse_mistakes
-from tests.crash import history_mistakes, transfer_mistakes
+from tests.crash import history_mistakes, store_mistakes, transfer_mistakes
 
 ENVIRONMENT = "FROSTLINE_MUTANT"
 CHECK_SECONDS = 240
@@ -301,7 +301,12 @@ MUTANTS: dict[str, Mutant] = {
         ),
         *(
             Mutant(*mistake)
-            for mistake in (*clickhouse_mistakes.MISTAKES, *history_mistakes.MISTAKES, *transfer_mistakes.MISTAKES)
+            for mistake in (
+                *clickhouse_mistakes.MISTAKES,
+                *history_mistakes.MISTAKES,
+                *transfer_mistakes.MISTAKES,
+                *store_mistakes.MISTAKES,
+            )
         ),
     )
 }

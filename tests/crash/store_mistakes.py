@@ -1,0 +1,178 @@
+"""Seeded mistakes in stores, leases, pins and trials of stores, for `tests.crash.mutants`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+_LOCK = "tests/integration/test_object_lock.py"
+_DOCTOR = "tests/integration/test_doctor.py"
+
+
+def _release_by_delete_alone() -> None:
+    from oplog import pins
+
+    pins._mark_released = lambda store, key: True  # type: ignore[assignment]
+
+
+def _lease_ends_by_delete_alone() -> None:
+    from disks.lease import Lease
+
+    Lease._end = lambda self, mine: self._store.delete([mine.key]) and None  # type: ignore[method-assign]
+
+
+def _marker_for_a_delete() -> None:
+    from disks.stores.s3 import S3Store
+
+    S3Store._deletes_versions = False  # type: ignore[assignment]
+
+
+def _lock_not_looked_at() -> None:
+    from disks.stores import s3_delete
+
+    s3_delete.retained = lambda place, key, headers, now: None
+
+
+def _kept_is_a_failure() -> None:
+    from disks import garbage
+
+    class Never(Exception):
+        pass
+
+    garbage.Retained = Never  # type: ignore[misc, assignment]
+
+
+def _foreign_is_scratch() -> None:
+    from disks import references
+
+    references.is_scratch_key = lambda key: key.startswith(("doctor/", "objbench/"))
+
+
+def _rules_above_do_not_count() -> None:
+    from tiering import store_diagnosis
+
+    store_diagnosis.overlap = lambda ours, theirs: theirs.startswith(ours)
+
+
+def _no_answer_is_ok() -> None:
+    from disks.stores import s3_settings
+    from disks.stores.bucket_settings import ObjectLock
+
+    original = s3_settings._asked
+
+    def asked(question: Any, absent: Any = None) -> Any:
+        found = original(question, absent)
+        return (
+            found if not isinstance(found, s3_settings.Unknown) else ((absent and ObjectLock(enabled=False)) or "off")
+        )
+
+    s3_settings._asked = asked
+
+
+def _clock_not_compared() -> None:
+    from datetime import timedelta
+
+    from tiering import store_diagnosis
+
+    store_diagnosis.SKEW_NOTED = store_diagnosis.SKEW_REFUSED = timedelta(days=10_000)
+
+
+def _impatient() -> None:
+    from disks.stores.retry import Backoff
+
+    Backoff.budget_seconds = lambda self, error: 5.0  # type: ignore[method-assign]
+
+
+def _bench_compares_nothing() -> None:
+    from disks.stores.bench import _Bench
+
+    _Bench._expect = lambda self, promise, kept, where: self._tried.add(promise)  # type: ignore[method-assign]
+
+
+def _any_certificate() -> None:
+    import ssl
+
+    import urllib3
+
+    original = urllib3.PoolManager.__init__
+
+    def init(self: Any, *arguments: Any, **options: Any) -> None:
+        original(self, *arguments, **{**options, "cert_reqs": ssl.CERT_NONE, "assert_hostname": False})
+
+    urllib3.PoolManager.__init__ = init  # type: ignore[method-assign]
+
+
+MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
+    (
+        "pin released by delete alone",
+        "a pin that Object Lock keeps stays in force after its release",
+        "tests/unit/test_oplog_snapshot.py::test_a_pin_that_a_lock_keeps_counts_as_released",
+        _release_by_delete_alone,
+    ),
+    (
+        "lease ended by delete alone",
+        "a lease that Object Lock keeps is held on to after it was let go",
+        "tests/unit/test_object_disk.py::test_a_lease_needs_no_delete",
+        _lease_ends_by_delete_alone,
+    ),
+    (
+        "marker for a delete",
+        "gc adds a delete marker in a versioned bucket and calls the bytes freed",
+        f"{_LOCK}::test_a_delete_in_a_versioned_bucket_frees_the_bytes[ministack]",
+        _marker_for_a_delete,
+    ),
+    (
+        "lock not looked at",
+        "what Object Lock keeps is not said until when",
+        f"{_LOCK}::test_a_locked_object_stays_visible_and_says_until_when[ministack]",
+        _lock_not_looked_at,
+    ),
+    (
+        "kept is a failure",
+        "gc takes what a lock keeps for failed deletes",
+        "tests/unit/test_garbage.py::test_what_a_lock_keeps_is_no_failure_and_goes_when_the_lock_ends",
+        _kept_is_a_failure,
+    ),
+    (
+        "foreign is scratch",
+        "gc deletes every object below doctor/ and objbench/, whoever wrote it",
+        "tests/unit/test_garbage.py::test_leftovers_of_killed_trials_go_and_only_those",
+        _foreign_is_scratch,
+    ),
+    (
+        "rules above do not count",
+        "doctor overlooks a lifecycle rule for the whole bucket",
+        f"{_DOCTOR}::TestRules::test_a_rule_that_expires_our_objects_is_named_with_prefix_and_days[]",
+        _rules_above_do_not_count,
+    ),
+    (
+        "no answer is ok",
+        "doctor takes a question that a store does not know for a good answer",
+        f"{_DOCTOR}::TestMeddling::test_a_question_without_an_answer_is_not_known[?versioning-versioning]",
+        _no_answer_is_ok,
+    ),
+    (
+        "clock not compared",
+        "doctor believes a clock that is an hour off",
+        f"{_DOCTOR}::TestMeddling::test_a_wrong_clock[shift1-problem-4]",
+        _clock_not_compared,
+    ),
+    (
+        "impatient",
+        "a storm of 503 ends work after a few seconds",
+        "tests/unit/test_stores_wrappers.py::test_a_storm_of_a_minute_is_sat_out_and_a_dead_server_is_not",
+        _impatient,
+    ),
+    (
+        "bench compares nothing",
+        "objbench praises a store that gives back wrong bytes",
+        "tests/integration/test_objbench.py::test_each_broken_promise_is_named[bits-bytes come back as written]",
+        _bench_compares_nothing,
+    ),
+    (
+        "any certificate",
+        "puts and listings accept a server whose certificate nobody vouches for",
+        "tests/integration/test_tls_and_names.py::test_an_unknown_authority_is_refused[ministack]",
+        _any_certificate,
+    ),
+)
