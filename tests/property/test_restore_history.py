@@ -1,0 +1,202 @@
+"""Random work, and then every revision that has to be restorable is: rebuilt, queried, and gone back to.
+
+Guards I4 (gc takes nothing a retained revision needs), I6, I7 and P38, P42, on two stores. Time is the store's, and a
+number here: a day passes in no time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from disks.garbage import collect
+from disks.object_disk import ObjectDisk
+from disks.past import PastDisk
+from disks.stores.base import ObjectInfo, ObjectStore, Payload
+from disks.stores.directory import DirectoryStore
+from disks.stores.memory import MemoryStore
+from disks.stores.wrapped import WrappedStore
+from oplog import pins
+from oplog.errors import AlreadyExists, Conflict
+from restore.rebuild import restore
+from restore.transfer import restore_from
+from tests.property.test_disk_model import Operations, content, draw_operations, fill
+
+RETENTION = timedelta(hours=72)
+"""Longer than the guard interval of gc, which would keep young blobs by itself."""
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Ageing(WrappedStore):
+    """Dates objects by a clock that a test moves."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.now = START
+        self.times: dict[str, datetime] = {}
+
+    def put(self, key: str, payload: Payload, *, sha256: bytes, metadata: Mapping[str, str] | None = None) -> None:
+        self.times[key] = self.now
+        self.inner.put(key, payload, sha256=sha256, metadata=metadata)
+
+    def put_if_absent(
+        self, key: str, payload: bytes, *, sha256: bytes, metadata: Mapping[str, str] | None = None
+    ) -> None:
+        self.inner.put_if_absent(key, payload, sha256=sha256, metadata=metadata)
+        self.times[key] = self.now
+
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
+        for info in self.inner.list(prefix, start_after=start_after):
+            yield replace(info, modified=self.times[info.key])
+
+
+class RestoreMachine(RuleBasedStateMachine):
+    """One disk, and what it held at every revision."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = Path(tempfile.mkdtemp(prefix="frostline-restore-"))
+        self.store = Ageing(self.bucket())
+        self.machines = 0
+        self.disk = self.open()
+        self.history: dict[int, dict[str, bytes]] = {0: {}}
+        self.committed: dict[int, datetime] = {0: START}
+        self.pinned: set[int] = set()
+
+    def bucket(self) -> ObjectStore:
+        raise NotImplementedError
+
+    def open(self) -> ObjectDisk:
+        self.machines += 1
+        return ObjectDisk("s3", self.store, self.directory / str(self.machines), snapshot_every_commits=5)
+
+    def teardown(self) -> None:
+        self.disk.close()
+        shutil.rmtree(self.directory)
+
+    def record(self) -> None:
+        if self.disk.revision not in self.history:
+            self.history[self.disk.revision] = content(self.disk)
+            self.committed[self.disk.revision] = self.store.now
+
+    def kept(self) -> list[int]:
+        """Revisions that were current within the retention, and pinned ones. An empty log keeps none."""
+        horizon = self.store.now - RETENTION
+        newest = max(self.history)
+        current = [one for one in self.history if one == newest or self.committed[one + 1] > horizon]
+        return sorted({*current, *self.pinned})
+
+    @initialize(data=st.data())
+    def begin(self, data: st.DataObject) -> None:
+        self.change(data)
+
+    @rule(data=st.data(), hours=st.integers(0, 20))
+    def change(self, data: st.DataObject, hours: int = 0) -> None:
+        self.store.now += timedelta(hours=hours)
+        operations: Operations = draw_operations(data, self.history[max(self.history)])
+        with contextlib.suppress(Conflict), self.disk.transaction("work") as transaction:
+            fill(transaction, operations)
+            transaction.commit()
+        self.record()
+
+    @rule()
+    def snapshot(self) -> None:
+        self.disk.write_snapshot()
+
+    @rule()
+    def lose_the_local_state(self) -> None:
+        self.disk.close()
+        self.disk = self.open()
+
+    @rule(data=st.data())
+    def pin(self, data: st.DataObject) -> None:
+        revision = data.draw(st.sampled_from(self.kept()))
+        if revision > 0:
+            with contextlib.suppress(AlreadyExists):
+                pins.create(self.store, f"user-{revision}", revision, holder="test")
+            self.pinned.add(revision)
+
+    @rule(hours=st.integers(0, 60))
+    def gc(self, hours: int) -> None:
+        self.store.now += timedelta(hours=hours)
+        report = collect(
+            self.disk,
+            now=self.store.now,
+            delete=True,
+            retention_seconds=RETENTION.total_seconds(),
+            max_delete_fraction=1.0,
+            compact_after_commits=1,
+        )
+        assert report.refused is None or "no log entry" in report.refused
+
+    @rule(data=st.data())
+    def go_back(self, data: st.DataObject) -> None:
+        revision = data.draw(st.sampled_from(self.kept()))
+        restore(self.disk, revision=revision, apply=True)
+        self.record()
+        assert self.history[self.disk.revision] == self.history[revision]
+
+    @rule(data=st.data())
+    def come_over(self, data: st.DataObject) -> None:
+        """Into another bucket, at any revision that is kept."""
+        revision = data.draw(st.sampled_from(self.kept()))
+        if revision == 0:
+            return
+        elsewhere = ObjectDisk("copy", MemoryStore("copy"), self.directory / f"copy{self.machines}-{revision}")
+        restore_from(elsewhere, self.store, revision=revision, apply=True)
+        assert content(elsewhere) == self.history[revision]
+        elsewhere.close()
+        shutil.rmtree(elsewhere.state_path)
+
+    @invariant()
+    def a_kept_revision_is_as_it_was(self) -> None:
+        """A new machine rebuilds the newest; the past gives an older one, with its bytes."""
+        kept = self.kept()
+        fresh = self.open()
+        try:
+            assert content(fresh) == self.history[kept[-1]]
+            for revision in {kept[0], kept[len(kept) // 2]} - {0}:
+                wanted = self.history[revision]
+                past = PastDisk(self.disk, revision)
+                assert content(past) == wanted
+                past.close()
+                preview = restore(self.disk, revision=revision)
+                assert (preview.files, preview.missing_objects) == (len(wanted), [])
+        finally:
+            fresh.close()
+            shutil.rmtree(fresh.state_path, ignore_errors=True)
+
+    @invariant()
+    def revisions_are_dense(self) -> None:
+        """I6, P39: whatever was restored, every revision is there once."""
+        assert sorted(self.history) == list(range(len(self.history)))
+
+
+class InMemory(RestoreMachine):
+    def bucket(self) -> ObjectStore:
+        return MemoryStore("history")
+
+
+class InDirectory(RestoreMachine):
+    def bucket(self) -> ObjectStore:
+        return DirectoryStore(self.directory / "bucket")
+
+
+def _settings(examples: int) -> settings:
+    checks = [HealthCheck.too_slow, HealthCheck.data_too_large]
+    return settings(max_examples=examples, stateful_step_count=15, deadline=None, suppress_health_check=checks)
+
+
+TestInMemory = InMemory.TestCase
+TestInMemory.settings = _settings(8)
+TestInDirectory = InDirectory.TestCase
+TestInDirectory.settings = _settings(4)
