@@ -169,7 +169,9 @@ class _Tree:
         missing: list[str] = []
         deleted: list[str] = []
         for path, inode, whole in _walk(self._root):
-            if is_leftover(path):
+            if not paths.is_safe(path):  # renames into one another have made it too long
+                self._report_too_long(path, inode)
+            elif is_leftover(path):
                 deleted.append(path)
             elif not inode.missing:
                 alive[path] = inode
@@ -337,7 +339,7 @@ class _Tree:
                     )
                 )
 
-    def _too_long(self, path: str, inode: _Inode) -> None:
+    def _report_too_long(self, path: str, inode: _Inode) -> None:
         if not inode.missing:
             key = inode.blobs[0][0]
             what = f"object {key} came to a path that no disk can have: {path[:200]}…"

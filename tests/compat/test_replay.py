@@ -171,6 +171,18 @@ class TestRenames:
         assert {path.rpartition("/")[0] for path in tree.files} == {f"{TABLE}/all_1_1_0"}
         assert tree.findings == []
 
+    def test_into_one_another_without_end(self) -> None:
+        """A bucket made to harm its reader: paths grow with every rename, far deeper than any call stack."""
+        server = ClickHouse()
+        server.file("d/x")
+        deep = "/".join("a" * 400)
+        for _ in range(20):
+            server.rename("d", f"e/{deep}")
+            server.rename("e", "d")
+        tree = read(server)
+        assert tree.files == {}
+        assert kinds(tree) == ["unsafe_path"]
+
 
 class TestHardLinks:
     def test_links_share_one_inode(self) -> None:
