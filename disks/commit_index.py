@@ -279,7 +279,10 @@ def _new(entries: Sequence[Entry], span: Span) -> Sequence[Entry]:
 
 
 def _span(connection: sqlite3.Connection) -> Span | None:
-    first, last = connection.execute("SELECT min(revision), max(revision) FROM commits").fetchone()
+    # Two questions, because SQLite answers them from the ends of the tree one by one, and together by reading all of it.
+    first, last = connection.execute(
+        "SELECT (SELECT min(revision) FROM commits), (SELECT max(revision) FROM commits)"
+    ).fetchone()
     if first is None:
         return None
     (digest,) = connection.execute("SELECT digest FROM commits WHERE revision = ?", (last,)).fetchone()
