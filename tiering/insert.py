@@ -8,7 +8,9 @@ among the partition's newest `deduplication_window` is skipped and counted. When
 before stay; running it again skips them and goes on.
 
 Block numbers are taken in input order before a block is written, under a claim (`insert-from-N`), and merges keep off
-ranges that reach N: a merged part never covers a block that was still on its way.
+ranges that reach N: a merged part never covers a block that was still on its way. Before it commits, a block claims its
+digests and looks once more: of two processes of this machine that insert the same at once, the second finds it there.
+Two machines cannot know; `tiering.new_parts.repeated` finds what both inserted.
 """
 
 from __future__ import annotations
@@ -16,24 +18,25 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+import time
 import uuid
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
 
-from disks.base import Transaction
+from disks.base import Disk, Transaction
 from disks.effects import op
-from oplog.errors import FrostlineError
-from tiering import blocks
+from oplog.errors import Damaged, FrostlineError, Locked, NotFound
+from tiering import blocks, copying
 from tiering.column_ranges import column_range, combine_ranges
 from tiering.context import Context
 from tiering.encodings import Encodings, choose_encodings
-from tiering.new_parts import INSERT_CLAIM, stage_part
+from tiering.new_parts import DIGEST_CLAIM, INSERT_CLAIM, stage_part
 from tiering.parquet_file import write_part_files
 from tiering.part import DataFile, Part, PartName
 from tiering.progress import Task
@@ -44,6 +47,8 @@ from tiering.types import cast_batch
 
 _BLOCK_BYTES = 256 * 1024 * 1024
 """A block ends at this size in memory even if it has fewer rows."""
+_LOOK_AGAIN_SECONDS = 0.02
+_LISTINGS = 5
 _FIRST_GUESS = 0.5
 """Size on disk as a share of the size in memory, until the first part tells."""
 
@@ -163,12 +168,16 @@ class _Run:
     task: Task
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _known: dict[str, set[str]] = field(init=False)
+    _seen: set[str] = field(init=False)
+    """Parts whose digests are among the known."""
     _next_block: int = field(init=False)
     _done: InsertResult = field(init=False)
     _ratio: float = _FIRST_GUESS
 
     def __post_init__(self) -> None:
         self._known = known_digests(self.context, self.definition)
+        everything = self.context.catalog.parts(self.definition, include_outdated=True)
+        self._seen = {stored.part.name for stored in everything}
         self._next_block = blocks.first_free(self.context, self.definition)
         self._done = InsertResult(self.definition.full_name)
 
@@ -203,12 +212,59 @@ class _Run:
                 directory = transactions[disk].scratch() / f"{number}-{order}"
                 futures.append(writers.submit(self._write_part, partition, rows, directory, disk, encodings))
             del pieces
-            by_disk: dict[str, list[_NewPart]] = defaultdict(list)
-            for new in _all_results(futures):
-                if self._is_new(new):
-                    by_disk[new.disk].append(new)
-            for disk, news in by_disk.items():
-                self._commit(transactions[disk], news, number)
+            written = _all_results(futures)
+            with self._alone_with(written):
+                by_disk: dict[str, list[_NewPart]] = defaultdict(list)
+                for new in written:
+                    if self._is_new(new):
+                        by_disk[new.disk].append(new)
+                for disk, news in by_disk.items():
+                    self._commit(transactions[disk], news, number)
+
+    @contextmanager
+    def _alone_with(self, written: list[_NewPart]) -> Iterator[None]:
+        """While it lasts nobody else on this machine commits parts of the same bytes; what others committed before is
+        known. Waits for who is doing so now."""
+        if not self.definition.settings.deduplication_window:
+            yield
+            return
+        names = {f"{DIGEST_CLAIM}{new.partition.id}-{new.digest}" for new in written}
+        with ExitStack() as claimed:
+            while True:
+                try:
+                    claimed.enter_context(self.context.journal.claim(self.definition.uuid, names, "insert"))
+                    break
+                except Locked:
+                    time.sleep(_LOOK_AGAIN_SECONDS)
+            self._learn({new.partition.id for new in written})
+            yield
+
+    def _learn(self, partitions: set[str]) -> None:
+        """Remember the digests of parts that other processes brought to these partitions since this insert began."""
+        for disk in map(self.context.disk, self.context.catalog.policy_disks(self.definition)):
+            for _ in range(_LISTINGS):
+                if self._learn_from(disk, partitions):
+                    break
+
+    def _learn_from(self, disk: Disk, partitions: set[str]) -> bool:
+        """False when a part went away between listing and reading: what it became may not have been listed."""
+        complete = True
+        wanted = tuple(f"{partition}_" for partition in partitions)
+        for name in (entry[:-1] for entry in disk.list(self.definition.directory) if entry.startswith(wanted)):
+            with self._lock:
+                if name in self._seen:
+                    continue
+            try:
+                part, _ = copying.read_part(disk, self.definition.part_directory(name))
+            except NotFound:
+                complete = False
+                continue
+            except Damaged:  # the catalog reports it
+                continue
+            with self._lock:
+                self._seen.add(name)
+                self._known[part.part_name.partition].update(part.digests)
+        return complete
 
     def _begin(self, disk: str) -> Transaction:
         reason = f"insert into {self.definition.full_name}"
@@ -255,6 +311,8 @@ class _Run:
         for name, new in zip(names, news, strict=True):
             stage_part(transaction, self.definition, self._described(name, new), new.directory)
         transaction.commit()
+        with self._lock:
+            self._seen.update(names)
         size_bytes = sum(new.size_bytes for new in news)
         rows = sum(new.rows for new in news)
         self.task.advance(size_bytes=size_bytes, items=rows)

@@ -19,6 +19,8 @@ def register(app: typer.Typer) -> None:
 
 def status(session: Session) -> None:
     """Show disks, tables, unfinished and failed work, pauses and pins."""
+    from tiering.new_parts import repeated
+
     store = session.store()
     journal = store.context.journal
     names = {definition.uuid: definition.full_name for definition in store.definitions()}
@@ -45,6 +47,10 @@ def status(session: Session) -> None:
         "pauses": pauses,
         "pins": pins,
         "broken": broken,
+        "repeated": [
+            {"table": one.definition.full_name, "parts": [one.part.name, other.part.name]}
+            for one, other in repeated(parts)
+        ],
         "daemon": daemon_state(session),
         "recovered": store.recovered,
     }
@@ -123,6 +129,9 @@ def _print_status(session: Session, document: dict[str, Any]) -> None:
         line(f"unreachable    disk {name}")
     for item in document["broken"]:
         line(f"broken         {item['disk']}:{item['path']}: {item['what']}")
+    for item in document["repeated"]:
+        first, second = item["parts"]
+        line(f"repeated       {first} and {second} of {item['table']}: two machines inserted the same data")
     session.output.note(NOT_A_BACKUP)
 
 
