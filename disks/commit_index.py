@@ -279,7 +279,7 @@ def _new(entries: Sequence[Entry], span: Span) -> Sequence[Entry]:
 
 
 def _span(connection: sqlite3.Connection) -> Span | None:
-    # Two questions, because SQLite answers them from the ends of the tree one by one, and together by reading all of it.
+    # Two questions: SQLite answers each from an end of the tree, and both together by reading all of it.
     first, last = connection.execute(
         "SELECT (SELECT min(revision) FROM commits), (SELECT max(revision) FROM commits)"
     ).fetchone()
