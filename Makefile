@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
 
-.PHONY: help demo demo-s3 demo-ceph test check static mutants bench generate lock clean
+.PHONY: help demo demo-s3 demo-ceph test test-worm check static mutants bench generate lock clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -40,6 +40,9 @@ test: $(VENV)/.dev ## everything CI runs, with what it needs installed first
 
 check: static ## what CI runs: format, types, layers, generated files, all tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+
+test-worm: $(VENV)/.dev ## all tests again, on stores that refuse every overwrite and every early delete
+	FROSTLINE_TEST_WORM=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 static: $(VENV)/.dev ## the checks that run nothing
 	$(BIN)/ruff format --check .

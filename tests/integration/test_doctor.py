@@ -14,9 +14,13 @@ import pytest
 
 from disks.clickhouse_disk import LIMITATIONS
 from disks.stores import s3
+from tests import worm
 from tests.meddling import Exchange, meddling
 from tests.servers import Server
 from tiering.cli import main as cli
+
+
+DELETES = pytest.mark.skipif(worm.ACTIVE, reason="what doctor wrote is kept, and it says so")
 
 
 class Doctor:
@@ -65,6 +69,7 @@ def keys(server: Server, bucket: str) -> list[str]:
     return [item["Key"] for item in found if not item["Key"].endswith(s3.PROBE_KEY)]
 
 
+@DELETES
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
@@ -105,6 +110,7 @@ class TestRules:
         for part in ("rule-0", "after 30 days", repr(prefix) if prefix else "whole bucket"):
             assert part in finding["what"]
 
+    @DELETES
     def test_rules_for_others_do_no_harm(self, doctor: Doctor, ministack: Server) -> None:
         bucket = self.rules(
             ministack,
@@ -326,6 +332,7 @@ class TestReaching:
 class TestHere:
     """Local disks and this machine."""
 
+    @DELETES
     def test_a_fresh_home_is_in_order(self, doctor: Doctor, tmp_path: Path) -> None:
         found = doctor.findings()
         assert {check: level for check, level in levels(found).items() if check != "open-files"} == {}
