@@ -126,6 +126,7 @@ class _Collection:
     def run(self) -> None:
         try:
             found = inventory(self._store.list())
+            self._report.foreign = list(found.foreign)
             if self._report.delete:
                 self._require(disagreement(found.blobs, self._store.list()))
             if found.head == 0 and not found.blobs and not found.snapshots:
@@ -145,7 +146,6 @@ class _Collection:
             raise Objection(objection)
 
     def _gather(self, found: Inventory) -> Evidence:
-        self._report.foreign = list(found.foreign)
         try:
             return gather(self._disk, found, now=self._rules.now, retention=self._rules.retention)
         except FrostlineError as error:

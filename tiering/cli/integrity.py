@@ -228,8 +228,7 @@ def print_gc(session: Session, document: dict[str, Any]) -> None:
         line(f"  locked      {len(document['kept']):,} objects that the store keeps, such as {min(document['kept'])}")
     if document["versioning"]:
         size = format_size(document["old_version_bytes"])
-        line(f"  versions    {document['old_versions']:,} old ones, {size}: versioning is {document['versioning']},")
-        line("              so a lifecycle rule of the bucket must end what is deleted here")
+        line(f"  versions    {document['old_versions']:,} old ones, {size}, which no listing shows; see docs/integrity.md")
     if document["uploads"]:
         line(f"  uploads     {document['uploads']:,} unfinished, {document['uploads_aborted']:,} aborted")
     for name, what in (("foreign", "not Frostline's, never touched"), ("suspicious", "with an impossible time, kept")):

@@ -1,0 +1,173 @@
+"""gc against real S3 servers: forms of a url, versions, unfinished uploads, what the killed left (P25 to P36)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from disks.config import DiskConfig
+from disks.garbage import GcReport, collect
+from disks.object_disk import ObjectDisk
+from disks.registry import open_disk
+from oplog import pins
+from oplog.errors import Refused
+from oplog.revision import blob_key
+from restore.rebuild import restore
+from tests.servers import Server
+
+LATER = datetime.now(UTC) + timedelta(days=3)
+Opened = Callable[..., ObjectDisk]
+
+
+@pytest.fixture(params=["ministack", pytest.param("ceph", marks=pytest.mark.ceph)])
+def server(request: pytest.FixtureRequest) -> Server:
+    found: Server = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def opened(server: Server, tmp_path: Path, request: pytest.FixtureRequest) -> Opened:
+    def open_at(url: str, state: str = "state", **settings: Any) -> ObjectDisk:
+        config = DiskConfig(
+            type="object_disk",
+            url=url,
+            endpoint_url=server.endpoint_url,
+            access_key_id=server.access_key_id,
+            secret_access_key=server.secret_access_key,
+            snapshot_every_commits=0,
+            **settings,
+        )
+        disk = open_disk("s3", config, tmp_path / state)
+        assert isinstance(disk, ObjectDisk)
+        request.addfinalizer(disk.close)
+        return disk
+
+    return open_at
+
+
+def put(disk: ObjectDisk, path: str, data: bytes = b"some bytes") -> str:
+    with disk.transaction("insert") as transaction:
+        info = transaction.create(path, data)
+        transaction.commit()
+    assert info.key is not None
+    return info.key
+
+
+def remove(disk: ObjectDisk, path: str) -> None:
+    with disk.transaction("drop") as transaction:
+        transaction.remove(path)
+        transaction.commit()
+
+
+def run(disk: ObjectDisk, **options: Any) -> GcReport:
+    return collect(disk, **{"now": LATER, "delete": True, "max_delete_fraction": 1.0, **options})
+
+
+def keys(server: Server, bucket: str) -> set[str]:
+    return {item["Key"] for item in server.client().list_objects_v2(Bucket=bucket).get("Contents", [])}
+
+
+def test_other_forms_of_the_same_url_and_other_prefixes_delete_nothing(server: Server, opened: Opened) -> None:
+    """P25: what is live under one spelling is never taken for orphaned under another."""
+    bucket = server.new_bucket()
+    put(opened(f"s3://{bucket}/store/a b+A/"), "a/live")
+    for number, other in enumerate(("store/a b+A/deeper/", "Store/a b+A/", "store/a b+a/", "store/a b+/")):
+        put(opened(f"s3://{bucket}/{other}", state=f"neighbour-{number}"), "b/live")
+    before = keys(server, bucket)
+    for number, form in enumerate(("store/a b+A", "store/a%20b+A/", "store/a b+%41//", "/store/a b+A/")):
+        report = run(opened(f"s3://{bucket}/{form}", state=f"form-{number}"))
+        assert (report.referenced, report.orphaned, report.deleted) == (1, 0, 0), form
+    above = run(opened(f"s3://{bucket}/store/", state="above"))
+    assert (above.referenced, above.orphaned, above.deleted) == (0, 0, 0)
+    assert len(above.foreign) > 0
+    assert {key for key in before if "-file-" in key} == {key for key in keys(server, bucket) if "-file-" in key}
+
+
+@pytest.mark.parametrize("delete_versions", [True, False])
+def test_a_versioned_bucket(server: Server, opened: Opened, delete_versions: bool) -> None:
+    """P34: gc takes the version itself, or leaves a marker and says what old versions cost; a rebuild ignores both."""
+    bucket = server.new_bucket()
+    client = server.client()
+    client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    disk = opened(f"s3://{bucket}/p/", delete_versions=delete_versions)
+    live, gone = put(disk, "a/live"), put(disk, "a/gone", b"12345")
+    remove(disk, "a/gone")
+    assert run(disk).deleted == 1
+    again = run(disk)
+    assert (again.versioning, again.orphaned, again.refused) == ("on", 0, None)
+    found = client.list_object_versions(Bucket=bucket, Prefix=f"p/{gone}")
+    versions, markers = found.get("Versions", []), found.get("DeleteMarkers", [])
+    if delete_versions:
+        assert (versions, markers) == ([], [])
+    else:
+        assert [one["Size"] for one in versions] == [5]
+        assert len(markers) == 1
+        assert again.old_versions == 2
+        assert again.old_version_bytes == 5
+    fresh = opened(f"s3://{bucket}/p/", state="fresh")
+    restore(fresh, apply=True)
+    assert [(info.path, info.key) for info in fresh.walk()] == [("a/live", live)]
+
+
+def test_an_upload_that_was_killed_in_its_third_part(server: Server, opened: Opened) -> None:
+    """P35: invisible in listings; ended once the guard interval is over, and only if its name is ours."""
+    bucket = server.new_bucket()
+    client = server.client()
+    disk = opened(f"s3://{bucket}/p/")
+    put(disk, "a/live")
+
+    def begin(key: str) -> str:
+        upload = client.create_multipart_upload(Bucket=bucket, Key=key)["UploadId"]
+        for number in (1, 2):
+            client.upload_part(Bucket=bucket, Key=key, UploadId=upload, PartNumber=number, Body=b"x" * 5 * 1024**2)
+        return str(upload)
+
+    def unfinished() -> set[str]:
+        return {one["UploadId"] for one in client.list_multipart_uploads(Bucket=bucket).get("Uploads", [])}
+
+    ours, foreign = begin(f"p/{blob_key(1)}"), begin("p/somebody/else.bin")
+    assert run(disk, now=datetime.now(UTC) + timedelta(hours=1)).uploads == 0
+    assert run(disk, delete=False).uploads == 1
+    assert unfinished() == {ours, foreign}
+    assert run(disk).uploads_aborted == 1
+    assert unfinished() == {foreign}
+    client.abort_multipart_upload(Bucket=bucket, Key="p/somebody/else.bin", UploadId=foreign)
+
+
+def test_a_disk_that_is_a_whole_bucket(server: Server, opened: Opened) -> None:
+    """P32, P26: refused; and where it is allowed, only names that are ours go."""
+    bucket = server.new_bucket()
+    server.client().put_object(Bucket=bucket, Key="backups/r01-file-x", Body=b"mine")
+    server.client().put_object(Bucket=bucket, Key="notes.txt", Body=b"mine")
+    disk = opened(f"s3://{bucket}/")
+    put(disk, "a/gone")
+    remove(disk, "a/gone")
+    before = keys(server, bucket)
+    with pytest.raises(Refused):
+        run(disk)
+    assert keys(server, bucket) == before
+    assert run(disk, allow_bucket_root=True).deleted == 1
+    assert {"backups/r01-file-x", "notes.txt"} <= keys(server, bucket)
+
+
+def test_all_that_killed_writers_left_in_the_bucket_goes(server: Server, opened: Opened) -> None:
+    """P36, P31: objects of transactions that never committed, announcements, expired pins."""
+    bucket = server.new_bucket()
+    disk = opened(f"s3://{bucket}/p/")
+    live = put(disk, "a/live")
+    settled = keys(server, bucket)
+    for number in range(3):
+        transaction = disk.transaction("insert")
+        transaction.create(f"never/{number}", b"abandoned")
+    body = b'{"time":"2026-01-01T00:00:00Z","keys":[]}'
+    disk.store.put("gc/abandoned.json", body, sha256=hashlib.sha256(body).digest())
+    pins.create(disk.store, "restore-x", 1, holder="test", until=datetime.now(UTC) + timedelta(hours=1))
+    report = run(disk)
+    assert (report.deleted, report.pins_expired) == (3, ["restore-x"])
+    assert keys(server, bucket) == settled
+    assert f"p/{live}" in settled
