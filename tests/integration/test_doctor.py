@@ -19,7 +19,6 @@ from tests.meddling import Exchange, meddling
 from tests.servers import Server
 from tiering.cli import main as cli
 
-
 DELETES = pytest.mark.skipif(worm.ACTIVE, reason="what doctor wrote is kept, and it says so")
 
 
