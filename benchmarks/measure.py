@@ -93,22 +93,36 @@ class Run:
     """Processor time, user and system: what is left of a figure when other programs are busy too."""
 
 
+_LAUNCHER = """
+import json, os, subprocess, sys, time
+start = time.perf_counter()
+process = subprocess.Popen(sys.argv[2:])
+_, status, usage = os.wait4(process.pid, 0)
+seconds = time.perf_counter() - start
+os.write(int(sys.argv[1]), json.dumps([os.waitstatus_to_exitcode(status), seconds, usage.ru_maxrss]).encode())
+"""
+"""Starts the command from a small process: the kernel counts what a process was before it became another program, so
+the memory of this one would be taken for the command's."""
+
+
 def run(command: Sequence[str], *, environment: dict[str, str] | None = None, cwd: Path | None = None) -> Run:
     """Run a command to its end; its failure is ours. Peak memory as the kernel accounts it."""
-    start = time.perf_counter()
     variables = {**os.environ, **(environment or {})}
     variables.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed program has its bytecode: only then is its start fair
-    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-        process = subprocess.Popen(command, env=variables, cwd=cwd, stdout=output, stderr=errors)
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        seconds = time.perf_counter() - start
+    read, write = os.pipe()
+    launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(write), *map(str, command)]
+    with open(read, "rb") as answer, tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(launcher, env=variables, cwd=cwd, stdout=output, stderr=errors, pass_fds=[write])
+        os.close(write)
+        result = answer.read()
+        process.wait()
         output.seek(0)
         errors.seek(0)
         text, complaints = output.read(), errors.read()
-    if process.returncode:
-        raise RuntimeError(f"{' '.join(map(str, command))} exited {process.returncode}:\n{complaints[-4000:]}")
-    return Run(seconds, usage.ru_maxrss * 1024, text, usage.ru_utime + usage.ru_stime)
+    code, seconds, peak_kib = json.loads(result) if result else (process.returncode, 0.0, 0)
+    if code:
+        raise RuntimeError(f"{' '.join(map(str, command))} exited {code}:\n{complaints[-4000:]}")
+    return Run(seconds, peak_kib * 1024, text)
 
 
 def python(script: str, *arguments: str, environment: dict[str, str] | None = None) -> Run:

@@ -11,6 +11,7 @@ one file open. What is left is merged at most `MAX_OPEN_FILES` at a time: more b
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -37,7 +38,7 @@ _BATCH_ROWS = (256, 16_384)
 """The fewest and the most rows decoded at once."""
 _READ_BYTES = 32 * 1024
 _QUEUED_TABLES = 1
-_DECODING_THREADS = 4
+_DECODING_THREADS = min(4, os.cpu_count() or 1)
 
 
 @dataclass(frozen=True, slots=True)
