@@ -103,6 +103,7 @@ class ClickHouseDisk(TableDisk):
         self._number_lock = threading.Lock()
         self._table: FileTable | None = None
         self._begun = False
+        self._marked = False
         self._looked = -math.inf
         self._notes: list[str] = []
         self._numbers = range(0)
@@ -175,7 +176,6 @@ class ClickHouseDisk(TableDisk):
                     f"'frostline clickhouse import {self.name} DIR' takes over that of a server",
                 )
         if not self.read_only:
-            self._write_schema()
             with table.write() as view:
                 view.remember(store=self.store.name)
 
@@ -193,9 +193,13 @@ class ClickHouseDisk(TableDisk):
         return True
 
     def _write_schema(self) -> None:
+        """Let the bucket say which log it has. A disk that was only taken over stays as the server left it."""
+        if self._marked:
+            return
         if not self.check_schema():
             body = SCHEMA_VERSION.encode()
             self.store.put(SCHEMA_VERSION_KEY, body, sha256=hashlib.sha256(body).digest())
+        self._marked = True
 
     def known_rows(self) -> dict[str, FileRow] | None:
         """The files as the table has them, without a request; None when there is no usable table."""
@@ -239,10 +243,7 @@ class ClickHouseDisk(TableDisk):
                 self._numbers = range(0)
 
     def _replace(self, rows: Collection[FileRow], highest: int, unknown: str) -> None:
-        table = self._open()
-        if not self.read_only:
-            self._write_schema()
-        with table.write() as view:
+        with self._open().write() as view:
             given = int(view.state().get("counter", "0"))
             if "intent" in view.state():
                 raise Conflict(f"disk {self.name}: a transaction began meanwhile", hint="run the command again")
@@ -367,6 +368,7 @@ class ClickHouseDisk(TableDisk):
         with self._exclusive():
             table = self.file_table
             self._finish(table)
+            self._write_schema()
             steps = self._plan(table, draft, staging, groups)
             self._lease.hold()
             first = self._reserve(len(steps))
