@@ -19,7 +19,6 @@ import msgspec
 
 from tiering import placement, ttl
 from tiering.journal_records import Failure, Pin
-from tiering.part import PartName
 from tiering.placement import DiskState, ordered_volumes, volume_index
 from tiering.plan import (
     Explanation,
@@ -32,6 +31,7 @@ from tiering.plan import (
     Stay,
     TtlDelete,
 )
+from tiering.policy_items import Item, explain_rest, plan_of
 from tiering.schema import MoveToDisk, MoveToVolume
 from tiering.settings import PolicyConfig, VolumeConfig
 from tiering.units import format_duration, format_size
@@ -124,32 +124,6 @@ def clock_problem(created: Iterable[datetime], now: datetime, options: Options) 
     return ""
 
 
-class _Item:
-    """One part in the model: where it is now and where it would be."""
-
-    __slots__ = ("at", "deleted", "dues", "move", "name", "part", "policy", "source", "stay", "table", "uuid")
-
-    def __init__(self, placed: PlacedPart, policy: PolicyConfig | None) -> None:
-        self.table = placed.definition
-        self.part = placed.part
-        self.name = placed.name
-        self.uuid = placed.definition.uuid
-        self.source = self.at = placed.disk
-        self.policy = policy
-        self.dues = ttl.due_times(placed.definition, placed.part)
-        self.move: Reason | None = None
-        self.deleted: Reason | None = None
-        self.stay: tuple[Reason, datetime | None] | None = None
-
-    @property
-    def size(self) -> int:
-        return self.part.size_bytes
-
-    @property
-    def key(self) -> tuple[str, PartName, str]:
-        return (self.table.full_name, self.name, self.source)
-
-
 class _Pass:
     """One run of `decide` on a model of the disks."""
 
@@ -165,7 +139,7 @@ class _Pass:
         self.options = options
         self.disks = dict(disks)
         self.policies = policies
-        self.items = sorted((_Item(part, policies.get(part.definition.policy)) for part in parts), key=lambda i: i.key)
+        self.items = sorted((Item(part, policies.get(part.definition.policy)) for part in parts), key=lambda i: i.key)
         self.turns: dict[tuple[str, str], int] = {}
         self.pauses = {pause.table_uuid: pause for pause in options.pauses if pause.kind == "moves"}
         self.pins = {(pin.table_uuid, pin.scope, pin.name): pin for pin in options.pins}
@@ -182,21 +156,21 @@ class _Pass:
         movable = [item for item in movable if item.deleted is None]
         while self._pin_pass(pinned) or self._ttl_pass(movable) or self._space_pass(movable):
             pass
-        self._explain_rest(movable)
-        return self._result()
+        explain_rest(movable, self.disks, self.now)
+        return plan_of(self.items, self.now)
 
     # Parts that no rule may touch
 
     def _clock_problem(self) -> str:
         return clock_problem((item.part.created for item in self.items), self.now, self.options)
 
-    def _is_blocked(self, item: _Item) -> bool:
+    def _is_blocked(self, item: Item) -> bool:
         reason = self._blocked(item)
         if reason is not None:
             item.stay = (reason, None)
         return reason is not None
 
-    def _blocked(self, item: _Item) -> Reason | None:
+    def _blocked(self, item: Item) -> Reason | None:
         if item.policy is None:
             return Reason("no_policy", f"the configuration has no policy {item.table.policy}")
         state = self.disks.get(item.source)
@@ -216,18 +190,18 @@ class _Pass:
         holder = self.options.claimed.get((item.uuid, item.part.name))
         return Reason("busy", f"a {holder} works on the part now") if holder else None
 
-    def _pin_of(self, item: _Item) -> Pin | None:
+    def _pin_of(self, item: Item) -> Pin | None:
         part = self.pins.get((item.uuid, "part", item.part.name))
         return part or self.pins.get((item.uuid, "partition", item.name.partition))
 
-    def _pin_pass(self, pinned: list[tuple[_Item, Pin]]) -> bool:
+    def _pin_pass(self, pinned: list[tuple[Item, Pin]]) -> bool:
         changed = False
         for item, pin in pinned:
             if item.policy is not None and self._follow_pin(item, item.policy, pin):
                 changed = True
         return changed
 
-    def _follow_pin(self, item: _Item, policy: PolicyConfig, pin: Pin) -> bool:
+    def _follow_pin(self, item: Item, policy: PolicyConfig, pin: Pin) -> bool:
         what = f"{pin.scope} {pin.name} is pinned"
         volume = _find_volume(policy, pin.volume)
         if pin.volume is None:
@@ -240,7 +214,7 @@ class _Pass:
 
     # Rules
 
-    def _delete(self, items: list[_Item]) -> None:
+    def _delete(self, items: list[Item]) -> None:
         for item in items:
             due = ttl.due_delete(item.dues, self.now)
             if due is None or due.newest is None:
@@ -255,7 +229,7 @@ class _Pass:
             item.deleted = Reason("ttl_delete", f"{due.describe(self.now)}: rule '{ttl.rule_text(due.rule)}'")
             self._release(item.at, item.size)
 
-    def _ttl_pass(self, items: list[_Item]) -> bool:
+    def _ttl_pass(self, items: list[Item]) -> bool:
         changed = False
         for item in items:
             due = ttl.winning_move(item.dues, self.now)
@@ -263,7 +237,7 @@ class _Pass:
                 changed = True
         return changed
 
-    def _follow_rule(self, item: _Item, policy: PolicyConfig, due: ttl.Due) -> bool:
+    def _follow_rule(self, item: Item, policy: PolicyConfig, due: ttl.Due) -> bool:
         """Move the part where the rule says, in the model; whether it moved."""
         here = volume_index(policy, item.at)
         rule = f"rule '{ttl.rule_text(due.rule)}'"
@@ -294,7 +268,7 @@ class _Pass:
         reason = Reason("ttl", f"{due.describe(self.now)}: {ttl.action_text(due.rule)}")
         return self._try_move(item, [volume], reason, obey_limit=not to_disk)
 
-    def _space_pass(self, items: list[_Item]) -> bool:
+    def _space_pass(self, items: list[Item]) -> bool:
         changed = False
         for name, policy in sorted(self.policies.items()):
             volumes = ordered_volumes(policy)
@@ -303,7 +277,7 @@ class _Pass:
                     changed |= self._free_space(name, policy, index, disk, items)
         return changed
 
-    def _free_space(self, name: str, policy: PolicyConfig, index: int, disk: str, items: list[_Item]) -> bool:
+    def _free_space(self, name: str, policy: PolicyConfig, index: int, disk: str, items: list[Item]) -> bool:
         """Move the heaviest parts off a disk that is too full, as few as cover the need; whether any moved."""
         state, factor = self.disks.get(disk), placement.move_factor(policy)
         if state is None or state.total_bytes is None or state.unreserved_bytes is None:
@@ -330,7 +304,7 @@ class _Pass:
     # The model
 
     def _try_move(
-        self, item: _Item, volumes: Sequence[VolumeConfig], reason: Reason, *, obey_limit: bool = True
+        self, item: Item, volumes: Sequence[VolumeConfig], reason: Reason, *, obey_limit: bool = True
     ) -> bool:
         """Move the part in the model to the first of the volumes that takes it; else note why it stays."""
         problems: list[str] = []
@@ -353,7 +327,7 @@ class _Pass:
         item.stay = (Reason(kind, f"{reason.detail}; but {'; '.join(problems)}"), until)
         return False
 
-    def _waiting(self, item: _Item, volume: VolumeConfig) -> dict[str, tuple[Reason, datetime | None]]:
+    def _waiting(self, item: Item, volume: VolumeConfig) -> dict[str, tuple[Reason, datetime | None]]:
         """The volume's disks to which moving the part failed lately, or too often: why, and until when."""
         blocked = {
             disk: self._failure_block(self.options.failures.get((item.uuid, item.part.name, disk)), disk)
@@ -361,7 +335,7 @@ class _Pass:
         }
         return {disk: waiting for disk, waiting in blocked.items() if waiting is not None}
 
-    def _turn(self, item: _Item, volume: VolumeConfig) -> int:
+    def _turn(self, item: Item, volume: VolumeConfig) -> int:
         key = (item.table.policy, volume.name)
         if key not in self.turns:
             self.turns[key] = sum(1 for other in self.items if other.source in volume.disks)
@@ -380,7 +354,7 @@ class _Pass:
             return None
         return Reason("backoff", f"{tries}: {failure.error}; next try at {ttl.short_time(until)}"), until
 
-    def _too_young(self, item: _Item) -> bool:
+    def _too_young(self, item: Item) -> bool:
         """Whether the part must wait so that merges come first; its reason is set then."""
         least = timedelta(seconds=item.table.settings.min_part_age_to_move_seconds)
         until = item.part.created + least
@@ -392,7 +366,7 @@ class _Pass:
         item.stay = (Reason("too_young", detail), until)
         return True
 
-    def _stay(self, item: _Item, kind: str, detail: str) -> bool:
+    def _stay(self, item: Item, kind: str, detail: str) -> bool:
         if item.move is None:
             item.stay = (Reason(kind, detail), None)
         return False
@@ -406,96 +380,6 @@ class _Pass:
         state = self.disks[disk]
         if state.free_bytes is not None:
             self.disks[disk] = _with_free(state, state.free_bytes - size)
-
-    # The answer
-
-    def _explain_rest(self, items: list[_Item]) -> None:
-        for item in items:
-            if item.move is not None:
-                continue
-            upcoming = ttl.next_due(item.dues, self.now)
-            if item.stay is not None:
-                reason, until = item.stay
-                item.stay = (reason, until or (upcoming.due if upcoming else None))
-            else:
-                item.stay = (self._why_nothing(item, upcoming), upcoming.due if upcoming else None)
-
-    def _why_nothing(self, item: _Item, upcoming: ttl.Due | None) -> Reason:
-        missing = [due.describe(self.now) for due in item.dues if due.due is None]
-        space = self._space_note(item)
-        if upcoming is not None:
-            text = f"{upcoming.describe(self.now)} ({ttl.action_text(upcoming.rule)}); {space}"
-            return Reason("not_due", "; ".join([text, *missing]))
-        if missing:
-            return Reason("no_statistics", "; ".join([*missing, space]))
-        none = "no TTL rule is left to act on it" if item.dues else "the table has no TTL rule"
-        return Reason("no_rule", f"{none}; {space}")
-
-    def _space_note(self, item: _Item) -> str:
-        state, policy = self.disks.get(item.at), item.policy
-        if policy is None or state is None:
-            return ""
-        if volume_index(policy, item.at) == len(policy.volumes) - 1:
-            return f"disk {item.at} is on the last volume"
-        if state.total_bytes is None or state.unreserved_bytes is None:
-            return f"disk {item.at} has no size limit"
-        share = state.unreserved_bytes / state.total_bytes if state.total_bytes else 0
-        factor = placement.move_factor(policy)
-        if share < factor:
-            return (
-                f"disk {item.at} has only {share:.0%} free (move_factor asks for {factor:.0%}), but nothing can leave"
-            )
-        return f"disk {item.at} has {share:.0%} free, move_factor asks for {factor:.0%}"
-
-    def _result(self) -> Plan:
-        moving = [item for item in self.items if item.move is not None and item.at != item.source]
-        return Plan(
-            now=self.now,
-            moves=tuple(_move(item, item.move) for item in sorted(moving, key=self._order) if item.move is not None),
-            deletes=tuple(
-                TtlDelete(
-                    table=item.table.full_name,
-                    table_uuid=item.uuid,
-                    part=item.part.name,
-                    disk=item.source,
-                    bytes=item.size,
-                    reason=item.deleted,
-                )
-                for item in self.items
-                if item.deleted is not None
-            ),
-            stays=tuple(
-                Stay(
-                    table=item.table.full_name,
-                    table_uuid=item.uuid,
-                    part=item.part.name,
-                    disk=item.source,
-                    bytes=item.size,
-                    reason=item.stay[0],
-                    next_due=item.stay[1],
-                )
-                for item in self.items
-                if item.stay is not None and item.move is None and item.deleted is None
-            ),
-        )
-
-    def _order(self, item: _Item) -> tuple[object, ...]:
-        """Coldest sources first, so that they make room; rules before space; then ascending size."""
-        heat = volume_index(item.policy, item.source) if item.policy is not None else None
-        kind = item.move.kind if item.move is not None else ""
-        return (-(heat or 0), {"pin": 0, "ttl": 1}.get(kind, 2), item.size, item.key)
-
-
-def _move(item: _Item, reason: Reason) -> Move:
-    return Move(
-        table=item.table.full_name,
-        table_uuid=item.uuid,
-        part=item.part.name,
-        source=item.source,
-        target=item.at,
-        bytes=item.size,
-        reason=reason,
-    )
 
 
 def _find_volume(policy: PolicyConfig, name: str | None) -> VolumeConfig | None:
