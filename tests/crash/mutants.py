@@ -19,8 +19,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from tests.compat import clickhouse_mistakes
-from tests.crash import history_mistakes, store_mistakes, transfer_mistakes
+from tests.compat import clickhouse_mistakes, clickhouse_writing_mistakes
+from tests.crash import history_mistakes, integrity_mistakes, store_mistakes, transfer_mistakes
 
 ENVIRONMENT = "FROSTLINE_MUTANT"
 CHECK_SECONDS = 240
@@ -303,9 +303,11 @@ MUTANTS: dict[str, Mutant] = {
             Mutant(*mistake)
             for mistake in (
                 *clickhouse_mistakes.MISTAKES,
+                *clickhouse_writing_mistakes.MISTAKES,
                 *history_mistakes.MISTAKES,
                 *transfer_mistakes.MISTAKES,
                 *store_mistakes.MISTAKES,
+                *integrity_mistakes.MISTAKES,
             )
         ),
     )
