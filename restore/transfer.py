@@ -29,7 +29,7 @@ from restore.blob_copies import Attempt, BlobCopier, CopiedBlobs, SourceChanged,
 from restore.plan import Difference, MissingObject, Tally, compare, in_scope, leaves_frozen, lost_objects
 from restore.rebuild import by_path, check_names, keep_reservations, log_inventory, requests_so_far
 from restore.result import Copies, RestoreResult
-from restore.scope import directories_of
+from restore.scope import scope_of
 from restore.source import SourceTree, read_source
 from tiering.progress import SILENT, Progress
 from tiering.schema import TABLE_FILE
@@ -50,18 +50,19 @@ class _Request:
     revision: int | None
     time: datetime | None
     tables: Sequence[str]
+    partitions: Sequence[str]
     paths: Sequence[str]
     actor: str
     reason: str
     workers: int
     progress: Progress
 
-    def scope(self, tree: SourceTree) -> Sequence[str] | None:
+    def scope(self, tree: SourceTree, newest: FileTable) -> Sequence[str] | None:
         """Directories and files; None for everything."""
-        if not self.tables and not self.paths:
+        if not self.tables and not self.partitions and not self.paths:
             return None
         where = f"in {tree.store.name} at revision {tree.revision}"
-        return [*directories_of(self.tables, tree.table, where), *self.paths]
+        return [*scope_of(self.tables, self.partitions, tree.table, newest, where), *self.paths]
 
 
 def restore_from(
@@ -71,6 +72,7 @@ def restore_from(
     revision: int | None = None,
     time: datetime | None = None,
     tables: Sequence[str] = (),
+    partitions: Sequence[str] = (),
     scope: Sequence[str] = (),
     apply: bool = False,
     actor: str = "",
@@ -80,8 +82,8 @@ def restore_from(
 ) -> RestoreResult:
     """Compare the disk with the source at a revision or a time (by default the newest), and with `apply` restore it.
 
-    `tables` (by the names they have in the source) and `scope` (directories or files) say what to restore; neither is
-    everything that the source has. Raises `NotFound` for a revision that
+    `tables` (by the names they have in the source), `partitions` (of the one table) and `scope` (directories or files)
+    say what to restore; none of them is everything that the source has. Raises `NotFound` for a revision that
     the source does not keep, `Refused` when the source and the disk overlap or objects are missing, `Locked` when
     another restore of this disk runs here.
     """
@@ -92,7 +94,7 @@ def restore_from(
         raise Refused(f"disk {disk.name} is read-only", hint="a preview, without --apply, is allowed")
     started = clock.monotonic()
     before = [requests_so_far(disk.store), requests_so_far(source)]
-    request = _Request(revision, time, tables, scope, actor, reason, workers, progress)
+    request = _Request(revision, time, tables, partitions, scope, actor, reason, workers, progress)
     result = _restored(disk, source, request) if apply else _previewed(disk, source, request)
     for store, earlier in zip((disk.store, source), before, strict=True):
         for verb, count in requests_so_far(store).items():
@@ -197,6 +199,7 @@ class _Batch:
     rows: list[FileRow]
     removed: Sequence[str]
     last: bool
+    scope: Sequence[str] | None
 
 
 class _Plan:
@@ -212,7 +215,8 @@ class _Plan:
     ) -> None:
         """`settled`: the keys that this restore has given to paths, for files whose digest nobody knew before."""
         self._disk, self._tree, self._newest = disk, tree, newest
-        scope = request.scope(tree)
+        scope = request.scope(tree, newest)
+        self.scope = scope
         self._settled = settled or {}
         keep_reservations(tree.table, newest)
         with tree.table.read() as view:
@@ -297,9 +301,9 @@ class _Plan:
             in_known = any(directory in known for directory in paths.ancestors(row.path))
             if not in_known and not row.path.endswith(f"/{TABLE_FILE}"):
                 if full and early and early[-1].path.rpartition("/")[0] != row.path.rpartition("/")[0]:
-                    return _Batch(early, (), last=False)
+                    return _Batch(early, (), False, self.scope)
                 early.append(row)
-        return _Batch(rows, self.difference.removed, last=True)
+        return _Batch(rows, self.difference.removed, True, self.scope)
 
 
 def _commit(
@@ -311,8 +315,8 @@ def _commit(
     request: _Request,
 ) -> int | None:
     details = {"source": tree.store.name, "source_revision": str(tree.revision), "epoch": attempt.epoch}
-    if (scope := request.scope(tree)) is not None:
-        details["scope"] = " ".join(scope)
+    if batch.scope is not None:
+        details["scope"] = " ".join(batch.scope)
     with disk.transaction("restore", reason=request.reason, actor=request.actor, details=details) as transaction:
         assert isinstance(transaction, ObjectTransaction)
         for path in batch.removed:

@@ -5,6 +5,7 @@ The source is only read; what is committed is the source's tree, byte for byte, 
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -32,6 +33,7 @@ from restore.transfer import restore_from
 from tests.compat.buckets import captured, in_memory
 from tests.integration.test_rebuild import objects, put, remove, rows, work
 from tests.servers import Server, ministack
+from tiering.cli import main
 
 TABLE = "store/aaa/t0"
 
@@ -383,3 +385,45 @@ def test_the_disk_of_a_clickhouse_server_comes_over(target: ObjectDisk) -> None:
     assert set(rows(at_freeze)) == set(old.files)
     with pytest.raises(UsageError, match="no times"):
         restore_from(target, store, time=datetime.now(UTC))
+
+
+def test_from_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A table and one partition of it, by name; a yes is asked for where files go."""
+
+    def frostline(home: str, *arguments: str, code: int = 0) -> dict[str, object]:
+        monkeypatch.setenv("FROSTLINE_HOME", str(tmp_path / home))
+        assert main.run(["--json", *arguments]) == code, capsys.readouterr().err
+        out = capsys.readouterr().out
+        return json.loads(out) if out.strip().startswith("{") else {}
+
+    rows_file = tmp_path / "rows.csv"
+    rows_file.write_text("ts,id\n2020-01-01T00:00:00Z,1\n2020-02-01T00:00:00Z,2\n")
+    create = ("table", "create", "db.t", "--column", "ts:timestamp", "--column", "id:int64", "--order-by", "id")
+    frostline("one", *create, "--partition-by", "month(ts)")
+    frostline("one", "insert", "db.t", str(rows_file))
+    for partition in ("202001", "202002"):
+        frostline("one", "move", "db.t", "--partition", partition, "--to-disk", "s3")
+    url = f"file://{tmp_path}/one/bucket/store/"
+    restoring = ("restore", "s3", "--from", url, "--table", "db.t")
+
+    assert frostline("two", *restoring, "--partition", "202001")["applied"] is False
+    assert frostline("two", *restoring, "--partition", "209901", code=10) == {}
+    assert frostline("two", "restore", "s3", "--from", url, "--partition", "202001", code=2) == {}
+    part = frostline("two", *restoring, "--partition", "202001", "--apply")
+    assert part["source"] == url
+    assert part["copy"] == {"objects": 1, "bytes": part["copy"]["bytes"], "copied": 1, "server_side": True}  # type: ignore[index]
+    sql = "SELECT id FROM db.t"
+    assert frostline("two", "query", sql)["rows"] == [[1]]
+    assert frostline("two", *restoring, "--apply")["unchanged"] == 3
+    assert sorted(frostline("two", "query", sql)["rows"]) == [[1], [2]]  # type: ignore[call-overload]
+    frostline("two", *restoring, "--revision", "2", "--apply", code=13)
+    assert frostline("two", *restoring, "--revision", "2", "--apply", "-n")["applied"] is False
+    assert frostline("two", *restoring, "--revision", "2", "--apply", "-y")["removed"] == 2
+    assert frostline("two", "query", sql)["rows"] == [[1]]
+    assert (
+        frostline("two", "restore", "s3", "--revision", "2", "--table", "db.t", "--partition", "202002")["created"] == 2
+    )
+    frostline("two", "restore", "s3", "--from", f"file://{tmp_path}/two/bucket/store/", code=13)
+    assert frostline("one", "query", sql)["row_count"] == 2

@@ -29,6 +29,9 @@ def restore(
     revision: Annotated[int | None, typer.Option(metavar="N", help="as it was at this revision")] = None,
     time: Annotated[str | None, typer.Option(metavar="T", help="as it was at this time")] = None,
     table: Annotated[list[str] | None, typer.Option(metavar="T", help="only this table; may be repeated")] = None,
+    partition: Annotated[
+        list[str] | None, typer.Option(metavar="P", help="only this partition of the table; may be repeated")
+    ] = None,
     path: Annotated[
         list[str] | None, typer.Option(metavar="PATH", help="only this file or directory; may be repeated")
     ] = None,
@@ -56,15 +59,17 @@ def restore(
         raise UsageError("say either --revision or --time")
     moment = parse_time(time) if time else None
     if _has_clickhouse_log(session, disk):
-        if path or source:
+        if path or source or partition:
             raise UsageError(f"disk {disk} has ClickHouse's log, which is restored as a whole and in place")
         _restore_clickhouse(session, disk, revision, time, table, apply=apply and not session.dry_run)
         return
     chosen = session.object_disk(disk)
     if source is not None:
-        _restore_from(session, chosen, source, revision, moment, table or [], path or [], apply=apply)
+        _restore_from(session, chosen, source, revision, moment, table, partition, path, apply=apply)
         return
-    scope = (_directories(chosen, table, revision, moment) if table else []) + (path or []) or None
+    scope: list[str] | None = None
+    if table or partition or path:
+        scope = [*_scope(chosen, table or [], partition or [], revision, moment), *(path or [])]
     if apply and (revision is not None or moment is not None):
         preview = restore_disk(chosen, revision=revision, time=moment, scope=scope)
         if removed := preview.removed:
@@ -78,13 +83,14 @@ def restore(
         scope=scope,
         apply=apply and not session.dry_run,
         actor=actor(),
-        reason=_reason(table, path),
+        reason=_reason(table, partition, path),
     )
     _show(session, result)
 
 
-def _reason(table: list[str] | None, path: list[str] | None) -> str:
-    return f"restore {' '.join([*(table or []), *(path or [])]) or 'everything'}"
+def _reason(table: list[str] | None, partition: list[str] | None, path: list[str] | None) -> str:
+    partitions = [f"partition {name}" for name in partition or []]
+    return f"restore {' '.join([*(table or []), *partitions, *(path or [])]) or 'everything'}"
 
 
 def _show(session: Session, result: "RestoreResult") -> None:
@@ -103,8 +109,9 @@ def _restore_from(
     url: str,
     revision: int | None,
     moment: "datetime | None",
-    tables: list[str],
-    paths: list[str],
+    tables: list[str] | None,
+    partitions: list[str] | None,
+    paths: list[str] | None,
     *,
     apply: bool,
 ) -> None:
@@ -120,10 +127,11 @@ def _restore_from(
             store,
             revision=revision,
             time=moment,
-            tables=tables,
-            scope=paths,
+            tables=tables or [],
+            partitions=partitions or [],
+            scope=paths or [],
             actor=actor(),
-            reason=f"{_reason(tables, paths)} from {store.name}",
+            reason=f"{_reason(tables, partitions, paths)} from {store.name}",
             workers=session.options.workers or WORKERS,
             progress=session.progress(),
         )
@@ -159,14 +167,16 @@ def _restore_clickhouse(
         session.found_something()
 
 
-def _directories(disk: "ObjectDisk", tables: list[str], revision: int | None, moment: "datetime | None") -> list[str]:
+def _scope(
+    disk: "ObjectDisk", tables: list[str], partitions: list[str], revision: int | None, moment: "datetime | None"
+) -> list[str]:
     """Where the tables lie, by their names at that revision: a dropped table is found in the past."""
     from restore.rebuild import restore as restore_disk
-    from restore.scope import directories_of
+    from restore.scope import scope_of
 
     wanted = restore_disk(disk, revision=revision, time=moment).revision
-    with closing(disk.table_at(wanted)) as past:
-        return directories_of(tables, past, f"on disk {disk.name} at revision {wanted}")
+    with closing(disk.table_at(wanted)) as past, closing(disk.table_at(disk.log.head(wanted))) as newest:
+        return scope_of(tables, partitions, past, newest, f"on disk {disk.name} at revision {wanted}")
 
 
 def _print_restore(session: Session, document: dict[str, Any]) -> None:
