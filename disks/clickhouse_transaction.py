@@ -8,11 +8,12 @@ from pathlib import Path
 
 from disks.base import FileInfo, check_path
 from disks.object_transaction import ObjectTransaction, Target
+from oplog import paths
 from oplog.clickhouse import file_key
 from oplog.clickhouse_replay import STAGING, is_leftover
 from oplog.clickhouse_writing import file_metadata, fits, staged
 from oplog.entry import Operation
-from oplog.errors import Refused, UsageError
+from oplog.errors import Conflict, Refused, UsageError
 from oplog.replay import FileRow
 
 _LETTERS = bytes(ord("a") + byte % 26 for byte in range(256))
@@ -41,6 +42,8 @@ class ClickHouseTransaction(ObjectTransaction):
         self.staging = f"{STAGING}{secrets.token_hex(8)}"
         self._group = 0
         self._groups: dict[str, int] = {}
+        self._staged: set[str] = set()
+        self._staged_directories: set[str] = set()
 
     @property
     def groups(self) -> Mapping[str, int]:
@@ -50,8 +53,10 @@ class ClickHouseTransaction(ObjectTransaction):
     def create(
         self, path: str, data: bytes | Path, *, sha256: str | None = None, blob_set: str | None = None
     ) -> FileInfo:
-        """As ever; `blob_set` is not kept, for this log has no word for it."""
-        return super().create(_check(path), data, sha256=sha256)
+        """As ever; `blob_set` is not kept, for this log has no word for it. What cannot lie beside the other new files
+        is refused at once: the objects' own paths would not fit together, also when the transaction is abandoned."""
+        self._take_place(_check(path))
+        return super().create(path, data, sha256=sha256)
 
     def adopt(self, row: FileRow) -> None:
         raise Refused(
@@ -75,9 +80,20 @@ class ClickHouseTransaction(ObjectTransaction):
             self._groups[key] = group
         return key
 
+    def _take_place(self, path: str) -> None:
+        above = set(paths.ancestors(path))
+        with self._lock:
+            if path in self._staged or path in self._staged_directories or above & self._staged:
+                raise Conflict(f"{path} cannot exist beside the other files of this transaction")
+            self._staged.add(path)
+            self._staged_directories |= above
+
     def _add(self, operation: Operation) -> None:
         super()._add(operation)
-        self._group += 1
+        with self._lock:
+            self._group += 1
+            self._staged.clear()
+            self._staged_directories.clear()
 
 
 def _check(path: str) -> str:
