@@ -12,8 +12,8 @@ from itertools import groupby
 
 from oplog.replay import Difference, FileRow
 from restore.findings import locate
-from tiering.definitions import ttl_text
 from tiering.part import PART_FILE
+from tiering.rule_texts import ttl_text
 from tiering.schema import TABLE_FILE, Column, TableDefinition
 
 

@@ -16,14 +16,12 @@ from tiering.definitions import (
     parse_column,
     parse_merge_mode,
     parse_order_by,
-    parse_partition_by,
     parse_settings,
-    parse_ttl,
     rename_column,
     set_ttl,
-    ttl_text,
     widen_column,
 )
+from tiering.rule_texts import parse_partition_by, parse_ttl, ttl_text
 from tiering.schema import Delete, MoveToDisk, MoveToVolume, PartitionField, Recompress, TableDefinition, TtlRule
 
 DAY = 86400

@@ -17,7 +17,7 @@ import pytest
 import zstandard
 
 from oplog.errors import NotFound, UsageError
-from tiering import sources
+from tiering import source_csv, sources
 from tiering.definitions import define_table
 from tiering.sources import open_sources, source_schema
 
@@ -123,7 +123,8 @@ def test_globs_are_read_in_name_order_and_large_files_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Memory is bounded: a file is never held whole. Quoted line ends do not break a record."""
-    monkeypatch.setattr(sources, "_BLOCK_BYTES", 64)
+    for module in (sources, source_csv):
+        monkeypatch.setattr(module, "BLOCK_BYTES", 64)
     for number in (2, 1):
         lines = [f'{number * 100 + row},"two\nlines, ""quoted"" {row}"' for row in range(20)]
         (tmp_path / f"f{number}.csv").write_text("id,name\n" + "\n".join(lines))
@@ -157,7 +158,8 @@ def test_a_broken_csv_names_file_and_line(tmp_path: Path, content: str, message:
 
 
 def test_the_line_is_right_in_a_later_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "_BLOCK_BYTES", 50)
+    for module in (sources, source_csv):
+        monkeypatch.setattr(module, "BLOCK_BYTES", 50)
     path = tmp_path / "broken.csv"
     path.write_text("id,name\n" + "".join(f"{row},n\n" for row in range(100)) + "1000,n,n\n" + "7,n\n" * 50)
     with pytest.raises(UsageError, match="line 102: 3 fields"):

@@ -257,7 +257,7 @@ def _document(definition: Any) -> dict[str, Any]:
 
 
 def _ttl_texts(definition: Any) -> list[str]:
-    from tiering.definitions import ttl_text
+    from tiering.rule_texts import ttl_text
 
     return [ttl_text(rule) for rule in definition.ttl]
 

@@ -1,0 +1,151 @@
+"""What a local disk shows: its files, but for its own and for removed ones that readers still have open."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from disks.base import check_path
+from oplog.errors import Damaged, NotFound
+
+OWN_DIRECTORY = ".frostline"
+
+
+class LocalTree:
+    """The visible tree below `root`. Callers hold a lock that keeps it between two commits."""
+
+    def __init__(self, name: str, root: Path) -> None:
+        self.name = name
+        self.root = root
+        self._root = str(root)
+        self._own = root / OWN_DIRECTORY
+        self._steady = _Steady()
+
+    def _hidden_records(self) -> list[Path]:
+        try:
+            return [Path(entry.path) for entry in os.scandir(self._own / "hidden") if entry.name.endswith(".json")]
+        except FileNotFoundError:
+            return []
+
+    def _hidden(self) -> dict[str, int]:
+        """Paths that were removed but are still there for readers, with the inode that is meant."""
+        if self._steady.hidden is not None:
+            return self._steady.hidden
+        hidden: dict[str, int] = {}
+        for record in self._hidden_records():
+            try:
+                hidden.update(msgspec.json.decode(record.read_bytes(), type=dict[str, int]))
+            except FileNotFoundError:
+                continue  # swept meanwhile
+        return hidden
+
+    def _scan(self, directory: str) -> Iterator[tuple[os.DirEntry[str], bool]]:
+        """Entries of a directory, with whether each is one. Raises `Damaged` at anything but files and directories."""
+        if directory:
+            check_path(directory)
+        try:
+            entries = list(os.scandir(f"{self._root}/{directory}"))
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for entry in entries:
+            if not directory and entry.name == OWN_DIRECTORY:
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                yield entry, True
+            elif entry.is_file(follow_symlinks=False):
+                yield entry, False
+            else:
+                raise Damaged(
+                    f"{entry.path} is neither a file nor a directory",
+                    hint="symbolic links, devices and pipes do not belong on a disk; move it away",
+                )
+
+    def _files(self, directory: str, hidden: dict[str, int]) -> Iterator[tuple[str, os.DirEntry[str]]]:
+        for entry, is_directory in self._scan(directory):
+            path = join(directory, entry.name)
+            if is_directory:
+                yield from self._files(path, hidden)
+            elif hidden.get(path) != entry.inode():
+                yield path, entry
+
+    def _shows(self, path: str, entry: os.DirEntry[str], is_directory: bool, hidden: dict[str, int]) -> bool:
+        if is_directory:
+            return next(self._files(path, hidden), None) is not None
+        return hidden.get(path) != entry.inode()
+
+    def _stat_file(self, path: str) -> os.stat_result:
+        try:
+            found = os.lstat(f"{self._root}/{check_path(path)}")
+        except (FileNotFoundError, NotADirectoryError):
+            found = None
+        if found is None or stat.S_ISDIR(found.st_mode) or self._hidden().get(path) == found.st_ino:
+            raise NotFound(f"no file {path} on disk {self.name}")
+        if not stat.S_ISREG(found.st_mode):
+            raise Damaged(f"{self.root / path} is not a regular file", hint="move it away")
+        return found
+
+    def _open(self, path: str) -> int:
+        check_path(path)
+        try:
+            return os.open(f"{self._root}/{path}", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise NotFound(f"no file {path} on disk {self.name}") from error
+
+
+class _Steady(threading.local):
+    """What a thread that holds `steady` knows: the hidden files. Meanwhile they can only be swept, never grow."""
+
+    hidden: dict[str, int] | None = None
+
+
+class TreeNow:
+    """The visible files as they are; the caller holds a lock that keeps them so."""
+
+    def __init__(self, tree: LocalTree) -> None:
+        self._tree = tree
+        self._hidden = tree._hidden()
+
+    def is_file(self, path: str) -> bool:
+        try:
+            found = os.lstat(f"{self._tree._root}/{path}")
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return stat.S_ISREG(found.st_mode) and self._hidden.get(path) != found.st_ino
+
+    def files(self, directory: str) -> Iterator[str]:
+        return (path for path, _ in self._tree._files(directory, self._hidden))
+
+    def inode(self, path: str) -> int | None:
+        return inode_of(f"{self._tree._root}/{path}")
+
+    def exists(self, path: str) -> bool:
+        return self.is_file(path) or next(self.files(path), None) is not None
+
+    def absolute(self, path: str) -> Path:
+        return self._tree.root / path
+
+
+def join(directory: str, name: str) -> str:
+    """The path of a name in a directory; the root is the empty path."""
+    return f"{directory}/{name}" if directory else name
+
+
+def inode_of(path: Path | str) -> int | None:
+    """The inode at the path, links not followed; None when nothing is there."""
+    try:
+        return os.lstat(path).st_ino
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def is_other_than_directory(path: Path) -> bool:
+    """Whether something is there, and not a directory."""
+    try:
+        return not stat.S_ISDIR(os.lstat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False

@@ -1,0 +1,165 @@
+"""The files, globs and standard input that an insert names: which there are, of which format, and their bytes."""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import io
+import sys
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+
+from oplog.errors import FrostlineError, NotFound, UsageError
+
+FORMATS = ("parquet", "csv", "json", "arrow")
+STDIN = "-"
+
+ARROW_FILE = b"ARROW1"
+"""What an Arrow IPC file begins with; a stream does not."""
+BLOCK_BYTES = 8 * 1024 * 1024
+"""Text is read and parsed in pieces of about this size."""
+
+_ENDINGS = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".arrow": "arrow",
+    ".arrows": "arrow",
+    ".feather": "arrow",
+    ".ipc": "arrow",
+}
+_COMPRESSIONS = (".gz", ".zst", ".zip")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One input: a path or `-`, its format and how it is compressed (`.gz`, `.zst`, `.zip` or nothing)."""
+
+    path: str
+    format: str
+    compression: str = ""
+
+    @property
+    def label(self) -> str:
+        return "standard input" if self.path == STDIN else self.path
+
+    @property
+    def delimiter(self) -> str:
+        return "\t" if ".tsv" in Path(self.path).suffixes else ","
+
+
+def find_sources(paths: Sequence[str], file_format: str | None = None) -> list[Source]:
+    """The inputs named by paths, globs and `-`. Raises `NotFound` for what is not there, `UsageError` for a format that
+    is neither given nor known by the ending. Reads nothing."""
+    if file_format is not None and file_format not in FORMATS:
+        raise UsageError(f"no such format: {file_format!r}", hint=f"formats are {', '.join(FORMATS)}")
+    found: list[Source] = []
+    for path in paths:
+        found.extend(_source(match, file_format) for match in _matches(path))
+    if not found:
+        raise UsageError("nothing to insert", hint="name files, a glob or '-' for standard input")
+    return found
+
+
+def _matches(path: str) -> list[str]:
+    if path == STDIN or Path(path).is_file():
+        return [path]
+    if Path(path).is_dir():
+        raise UsageError(f"{path} is a directory", hint=f"name its files, such as '{path.rstrip('/')}/*.parquet'")
+    matches = sorted(match for match in glob.glob(path, recursive=True) if Path(match).is_file())
+    if not matches:
+        raise NotFound(f"no such file: {path}", hint="check the path; quote globs so that they arrive here")
+    return matches
+
+
+def _source(path: str, file_format: str | None) -> Source:
+    if path == STDIN:
+        if file_format is None:
+            raise UsageError("standard input needs a format", hint=f"say --format {'|'.join(FORMATS)}")
+        return Source(path, file_format)
+    suffixes = [suffix.lower() for suffix in Path(path).suffixes]
+    compression = suffixes.pop() if suffixes and suffixes[-1] in _COMPRESSIONS else ""
+    known = file_format or (_ENDINGS.get(suffixes[-1]) if suffixes else None)
+    if known is None and compression == ".zip":
+        known = _format_inside(path)
+    if known is None:
+        raise UsageError(f"{path}: the format is not clear from the name", hint=f"say --format {'|'.join(FORMATS)}")
+    return Source(path, known, compression)
+
+
+def _format_inside(path: str) -> str | None:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return _ENDINGS.get(Path(_only_member(archive, path)).suffix.lower())
+    except (zipfile.BadZipFile, OSError) as error:
+        raise UsageError(f"{path} is not a readable zip file: {error}") from error
+
+
+def _only_member(archive: zipfile.ZipFile, path: str) -> str:
+    members = [name for name in archive.namelist() if not name.endswith("/") and not name.startswith("__MACOSX/")]
+    if len(members) != 1:
+        raise UsageError(f"{path} holds {len(members)} files", hint="a zip file to insert holds exactly one; unpack it")
+    return members[0]
+
+
+@contextmanager
+def reading(source: Source) -> Iterator[None]:
+    """Turn what libraries raise for unreadable input into an error that names the file."""
+    try:
+        yield
+    except FrostlineError:
+        raise
+    except PermissionError as error:
+        raise UsageError(f"{source.label} cannot be read: {error.strerror}", hint="check its permissions") from error
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile, gzip.BadGzipFile, pa.ArrowException) as error:
+        text = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UsageError(
+            f"{source.label} cannot be read as {source.format}: {text}",
+            hint="is the file complete? --format says which format it has",
+        ) from error
+
+
+@contextmanager
+def open_binary(source: Source, stdin: IO[bytes] | None, *, seekable: bool = False) -> Iterator[Any]:
+    """The decompressed bytes of the input; `seekable` ones of a compressed input or a pipe are held in memory."""
+    with ExitStack() as stack:
+        raw: Any
+        if source.path == STDIN:
+            raw = _standard_input(stdin if stdin is not None else sys.stdin.buffer)
+            seekable = seekable or (source.format == "arrow" and raw.peek(6)[:6] == ARROW_FILE)
+        elif source.compression == ".zip":
+            archive = stack.enter_context(zipfile.ZipFile(source.path))
+            raw = stack.enter_context(archive.open(_only_member(archive, source.path)))
+        elif source.compression == ".gz":
+            raw = stack.enter_context(gzip.open(source.path, "rb"))
+        elif source.compression == ".zst":
+            raw = stack.enter_context(pa.CompressedInputStream(pa.OSFile(source.path), "zstd"))
+        else:
+            yield stack.enter_context(pa.memory_map(source.path) if seekable else pa.OSFile(source.path))
+            return
+        if seekable:
+            yield pa.BufferReader(raw.read())
+        else:
+            yield raw if isinstance(raw, pa.NativeFile) else pa.PythonFile(raw, mode="r")
+
+
+def _standard_input(stdin: Any) -> io.BufferedReader:
+    """Standard input, decompressed: it has no name that tells, so its first bytes do."""
+    given = stdin if hasattr(stdin, "peek") else io.BufferedReader(stdin)
+    start = given.peek(4)[:4]
+    if start[:2] == b"\x1f\x8b":
+        return io.BufferedReader(gzip.open(given, "rb"))
+    if start == b"\x28\xb5\x2f\xfd":
+        plain = pa.CompressedInputStream(pa.PythonFile(given, mode="r"), "zstd")
+        return io.BufferedReader(plain)
+    return given
