@@ -49,6 +49,8 @@ class How:
     memory: Path | None = None
     """A directory to remember in which shares were read; None: nothing is remembered."""
     workers: int = 8
+    actor: str = ""
+    """Who repairs, for the log."""
     seed: int | None = None
 
 
@@ -81,7 +83,7 @@ def check(
             for tree in trees.values():
                 _read(tree, findings, result, how, progress)
     if how.repair:
-        sentences = set_aside(disks, findings, keep=moving, claim=claim, dry_run=how.dry_run)
+        sentences = set_aside(disks, findings, keep=moving, claim=claim, actor=how.actor, dry_run=how.dry_run)
         result.repaired += sentences
     result.set_aside = list(found.set_aside)
     result.problems = [_with_table_name(problem, found) for problem in findings.sorted()]
@@ -135,7 +137,8 @@ def _read(tree: FileTree, findings: Findings, result: CheckResult, how: How, pro
         chosen = [expected for expected in wanted if share_of(expected.path, subset.shares) == share]
         files, size_bytes = read_data(tree, chosen, findings, workers=how.workers, progress=progress)
         done = memory.remember(tree.disk, subset.shares, share, sizes) if memory is not None else 1
-        result.shares.append(ShareRead(tree.disk, share, subset.shares, done, files, size_bytes))
+        filled = sum(1 for size in sizes if size)
+        result.shares.append(ShareRead(tree.disk, share, subset.shares, done, filled, files, size_bytes))
     result.checked.files_read += files
     result.checked.bytes_read += size_bytes
 
@@ -162,7 +165,7 @@ def _check_definitions(
             if not repair or newest is None:
                 continue
             if not how.dry_run:
-                with disks[name].transaction("repair", reason=f"fsck: {what}") as transaction:
+                with disks[name].transaction("repair", reason=f"fsck: {what}", actor=how.actor) as transaction:
                     if there:
                         transaction.remove(path)
                     transaction.create(path, encode(newest))

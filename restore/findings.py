@@ -54,6 +54,8 @@ class ShareRead:
     shares: int
     read_lately: int
     """How many shares were read since the last round began, this one included."""
+    filled: int
+    """How many shares hold any data: when all of them were read, the next round begins."""
     files: int
     bytes: int
 

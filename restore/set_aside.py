@@ -28,6 +28,7 @@ def set_aside(
     *,
     keep: Collection[tuple[str, str]] = (),
     claim: Claim = no_claim,
+    actor: str = "",
     dry_run: bool = False,
 ) -> list[str]:
     """Set aside every part that the findings call unusable; one sentence each. Their problems are settled then.
@@ -45,7 +46,7 @@ def set_aside(
             sentences.append(f"disk {name}: would set part {part} aside as {target}")
             continue
         try:
-            _rename(disk, key, target, reason, claim)
+            _rename(disk, key, target, reason, claim, actor)
         except FrostlineError as error:
             sentences.append(f"disk {name}: part {part} could not be set aside: {error.message}")
             continue
@@ -54,10 +55,10 @@ def set_aside(
     return sentences
 
 
-def _rename(disk: Disk, key: PartKey, target: str, reason: str, claim: Claim) -> None:
+def _rename(disk: Disk, key: PartKey, target: str, reason: str, claim: Claim, actor: str) -> None:
     _, uuid, part = key
     why = f"fsck: part {part} is {reason}"
-    with claim(uuid, [part], why), disk.transaction("set_aside", reason=why) as transaction:
+    with claim(uuid, [part], why), disk.transaction("set_aside", reason=why, actor=actor) as transaction:
         transaction.rename(directory_of(uuid, part), target)
         transaction.commit()
 

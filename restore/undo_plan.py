@@ -116,7 +116,7 @@ def _part_notes(situation: Situation, paths: Iterable[str]) -> Iterator[PartNote
     }
     for path in paths:
         place = locate(path)
-        if place is None or place.part is None or not path.endswith(f"/{PART_FILE}"):
+        if place is None or place.part is None or place.file != PART_FILE:  # else a part that was set aside
             continue
         part = situation.says(situation.before.get(path) or situation.after.get(path))
         known = part if isinstance(part, Part) else None

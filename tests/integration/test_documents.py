@@ -15,7 +15,15 @@ import pytest
 from tests.servers import Server
 
 REPOSITORY = Path(__file__).parents[2]
-SHOWN = ("README.md", "docs/tour.md", "docs/history.md", "docs/disasters.md", "docs/scripting.md", "docs/aws-minio-ceph.md")
+SHOWN = (
+    "README.md",
+    "docs/tour.md",
+    "docs/history.md",
+    "docs/disasters.md",
+    "docs/integrity.md",
+    "docs/scripting.md",
+    "docs/aws-minio-ceph.md",
+)
 NOT_RUN = re.compile(r"(make |git |export FROSTLINE_HOME=)")
 CONSOLE = re.compile(r"```console\n(.*?)```", re.DOTALL)
 PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)

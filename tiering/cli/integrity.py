@@ -6,7 +6,7 @@ import typer
 
 from oplog.errors import PartlyDone, Refused, UsageError
 from tiering.cli.output import counted
-from tiering.cli.session import Session
+from tiering.cli.session import Session, actor
 from tiering.cli.verb import verb
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def fsck(
         dry_run=session.dry_run,
         memory=None if session.dry_run else config.state_directory,
         workers=session.options.workers or config.limits.workers,
+        actor=actor(),
     )
     with ExitStack() as stack:
         result = check(
@@ -116,7 +117,7 @@ def _print_check(session: Session, result: "CheckResult", how: "How") -> None:
         size = format_size(share.bytes)
         line(
             f"{share.disk}: read share {share.share} of {share.shares} ({counted(share.files, 'file')}, {size});"
-            f" {share.read_lately} of {share.shares} read in this round"
+            f" {share.read_lately} of the {share.filled} that hold data are read in this round"
         )
     checked = result.checked
     reading = how.read_data or how.subset is not None
@@ -228,7 +229,7 @@ def print_gc(session: Session, document: dict[str, Any]) -> None:
         line(f"  locked      {len(document['kept']):,} objects that the store keeps, such as {min(document['kept'])}")
     if document["versioning"]:
         size = format_size(document["old_version_bytes"])
-        line(f"  versions    {document['old_versions']:,} old ones, {size}, which no listing shows; see docs/integrity.md")
+        line(f"  versions    {document['old_versions']:,} old ones, {size}, in no listing: see docs/integrity.md")
     if document["uploads"]:
         line(f"  uploads     {document['uploads']:,} unfinished, {document['uploads_aborted']:,} aborted")
     for name, what in (("foreign", "not Frostline's, never touched"), ("suspicious", "with an impossible time, kept")):
