@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from disks.config import DiskConfig
 from disks.stores.base import ObjectInfo, ObjectStore
 from disks.stores.open import open_store
+from disks.stores.s3 import S3Store
 from disks.stores.wrapped import WrappedStore
 from restore.clickhouse_bucket import ClickHouseTree, read_bucket
 from restore.clickhouse_listing import Kind
@@ -119,6 +121,26 @@ def test_ceph_gives_names_back_with_dashes(ceph: Server, monkeypatch: pytest.Mon
     assert "from-path" in store.head(operation).metadata, "this Ceph keeps the '_': the test proves nothing"
     check_newest(store)
     check_freeze(store)
+
+
+@pytest.mark.parametrize(
+    ("name", "sent", "back"),
+    [
+        ("path", "d/grün".encode().decode("latin-1"), "d/grün"),
+        ("path", "d/gr\xfcn", "d/gr\xfcn"),
+        ("from_path", "a", "a"),
+        ("content-type", "a", "a"),
+        ("1", "a", "a"),
+    ],
+)
+def test_metadata_comes_back_whatever_it_is(bucket: str, ministack: Server, name: str, sent: str, back: str) -> None:
+    """Bytes that are no ASCII, which clients and servers treat in their own ways, and names like those of headers."""
+    store = S3Store.from_config(DiskConfig(type="object_disk", url=f"s3://{bucket}/"), bucket, "")
+    body = memoryview(b"1")
+    store._s3.requests.put("x", body, hashlib.sha256(body).digest(), {f"x-amz-meta-{name}": sent})
+    assert store.head("x").metadata == {name: back}
+    assert store.head("x").size_bytes == 1
+    store.close()
 
 
 class Counting(WrappedStore):
