@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -94,6 +94,23 @@ def _read(path: Path) -> Attempt | None:
 def end(disk: ObjectDisk) -> None:
     """Forget the attempt: its files are committed."""
     remove_file(disk.state_path / _STATE_NAME, missing_ok=True)
+
+
+def digest_of(source: ObjectStore, row: FileRow) -> str:
+    """SHA-256 (hex) of the file as it lies in the source, read piece by piece. Raises `SourceChanged`."""
+    digest = hashlib.sha256()
+    try:
+        for data in _pieces(source, row):
+            digest.update(data)
+    except NotFound as error:
+        raise SourceChanged(f"{source.name}: an object of {row.path} is gone: {error.message}") from error
+    return digest.hexdigest()
+
+
+def _pieces(source: ObjectStore, row: FileRow) -> Iterator[bytes]:
+    for key, size_bytes in row.blobs:
+        for start in range(0, size_bytes, _IN_MEMORY_BYTES):
+            yield source.get(key, ByteRange(start, min(start + _IN_MEMORY_BYTES, size_bytes)))
 
 
 class BlobCopier:
@@ -187,11 +204,9 @@ class BlobCopier:
     def _download(self, row: FileRow, path: Path) -> bytes:
         digest = hashlib.sha256()
         with op("fs.write", path), path.open("xb") as file:
-            for key, size_bytes in row.blobs:
-                for start in range(0, size_bytes, _IN_MEMORY_BYTES):
-                    data = self._source.get(key, ByteRange(start, min(start + _IN_MEMORY_BYTES, size_bytes)))
-                    digest.update(data)
-                    file.write(data)
+            for data in _pieces(self._source, row):
+                digest.update(data)
+                file.write(data)
         return digest.digest()
 
     def _put(self, row: FileRow, key: str, payload: bytes | Path, digest: bytes) -> str:

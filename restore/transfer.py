@@ -25,8 +25,9 @@ from disks.stores.base import ObjectStore
 from oplog import paths
 from oplog.errors import Conflict, Refused, UsageError
 from oplog.replay import FileRow
-from restore.blob_copies import Attempt, BlobCopier, CopiedBlobs, SourceChanged, begin, end
-from restore.plan import Difference, MissingObject, Tally, compare, in_scope, leaves_frozen, lost_objects
+from restore.blob_copies import Attempt, BlobCopier, CopiedBlobs, SourceChanged, begin, digest_of, end
+from restore.parallel import in_parallel
+from restore.plan import Difference, MissingObject, Tally, compare, in_scope, leaves_frozen, lost_objects, matched
 from restore.rebuild import by_path, check_names, keep_reservations, log_inventory, requests_so_far
 from restore.result import Copies, RestoreResult
 from restore.scope import scope_of
@@ -147,6 +148,8 @@ def _carry_out(disk: ObjectDisk, tree: SourceTree, request: _Request) -> Restore
     conflicts = 0
     while True:
         disk.refresh()
+        if result is None:
+            settled = _proved_alike(disk, tree, request)
         plan = _Plan(disk, tree, disk.file_table, request, settled)
         if result is None:
             result = plan.result()
@@ -177,6 +180,27 @@ def _carry_out(disk: ObjectDisk, tree: SourceTree, request: _Request) -> Restore
     end(disk)
     result.applied = True
     return result
+
+
+def _proved_alike(disk: ObjectDisk, tree: SourceTree, request: _Request) -> dict[str, str]:
+    """Paths, with their keys here, whose bytes are those of the source, read from there because it keeps no digests."""
+    candidates: list[tuple[FileRow, FileRow]] = []
+    for _, there, row in matched(by_path(disk.file_table), by_path(tree.table)):
+        if there is None or row is None or row.sha256 or row.key is None or there.key is None:
+            continue
+        if there.sha256 and there.size_bytes == row.size_bytes:
+            candidates.append((there, row))
+    alike: dict[str, str] = {}
+    with request.progress.task("comparing files without a digest", items=len(candidates)) as task:
+
+        def compare_bytes(number: int) -> None:
+            there, row = candidates[number]
+            if there.key is not None and digest_of(tree.store, row) == there.sha256:
+                alike[row.path] = there.key
+            task.advance(items=1, size_bytes=row.size_bytes)
+
+        in_parallel(compare_bytes, len(candidates), request.workers)
+    return alike
 
 
 def _note(result: RestoreResult, copier: BlobCopier) -> None:
@@ -236,6 +260,8 @@ class _Plan:
             return False
         if file.sha256 and there.sha256:
             return there.sha256 == file.sha256
+        if file.inline is not None and there.inline is not None:
+            return there.inline == file.inline
         return there.key is not None and self._settled.get(file.path) == there.key
 
     def _is_of_a_table(self, path: str) -> bool:

@@ -44,7 +44,7 @@ def server() -> Iterator[Server]:
         yield running
 
 
-@pytest.fixture(params=["memory", "directory", "s3"])
+@pytest.fixture(params=["memory", "directory", "s3", pytest.param("ceph", marks=pytest.mark.ceph)])
 def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], ObjectStore]:
     """Stores of one kind, by name."""
 
@@ -54,7 +54,7 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], Ob
                 return MeteredStore(MemoryStore(name))
             case "directory":
                 return MeteredStore(DirectoryStore(tmp_path / "buckets" / name))
-        server: Server = request.getfixturevalue("server")
+        server: Server = request.getfixturevalue("ceph" if request.param == "ceph" else "server")
         return open_store(
             DiskConfig(
                 type="object_disk",
@@ -379,6 +379,8 @@ def test_the_disk_of_a_clickhouse_server_comes_over(target: ObjectDisk) -> None:
         assert target.read(path) == b"".join(store.get(key) for key, _ in file.blobs)
         assert len(row.sha256) == 64
     assert len(blobs(target)) == len({file.blobs for file in tree.files.values() if file.blobs})
+    again = restore_from(target, ReadOnlyStore(store), apply=True)
+    assert (again.commit, again.unchanged) == (None, len(tree.files))
     at_freeze = ObjectDisk("freeze", MemoryStore("freeze"), target.state_path / "freeze")
     old = read_bucket(store, revision=165)
     restore_from(at_freeze, store, revision=165, apply=True)

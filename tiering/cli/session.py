@@ -33,6 +33,7 @@ class Session:
         self._stack = ExitStack()
         self._store: Store | None = None
         self._loaded: LoadedConfig | None = None
+        self._limiter: Limiter | None = None
 
     def __enter__(self) -> Self:
         _set_up_logging(self.options.verbose)
@@ -125,13 +126,15 @@ class Session:
         from disks.stores.limit import Limiter
         from tiering.units import parse_size
 
-        limits = self.loaded.config.limits
-        given = self.options.bwlimit
-        return Limiter(
-            bytes_per_second=parse_size(given) if given else limits.bytes_per_second,
-            requests_per_second=self.options.tpslimit or limits.requests_per_second,
-            max_concurrency=max(self.options.workers or limits.workers, 16),
-        )
+        if self._limiter is None:
+            limits = self.loaded.config.limits
+            given = self.options.bwlimit
+            self._limiter = Limiter(
+                bytes_per_second=parse_size(given) if given else limits.bytes_per_second,
+                requests_per_second=self.options.tpslimit or limits.requests_per_second,
+                max_concurrency=max(self.options.workers or limits.workers, 16),
+            )
+        return self._limiter
 
     def progress(self) -> "Progress":
         """Where long work shows how far it is."""
