@@ -207,12 +207,13 @@ def collectable_log(
 ) -> tuple[list[int], list[int]]:
     """The commits and snapshots that no restorable revision needs, ascending.
 
-    Revisions from `base` to the head are rebuilt from the newest snapshot at or below `base` and the commits after it;
-    a pinned older revision from its own snapshot and the commits up to it. All of those stay, and so do the newest
-    snapshot and the commit of the one that `base` needs: a disk at rest must still find the entry it applied last.
-    What is left of the log has no gaps.
+    Revisions from `base` to the head are rebuilt from the newest snapshot at or below `base`, or from the one before it
+    should that be damaged, and the commits after it; a pinned older revision from its own snapshot and the commits up
+    to it. All of those stay, and so do the newest snapshot and the commit of the oldest one kept: a disk at rest must
+    still find the entry it applied last. What is left of the log has no gaps.
     """
-    start = newest_at_or_below(snapshots, base)
+    newest = newest_at_or_below(snapshots, base)
+    start = newest_at_or_below(snapshots, newest - 1) or newest
     older = {revision: newest_at_or_below(snapshots, revision) for revision in pinned if revision < start}
     floor = min((first for revision, first in older.items() if first < revision), default=start)
     old_commits = [revision for revision in sorted(commits) if revision < start and revision <= floor]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from disks.commit_index import CommitIndex
 from disks.commits import Commits
+from disks.garbage import collect
 from disks.object_disk import ObjectDisk
 from disks.stores.memory import MemoryStore
 from disks.stores.metered import MeteredStore
@@ -336,3 +337,28 @@ def test_a_revision_that_is_gone_is_not_called_unknown(written: MemoryStore, tmp
     with pytest.raises(NotFound, match="has no revision 13; the newest is 12"):
         disk.table_at(13)
     disk.close()
+
+
+def test_one_damaged_snapshot_loses_nothing_after_a_collection(store: MemoryStore, tmp_path: Path) -> None:
+    """I7, P44: gc keeps the log from the last snapshot but one on, so that no single object stands for everything."""
+    disk = open_disk(store, tmp_path)
+    for number in range(1, 24):
+        with disk.transaction("insert") as transaction:
+            transaction.create(f"t/{number}/data", b"x" * number)
+            transaction.commit()
+    expected = paths(disk)
+    later = datetime.now(UTC) + timedelta(days=3)
+    report = collect(disk, now=later, delete=True, compact_after_commits=1)
+    assert report.refused is None
+    assert report.log_deleted
+    left = snapshot.revisions(store)
+    assert len(left) == 2
+    disk.close()
+    for revision in left:
+        good = store.get(snapshot_key(revision))
+        put(store, snapshot_key(revision), good[:-9])
+        shutil.rmtree(tmp_path / "state", ignore_errors=True)
+        fresh = open_disk(store, tmp_path)
+        assert paths(fresh) == expected
+        fresh.close()
+        put(store, snapshot_key(revision), good)
