@@ -13,7 +13,7 @@ from oplog.clickhouse import file_key
 from oplog.clickhouse_replay import STAGING, is_leftover
 from oplog.clickhouse_writing import file_metadata, fits, staged
 from oplog.entry import Operation
-from oplog.errors import Conflict, Refused, UsageError
+from oplog.errors import Conflict, Damaged, Refused, UsageError
 from oplog.replay import FileRow
 
 _LETTERS = bytes(ord("a") + byte % 26 for byte in range(256))
@@ -42,6 +42,8 @@ class ClickHouseTransaction(ObjectTransaction):
         self.staging = f"{STAGING}{secrets.token_hex(8)}"
         self._group = 0
         self._groups: dict[str, int] = {}
+        self._group_of: dict[str, int] = {}
+        self._in_doubt = ""
         self._staged: set[str] = set()
         self._staged_directories: set[str] = set()
 
@@ -56,7 +58,11 @@ class ClickHouseTransaction(ObjectTransaction):
         """As ever; `blob_set` is not kept, for this log has no word for it. What cannot lie beside the other new files
         is refused at once: the objects' own paths would not fit together, also when the transaction is abandoned."""
         self._take_place(_check(path))
-        return super().create(path, data, sha256=sha256)
+        try:
+            return super().create(path, data, sha256=sha256)
+        except Damaged:  # nothing was uploaded: the path may be created with the right bytes
+            self._begin_group()
+            raise
 
     def adopt(self, row: FileRow) -> None:
         raise Refused(
@@ -71,14 +77,27 @@ class ClickHouseTransaction(ObjectTransaction):
         super().rename(source, _check(target))
 
     def _put(self, path: str, data: bytes | Path, sha256: str) -> str:
-        with self._lock:
-            group = self._group
+        group = self._group_of[path]
         key = file_key(self._next_number(), secrets.token_bytes(32).translate(_LETTERS).decode())
         metadata = file_metadata(staged(self.staging, group, path))
-        self._target.store.put(key, data, sha256=bytes.fromhex(sha256), metadata=metadata)
+        try:
+            self._target.store.put(key, data, sha256=bytes.fromhex(sha256), metadata=metadata)
+        except Damaged:
+            raise
+        except BaseException:
+            self._in_doubt = path
+            raise
         with self._lock:
             self._groups[key] = group
         return key
+
+    def commit(self) -> int | None:
+        if self._in_doubt:
+            raise Refused(
+                f"the upload of {self._in_doubt} failed, and yet its object may be there: it would appear with the rest",
+                hint="nothing was changed; begin a new transaction",
+            )
+        return super().commit()
 
     def _take_place(self, path: str) -> None:
         above = set(paths.ancestors(path))
@@ -87,9 +106,13 @@ class ClickHouseTransaction(ObjectTransaction):
                 raise Conflict(f"{path} cannot exist beside the other files of this transaction")
             self._staged.add(path)
             self._staged_directories |= above
+            self._group_of[path] = self._group
 
     def _add(self, operation: Operation) -> None:
         super()._add(operation)
+        self._begin_group()
+
+    def _begin_group(self) -> None:
         with self._lock:
             self._group += 1
             self._staged.clear()

@@ -9,6 +9,7 @@ import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -383,6 +384,26 @@ class Failing(WrappedStore):
         self.inner.put_if_absent(key, payload, sha256=sha256, metadata=metadata)
         if error := self.after.pop(self.count, None):
             raise error
+
+
+def test_a_transaction_with_a_failed_upload_is_not_committed(store: MemoryStore, tmp_path: Path) -> None:
+    """The object may have arrived: the rename that publishes the others would publish it as well."""
+
+    class Broken(WrappedStore):
+        def put(self, key: str, payload: Any, *, sha256: bytes, metadata: Mapping[str, str] | None = None) -> None:
+            self.inner.put(key, payload, sha256=sha256, metadata=metadata)
+            if payload == b"lost":
+                raise OutcomeUnknown("no answer")
+
+    disk = opened(Broken(store), tmp_path / "state")
+    with disk.transaction("insert") as transaction:
+        transaction.create("a/x", b"1")
+        with pytest.raises(OutcomeUnknown):
+            transaction.create("a/y", b"lost")
+        with pytest.raises(Refused, match="a/y failed"):
+            transaction.commit()
+    put(disk, {"a/z": b"2"})
+    assert content(disk) == content(rebuilt(store, tmp_path / "other")) == {"a/z": b"2"}
 
 
 def two_steps(disk: Disk) -> None:
