@@ -176,13 +176,13 @@ def _explain(report: Report) -> None:
             report.notes.append("configure it as a disk: then 'restore', 'fsck', 'log' and 'query' read it")
         case Kind.WITHOUT_METADATA:
             what = (
-                f"{len(report.contents.log):,} objects without a path: only the server's local metadata knows which "
+                f"{_counted(len(report.contents.log), 'object')} without a path: only the server's local metadata knows which "
                 "file each of them is"
             )
             report.findings.append(Finding("without_metadata", what))
             report.notes.append("with a copy of the server's directory of this disk, 'clickhouse import' adopts it")
         case _:
-            what = f"{report.contents.objects:,} objects, and no disk is known whose objects have such names"
+            what = f"{_counted(report.contents.objects, 'object')}, and no disk is known whose objects have such names"
             report.findings.append(Finding("unknown_bucket", what))
             if report.contents.below:
                 report.notes.append(f"{report.contents.below} in it looks like a disk: add it to the URL")
@@ -207,7 +207,8 @@ def _notes(tree: ClickHouseTree, wanted: int | None) -> list[str]:
     if replayed.being_deleted:
         directories = len({path.rpartition("/")[0] for path in replayed.being_deleted})
         notes.append(
-            f"{len(replayed.being_deleted):,} paths in {directories:,} directories delete_tmp_… are left out: parts "
+            f"{_counted(len(replayed.being_deleted), 'path')} in {_counted(directories, 'directory', 'directories')} "
+            "delete_tmp_… are left out: parts "
             "that the server had begun to delete (deletions are not in the log)"
         )
     if replayed.without_source:
@@ -234,3 +235,7 @@ def _file_document(file: File) -> dict[str, object]:
         "ref_count": file.ref_count,
         "revision": file.revision,
     }
+
+
+def _counted(number: int, what: str, several: str = "") -> str:
+    return f"{number:,} {what if number == 1 else several or what + 's'}"
