@@ -176,8 +176,8 @@ def _explain(report: Report) -> None:
             report.notes.append("configure it as a disk: then 'restore', 'fsck', 'log' and 'query' read it")
         case Kind.WITHOUT_METADATA:
             what = (
-                f"{_counted(len(report.contents.log), 'object')} without a path: only the server's local metadata knows which "
-                "file each of them is"
+                f"{_counted(len(report.contents.log), 'object')} without a path: only the server's local metadata "
+                "knows which file each of them is"
             )
             report.findings.append(Finding("without_metadata", what))
             report.notes.append("with a copy of the server's directory of this disk, 'clickhouse import' adopts it")
@@ -208,8 +208,7 @@ def _notes(tree: ClickHouseTree, wanted: int | None) -> list[str]:
         directories = len({path.rpartition("/")[0] for path in replayed.being_deleted})
         notes.append(
             f"{_counted(len(replayed.being_deleted), 'path')} in {_counted(directories, 'directory', 'directories')} "
-            "delete_tmp_… are left out: parts "
-            "that the server had begun to delete (deletions are not in the log)"
+            "delete_tmp_… are left out: parts that the server had begun to delete (deletions are not in the log)"
         )
     if replayed.without_source:
         notes.append(
