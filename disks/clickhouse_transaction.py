@@ -94,7 +94,7 @@ class ClickHouseTransaction(ObjectTransaction):
     def commit(self) -> int | None:
         if self._in_doubt:
             raise Refused(
-                f"the upload of {self._in_doubt} failed, and yet its object may be there: it would appear with the rest",
+                f"the upload of {self._in_doubt} failed, but its object may be there and would appear with the rest",
                 hint="nothing was changed; begin a new transaction",
             )
         return super().commit()
