@@ -6,7 +6,8 @@ import fcntl
 import os
 from pathlib import Path
 
-from disks.local_tree import OWN_DIRECTORY, LocalDisk
+from disks.local import LocalDisk
+from disks.local_tree import OWN_DIRECTORY
 from oplog.errors import Damaged
 from oplog.replay import FileRow
 from restore.findings import Findings, ListedTree, Problem, locate

@@ -422,6 +422,24 @@ class TestRecovery:
         assert store.json("gc", code=4)["refused"]
         store("gc", "--delete", "-y", code=13)
         store("fsck", "--read-data", "--read-data-subset", "5%", code=2)
+        dry = store.json("fsck", "--repair", "--dry-run", code=4)
+        assert (dry["dry_run"], dry["set_aside"]) == (True, [])
+        assert "would set part" in dry["repaired"][0]
+        assert "set part" in store("fsck", "--repair")
+        after = store.json("fsck")
+        assert after["ok"] is True
+        assert "detached/missing_202001_" in after["set_aside"][0]
+        assert "set aside earlier" in store("fsck")
+        assert store.json("query", "SELECT count(*) FROM db.t")["rows"][0][0] < ROWS
+        assert store.json("gc", "--delete", "-y")["refused"] is None
+
+    def test_fsck_reads_another_share_each_time(self, store: Frostline) -> None:
+        one, two = (store.json("fsck", "--read-data-subset", "50%")["shares"] for _ in range(2))
+        assert {share["share"] for share in (*one, *two)} == {1, 2}
+        assert one[0]["shares"] == 2
+        assert store.json("fsck", "--read-data-subset", "2/2")["shares"][0]["share"] == 2
+        assert "of 2" in store("fsck", "--read-data-subset", "1/2")
+        store("fsck", "--read-data-subset", "3/2", code=2)
 
     def test_a_copy_that_was_to_stay_is_no_problem(self, store: Frostline) -> None:
         store("move", "db.t", "--partition", "202001", "--to-disk", "s3", "--keep-source")
@@ -456,6 +474,15 @@ class TestRecovery:
         }  # fmt: skip
         store("gc", "--delete", code=13)
         assert store.json("gc", "--delete", "--yes")["deleted"] == 0
+        assert store.json("gc", "--delete", "--yes", "--quarantine", "1d")["quarantined"] == 0
+
+    def test_gc_has_a_floor_for_its_guard_interval(self, store: Frostline, caplog: pytest.LogCaptureFixture) -> None:
+        """P28: below it only with a long flag, and the log says so."""
+        store("gc", "--guard-interval", "59m", code=13)
+        store("gc", "--delete", "--yes", "--guard-interval", "0s", code=13)
+        assert not caplog.messages
+        store("gc", "--guard-interval", "1s", "--allow-short-guard-interval")
+        assert "guard interval of only 1 s" in caplog.text
 
     def test_snapshot(self, store: Frostline, tmp_path: Path) -> None:
         bucket = tmp_path / "home" / "bucket" / "store"
