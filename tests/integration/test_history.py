@@ -234,14 +234,16 @@ def test_after_the_retention(frostline: Frostline, tmp_path: Path) -> None:
     to_bucket(frostline)
     frostline("table", "drop", "db.t", "--yes")
     dropped = frostline.head()
+    for name in ("db.u", "db.v"):
+        frostline("table", "create", name, "--column", "id:int64", "--order-by", "id")
+        frostline("snapshot", "s3")
     later(frostline, 3)
     frostline("undo", "s3", str(dropped), "--yes", code=10)
     assert "not kept" in frostline.error
     frostline("diff", "s3", "1", str(dropped), code=10)
     frostline("blame", "db.t", PARTS[0], code=10)
-    assert [entry["revision"] for entry in frostline.json("log", "s3")["entries"]] == [dropped]
-    frostline("table", "create", "db.t", "--column", "id:int64", "--order-by", "id")
-    assert frostline.json("diff", "s3", str(dropped), str(dropped + 1))["tables"][0]["change"] == "created"
+    assert [entry["revision"] for entry in frostline.json("log", "s3")["entries"]] == [dropped + 1, dropped + 2]
+    assert frostline.json("diff", "s3", str(dropped + 1), str(dropped + 2))["tables"][0]["change"] == "created"
 
 
 def test_gc_between_the_preview_and_the_undo(frostline: Frostline) -> None:

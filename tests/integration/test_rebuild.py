@@ -289,6 +289,8 @@ def test_a_revision_that_never_was_or_is_gone(local: ObjectDisk) -> None:
     """The error names what can be restored."""
     for number in range(5):
         put(local, f"a/{number}")
+        if number == 3:
+            local.write_snapshot()
     for revision in (6, -1):
         with pytest.raises(NotFound):
             restore(local, revision=revision)
