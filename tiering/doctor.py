@@ -35,7 +35,7 @@ from tiering.settings import Config
 if TYPE_CHECKING:
     from disks.stores.limit import Limiter
 
-_PACKAGES = ("frostline", "pyarrow", "datafusion", "obstore", "boto3")
+_PACKAGES = ("frostline", "pyarrow", "datafusion", "boto3")
 _PATIENCE_SECONDS = 5.0
 
 

@@ -1,7 +1,7 @@
 """A bucket on AWS, Ceph, MinIO or any other S3 server.
 
-Three clients, each where it is best: our own signed requests for puts and listings (`s3_requests` says why), obstore
-for gets (releases the GIL), boto3 for the control plane. None of them retries.
+Two clients, each where it is best: our own signed requests for the data plane (`s3_requests` says why), boto3 for the
+control plane. Neither retries.
 
 Probe. AWS's promises are known. Any other server is asked by the first write, once a process and prefix: the object
 `.frostline-probe` is put with If-None-Match twice (once when it exists already), and once with a wrong SHA-256. It
@@ -48,7 +48,7 @@ from disks.stores.payload import (
     past_the_end,
     wrong_sha256,
 )
-from disks.stores.s3_errors import error_of_client, error_of_obstore, missing_bucket, outcome_unknown
+from disks.stores.s3_errors import error_of_client, missing_bucket, outcome_unknown
 from disks.stores.s3_multipart import PART_BYTES, MultipartUpload
 from disks.stores.s3_requests import Page, pages
 from disks.stores.s3_session import S3Session
@@ -272,43 +272,30 @@ class S3Store(ObjectStore):
     # ---------------------------------------------------------------------------------------------- reading
 
     def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
-        full = self._full(key)
+        check_key(key)
         if byte_range is None:
-            return self._get(key, full, None)
+            return self._get(key, None)[0]
         if byte_range.start < 0 or byte_range.stop < byte_range.start:
             raise ValueError(f"not a byte range: {byte_range}")
         if byte_range.size_bytes == 0:  # S3 has no empty range
             if byte_range.stop > self.head(key).size_bytes:
                 raise past_the_end(self.name, key, byte_range)
             return b""
-        return self._get(key, full, byte_range)
-
-    def _get(self, key: str, full: str, byte_range: ByteRange | None) -> bytes:
-        import obstore
-        from obstore.exceptions import BaseError
-
-        self._meter.add("GET")
-        try:
-            if byte_range is None:
-                result = obstore.get(self._s3.reader, full)
-                data = result.bytes().to_bytes()
-                wanted_bytes = result.meta["size"]
-            else:
-                chosen = obstore.get_range(self._s3.reader, full, start=byte_range.start, end=byte_range.stop)
-                data, wanted_bytes = chosen.to_bytes(), byte_range.size_bytes
-        except (BaseError, FileNotFoundError, ValueError, OSError) as error:
-            if byte_range is not None and "non-partial" in str(error):
-                # Some servers send the whole of a small object instead (rclone): allowed by HTTP, so cut it here.
-                whole = self._get(key, full, None)
-                check_range(self.name, key, byte_range, len(whole))
-                return whole[byte_range.start : byte_range.stop]
-            raise error_of_obstore(self._s3.place, key, error) from error
-        self._meter.add("GET", 0, received=len(data))
-        if len(data) == wanted_bytes:
+        data, whole = self._get(key, byte_range)
+        if whole:
+            check_range(self.name, key, byte_range, len(data))
+            return data[byte_range.start : byte_range.stop]
+        if len(data) == byte_range.size_bytes:
             return data
-        if byte_range is not None and byte_range.stop > self.head(key).size_bytes:
+        if byte_range.stop > self.head(key).size_bytes:
             raise past_the_end(self.name, key, byte_range)
-        raise Truncated(f"{self.name}{key}: {len(data)} of {wanted_bytes} bytes arrived")
+        raise Truncated(f"{self.name}{key}: {len(data)} of {byte_range.size_bytes} bytes arrived")
+
+    def _get(self, key: str, byte_range: ByteRange | None) -> tuple[bytes, bool]:
+        self._meter.add("GET")
+        data, whole = self._s3.requests.get(key, byte_range)
+        self._meter.add("GET", 0, received=len(data))
+        return data, whole
 
     def head(self, key: str) -> ObjectInfo:
         check_key(key)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
-from disks.stores.payload import Truncated, Unreachable, wrong_sha256
+from disks.stores.payload import Unreachable, wrong_sha256
 from oplog.errors import (
     AccessDenied,
     AlreadyExists,
@@ -168,29 +167,3 @@ def error_of_client(place: S3Place, key: str, error: Exception) -> FrostlineErro
     if isinstance(error, HTTPClientError):
         return not_answered(place, key, error)
     return FrostlineError(f"{place.name}{key}: {type(error).__name__}: {error}")
-
-
-_STATUS = re.compile(r"(?:status code|status|code)[^0-9]{0,12}([1-5][0-9][0-9])\b")
-_CODE = re.compile(r"<Code>([A-Za-z0-9]+)</Code>")
-
-
-def error_of_obstore(place: S3Place, key: str, error: Exception) -> FrostlineError:
-    """The error for an exception of obstore, which tells status and S3 code in its text only."""
-    text = str(error)
-    code = match[1] if (match := _CODE.search(text)) else ""
-    if isinstance(error, FileNotFoundError):
-        return error_of_answer(place, key, 404, code)
-    if (match := _STATUS.search(text)) is not None:
-        return error_of_answer(place, key, int(match[1]), code, code)
-    kind = type(error).__name__
-    if "redirect" in text:  # a 301 without a place to go: the sign of a wrong region
-        return error_of_answer(place, key, 301, code)
-    if kind in ("PermissionDeniedError", "UnauthenticatedError"):
-        return error_of_answer(place, key, 403, code)
-    if any(sign in text for sign in ("error decoding response body", "end of file before message", "IncompleteBody")):
-        return Truncated(f"{place.name}{key}: the body ended early")
-    if "tcp connect error" in text or "dns error" in text:
-        return unreachable(place, key, error)
-    if "HTTP error" in text or "error sending request" in text or "timed out" in text.lower():
-        return not_answered(place, key, error)
-    return FrostlineError(f"{place.name}{key}: {text.splitlines()[0][:300] if text else kind}")

@@ -6,7 +6,6 @@ import os
 import threading
 import time
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,9 +19,7 @@ from oplog.errors import AccessDenied, UsageError
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
-    from obstore.store import S3Store as ObstoreS3
 
-_CREDENTIALS_TTL = timedelta(minutes=5)
 _RENEWED_LATELY_SECONDS = 5.0
 """Workers that all find the same token expired renew it once."""
 _renewing = threading.Lock()
@@ -59,13 +56,13 @@ def _endpoint_of_environment() -> str | None:
 
 @dataclass(frozen=True)
 class S3Session:
-    """The three clients of one bucket, made when first needed; nothing is sent and no file is read before that.
+    """The two clients of one bucket, made when first needed; nothing is sent and no file is read before that.
 
     Importing boto3's machinery and parsing its description of S3 takes longer than most commands: what needs neither
     (an endpoint and keys that are given, puts, gets, listings) does without.
 
     Credentials come from the disk's configuration, else from the standard chain (environment, profile, role, instance),
-    which refreshes them. Retries are off in all three: they belong to `disks.stores.retry`.
+    which refreshes them. Retries are off in both: they belong to `disks.stores.retry`.
     """
 
     bucket: str
@@ -183,7 +180,7 @@ class S3Session:
 
     @cached_property
     def requests(self) -> S3Requests:
-        """Our own signed requests, for puts and listings."""
+        """Our own signed requests, for objects and listings."""
         url = self.bucket_url
         scheme = urlsplit(url).scheme
         ca_bundle = proxy_url = None
@@ -205,40 +202,6 @@ class S3Session:
             proxy_url=proxy_url,
         )
 
-    @cached_property
-    def reader(self) -> ObstoreS3:
-        """obstore, for gets: it releases the GIL."""
-        from obstore.store import S3Store as ObstoreS3
-
-        def provide() -> dict[str, Any]:
-            now = self.credentials()
-            return {
-                "access_key_id": now.access_key,
-                "secret_access_key": now.secret_key,
-                "token": now.token,
-                "expires_at": datetime.now(UTC) + _CREDENTIALS_TTL,
-            }
-
-        self.credentials()  # so that missing ones are said in our words: obstore calls `provide` out of our sight
-        virtual = self.config.addressing_style == "virtual"
-        return ObstoreS3(
-            self.bucket,
-            endpoint=self.bucket_url if virtual else self.endpoint_url,
-            region=self.region,
-            virtual_hosted_style_request=virtual,
-            skip_signature=False,
-            credential_provider=provide,  # type: ignore[arg-type]
-            client_options={
-                "allow_http": self.endpoint_url.startswith("http://"),
-                "timeout": timedelta(hours=1),
-                "read_timeout": timedelta(seconds=60),
-                "connect_timeout": timedelta(seconds=10),
-                "pool_max_idle_per_host": "64",
-                **({"root_certificate": Path(self.ca_bundle).read_bytes()} if self.ca_bundle else {}),
-            },
-            retry_config={"max_retries": 0},
-        )
-
     def renew(self) -> bool:
         """Forget the credentials of the chain, so that the next use reads them anew. False for keys that were given."""
         if self._static_credentials is not None:
@@ -246,7 +209,7 @@ class S3Session:
         with _renewing:
             if time.monotonic() - self.__dict__.get("_renewed", -_RENEWED_LATELY_SECONDS) >= _RENEWED_LATELY_SECONDS:
                 # Requests that are under way keep what they have: nothing is closed under them.
-                for made in ("_session", "_refreshing_credentials", "client", "reader"):
+                for made in ("_session", "_refreshing_credentials", "client"):
                     self.__dict__.pop(made, None)
                 self.__dict__["_renewed"] = time.monotonic()
         return True
