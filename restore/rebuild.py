@@ -198,6 +198,17 @@ def _go_back(
     return result
 
 
+def revision_of(disk: ObjectDisk, revision: int | None, time: datetime | None) -> int:
+    """The revision that these mean: the one named, that of the time, or the newest. Reads the log and no listing of
+    blobs."""
+    if revision is not None:
+        return revision
+    if time is None:
+        return disk.log.head()
+    with closing(_at_time(disk, time)) as past:
+        return past.revision
+
+
 def _at_time(disk: ObjectDisk, moment: datetime) -> Past:
     """The table at a time, found from the log's own objects alone."""
     if moment.tzinfo is None:

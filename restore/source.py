@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from disks.file_table import FileTable
-from disks.history import available, past_at, past_before
-from disks.references import inventory
+from disks.history import Past, available, past_at, past_before
+from disks.references import Inventory
 from disks.stores.base import ObjectStore
-from oplog.errors import NotFound, UsageError
+from oplog.errors import Damaged, NotFound, UsageError
 from oplog.log import SCHEMA_VERSION, OperationsLog
-from oplog.revision import BLOBS_PREFIX, OPERATIONS_PREFIX, SCHEMA_VERSION_KEY, SNAPSHOTS_PREFIX, parse_commit_key
+from oplog.revision import BLOBS_PREFIX, OPERATIONS_PREFIX, SCHEMA_VERSION_KEY, parse_commit_key
 from restore.clickhouse_bucket import WORKERS, read_bucket
 from restore.clickhouse_rows import rows_of, sentences
+from restore.rebuild import log_inventory
 from tiering.progress import SILENT, Progress
 
 
@@ -69,13 +70,23 @@ def _has_our_log(store: ObjectStore) -> bool:
 
 @contextmanager
 def _from_log(store: ObjectStore, revision: int | None, time: datetime | None) -> Iterator[SourceTree]:
-    log = OperationsLog(store)
-    found = inventory([*store.list(OPERATIONS_PREFIX), *store.list(SNAPSHOTS_PREFIX)])
-    if found.head == 0:
-        raise NotFound(f"{store.name} holds no log entry", hint=available(found))
-    if time is not None:
-        past = past_before(log, found, time)
-    else:
-        past = past_at(log, found, found.head if revision is None else revision)
+    found = log_inventory(store)
+    while True:
+        try:
+            past = _past(OperationsLog(store), found, revision, time)
+            break
+        except (Damaged, NotFound):
+            # Nothing pins the source: its gc may have taken what was listed. Then the listing has changed.
+            earlier, found = found, log_inventory(store)
+            if (set(earlier.commits), set(earlier.snapshots)) == (set(found.commits), set(found.snapshots)):
+                raise
     with closing(past):
         yield SourceTree(store, past.table, past.revision, found.head, BLOBS_PREFIX)
+
+
+def _past(log: OperationsLog, found: Inventory, revision: int | None, time: datetime | None) -> Past:
+    if found.head == 0:
+        raise NotFound(f"{log.store.name} holds no log entry", hint=available(found))
+    if time is not None:
+        return past_before(log, found, time)
+    return past_at(log, found, found.head if revision is None else revision)

@@ -5,6 +5,7 @@ The source is only read; what is committed is the source's tree, byte for byte, 
 
 from __future__ import annotations
 
+import builtins
 import json
 import random
 from collections import Counter
@@ -17,7 +18,7 @@ import pytest
 from disks.config import DiskConfig
 from disks.garbage import collect
 from disks.object_disk import ObjectDisk
-from disks.stores.base import ByteRange, ObjectStore
+from disks.stores.base import ByteRange, ObjectInfo, ObjectStore
 from disks.stores.directory import DirectoryStore
 from disks.stores.memory import MemoryStore
 from disks.stores.metered import MeteredStore
@@ -25,7 +26,7 @@ from disks.stores.open import open_store
 from disks.stores.readonly import ReadOnlyStore
 from disks.stores.wrapped import WrappedStore
 from oplog.errors import Damaged, Locked, NotFound, Refused, UsageError
-from oplog.revision import parse_blob_key
+from oplog.revision import SNAPSHOTS_PREFIX, parse_blob_key
 from restore import blob_copies, transfer
 from restore.clickhouse_bucket import read_bucket
 from restore.rebuild import restore
@@ -302,6 +303,35 @@ def test_a_source_that_collects_meanwhile_is_planned_anew(source: ObjectDisk, tm
         else:
             with pytest.raises((Refused, NotFound)):
                 restore_from(target, Collecting(source), revision=revision, apply=True)
+
+
+class Compacting(WrappedStore):
+    """A source whose gc takes the first entries between the listing of the log and its reading."""
+
+    def __init__(self, disk: ObjectDisk) -> None:
+        super().__init__(disk.store)
+        self.disk: ObjectDisk | None = disk
+
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
+        yield from builtins.list(self.inner.list(prefix, start_after=start_after))
+        if prefix == SNAPSHOTS_PREFIX and self.disk is not None:
+            disk, self.disk = self.disk, None
+            disk.write_snapshot()
+            later = datetime.now(UTC) + timedelta(days=2)
+            assert collect(disk, now=later, delete=True, compact_after_commits=1).refused is None
+
+
+def test_a_source_whose_log_shrinks_meanwhile_is_read_again(tmp_path: Path, target: ObjectDisk) -> None:
+    """P33."""
+    source = ObjectDisk("source", MemoryStore("shrinking"), tmp_path / "shrinking", snapshot_every_commits=0)
+    for number in range(4):
+        put(source, f"a/{number}")
+    shrinking = Compacting(source)
+    restore_from(target, shrinking, apply=True)
+    assert shrinking.disk is None
+    assert content(target) == content(source)
+    with pytest.raises(NotFound):
+        restore_from(target, source.store, revision=2)
 
 
 @pytest.mark.parametrize("there", [False, True])

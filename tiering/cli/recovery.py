@@ -171,10 +171,10 @@ def _scope(
     disk: "ObjectDisk", tables: list[str], partitions: list[str], revision: int | None, moment: "datetime | None"
 ) -> list[str]:
     """Where the tables lie, by their names at that revision: a dropped table is found in the past."""
-    from restore.rebuild import restore as restore_disk
+    from restore.rebuild import revision_of
     from restore.scope import scope_of
 
-    wanted = restore_disk(disk, revision=revision, time=moment).revision
+    wanted = revision_of(disk, revision, moment)
     with closing(disk.table_at(wanted)) as past, closing(disk.table_at(disk.log.head(wanted))) as newest:
         return scope_of(tables, partitions, past, newest, f"on disk {disk.name} at revision {wanted}")
 
