@@ -18,7 +18,7 @@ from disks.garbage import announced
 from disks.history import Past, at_head, past_at, past_before
 from disks.object_disk import ObjectDisk
 from disks.object_transaction import ObjectTransaction
-from disks.references import INTENTS_PREFIX, Inventory, inventory
+from disks.references import INTENTS_PREFIX, Inventory, inventory, is_set_aside
 from disks.stores.base import ObjectStore
 from disks.stores.metered import MeteredStore
 from oplog.errors import Conflict, Damaged, Locked, NotFound, Refused, UsageError
@@ -305,11 +305,11 @@ def _table_name(row: FileRow) -> str:
 
 
 def _check_restorable(disk: ObjectDisk, result: RestoreResult, wanted: FileTable, scope: Sequence[str] | None) -> None:
-    if result.missing_objects:
-        lost = result.missing_objects[0]
+    missing = [lost for lost in result.missing_objects if not is_set_aside(lost.path)]
+    if missing:
         raise Refused(
-            f"revision {result.revision} of disk {disk.name} needs {len(result.missing_objects)} objects that are "
-            f"gone, such as {lost.key} ({lost.path})",
+            f"revision {result.revision} of disk {disk.name} needs {len(missing)} objects that are "
+            f"gone, such as {missing[0].key} ({missing[0].path})",
             hint="the preview lists them; choose another revision, or the tables that are whole",
         )
     if next(iter(disk.store.list(INTENTS_PREFIX)), None) is None:

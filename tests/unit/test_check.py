@@ -20,6 +20,7 @@ from msgspec import structs
 
 from disks.announcements import announce
 from disks.base import Disk
+from disks.garbage import collect
 from disks.local import LocalDisk
 from disks.object_disk import ObjectDisk
 from disks.stores.base import ObjectInfo
@@ -27,12 +28,13 @@ from disks.stores.faulty import Fault, FaultyStore
 from disks.stores.memory import MemoryStore
 from oplog import pins
 from oplog.entry import Create
-from oplog.errors import AccessDenied, Locked, UsageError
+from oplog.errors import AccessDenied, Locked, Refused, UsageError
 from oplog.revision import commit_key, snapshot_key
 from restore.check import CheckResult, How, check
 from restore.check_copies import overlaps
 from restore.check_data import share_of
 from restore.findings import Problem
+from restore.rebuild import restore
 from restore.shares import Subset, parse_subset
 from tiering import part as part_format
 from tiering import schema
@@ -687,6 +689,23 @@ def test_a_repair_sets_aside_what_cannot_be_read_and_deletes_nothing(site: Site)
         transaction.rename(f"{aside}/missing_all_1_1_0", TABLE.part_directory("all_1_1_0"))
         transaction.commit()
     assert site.check(read_data=True).set_aside == [f"ssd:{aside}/broken_all_3_3_0"]
+
+
+def test_a_disk_with_a_part_set_aside_goes_back_and_is_collected(site: Site) -> None:
+    """I7: that the object of a part in detached/ is gone is known; what needs no such object goes on."""
+    site.bucket.delete([site.blob("all_1_1_0")])
+    assert site.check(repair=True).ok
+    aside = site.cold.revision
+    add_part(site.cold, "all_9_9_0")
+    with pytest.raises(Refused, match="objects that are gone"):
+        restore(site.cold, revision=aside - 1, apply=True)
+    assert restore(site.cold, revision=aside, apply=True).applied
+    assert not site.cold.exists(TABLE.part_directory("all_9_9_0"))
+    later = datetime.now(UTC) + timedelta(days=3)
+    report = collect(site.cold, now=later, delete=True, max_delete_fraction=1.0)
+    assert (report.refused, report.deleted) == (None, 1)
+    site.cold.retention_seconds = -1
+    assert site.check().ok
 
 
 def test_a_repair_keeps_what_reading_proved_to_be_altered(site: Site) -> None:
