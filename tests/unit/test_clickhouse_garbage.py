@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from disks.clickhouse_disk import ClickHouseDisk, NoLocalMetadata
+from disks.effects import set_hook
 from disks.garbage import GcReport, collect
 from disks.stores.base import ObjectInfo
 from disks.stores.memory import MemoryStore
@@ -172,6 +173,51 @@ def test_a_listing_without_a_live_object_stops_everything(
     assert report.refused is not None
     assert live in report.refused
     assert len(files(store)) == 2
+
+
+class Died(BaseException):
+    """The process ends here."""
+
+
+def test_dying_at_every_effect_loses_nothing_and_the_next_run_finishes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P31, I4: with a quarantine, so that lists are written and taken away as well."""
+    for step in range(1, 100):
+        store = MemoryStore(f"clickhouse-{step}")
+        disk = ClickHouseDisk("s3", store, tmp_path / str(step), lease_settle_seconds=0.0)
+        live = put(disk, f"{PART}/live.bin")
+        for number in range(2):
+            put(disk, f"{PART}/gone-{number}.bin")
+            remove(disk, f"{PART}/gone-{number}.bin")
+        if step % 2:
+            run(disk, monkeypatch, quarantine_seconds=3600.0)
+        count = 0
+
+        def die(when: str, name: str, arguments: tuple[object, ...], step: int = step) -> None:
+            nonlocal count
+            count += when == "before" and name.startswith("store.")
+            if count >= step // 2 + 1:
+                raise Died
+
+        set_hook(die)
+        try:
+            run(disk, monkeypatch)
+        except Died:
+            pass
+        finally:
+            set_hook(None)
+        disk.close()
+        again = ClickHouseDisk("s3", store, tmp_path / str(step), lease_settle_seconds=0.0)
+        assert again.read(f"{PART}/live.bin") == b"bytes"
+        report = run(again, monkeypatch)
+        assert report.refused is None
+        assert files(store) == {live}
+        assert not list(store.list("gc/"))
+        if count < step // 2 + 1:
+            assert step >= 4, "nothing was ever interrupted"
+            return
+    raise AssertionError("it never ends")
 
 
 # fsck
