@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 _TRANSFER = "tests/integration/test_transfer.py"
+_HISTORY = "tests/property/test_restore_history.py"
 
 
 def _copies_forgotten() -> None:
@@ -58,6 +59,23 @@ def _gone_is_final() -> None:
     transfer._ATTEMPTS = 1
 
 
+def _retention_one_short() -> None:
+    from disks import evidence
+
+    original = evidence.retained_from
+    evidence.retained_from = lambda commits, **options: min(original(commits, **options) + 1, max(commits))
+
+
+def _between_forgotten() -> None:
+    """Blobs that came and went within the retention."""
+    from disks import evidence
+
+    evidence.named_blobs = lambda commit: set()
+    from disks import history
+
+    history.named_blobs = lambda commit: set()
+
+
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "copies forgotten",
@@ -100,5 +118,17 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "a restore does not plan anew when its source has moved on",
         f"{_TRANSFER}::test_a_source_that_collects_meanwhile_is_planned_anew",
         _gone_is_final,
+    ),
+    (
+        "retention one short",
+        "gc keeps one revision too few",
+        f"{_HISTORY}::TestInMemory",
+        _retention_one_short,
+    ),
+    (
+        "between forgotten",
+        "gc takes objects that only revisions between the oldest kept and the newest name",
+        f"{_HISTORY}::TestInMemory",
+        _between_forgotten,
     ),
 )

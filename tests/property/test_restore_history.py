@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -29,6 +29,7 @@ from oplog import pins
 from oplog.errors import AlreadyExists, Conflict
 from restore.rebuild import restore
 from restore.transfer import restore_from
+from tests.crash import mutants
 from tests.property.test_disk_model import Operations, content, draw_operations, fill
 
 RETENTION = timedelta(hours=72)
@@ -193,7 +194,14 @@ class InDirectory(RestoreMachine):
 
 def _settings(examples: int) -> settings:
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large]
-    return settings(max_examples=examples, stateful_step_count=15, deadline=None, suppress_health_check=checks)
+    phases = [phase for phase in Phase if phase not in (Phase.shrink, Phase.explain) or not mutants.active()]
+    return settings(
+        max_examples=examples if not mutants.active() else 50,
+        stateful_step_count=15,
+        deadline=None,
+        suppress_health_check=checks,
+        phases=phases,
+    )
 
 
 TestInMemory = InMemory.TestCase
