@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from disks.config import DiskConfig
-from disks.garbage import announced, collect
+from disks.garbage import GcReport, announced, collect
 from disks.object_disk import ObjectDisk
 from disks.registry import open_disk
 from disks.stores import s3
@@ -28,6 +28,9 @@ from oplog.errors import NotFound, Retained
 from tests import worm
 from tests.servers import Server
 from tiering.cli import main as cli
+from tiering.cli.integrity import gc_document, print_gc
+from tiering.cli.options import GlobalOptions
+from tiering.cli.session import Session
 from tiering.configuration import load
 
 pytestmark = pytest.mark.skipif(worm.ACTIVE, reason="these buckets have locks of their own")
@@ -237,3 +240,12 @@ class TestFromTheCommandLine:
             disk.close()
         assert frostline("restore", "s3", "--revision", str(head - 1), "--apply", "--yes")["applied"]
         assert frostline("query", "SELECT count(*) FROM d.t")["rows"] == [[1000]]
+
+
+def test_the_report_of_a_collection_says_until_when(capsys: pytest.CaptureFixture[str]) -> None:
+    report = GcReport("s3", delete=True)
+    report.kept = {"a": datetime(2026, 11, 22, 6, 26, tzinfo=UTC), "b": None}
+    print_gc(Session(GlobalOptions()), gc_document(report))
+    assert (
+        "locked      2 objects that the store keeps, until 2026-11-22 06:26Z at the latest" in capsys.readouterr().out
+    )

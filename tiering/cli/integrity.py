@@ -226,7 +226,9 @@ def print_gc(session: Session, document: dict[str, Any]) -> None:
             f"  old log     {document['log_collectable']:,} entries and snapshots, {document['log_deleted']:,} deleted"
         )
     if document["kept"]:
-        line(f"  locked      {len(document['kept']):,} objects that the store keeps, such as {min(document['kept'])}")
+        until = max((moment for moment in document["kept"].values() if moment), default="")
+        when = f", until {until[:16].replace('T', ' ')}Z at the latest" if until else ""
+        line(f"  locked      {len(document['kept']):,} objects that the store keeps{when}; a later gc deletes them")
     if document["versioning"]:
         size = format_size(document["old_version_bytes"])
         line(f"  versions    {document['old_versions']:,} old ones, {size}, in no listing: see docs/integrity.md")
