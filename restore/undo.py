@@ -29,7 +29,7 @@ from restore.keeping import pinned
 from restore.undo_plan import plan
 from restore.undo_situation import PartElsewhere, Situation, UndoPlan
 from tiering import part as parts_format
-from tiering import schema, tables
+from tiering import reachability, schema, tables
 from tiering.context import Context
 from tiering.part import PART_FILE, Part
 from tiering.schema import TABLE_FILE, TableDefinition
@@ -58,6 +58,9 @@ def undo(context: Context, disk: ObjectDisk, revision: int) -> tuple[UndoPlan, i
     Raises `Refused` with every objection, `Locked` when a part is in use here. A killed undo is run again: it happened
     as a whole or not at all.
     """
+    if disk.read_only:
+        raise Refused(f"disk {disk.name} is read-only", hint="--dry-run shows what an undo would do")
+    reachability.require(context.disks.values(), f"undoing revision {revision} of disk {disk.name}")
     for _ in range(_COMMIT_ATTEMPTS):
         decided = _decide(context, disk, revision)
         _refuse(decided)
@@ -156,6 +159,11 @@ def _situation(context: Context, disk: ObjectDisk, revision: int) -> Situation:
         parts=tuple(_parts(context, homes)),
         tables=tuple(context.catalog.tables()),
         definitions_here=frozenset(definitions),
+        broken=tuple(
+            broken.text
+            for broken in context.catalog.broken
+            if (place := locate(broken.path)) is not None and place.uuid in homes
+        ),
         policies={
             name: frozenset(name for volume in policy.volumes for name in volume.disks)
             for name, policy in context.config.policies.items()

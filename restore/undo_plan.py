@@ -224,6 +224,11 @@ def _check_coming_back(situation: Situation, result: UndoPlan) -> None:
         if not (other.disk == situation.disk and (other.table_uuid, other.part.name) in leaving)
     ]
     coming = {row.path for row in result.creates}
+    if result.parts_back and situation.broken:
+        result.refuse(
+            f"nobody can tell whether the rows are there already: {situation.broken[0]}",
+            "run 'frostline fsck'; set the broken part aside first",
+        )
     for note in result.parts_back:
         path = definition_path(note.table_uuid)
         if path not in situation.definitions_here and path not in coming:

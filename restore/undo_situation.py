@@ -48,6 +48,8 @@ class Situation:
     """The paths of the `table.json` files that are on the disk now."""
     policies: Mapping[str, frozenset[str]]
     """By policy: its disks."""
+    broken: tuple[str, ...] = ()
+    """What cannot be read of the tables concerned, wherever it lies: it may hold any rows."""
 
     def says(self, row: FileRow | None) -> Part | TableDefinition | None:
         """What a `part.json` or `table.json` says; None when it cannot be read."""

@@ -16,7 +16,7 @@ from disks.config import DiskConfig
 from disks.garbage import INTENTS_PREFIX, Intent
 from disks.object_disk import ObjectDisk
 from oplog import pins
-from oplog.errors import Conflict, Locked, NotFound, Refused
+from oplog.errors import Conflict, DiskUnreachable, Locked, NotFound, Refused
 from oplog.revision import commit_key
 from restore.rebuild import restore
 from restore.undo import preview, undo
@@ -503,6 +503,47 @@ class TestBytes:
             undo(store.context, disk, 4)
         with pytest.raises(NotFound):
             undo(store.context, disk, 99)
+
+
+class TestUncertain:
+    def test_a_broken_part_may_hold_the_rows(self, store: Store, disk: ObjectDisk, tmp_path: Path) -> None:
+        """I15: what cannot be read is not taken for absent."""
+        create(store, "hot_cold")
+        insert(store, 0)
+        move(store, "s3")
+        drop_january(store)
+        dropped = disk.revision
+        (other,) = insert(store, 1000)
+        path = tmp_path / "one" / "ssd" / store.definition(TABLE).part_directory(other) / "part.json"
+        good = path.read_bytes()
+        path.chmod(0o644)
+        path.write_bytes(b"")
+        store.refresh()
+        with pytest.raises(Refused, match="nobody can tell"):
+            undo(store.context, disk, dropped)
+        path.write_bytes(good)
+        store.refresh()
+        take_back(store, dropped)
+
+    def test_a_disk_that_cannot_be_reached_may_hold_them(
+        self, store: Store, disk: ObjectDisk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        create(store, "all")
+        insert(store, 0)
+        move(store, "s3")
+        drop_january(store)
+        monkeypatch.setattr(type(store.disk("far")), "unreachable", property(lambda self: "503" * (self.name == "far")))
+        with pytest.raises(DiskUnreachable, match="needs disk far"):
+            undo(store.context, disk, disk.revision)
+
+    def test_a_disk_that_is_read_only(self, store: Store, disk: ObjectDisk) -> None:
+        create(store)
+        insert(store, 0)
+        disk.read_only = True
+        assert preview(store.context, disk, disk.revision).parts_removed
+        with pytest.raises(Refused, match="read-only"):
+            undo(store.context, disk, disk.revision)
+        assert list(pins.list_pins(disk.store)) == []
 
 
 class TestOtherWriters:

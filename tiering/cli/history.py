@@ -158,7 +158,8 @@ def undo(
 
     store = session.store()
     chosen = store.object_disk(disk)
-    planned = preview(store.context, chosen, revision)
+    with session.progress().task(f"reading what revision {revision} changed"):
+        planned = preview(store.context, chosen, revision)
     done = None
     if not planned.done:
         if not session.options.json:
