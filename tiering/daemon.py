@@ -146,10 +146,10 @@ class _Daemon:
         if self.stop.is_set():
             return
         self.store.context.journal.trim()
-        for disk in self.store.object_disks():
+        for disk in self.store.context.disks.values():
             if self.stop.is_set() or "gc" in self.store.context.journal.paused(None):
                 break
-            if disk.read_only or disk.unreachable:
+            if not disk.capabilities.remote or disk.read_only or disk.unreachable:
                 continue
             try:
                 report = self.store.gc(disk.name, guard=GC_GUARD, delete=self.settings.gc_delete)
