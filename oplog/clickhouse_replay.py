@@ -15,13 +15,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from oplog import paths
 from oplog.clickhouse import FILE, HARDLINK, RENAME, SHADOW_LINK, Record
+from oplog.clickhouse_directory import Directory, Inode, holds_files, merge, walk
 
 DELETING = "delete_tmp_"
+LOST = "tmp_lost_"
+"""Before the name of a temporary directory that an earlier run of the server filled and a later one uses again."""
 STAGING = "tmp_frostline_"
 """What a directory at the disk's root begins with in which a transaction of ours collects its new files."""
 _PART = re.compile(r"[^/]+_\d+_\d+_\d+(?:_\d+)?\Z")
@@ -106,42 +109,25 @@ def may_append(path: str) -> bool:
     return _REWRITTEN.match(name) is None
 
 
-def replay(records: Iterable[Record]) -> Replayed:
-    """The tree after these records, which stand in the order they were written (`Epochs.until`)."""
+def replay(records: Iterable[Record], restarts: Collection[str] = ()) -> Replayed:
+    """The tree after these records, which stand in the order they were written (`Epochs.until`).
+
+    `restarts` are the keys of the objects with which a new run of the counter begins.
+    """
     tree = _Tree()
     for record in records:
+        if record.listed.key in restarts:
+            tree.run += 1
         tree.apply(record)
     return tree.finish()
 
 
-# The tree: directories are dicts, so that a rename of a directory moves one entry, however much lies below it
-
-
-class _Inode:
-    """A file's blobs. Without blobs and with `missing`, the place of a file whose bytes are gone."""
-
-    __slots__ = ("blobs", "created_at", "missing", "revision")
-
-    def __init__(self, path: str, revision: int, *, missing: bool = False) -> None:
-        self.blobs: list[tuple[str, int]] = []
-        self.created_at = path
-        self.revision = revision
-        self.missing = missing
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(size for _, size in self.blobs)
-
-
-class _Directory(dict[str, "_Directory | _Inode"]):
-    """Names to what they stand for."""
-
-
 class _Tree:
     def __init__(self) -> None:
-        self._root = _Directory()
-        self._created: dict[str, _Inode] = {}
-        self._again: list[tuple[_Inode, _Inode]] = []
+        self.run = 0
+        self._root = Directory(0)
+        self._created: dict[str, Inode] = {}
+        self._again: list[tuple[Inode, Inode]] = []
         """Inodes created at the path of an earlier one that had been renamed away, with that one."""
         self._merged: list[str] = []
         self._result = Replayed()
@@ -165,10 +151,10 @@ class _Tree:
 
     def finish(self) -> Replayed:
         result = self._result
-        alive: dict[str, _Inode] = {}
+        alive: dict[str, Inode] = {}
         missing: list[str] = []
         deleted: list[str] = []
-        for path, inode, whole in _walk(self._root):
+        for path, inode, whole in walk(self._root):
             if not paths.is_safe(path):  # renames into one another have made it too long
                 self._report_too_long(path, inode)
             elif is_leftover(path):
@@ -197,18 +183,20 @@ class _Tree:
         directory = self._directory(record, path)
         if directory is None:
             return
+        if directory.run != self.run:
+            directory = self._fresh_temporary(path.rpartition("/")[0], directory)
         name = path.rpartition("/")[2]
         found = directory.get(name)
-        if isinstance(found, _Directory) and _holds_files(found):
+        if isinstance(found, Directory) and holds_files(found):
             self._find(
                 "not_a_file", f"object {listed.key} names {path} as its path, which is a directory", record, path
             )
             return
-        there = found if isinstance(found, _Inode) and not found.missing else None
+        there = found if isinstance(found, Inode) and not found.missing else None
         if there is not None and may_append(path):
             there.blobs.append((listed.key, listed.size_bytes))
             return
-        inode = _Inode(path, listed.revision)
+        inode = Inode(path, listed.revision)
         inode.blobs.append((listed.key, listed.size_bytes))
         if there is not None:
             self._report_claim(record, path, there)
@@ -224,7 +212,7 @@ class _Tree:
         if parent is None or moved is None:
             self._result.without_source += 1
             return
-        real = _holds_files(moved)
+        real = holds_files(moved)
         self._result.without_source += not real
         if f"{target}/".startswith(f"{source}/"):
             if source != target and real:
@@ -235,15 +223,15 @@ class _Tree:
             return
         final = target.rpartition("/")[2]
         existing = directory.get(final)
-        if isinstance(existing, _Directory) and isinstance(moved, _Directory):
-            if real and _holds_files(existing):
+        if isinstance(existing, Directory) and isinstance(moved, Directory):
+            if real and holds_files(existing):
                 self._merged.append(target)
-            _merge(moved, existing)
-        elif existing is None or not _holds_files(existing):
+            merge(moved, existing)
+        elif existing is None or not holds_files(existing):
             directory[final] = moved
         elif not real:
             return
-        elif isinstance(existing, _Directory) or isinstance(moved, _Directory):
+        elif isinstance(existing, Directory) or isinstance(moved, Directory):
             self._find("unusable_rename", f"{source} is renamed to {target}, which is of another kind", record, target)
             return
         else:
@@ -253,18 +241,18 @@ class _Tree:
     def _link(self, record: Record, source: str, target: str) -> None:
         parent = self._parent(source)
         inode = parent.get(source.rpartition("/")[2]) if parent is not None else None
-        if inode is None or not _holds_files(inode):
+        if inode is None or not holds_files(inode):
             self._result.without_source += 1
-            inode = _Inode(target, record.listed.revision, missing=True)
-        directory = self._parent(target) if isinstance(inode, _Inode) and inode.missing else None
+            inode = Inode(target, record.listed.revision, missing=True)
+        directory = self._parent(target) if isinstance(inode, Inode) and inode.missing else None
         directory = directory if directory is not None else self._directory(record, target)
         if directory is None:
             return
         name = target.rpartition("/")[2]
         existing = directory.get(name)
-        taken = existing is not None and _holds_files(existing)
-        if isinstance(inode, _Directory) or (taken and isinstance(existing, _Directory)):
-            if not isinstance(inode, _Inode) or not inode.missing:
+        taken = existing is not None and holds_files(existing)
+        if isinstance(inode, Directory) or (taken and isinstance(existing, Directory)):
+            if not isinstance(inode, Inode) or not inode.missing:
                 self._find(
                     "unusable_link", f"{source} is linked to {target}: directories have no links", record, target
                 )
@@ -276,24 +264,37 @@ class _Tree:
 
     # -- places
 
-    def _parent(self, path: str) -> _Directory | None:
+    def _fresh_temporary(self, path: str, directory: Directory) -> Directory:
+        """The directory itself; a new one in the place of a temporary one that an earlier run of the server filled.
+
+        The server gives the same temporary names again. What lies there still was a part whose rename has been
+        overwritten, or garbage; either way it is not what is written now. It stays, beside it.
+        """
+        parent, name = self._parent(path), path.rpartition("/")[2]
+        if parent is None or not name.startswith("tmp_") or not holds_files(directory):
+            return directory
+        parent[f"{LOST}{directory.run}_{name}"] = directory
+        fresh = parent[name] = Directory(self.run)
+        return fresh
+
+    def _parent(self, path: str) -> Directory | None:
         """The directory that the path lies in, if it is there."""
         directory = self._root
         for segment in path.split("/")[:-1]:
             below = directory.get(segment)
-            if not isinstance(below, _Directory):
+            if not isinstance(below, Directory):
                 return None
             directory = below
         return directory
 
-    def _directory(self, record: Record, path: str) -> _Directory | None:
+    def _directory(self, record: Record, path: str) -> Directory | None:
         """The directory for the path, made where it is missing; None, and a finding, where a file is in the way."""
         directory = self._root
         for segment in path.split("/")[:-1]:
             below = directory.get(segment)
-            if below is None or (isinstance(below, _Inode) and below.missing):
-                below = directory[segment] = _Directory()
-            elif isinstance(below, _Inode):
+            if below is None or (isinstance(below, Inode) and below.missing):
+                below = directory[segment] = Directory(self.run)
+            elif isinstance(below, Inode):
                 self._find("not_a_directory", f"{path} cannot be there: {segment} is a file", record, path)
                 return None
             directory = below
@@ -313,7 +314,7 @@ class _Tree:
                 return False
         return True
 
-    def _report_claim(self, record: Record, path: str, earlier: _Inode) -> None:
+    def _report_claim(self, record: Record, path: str, earlier: Inode) -> None:
         older = ", ".join(key for key, _ in earlier.blobs)
         same = earlier.size_bytes == record.listed.size_bytes
         why = "both have the same size, as copies made inside the store have" if same else "their sizes differ"
@@ -324,7 +325,7 @@ class _Tree:
             path,
         )
 
-    def _report_copies(self, alive: dict[str, _Inode]) -> None:
+    def _report_copies(self, alive: dict[str, Inode]) -> None:
         for inode, earlier in self._again:
             if alive.get(inode.created_at) is inode and inode.size_bytes == earlier.size_bytes:
                 key = inode.blobs[0][0]
@@ -339,7 +340,7 @@ class _Tree:
                     )
                 )
 
-    def _report_too_long(self, path: str, inode: _Inode) -> None:
+    def _report_too_long(self, path: str, inode: Inode) -> None:
         if not inode.missing:
             key = inode.blobs[0][0]
             what = f"object {key} came to a path that no disk can have: {path[:200]}…"
@@ -350,41 +351,3 @@ class _Tree:
 
 
 _LOST = "the store or a proxy in front of it drops names with '_', or it never had one"
-
-
-def _holds_files(entry: _Directory | _Inode) -> bool:
-    """Whether it is a file, or has one below it. Directories are never removed, so there are empty ones."""
-    waiting: list[_Directory | _Inode] = [entry]
-    while waiting:
-        found = waiting.pop()
-        if isinstance(found, _Directory):
-            waiting.extend(found.values())
-        elif not found.missing:
-            return True
-    return False
-
-
-def _merge(source: _Directory, target: _Directory) -> None:
-    """Put everything of one directory into another; a file of the source takes the place of what is in the target."""
-    waiting = [(source, target)]
-    while waiting:
-        one, other = waiting.pop()
-        for name, moved in one.items():
-            existing = other.get(name)
-            if isinstance(moved, _Directory) and isinstance(existing, _Directory):
-                waiting.append((moved, existing))
-            elif existing is None or _holds_files(moved):
-                other[name] = moved
-
-
-def _walk(root: _Directory) -> Iterator[tuple[str, _Inode, bool]]:
-    """Every file with its path, and whether its directory holds a file that is not missing."""
-    waiting = [(root, "")]
-    while waiting:
-        directory, prefix = waiting.pop()
-        whole = any(isinstance(entry, _Inode) and not entry.missing for entry in directory.values())
-        for name, entry in directory.items():
-            if isinstance(entry, _Inode):
-                yield f"{prefix}{name}", entry, whole
-            else:
-                waiting.append((entry, f"{prefix}{name}/"))

@@ -103,7 +103,7 @@ def read_bucket(
     wanted = order.newest if revision is None or revision > order.head else revision
     listed = order.until(revision)
     records, lost = read_records(store, listed, workers=workers, progress=progress)
-    replayed = replay(records)
+    replayed = replay(records, {run[0].key for run in order.runs[1:]})
     gaps = missing_revisions(order, wanted)
     parts = look_at_parts(store, replayed, gaps, workers=workers, progress=progress)
     return ClickHouseTree(
@@ -196,12 +196,12 @@ def repeated(order: Epochs) -> list[Finding]:
         if order.times_unusable
         else "the server's counter restarted; they are taken in the order of their times"
     )
-    return [
-        Finding(
-            "duplicate_revision", f"revision {revision} is borne by {', '.join(keys)}: {how}", None, keys[0], revision
-        )
-        for revision, keys in sorted(order.duplicates.items())
-    ]
+    findings = []
+    for revision, keys in sorted(order.duplicates.items()):
+        more = f" and {len(keys) - 3} others" if keys[3:] else ""
+        what = f"revision {revision} is borne by {', '.join(keys[:3])}{more}: {how}"
+        findings.append(Finding("duplicate_revision", what, None, keys[0], revision))
+    return findings
 
 
 def read_records(

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from oplog.clickhouse_replay import File, Finding
+from oplog.clickhouse_replay import LOST, File, Finding
 from restore.clickhouse_checksums import FILE_NAME as CHECKSUMS
 from tiering.part import PART_FILE
 
@@ -244,6 +244,13 @@ def _wrong_sizes(part: Part, listed: Mapping[str, int]) -> list[Finding]:
 
 
 def _unfinished(part: Part, *, whole: bool, final: set[str]) -> Finding:
+    if part.name.startswith(LOST) and whole and CHECKSUMS in part.files:
+        return Finding(
+            "lost_rename",
+            f"{part.directory} is a whole part that was written before a restart of the server; the operation that "
+            f"gave it its name was overwritten afterwards. Nobody knows the name, nor whether it was merged since",
+            part.directory,
+        )
     objects = len({key for file in part.files.values() if file.links == 1 for key, _ in file.blobs})
     found = _FINAL.match(part.name)
     name = found[1] if found else part.name

@@ -9,14 +9,15 @@ from typing import Any
 
 def _links_copied() -> None:
     """A hard link gets an inode of its own."""
-    from oplog.clickhouse_replay import _Inode, _Tree
+    from oplog.clickhouse_directory import Inode
+    from oplog.clickhouse_replay import _Tree
 
     original = _Tree._link
 
     def link(self: Any, record: Any, source: str, target: str) -> None:
         original(self, record, source, target)
         directory, name = self._parent(target), target.rpartition("/")[2]
-        if directory is not None and isinstance(directory.get(name), _Inode):
+        if directory is not None and isinstance(directory.get(name), Inode):
             directory[name] = copy.copy(directory[name])
 
     _Tree._link = link  # type: ignore[method-assign]

@@ -400,6 +400,23 @@ class TestRestarts:
         assert f"{TABLE}/tmp_insert_all_1_1_0/k.bin" in tree.files, "nothing is dropped"
         assert kinds(tree).count("duplicate_revision") == 4
 
+    def test_temporary_names_that_a_restart_gives_again_hide_nothing(self) -> None:
+        """As real servers do it: each run inserts through tmp_insert_all_1_1_0, and each rename overwrites the last."""
+        server = ClickHouse()
+        for number in (1, 2, 3):
+            server.part(f"{TABLE}/tmp_insert_all_1_1_0", "k.bin", f"only{number}.bin")
+            server.rename(f"{TABLE}/tmp_insert_all_1_1_0/", f"{TABLE}/all_{number}_{number}_0/")
+            server.restart()
+        tree = read(server)
+        assert len({key for file in tree.files.values() for key, _ in file.blobs}) == 12, "every blob is in the tree"
+        parts = {path.split("/")[3]: path for path in tree.files if "/only" in path}
+        assert {name: path[-9:] for name, path in parts.items()} == {
+            "tmp_lost_0_tmp_insert_all_1_1_0": "only1.bin",
+            "tmp_lost_1_tmp_insert_all_1_1_0": "only2.bin",
+            "all_3_3_0": "only3.bin",
+        }
+        assert sorted(kinds(tree)) == [*["duplicate_revision"] * 4, "lost_rename", "lost_rename"]
+
     def test_a_revision_is_that_of_the_newest_run_that_reached_it(self) -> None:
         server = ClickHouse()
         for number in range(1, 9):

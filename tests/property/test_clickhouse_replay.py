@@ -17,7 +17,7 @@ from restore.clickhouse_report import inspect
 from tests.compat.buckets import ClickHouse, Object, in_memory
 from tiering.cli.output import encode
 
-NAMES = ("a", "b", "c.bin", "metadata_version.txt", "all_1_1_0", "delete_tmp_a", "tmp_a")
+NAMES = ("a", "b", "c.bin", "metadata_version.txt", "all_1_1_0", "delete_tmp_a", "other")
 PATHS = st.lists(st.sampled_from(NAMES), min_size=1, max_size=3).map("/".join)
 
 
