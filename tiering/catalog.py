@@ -228,10 +228,12 @@ class Catalog:
         heat = {name: rank for rank, name in enumerate(self.policy_disks(definition) if known else [])}
         found.sort(key=lambda stored: (stored.name, heat.get(stored.disk, len(heat)), stored.disk))
         active = parts_format.active([stored.name for stored in found])
+        replaced = {name for stored in found for name in stored.part.replaces}
         seen: set[PartName] = set()
         result: list[StoredPart] = []
         for stored in found:
-            state: PartState = "active" if stored.name in active else "outdated"
+            current = stored.name in active and stored.part.name not in replaced
+            state: PartState = "active" if current else "outdated"
             if state == "active" and stored.name in seen:
                 state = "duplicate"
             seen.add(stored.name)

@@ -222,9 +222,18 @@ class Store:
 
     # -- maintenance -------------------------------------------------------------------------------------------------
 
-    def merge(self, table: str, *, partition: str | None = None, final: bool = False) -> list[MergeResult]:
-        """Merge what is worth merging; with `final`, every partition (or the one) into a single part."""
-        return maintenance.merge(self.context, self.definition(table), partition=partition, final=final)
+    def merge(
+        self, table: str, *, partition: str | None = None, final: bool = False, adopting: bool = False
+    ) -> list[MergeResult]:
+        """Merge what is worth merging; with `final`, every partition (or the one) into a single part. `adopting` first
+        rewrites the parts of other machines, which are gone perhaps, as this machine's own."""
+        return maintenance.merge(
+            self.context, self.definition(table), partition=partition, final=final, adopting=adopting
+        )
+
+    def plan_adoptions(self, table: str, *, partition: str | None = None) -> list[MergePlan]:
+        """What `merge(adopting=True)` would begin with. Changes nothing."""
+        return maintenance.plan_adoptions(self.context, self.definition(table), partition=partition)
 
     def plan_merges(self, table: str, *, partition: str | None = None, final: bool = False) -> list[MergePlan]:
         """What `merge` would begin with. Changes nothing."""

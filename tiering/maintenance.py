@@ -55,10 +55,22 @@ def tick(context: Context, *, only: TickStep | None = None) -> TickReport:
 
 
 def merge(
-    context: Context, definition: TableDefinition, *, partition: str | None = None, final: bool = False
+    context: Context,
+    definition: TableDefinition,
+    *,
+    partition: str | None = None,
+    final: bool = False,
+    adopting: bool = False,
 ) -> list[MergeResult]:
-    """Merge until nothing is worth merging any more or, with `final`, each partition into one part."""
+    """Merge until nothing is worth merging any more or, with `final`, each partition into one part. `adopting` first
+    rewrites the parts of other machines as this machine's own."""
     results: list[MergeResult] = []
+    if adopting:
+        for plan in plan_adoptions(context, definition, partition=partition):
+            if context.stop.is_set():
+                return results
+            results.append(_run(context, definition, plan, adopting=True))
+        context.catalog.refresh()
     while plans := plan_merges(context, definition, partition=partition, final=final):
         for plan in plans:
             if context.stop.is_set():
@@ -75,6 +87,13 @@ def plan_merges(
 ) -> list[MergePlan]:
     """Which parts are worth merging now, and why. Raises `NotFound` for a partition without parts."""
     return _plans(context, definition, _parts_of(context, definition, partition), final=final)
+
+
+def plan_adoptions(context: Context, definition: TableDefinition, *, partition: str | None = None) -> list[MergePlan]:
+    """Which parts of other machines would be rewritten as this machine's own. Raises `NotFound` as `plan_merges`."""
+    from tiering import merge_planning
+
+    return merge_planning.plan_adoptions(context, definition, _parts_of(context, definition, partition))
 
 
 def explain_merges(
@@ -122,13 +141,14 @@ def _plans(context: Context, definition: TableDefinition, parts: list[StoredPart
     return merge_planning.plan_merges(context, definition, parts, final=final)
 
 
-def _run(context: Context, definition: TableDefinition, plan: MergePlan) -> MergeResult:
+def _run(context: Context, definition: TableDefinition, plan: MergePlan, *, adopting: bool = False) -> MergeResult:
     """Merge. Raises `Refused` where rules would drop rows by a clock that is wrong."""
     from tiering import merger
 
     if any(isinstance(rule.action, Delete) for rule in definition.ttl) and (why := planning.clock_problem(context)):
         raise Refused(f"a merge of {definition.full_name} would drop rows by its TTL: {why}", hint="set the clock")
-    return merger.merge(context, definition, plan.parts, reason=plan.reason)
+    carry_out = merger.adopt if adopting else merger.merge
+    return carry_out(context, definition, plan.parts, reason=plan.reason)
 
 
 def _merge_all(context: Context, report: TickReport) -> None:

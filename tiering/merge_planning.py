@@ -6,6 +6,7 @@ pure `tiering.merge_selection`.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,7 +14,7 @@ from datetime import datetime
 from tiering import blocks, ttl
 from tiering.catalog import StoredPart
 from tiering.context import Context
-from tiering.merge_selection import MergePlan, MergeStay, explain_rest, select_final, select_merges
+from tiering.merge_selection import MAX_PARTS, MergePlan, MergeStay, explain_rest, select_final, select_merges
 from tiering.new_parts import first_block_on_its_way
 from tiering.part import Part
 from tiering.placement import size_limit
@@ -40,6 +41,38 @@ def plan_merges(
     taken = {*rules.claims, *(stored.part.name for plan in merges for stored in plan.parts)}
     rest = [stored for stored in parts if stored.part.name not in taken and rules.allowed(stored)]
     return [*merges, *_recompressions(context, definition, rest)]
+
+
+def plan_adoptions(context: Context, definition: TableDefinition, parts: Sequence[StoredPart]) -> list[MergePlan]:
+    """Parts of other machines to rewrite as this machine's own, so that they merge like any other: those on one disk of
+    a bucket, as many at once as a merge takes."""
+    rules = _Rules.of(context, definition)
+    groups: dict[tuple[str, str], list[StoredPart]] = defaultdict(list)
+    for stored in sorted(parts, key=lambda stored: stored.name):
+        shared = context.disk(stored.disk).capabilities.remote
+        foreign = blocks.range_of(stored.name.max_block) not in rules.own
+        if shared and foreign and rules.why_not(stored) is None:
+            groups[stored.name.partition, stored.disk].append(stored)
+    limit = definition.settings.max_merge_size_bytes
+    plans = []
+    for (partition, disk), group in sorted(groups.items()):
+        for members in _portions(group, limit):
+            reason = f"{len(members)} parts of other machines on {disk}, rewritten as this machine's own"
+            plans.append(MergePlan(partition, tuple(members), reason))
+    return plans
+
+
+def _portions(group: Sequence[StoredPart], limit_bytes: int) -> Iterator[list[StoredPart]]:
+    """The parts in portions of two and more, each no larger than a merge may be."""
+    portion: list[StoredPart] = []
+    for stored in group:
+        size = sum(known.part.size_bytes for known in portion) + stored.part.size_bytes
+        if portion and (len(portion) == MAX_PARTS or size > limit_bytes):
+            yield from [portion] if len(portion) > 1 else []
+            portion = []
+        portion.append(stored)
+    if len(portion) > 1:
+        yield portion
 
 
 def explain_merges(
@@ -132,7 +165,7 @@ class _Rules:
         return Reason(
             "foreign_gap",
             f"another machine inserted {left.part.name} and {right.part.name}, and may hold what lies between them "
-            f"(blocks {gap}) on its own disk",
+            f"(blocks {gap}) on its own disk; 'merge --adopt' rewrites them as this machine's own",
         )
 
 

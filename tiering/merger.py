@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import hashlib
 import time
+import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -33,7 +34,7 @@ from tiering.context import Context
 from tiering.filesystem import open_file, read_schema
 from tiering.merge_planning import due_level
 from tiering.merge_rows import combine_rows, live_rows
-from tiering.new_parts import first_block_on_its_way, stage_part
+from tiering.new_parts import INSERT_CLAIM, first_block_on_its_way, stage_part
 from tiering.parquet_file import PartFiles
 from tiering.part import DataFile, Part, PartName
 from tiering.schema import Delete, TableDefinition
@@ -72,33 +73,59 @@ def merge(context: Context, definition: TableDefinition, parts: Sequence[StoredP
         raise UsageError("nothing to merge", hint="name at least one part")
     started = time.monotonic()
     inputs = sorted(parts, key=lambda stored: stored.name)
-    names = tuple(stored.part.name for stored in inputs)
     output = _output_name(inputs)
-    with context.journal.claim(definition.uuid, names, "merge"):
+    with context.journal.claim(definition.uuid, [stored.part.name for stored in inputs], "merge"):
         _check_range(context, definition, inputs, output)
-        record = context.journal.begin_merge(
-            table=definition.full_name,
-            table_uuid=definition.uuid,
-            partition=output.partition,
-            inputs=names,
-            output=str(output),
-            reason=reason,
-            actor=context.actor,
-        )
-        try:
-            result = _Merge(context, definition, inputs, output, reason).run(started)
-        except BaseException as error:
-            context.journal.set_merge(record, "failed", error=str(error) or type(error).__name__)
-            raise
-        context.journal.set_merge(
-            record,
-            "done",
-            rows_in=result.rows_in,
-            rows_out=result.rows_out,
-            bytes_in=result.bytes_in,
-            bytes_out=result.bytes_out,
-            seconds=result.seconds,
-        )
+        return _recorded(_Merge(context, definition, inputs, output, reason), started)
+
+
+def adopt(context: Context, definition: TableDefinition, parts: Sequence[StoredPart], *, reason: str) -> MergeResult:
+    """Rewrite parts of other machines, which lie on one disk, as one part under a block number of this machine.
+
+    Safe whether those machines are gone or not: one transaction takes the parts away and brings their rows back, the
+    new part names exactly what it replaces, and covers no number that a part elsewhere may have. Raises as `merge`.
+    """
+    (disk,) = {stored.disk for stored in parts}
+    started = time.monotonic()
+    inputs = sorted(parts, key=lambda stored: stored.name)
+    with ExitStack() as stack:
+        names = [stored.part.name for stored in inputs]
+        stack.enter_context(context.journal.claim(definition.uuid, names, "merge"))
+        floor = blocks.first_free(context, definition)
+        on_its_way = f"{INSERT_CLAIM}{floor}-{uuid.uuid4().hex[:12]}"
+        stack.enter_context(context.journal.claim(definition.uuid, [on_its_way], "merge"))
+        number = blocks.allocate(context, definition, floor)
+        _check_active(context, definition, inputs)
+        output = replace(_output_name(inputs), min_block=number, max_block=number)
+        return _recorded(_Merge(context, definition, inputs, output, reason, replacing_on=disk), started)
+
+
+def _recorded(work: _Merge, started: float) -> MergeResult:
+    """Carry the merge out, with its record in the journal."""
+    journal = work.context.journal
+    record = journal.begin_merge(
+        table=work.definition.full_name,
+        table_uuid=work.definition.uuid,
+        partition=work.output.partition,
+        inputs=[stored.part.name for stored in work.inputs],
+        output=str(work.output),
+        reason=work.reason,
+        actor=work.context.actor,
+    )
+    try:
+        result = work.run(started)
+    except BaseException as error:
+        journal.set_merge(record, "failed", error=str(error) or type(error).__name__)
+        raise
+    journal.set_merge(
+        record,
+        "done",
+        rows_in=result.rows_in,
+        rows_out=result.rows_out,
+        bytes_in=result.bytes_in,
+        bytes_out=result.bytes_out,
+        seconds=result.seconds,
+    )
     return result
 
 
@@ -124,16 +151,10 @@ def _check_range(context: Context, definition: TableDefinition, inputs: Sequence
             f"an insert into {definition.full_name} may still bring block {first}, inside {output}",
             hint="try again when the insert is done",
         )
-    context.catalog.refresh()
     wanted = {(stored.name, stored.disk) for stored in inputs}
-    active = [stored for stored in context.catalog.parts(definition) if stored.name.partition == output.partition]
-    missing = wanted - {(stored.name, stored.disk) for stored in active}
-    if missing:
-        gone = ", ".join(f"{name} on {disk}" for name, disk in sorted(missing))
-        raise Conflict(f"not an active part any more: {gone}", hint="look at 'frostline parts' and plan again")
     between = [
         stored.part.name
-        for stored in active
+        for stored in _check_active(context, definition, inputs)
         if (stored.name, stored.disk) not in wanted
         and stored.name.max_block >= output.min_block
         and stored.name.min_block <= output.max_block
@@ -151,6 +172,19 @@ def _check_range(context: Context, definition: TableDefinition, inputs: Sequence
         )
 
 
+def _check_active(context: Context, definition: TableDefinition, inputs: Sequence[StoredPart]) -> list[StoredPart]:
+    """The active parts of the partition, as the disks have them now. Raises `Conflict` unless the inputs are among
+    them."""
+    context.catalog.refresh()
+    partition = inputs[0].name.partition
+    active = [stored for stored in context.catalog.parts(definition) if stored.name.partition == partition]
+    missing = {(stored.name, stored.disk) for stored in inputs} - {(stored.name, stored.disk) for stored in active}
+    if missing:
+        gone = ", ".join(f"{name} on {disk}" for name, disk in sorted(missing))
+        raise Conflict(f"not an active part any more: {gone}", hint="look at 'frostline parts' and plan again")
+    return active
+
+
 @dataclass(slots=True)
 class _Merge:
     """One merge in progress."""
@@ -160,6 +194,8 @@ class _Merge:
     inputs: list[StoredPart]
     output: PartName
     reason: str
+    replacing_on: str = ""
+    """The disk on which the output, whose range does not cover the inputs, takes their place; else empty."""
 
     def run(self, started: float) -> MergeResult:
         context, definition = self.context, self.definition
@@ -167,7 +203,11 @@ class _Merge:
         rows_in = sum(stored.part.rows for stored in self.inputs)
         sources = {stored.disk for stored in self.inputs}
         with ExitStack() as stack:
-            disk = stack.enter_context(context.reservations.for_merge(definition, sources, bytes_in))
+            disk = self.replacing_on
+            if disk:  # the inputs leave and the output comes in one transaction, so on one disk
+                stack.enter_context(context.reservations.reserve(disk, bytes_in))
+            else:
+                disk = stack.enter_context(context.reservations.for_merge(definition, sources, bytes_in))
             what = f"merging {len(self.inputs)} parts of {definition.full_name}"
             task = stack.enter_context(context.progress.task(what, items=rows_in, size_bytes=bytes_in))
             for name in sorted(sources):
@@ -247,6 +287,9 @@ class _Merge:
     def _part(self, files: tuple[DataFile, ...], level: int) -> Part:
         window = self.definition.settings.deduplication_window
         digests = [digest for stored in self.inputs for digest in stored.part.digests]
+        replaced = [name for stored in self.inputs for name in stored.part.replaces]
+        if self.replacing_on:
+            replaced += [stored.part.name for stored in self.inputs]
         return Part(
             table=self.definition.uuid,
             name=str(self.output),
@@ -259,6 +302,7 @@ class _Merge:
             columns=combine_ranges(files, self.definition),
             digests=tuple(digests[-window:] if window else ()),
             sources=tuple(stored.part.name for stored in self.inputs),
+            replaces=tuple(replaced),
             compression_level=level,
         )
 

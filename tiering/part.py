@@ -108,6 +108,9 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     """Content digests of the inserted blocks inside, for idempotent inserts; the newest of a bounded window."""
     sources: tuple[str, ...] = ()
     """Parts merged into this one."""
+    replaces: tuple[str, ...] = ()
+    """Parts of other machines whose rows are in here, by their exact names: a copy of one that turns up is outdated,
+    though this part's block range does not cover it."""
     compression_level: int = 0
     """zstd level that a recompression rule gave it; 0 for the table's own."""
 

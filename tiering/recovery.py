@@ -75,7 +75,8 @@ def _remove_outdated(context: Context) -> list[str]:
 def _is_replaced(context: Context, outdated: StoredPart, everything: list[StoredPart]) -> bool:
     """Proof before removal: an active part covers this one, was made from its rows, and is there byte for byte."""
     for stored in everything:
-        if stored.state != "active" or not stored.name.covers(outdated.name):
+        covered = stored.name.covers(outdated.name) or outdated.part.name in stored.part.replaces
+        if stored.state != "active" or not covered:
             continue
         if not stored.part.may_hold(outdated.part, window=outdated.definition.settings.deduplication_window):
             logger.warning(

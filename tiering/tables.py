@@ -129,10 +129,11 @@ def drop_parts(context: Context, doomed: list[StoredPart], *, reason: str) -> No
         return
     definition = doomed[0].definition
     names = {stored.name for stored in doomed}
+    replaced = {name for stored in doomed for name in stored.part.replaces}
     everything = [
         stored
         for stored in context.catalog.parts(definition, include_outdated=True)
-        if stored.name in names or any(name.covers(stored.name) for name in names)
+        if stored.name in names or stored.part.name in replaced or any(name.covers(stored.name) for name in names)
     ]
     _require_holders(context, [stored.directory for stored in everything], f"dropping parts of {definition.full_name}")
     payload = {

@@ -86,8 +86,8 @@ def _collect(session: Session, *, delete: bool) -> list[dict[str, Any]]:
     store = session.store()
     return [
         gc_document(store.gc(disk.name, guard=timedelta(hours=24), delete=delete))
-        for disk in store.object_disks()
-        if not disk.read_only
+        for disk in store.context.disks.values()
+        if disk.capabilities.remote and not disk.read_only
     ]
 
 
@@ -96,19 +96,28 @@ def merge(
     table: TableName,
     partition: Annotated[str | None, typer.Option(metavar="P", help="only this partition")] = None,
     final: Annotated[bool, typer.Option("--final", help="down to one part a partition")] = False,
+    adopt: Annotated[bool, typer.Option("--adopt", help="first make other machines' parts in the bucket ours")] = False,
 ) -> None:
-    """Merge parts into larger ones. Queries give the same rows before and after."""
+    """Merge parts into larger ones. Queries give the same rows before and after.
+
+    Parts that another machine inserted are merged only where nothing is missing between them, for it may be on that
+    machine's disk. When the machine is gone, --adopt rewrites its parts as this machine's own. It is safe when the
+    machine is not gone, too: it takes nothing but the parts that the bucket holds.
+    """
     import msgspec
 
     from tiering.cli.reports import merge_document, merge_plan_document, print_merge_stays
 
     store = session.store()
     if session.dry_run:
-        plans = store.plan_merges(table, partition=partition, final=final)
+        adoptions = store.plan_adoptions(table, partition=partition) if adopt else []
+        plans = [*adoptions, *store.plan_merges(table, partition=partition, final=final)]
         documents = [merge_plan_document(table, plan.parts) for plan in plans]
     else:
         plans = []
-        documents = [merge_document(result) for result in store.merge(table, partition=partition, final=final)]
+        documents = [
+            merge_document(result) for result in store.merge(table, partition=partition, final=final, adopting=adopt)
+        ]
     merged = {document["partition"] for document in documents}
     stays = [
         msgspec.to_builtins(stay)
