@@ -177,19 +177,25 @@ class CommitIndex:
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:
-            make_directory(self.path.parent)
-            connection = sqlite3.connect(
-                self.path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
-            )
             try:
-                connection.execute("PRAGMA journal_mode = WAL")
-                connection.execute("PRAGMA synchronous = NORMAL")
-                self._prepare(connection)
-            except BaseException:
-                connection.close()
-                raise
-            self._connection = connection
+                make_directory(self.path.parent)
+                self._connection = self._connect(str(self.path))
+            except (sqlite3.OperationalError, OSError, FrostlineError) as error:
+                # Read-only, full, in use: the notes are then those of this process, read from the log when asked for.
+                logger.warning("%s cannot be used, so the log is read instead: %s", self.path, error)
+                self._connection = self._connect(":memory:")
         return self._connection
+
+    def _connect(self, name: str) -> sqlite3.Connection:
+        connection = sqlite3.connect(name, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
+            self._prepare(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         """Make the tables, and empty those of another layout or store."""

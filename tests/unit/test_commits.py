@@ -174,6 +174,21 @@ def test_a_damaged_index_is_made_anew(disk: ObjectDisk, tmp_path: Path, damage: 
     fresh.close()
 
 
+def test_without_a_place_for_the_index_the_log_is_read(
+    disk: ObjectDisk, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A state directory that cannot be written changes no answer."""
+    for number in range(6):
+        write(disk, f"t/{number % 2}/{number}")
+    (tmp_path / "file").write_text("in the way")
+    disk.cache.index.close()
+    disk.cache.index.path = tmp_path / "file" / "commits.db"
+    assert touching(disk, "t/1") == [2, 4, 6]
+    assert "cannot be used, so the log is read instead" in caplog.text
+    write(disk, "t/1/6")
+    assert touching(disk, "t/1") == [2, 4, 6, 7]
+
+
 def test_a_failing_index_fails_no_commit(disk: ObjectDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*arguments: object) -> None:
         raise sqlite3.OperationalError("database is locked")
