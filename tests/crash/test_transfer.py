@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -63,3 +68,27 @@ def test_dying_and_running_again(
             break
         step += stride
     assert step > 15
+
+
+def test_killed_for_real(tmp_path: Path) -> None:
+    """The same with SIGKILL from outside, through the command line; the kill is known to have come in the middle."""
+    source = ObjectDisk("source", DirectoryStore(tmp_path / "from"), tmp_path / "source")
+    put(source, *(f"{TABLE}/p{number}/data.parquet" for number in range(40)), f"{TABLE}/table.json")
+    target = DirectoryStore(tmp_path / "home" / "bucket" / "store")
+    command = [str(Path(sys.executable).with_name("frostline")), "restore", "s3", "--from", f"file://{tmp_path}/from/"]
+    environment = {**os.environ, "FROSTLINE_HOME": str(tmp_path / "home")}
+    process = subprocess.Popen([*command, "--apply", "--tpslimit", "25"], env=environment)
+    deadline = time.monotonic() + 60
+    while sum(1 for _ in target.list("r")) < 5 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    copied = {item.key for item in target.list("r")}
+    assert 5 <= len(copied) < 40
+    assert list(target.list("operations/")) == []
+
+    subprocess.run([*command, "--apply", "-q"], env=environment, check=True, timeout=120)
+    again = ObjectDisk("target", target, tmp_path / "again")
+    assert content(again) == content(source)
+    assert copied <= set(blobs(again))
+    assert len(blobs(again)) == 40

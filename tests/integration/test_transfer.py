@@ -459,3 +459,23 @@ def test_from_the_command_line(
     )
     frostline("two", "restore", "s3", "--from", f"file://{tmp_path}/two/bucket/store/", code=13)
     assert frostline("one", "query", sql)["row_count"] == 2
+
+
+def test_nothing_is_overwritten_or_deleted(source: ObjectDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P56: under Object Lock, also when it is taken up again, and in place."""
+    target = ObjectDisk("target", MemoryStore("worm", keep_for=timedelta(days=1)), tmp_path / "target")
+
+    def die(*arguments: object) -> int:
+        raise Died
+
+    with monkeypatch.context() as patch, pytest.raises(Died):
+        patch.setattr(transfer, "_commit", die)
+        restore_from(target, source.store, apply=True)
+    before = objects(target)
+    result = restore_from(target, source.store, apply=True)
+    assert result.copy is not None
+    assert (result.copy.objects, result.copy.done) == (3, 0)
+    put(target, "store/mine/f")
+    restore(target, revision=1, apply=True)
+    assert content(target) == content(source)
+    assert before.items() <= objects(target).items()
