@@ -353,6 +353,9 @@ def test_one_damaged_snapshot_loses_nothing_after_a_collection(store: MemoryStor
     assert report.log_deleted
     left = snapshot.revisions(store)
     assert len(left) == 2
+    span = disk.cache.index.span()
+    assert span is not None
+    assert span.first == disk.log.first_kept() == left[0], "the index shrinks with the log"
     disk.close()
     for revision in left:
         good = store.get(snapshot_key(revision))
