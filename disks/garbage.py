@@ -130,7 +130,8 @@ class _Collection:
             if self._report.delete:
                 self._require(disagreement(found.blobs, self._store.list()))
             if found.head == 0 and not found.blobs and not found.snapshots:
-                return  # a prefix that was never written to
+                self._check_never_written()
+                return
             evidence = self._gather(found)
             verdict = self._judge(found, evidence)
             uploads = self._old_uploads()
@@ -140,6 +141,14 @@ class _Collection:
         except Objection as refusal:
             self._report.refused = str(refusal)
             logger.warning("disk %s: nothing more is deleted: %s", self._disk.name, refusal)
+
+    def _check_never_written(self) -> None:
+        """A prefix without an object of ours was never written to; unless the cache knows better."""
+        if self._disk.local_state_exists():
+            try:
+                self._disk.refresh()
+            except FrostlineError as error:
+                raise Objection(f"the listing shows nothing, and the cache knows better: {error.message}") from error
 
     def _require(self, objection: str | None) -> None:
         if objection is not None:

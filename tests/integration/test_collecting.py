@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,11 +16,13 @@ from disks.garbage import GcReport, collect
 from disks.object_disk import ObjectDisk
 from disks.registry import open_disk
 from oplog import pins
-from oplog.errors import Refused
+from oplog.errors import FrostlineError, Refused
 from oplog.revision import blob_key
 from restore.rebuild import restore
+from tests.meddling import Exchange, meddling
 from tests.servers import Server
 
+_CONTENTS = re.compile(rb"<Contents>.*?</Contents>", re.DOTALL)
 LATER = datetime.now(UTC) + timedelta(days=3)
 Opened = Callable[..., ObjectDisk]
 
@@ -86,6 +89,96 @@ def test_other_forms_of_the_same_url_and_other_prefixes_delete_nothing(server: S
     assert (above.referenced, above.orphaned, above.deleted) == (0, 0, 0)
     assert len(above.foreign) > 0
     assert {key for key in before if "-file-" in key} == {key for key in keys(server, bucket) if "-file-" in key}
+
+
+def _cut(found: Exchange) -> None:
+    found.body = found.body[: len(found.body) // 2]
+
+
+def _emptied(found: Exchange) -> None:
+    found.body = b""
+
+
+def _nothing_listed(found: Exchange) -> None:
+    found.body = _CONTENTS.sub(b"", found.body)
+
+
+def _last_left_out(found: Exchange) -> None:
+    """The newest blob, which is live, is not shown."""
+    shown = _CONTENTS.findall(found.body)
+    blobs = [one for one in shown if b"-file-" in one]
+    if blobs:
+        found.body = found.body.replace(blobs[-1], b"")
+
+
+def _first_page_only(found: Exchange) -> None:
+    for one in _CONTENTS.findall(found.body)[3:]:
+        found.body = found.body.replace(one, b"")
+
+
+def _each_twice(found: Exchange) -> None:
+    found.body = _CONTENTS.sub(lambda match: match[0] * 2, found.body)
+
+
+FAULTS = (_cut, _emptied, _nothing_listed, _last_left_out, _first_page_only, _each_twice)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__.strip("_"))
+@pytest.mark.parametrize("always", [True, False])
+def test_a_listing_that_is_not_whole_deletes_nothing(
+    ministack: Server, tmp_path: Path, fault: Callable[[Exchange], None], always: bool
+) -> None:
+    """P29: on the wire, in every listing or in every second one of the bucket; what is orphaned stays, too."""
+    bucket = ministack.new_bucket()
+
+    def at(server: Server, state: str) -> ObjectDisk:
+        config = DiskConfig(
+            type="object_disk",
+            url=f"s3://{bucket}/p/",
+            endpoint_url=server.endpoint_url,
+            access_key_id=server.access_key_id,
+            secret_access_key=server.secret_access_key,
+            snapshot_every_commits=0,
+            retries=2,
+        )
+        disk = open_disk("s3", config, tmp_path / state)
+        assert isinstance(disk, ObjectDisk)
+        return disk
+
+    direct = at(ministack, "direct")
+    for number in range(4):
+        put(direct, f"a/{number}")
+    orphan = direct.stat("a/1").key
+    remove(direct, "a/1")
+    before = keys(ministack, bucket)
+    listings = 0
+
+    def answer(found: Exchange) -> None:
+        nonlocal listings
+        if "list-type=2" in found.path:
+            listings += "prefix=p%2F&" in f"{found.path}&"
+            if always or listings % 2 == 0:
+                fault(found)
+
+    with meddling(ministack, answer=answer) as server:
+        disk = at(server, "direct")
+        try:
+            report = run(disk)
+        except FrostlineError as error:
+            refused: str | None = error.message
+        else:
+            refused = report.refused
+        disk.close()
+    assert listings > 0
+    gone = before - keys(ministack, bucket)
+    if refused is None:
+        assert fault in (_cut, _emptied), "no answer is whole by itself"
+        assert not always, "only what was asked for again can be whole"
+        assert gone == {f"p/{orphan}"}
+    else:
+        assert gone == set()
+        assert run(direct).deleted == 1
+    direct.close()
 
 
 @pytest.mark.parametrize("delete_versions", [True, False])
