@@ -148,8 +148,12 @@ def remove_tree(path: Path) -> None:
 
 
 def _remove_directory(path: str) -> None:
-    with os.scandir(path) as found:
-        entries = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in found)
+    """Another process may be removing the same: what is gone is gone."""
+    try:
+        with os.scandir(path) as found:
+            entries = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in found)
+    except FileNotFoundError:
+        return
     for name, is_directory in entries:
         below = f"{path}/{name}"
         if is_directory:
@@ -157,5 +161,5 @@ def _remove_directory(path: str) -> None:
             continue
         with op("fs.unlink", Path(below)), suppress(FileNotFoundError):
             os.unlink(below)
-    with op("fs.rmdir", Path(path)):
+    with op("fs.rmdir", Path(path)), suppress(FileNotFoundError):
         os.rmdir(path)

@@ -6,7 +6,7 @@
                                        forward at once, or by whoever looks at the disk after a crash
 <root>/.frostline/hidden/<tx>.json     removed files that readers may still open: not listed, swept later
 <root>/.frostline/trash/<tx>/          being deleted
-<root>/.frostline/{commit,view,readers}.lock
+<root>/.frostline/{commit,view,readers,trash}.lock
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ class LocalDisk(LocalCommits, Disk):
     # Reading
 
     def usage(self) -> DiskUsage:
+        self._bin.wait()
         self._prepare()
         try:
             status = os.statvfs(self.root)
@@ -154,7 +155,7 @@ class LocalDisk(LocalCommits, Disk):
             with try_file_lock(self._own / "commit.lock") as ours:
                 if ours:
                     self._sweep_hidden()
-                    self._empty_trash()
+                    self._bin.empty_soon()
 
     # Writing
 
@@ -197,9 +198,13 @@ class LocalDisk(LocalCommits, Disk):
         with self._committing():
             for torn in (self._own / "hidden").glob(".*.tmp"):
                 remove_file(torn, missing_ok=True)
-            trash = self._empty_trash()
+            with try_file_lock(self._bin.lock_path) as idle:  # else somebody is deleting it just now
+                trash = self._bin.empty() if idle else []
             done += [f"finished deleting what transaction {name} removed" for name in trash]
             swept = self._sweep_hidden()
-            self._empty_trash()
+            self._bin.empty_soon()
         done += [f"deleted {len(swept)} removed files that no reader holds any more"] if swept else []
         return [f"disk {self.name}: {sentence}" for sentence in done]
+
+    def close(self) -> None:
+        self._bin.wait()

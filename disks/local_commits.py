@@ -19,7 +19,6 @@ from disks.effects import (
     make_directory,
     op,
     remove_file,
-    remove_tree,
     rename,
     replace_file,
     write_new_file,
@@ -28,6 +27,7 @@ from disks.local_plan import Move, Plan, Record, has_chains
 from disks.local_transaction import RECORD, LocalTransaction
 from disks.local_tree import LocalTree, TreeNow, inode_of, is_other_than_directory
 from disks.locks import file_lock, try_file_lock
+from disks.trash import Trash
 from oplog import paths
 from oplog.errors import Damaged, NoSpace
 
@@ -44,6 +44,7 @@ class LocalCommits(LocalTree):
         self.read_only = read_only
         self.lock_timeout_seconds = lock_timeout_seconds
         self._ready = False
+        self._bin = Trash(self._trash)
 
     @property
     def _staging(self) -> Path:
@@ -102,7 +103,7 @@ class LocalCommits(LocalTree):
                     # Committed and durable: whoever looks at the disk next tries again, and reports it.
                     logger.error("disk %s: %s is committed but not in place yet: %s", self.name, staging.name, error)
             self._sweep_hidden()
-            self._empty_trash()
+            self._bin.empty_soon()
 
     def _roll_forward_all(self) -> list[tuple[str, str]]:
         with self._committing():
@@ -235,12 +236,6 @@ class LocalCommits(LocalTree):
             except OSError:
                 return  # not empty
             directory = directory.parent
-
-    def _empty_trash(self) -> list[str]:
-        names = sorted(os.listdir(self._trash))
-        for name in names:
-            remove_tree(self._trash / name)
-        return names
 
     def _sweep_hidden(self) -> list[str]:
         """Delete hidden files when nobody reads, and what a killed writer of a record left. Holds the commit lock."""

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from disks import effects
 from disks.base import Disk
 from disks.local import LocalDisk
 from disks.locks import file_lock
+from disks.trash import FEW, Trash
 from oplog.errors import Damaged, Locked, NoSpace, NotFound, Refused, UsageError
 
 
@@ -287,3 +289,53 @@ def test_a_torn_record_is_named_and_nothing_is_guessed(disk: LocalDisk) -> None:
     (committed / "record.json").write_bytes(b"")
     with pytest.raises(Damaged, match=r"torn/record\.json"):
         disk.list()
+
+
+def test_what_many_removals_leave_is_deleted_aside_and_waited_for(tmp_path: Path) -> None:
+    """Usage, closing and the next opening see nothing of it; the parts are out of the tree at once."""
+    disk = LocalDisk("ssd", tmp_path / "ssd")
+    with disk.transaction("insert") as transaction:
+        for number in range(3 * FEW):
+            transaction.create(f"t/{number}/data", b"x")
+        transaction.create("t/stays/data", b"y")
+        transaction.commit()
+    with disk.transaction("drop") as transaction:
+        for number in range(3 * FEW):
+            transaction.remove(f"t/{number}")
+        transaction.commit()
+    assert disk.list("t") == ["stays/"]
+    disk.usage()
+    assert list((tmp_path / "ssd/.frostline/trash").iterdir()) == []
+    disk.close()
+    assert LocalDisk("ssd", tmp_path / "ssd").recover() == []
+
+
+def test_several_may_empty_one_trash(tmp_path: Path) -> None:
+    """Threads and processes that delete the same directories do not trip over one another."""
+    for number in range(200):
+        (tmp_path / "trash" / str(number)).mkdir(parents=True)
+        (tmp_path / "trash" / str(number) / "file").write_bytes(b"x")
+    bins = [Trash(tmp_path / "trash") for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(Trash.empty_soon, bins))
+    for one in bins:
+        one.wait()
+    assert list((tmp_path / "trash").iterdir()) == []
+
+
+def test_a_trash_that_cannot_be_emptied_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "trash").mkdir()
+    for number in range(2 * FEW):
+        (tmp_path / "trash" / str(number)).mkdir()
+
+    def refuse(path: Path) -> None:
+        raise OSError(5, "Input/output error", str(path))
+
+    monkeypatch.setattr("disks.trash.remove_tree", refuse)
+    held = Trash(tmp_path / "trash")
+    held.empty_soon()
+    held.wait()
+    monkeypatch.undo()
+    held.empty_soon()
+    held.wait()
+    assert list((tmp_path / "trash").iterdir()) == []
