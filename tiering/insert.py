@@ -36,6 +36,7 @@ from tiering import blocks, copying
 from tiering.column_ranges import column_range, combine_ranges
 from tiering.context import Context
 from tiering.encodings import Encodings, choose_encodings
+from tiering.insert_company import Company
 from tiering.new_parts import DIGEST_CLAIM, INSERT_CLAIM, stage_part
 from tiering.parquet_file import write_part_files
 from tiering.part import DataFile, Part, PartName
@@ -73,9 +74,10 @@ def insert(
     Raises `UsageError` for data that does not fit, `NoSpace` when no disk takes a part; the message says how many rows
     of earlier blocks went in. The catalog is refreshed before, not after.
     """
+    company = Company(context, definition)
     context.catalog.refresh()
     with context.progress.task(f"inserting into {definition.full_name}") as task:
-        run = _Run(context, definition, task)
+        run = _Run(context, definition, task, company)
         try:
             with ThreadPoolExecutor(_threads(), "insert") as blocks, ThreadPoolExecutor(_threads(), "write") as writers:
                 _feed(run, _blocks(_cast(batches, definition, ignore_unknown), definition), blocks, writers)
@@ -166,6 +168,7 @@ class _Run:
     context: Context
     definition: TableDefinition
     task: Task
+    company: Company
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _known: dict[str, set[str]] = field(init=False)
     _seen: set[str] = field(init=False)
@@ -192,7 +195,7 @@ class _Run:
         """The next block number; `claimed` holds what keeps merges away from it until the block is in."""
         name = f"{INSERT_CLAIM}{self._next_block}-{uuid.uuid4().hex[:12]}"
         claimed.enter_context(self.context.journal.claim(self.definition.uuid, [name], "insert"))
-        number = blocks.allocate(self.context, self.definition, self._next_block)
+        number = self.company.reserve(self.context, self.definition, self._next_block)
         self._next_block = number + 1
         return number
 
@@ -236,7 +239,8 @@ class _Run:
                     break
                 except Locked:
                     time.sleep(_LOOK_AGAIN_SECONDS)
-            self._learn({new.partition.id for new in written})
+            if self.company.is_possible():
+                self._learn({new.partition.id for new in written})
             yield
 
     def _learn(self, partitions: set[str]) -> None:

@@ -40,6 +40,11 @@ class Journal(WorkJournal, WishJournal):
             )
             return int(first)
 
+    def next_block(self, table_uuid: str) -> int:
+        """The number after the last one that was reserved; 1 before the first. Reserves nothing."""
+        rows = self._read("SELECT next FROM blocks WHERE table_uuid = ?", (table_uuid,))
+        return int(rows[0]["next"]) if rows else 1
+
     def add_block_range(self, table_uuid: str, number: int) -> None:
         """Remember that a range of block numbers is this machine's. Nothing when it is known."""
         with self._write("add_block_range", table_uuid) as connection:

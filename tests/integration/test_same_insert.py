@@ -123,3 +123,28 @@ def test_status_names_what_two_machines_inserted_alike(
     assert [item["table"] for item in found] == ["d.t"] * 3
     assert run(["-c", str(path), "status"]) == 0
     assert capfd.readouterr().out.count("two machines inserted the same data") == 3
+
+
+def test_an_insert_that_is_alone_does_not_look_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking costs a listing of all parts; whether anybody else was there, the journal knows for nothing."""
+    looks: list[set[str]] = []
+    monkeypatch.setattr(inserting._Run, "_learn", lambda self, partitions: looks.append(partitions))
+    with Store.open(machine(tmp_path, "a")) as store, Store.open(machine(tmp_path, "a")) as other:
+        create(store)
+        store.table("d.t").insert(ROWS.to_batches())
+        for number in range(3):
+            store.table("d.t").insert(pa.table({"k": [1000 + number], "p": [1]}).to_batches())
+        store.merge("d.t", final=True)
+        store.table("d.t").insert(ROWS.slice(10).to_batches())
+        assert not looks
+        original = inserting._all_results
+
+        def meet(futures: Any) -> Any:
+            monkeypatch.setattr(inserting, "_all_results", original)
+            other.refresh()
+            other.table("d.t").insert(pa.table({"k": [5000], "p": [2]}).to_batches())
+            return original(futures)
+
+        monkeypatch.setattr(inserting, "_all_results", meet)
+        store.table("d.t").insert(pa.table({"k": [6000], "p": [2]}).to_batches())
+        assert len(looks) == 2, "both met the other: one under way, one that came and went"

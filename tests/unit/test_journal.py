@@ -117,7 +117,9 @@ def test_merges_are_kept(journal: Journal) -> None:
 def test_block_numbers_are_never_given_twice(journal: Journal, tmp_path: Path) -> None:
     assert journal.allocate_blocks("u1", 3) == 1
     assert journal.allocate_blocks("u1", 1) == 4
+    assert journal.next_block("u0") == 1
     assert journal.allocate_blocks("u1", 1, floor=50) == 50
+    assert journal.next_block("u1") == 51
     assert journal.allocate_blocks("u1", 1, floor=10) == 51
     seen: list[int] = []
     others = [Journal(tmp_path / "state") for _ in range(3)]
