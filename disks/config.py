@@ -32,8 +32,8 @@ class DiskConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     secret_access_key: str | None = None
     """Never printed."""
     log_format: Literal[1, 2] = 2
-    """object_disk: the format of the operations log. 1 is ClickHouse's, with weaker promises: a bucket that a ClickHouse
-    server wrote, or is to restore from."""
+    """object_disk: the format of the operations log. 1 is ClickHouse's, with weaker promises: a bucket that a
+    ClickHouse server wrote, or is to restore from."""
     snapshot_every_commits: int = 1000
     """A rebuild reads the newest snapshot and the commits after it."""
     retention_seconds: int = 24 * 3600
