@@ -18,7 +18,7 @@ from email.utils import parsedate_to_datetime
 from functools import wraps
 from typing import Any
 
-from disks import garbage
+from disks import clickhouse_garbage, garbage
 from disks.stores.base import ObjectStore
 from disks.stores.directory import DirectoryStore
 from disks.stores.memory import MemoryStore
@@ -41,7 +41,11 @@ def install() -> None:
         kind.put = _write_once(kind.put, key_at=0)  # type: ignore[method-assign]
         kind.copy = _write_once(kind.copy, key_at=1)  # type: ignore[method-assign]
         kind.delete = _kept(kind.delete)  # type: ignore[method-assign]
-    garbage._Collection.run = _at_its_time(garbage._Collection.run)  # type: ignore[method-assign]
+    garbage._Collection.run = _at_its_time(garbage._Collection.run, lambda self: self._rules.now)  # type: ignore[method-assign]
+    clickhouse = _at_its_time(clickhouse_garbage.collect_clickhouse, lambda disk, rules, report: rules.now)
+    for module in (clickhouse_garbage, garbage):
+        if hasattr(module, "collect_clickhouse"):
+            module.collect_clickhouse = clickhouse
 
 
 def _write_once(original: Callable[..., None], *, key_at: int) -> Callable[..., None]:
@@ -96,12 +100,12 @@ def _modified(store: ObjectStore, key: str) -> datetime | None:
         return None
 
 
-def _at_its_time(original: Callable[..., None]) -> Callable[..., None]:
+def _at_its_time(original: Callable[..., None], time_of: Callable[..., datetime]) -> Callable[..., None]:
     @wraps(original)
-    def run(self: Any) -> None:
-        _ahead.now = self._rules.now
+    def run(*arguments: Any, **options: Any) -> None:
+        _ahead.now = time_of(*arguments)
         try:
-            original(self)
+            original(*arguments, **options)
         finally:
             del _ahead.now
 

@@ -180,8 +180,10 @@ class TestCommand:
         assert {item["workers"] for item in document["measurements"]} == {1, 3}
         assert document["parts_per_second"] > 0
         left = server.client().list_objects_v2(Bucket=bucket).get("Contents", [])
-        assert [item["Key"] for item in left if "objbench" in item["Key"]] == []
+        if not worm.ACTIVE:
+            assert [item["Key"] for item in left if "objbench" in item["Key"]] == []
 
+    @pytest.mark.skipif(worm.ACTIVE, reason="the last of a listing is a warm-up that is kept")
     def test_a_broken_promise_is_exit_4(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
