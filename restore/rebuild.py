@@ -29,6 +29,7 @@ from restore.keeping import pinned
 from restore.plan import Difference, Tally, compare, in_scope, kept_reservations, leaves_frozen, lost_objects
 from restore.result import RestoreResult
 from tiering import schema
+from tiering.progress import SILENT, Progress, Task
 from tiering.schema import TABLE_FILE
 
 _COMMIT_ATTEMPTS = 5
@@ -43,6 +44,7 @@ def restore(
     apply: bool = False,
     actor: str = "",
     reason: str = "",
+    progress: Progress = SILENT,
 ) -> RestoreResult:
     """Compare, and with `apply` restore. `scope` names directories (of tables); None is the whole disk.
 
@@ -56,7 +58,7 @@ def restore(
     started = clock.monotonic()
     before = requests_so_far(disk.store)
     if revision is None and time is None:
-        result = _rebuild_cache(disk, scope, apply)
+        result = _rebuild_cache(disk, scope, apply, progress)
     else:
         result = _go_back(disk, revision, time, scope, apply, actor, reason)
     result.requests = {verb: count - before.get(verb, 0) for verb, count in requests_so_far(disk.store).items()}
@@ -72,11 +74,15 @@ def requests_so_far(store: ObjectStore) -> dict[str, int]:
 # The cache
 
 
-def _rebuild_cache(disk: ObjectDisk, scope: Sequence[str] | None, apply: bool) -> RestoreResult:
+def _rebuild_cache(disk: ObjectDisk, scope: Sequence[str] | None, apply: bool, progress: Progress) -> RestoreResult:
     found = log_inventory(disk.store)
-    with closing(past_at(disk.log, found, found.head, until=found.head)) as past:
+    with progress.task(f"reading the log of {disk.name}"):
+        past = past_at(disk.log, found, found.head, until=found.head)
+    with closing(past):
         with past.table.read() as truth:
-            cache, cached_files, difference, tally = _against_cache(disk, truth, scope)
+            files = truth.count()
+            with progress.task(f"comparing {disk.name} with its bucket", items=files) as task:
+                cache, cached_files, difference, tally = _against_cache(disk, truth, scope, task)
             notes = (
                 [cache.problem] if cache.problem else [] if cache.exists else [f"disk {disk.name} has no local state"]
             )
@@ -92,25 +98,44 @@ def _rebuild_cache(disk: ObjectDisk, scope: Sequence[str] | None, apply: bool) -
             result = _result(disk, found, truth, scope, difference, tally, notes)
         result.revision = past.revision
         if apply:
-            disk.replace_cache(past.table, past.revision, past.digest)
+            with progress.task(f"writing the file table of {disk.name}", items=files) as task:
+                disk.replace_cache(Watched(past.table, task), past.revision, past.digest)
             result.applied = True
         return result
 
 
 def _against_cache(
-    disk: ObjectDisk, truth: TableReader, scope: Sequence[str] | None
+    disk: ObjectDisk, truth: TableReader, scope: Sequence[str] | None, task: Task
 ) -> tuple[Cache, int, Difference, Tally]:
     """The cache, how many files it knows, how the truth differs from it, and what the truth holds."""
     tally = Tally(scope)
     try:
         with opened_cache(disk) as (cache, view):
+            rows = tally.counting(by_path(Watched(truth.rows(), task)))
             files = view.count() if view is not None else 0
             current = by_path(view.rows()) if view is not None else iter(())
-            return cache, files, compare(current, tally.counting(by_path(truth.rows())), scope, paths=False), tally
+            return cache, files, compare(current, rows, scope, paths=False), tally
     except UNREADABLE as error:
         cache, tally = unreadable(disk, error), Tally(scope)
         nothing: Iterator[tuple[str, FileRow]] = iter(())
         return cache, 0, compare(nothing, tally.counting(by_path(truth.rows())), scope, paths=False), tally
+
+
+class Watched:
+    """Rows that tell a task how many of them have gone by."""
+
+    _STEP = 1000
+
+    def __init__(self, rows: Iterable[FileRow], task: Task) -> None:
+        self._rows, self._task = rows, task
+
+    def __iter__(self) -> Iterator[FileRow]:
+        number = 0
+        for number, row in enumerate(self._rows, 1):
+            if number % self._STEP == 0:
+                self._task.advance(items=self._STEP)
+            yield row
+        self._task.advance(items=number % self._STEP)
 
 
 def by_path(rows: Iterable[FileRow]) -> Iterator[tuple[str, FileRow]]:

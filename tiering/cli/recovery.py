@@ -84,6 +84,7 @@ def restore(
         apply=apply and not session.dry_run,
         actor=actor(),
         reason=_reason(table, partition, path),
+        progress=session.progress(),
     )
     _show(session, result)
 
