@@ -9,7 +9,6 @@ writes finishes it.
 from __future__ import annotations
 
 import builtins
-import hashlib
 import math
 import socket
 import threading
@@ -21,9 +20,11 @@ from pathlib import Path
 import msgspec
 
 from disks.base import DiskCapabilities, Transaction
+from disks.clickhouse_log import ClickHouseLog, Intent
+from disks.clickhouse_plan import blobs_below, plan
 from disks.clickhouse_transaction import ClickHouseTransaction
 from disks.effects import make_directory, remove_file, rename
-from disks.file_table import FileTable, TableDamaged, TableWriter
+from disks.file_table import FileTable, TableDamaged
 from disks.lease import Lease
 from disks.locks import file_lock, sweep
 from disks.object_transaction import Target
@@ -31,13 +32,10 @@ from disks.stores.base import ObjectStore
 from disks.table_disk import TableDisk
 from oplog import clickhouse_writing as writing
 from oplog import replay
-from oplog.clickhouse import SCHEMA_VERSION, parse_key
-from oplog.clickhouse_writing import Step
-from oplog.entry import Commit, Create, Link, Remove, Rename
-from oplog.errors import AlreadyExists, Conflict, FrostlineError, Locked, NotFound, OutcomeUnknown, Refused
-from oplog.log import UnknownLogFormat
+from oplog.clickhouse import parse_key
+from oplog.entry import Commit, Create, Remove
+from oplog.errors import Conflict, FrostlineError, OutcomeUnknown, Refused
 from oplog.replay import FileRow
-from oplog.revision import OPERATIONS_PREFIX, SCHEMA_VERSION_KEY
 
 LIMITATIONS = (
     "one writer at a time: a lease in the bucket keeps others out, as far as the clocks agree",
@@ -57,19 +55,6 @@ _LOOK_SECONDS = 60.0
 
 class NoLocalMetadata(Refused):
     """The bucket holds a disk and this machine has no file table of it."""
-
-
-class _Intent(msgspec.Struct, frozen=True):
-    """A transaction that is being logged: its operations bear the numbers from `first` on."""
-
-    first: int
-    host: str
-    steps: tuple[Step, ...]
-    commit: Commit
-
-
-class _Checked(Exception):
-    pass
 
 
 class ClickHouseDisk(TableDisk):
@@ -96,6 +81,7 @@ class ClickHouseDisk(TableDisk):
         self.retention_seconds = retention_seconds
         self.read_only = read_only
         self.max_size_bytes = max_size_bytes
+        self._log = ClickHouseLog(store, name)
         self._host = writing.host_word(socket.gethostname())
         self._lease = Lease(store, state_path / "lease.json", settle_seconds=lease_settle_seconds)
         self._lock = threading.RLock()
@@ -103,7 +89,6 @@ class ClickHouseDisk(TableDisk):
         self._number_lock = threading.Lock()
         self._table: FileTable | None = None
         self._begun = False
-        self._marked = False
         self._looked = -math.inf
         self._notes: list[str] = []
         self._numbers = range(0)
@@ -181,25 +166,7 @@ class ClickHouseDisk(TableDisk):
 
     def check_schema(self) -> bool:
         """Whether the bucket says that it has this log. Raises `UnknownLogFormat` when it says otherwise."""
-        try:
-            said = self.store.get(SCHEMA_VERSION_KEY).strip()
-        except NotFound:
-            return False
-        if said != SCHEMA_VERSION.encode():
-            raise UnknownLogFormat(
-                f"{self.store.name} has log format {said[:20].decode(errors='replace')}, not 1",
-                hint=f"set log_format of disk {self.name}, or its url",
-            )
-        return True
-
-    def _write_schema(self) -> None:
-        """Let the bucket say which log it has. A disk that was only taken over stays as the server left it."""
-        if self._marked:
-            return
-        if not self.check_schema():
-            body = SCHEMA_VERSION.encode()
-            self.store.put(SCHEMA_VERSION_KEY, body, sha256=hashlib.sha256(body).digest())
-        self._marked = True
+        return self._log.check_schema()
 
     def known_rows(self) -> dict[str, FileRow] | None:
         """The files as the table has them, without a request; None when there is no usable table."""
@@ -293,7 +260,7 @@ class ClickHouseDisk(TableDisk):
             yield from view.dropped_since(time.time() - self.retention_seconds)
             found = view.state().get("intent")
         if found is not None:
-            for operation in msgspec.json.decode(found, type=_Intent).commit.operations:
+            for operation in msgspec.json.decode(found, type=Intent).commit.operations:
                 if isinstance(operation, Create) and operation.key is not None:
                     yield operation.key
 
@@ -340,27 +307,34 @@ class ClickHouseDisk(TableDisk):
 
     def _reserve(self, count: int) -> int:
         """Take the next `count` numbers for good; the first of them. They are written down before they are used."""
-        table = self.file_table
-        self._look_for_others(table)
-        with table.write() as view:
+        self._look_for_others()
+        with self.file_table.write() as view:
             first = int(view.state().get("counter", "0")) + 1
             view.remember(counter=str(first + count - 1))
         return first
 
-    def _look_for_others(self, table: FileTable) -> None:
-        """Raise `Refused` when the bucket has numbers that this machine never gave: somebody else wrote, and what the
-        table says is no longer what the bucket holds. Looks again when the lease may have gone to another one."""
+    def _look_for_others(self) -> None:
+        """Raise `Refused` when somebody else wrote: what the table says is no longer what the bucket holds. Looks again
+        when the lease may have gone to another one."""
         if time.monotonic() - self._looked < _LOOK_SECONDS:
             return
-        with table.read() as view:
-            given = int(view.state().get("counter", "0"))
-        if (highest := highest_number(self.store, given)) > given:
+        if found := self.numbers_of_others():
             raise Refused(
-                f"{self.store.name} has objects up to number {highest}, and this machine gave numbers up to {given}: "
-                "somebody else wrote to the bucket",
+                f"{self.store.name} has objects up to number {found[0]}, and this machine gave numbers up to "
+                f"{found[1]}: somebody else wrote to the bucket",
                 hint=f"stop the other writer; 'frostline restore {self.name}' shows what the bucket's log says",
             )
         self._looked = time.monotonic()
+
+    def numbers_of_others(self) -> tuple[int, int] | None:
+        """The highest number in the bucket and the highest that this machine gave, when the former is above that."""
+        highest = self._log.highest_number(self._given())
+        given = self._given()  # once more: other processes of this machine give numbers too, and write them down first
+        return (highest, given) if highest > given else None
+
+    def _given(self) -> int:
+        with self.file_table.read() as view:
+            return int(view.state().get("counter", "0"))
 
     def _commit(self, draft: Commit, staging: str, groups: Mapping[str, int]) -> int:
         """Check the draft, note the intent, log its operations, take them in. Raises `Conflict` when it does not fit,
@@ -368,81 +342,26 @@ class ClickHouseDisk(TableDisk):
         with self._exclusive():
             table = self.file_table
             self._finish(table)
-            self._write_schema()
-            steps = self._plan(table, draft, staging, groups)
+            self._log.mark()
+            steps = plan(table, draft, staging, groups)
             self._lease.hold()
             first = self._reserve(len(steps))
             commit = msgspec.structs.replace(draft, revision=first + len(steps) - 1)
-            intent = _Intent(first, self._host, tuple(steps), commit)
+            intent = Intent(first, self._host, tuple(steps), commit)
             with table.write() as view:
                 view.remember(intent=msgspec.json.encode(intent).decode())
             try:
-                self._log(intent)
+                self._log.append(intent)
             except FrostlineError as error:
                 self._abandon_unlogged(table, intent, error)
                 raise
             self._take_in(table, intent)
             return commit.revision
 
-    def _plan(self, table: FileTable, draft: Commit, staging: str, groups: Mapping[str, int]) -> builtins.list[Step]:
-        """The operations to log, in order. Raises `Conflict` when the draft does not fit the table."""
-        steps: list[Step] = []
-        created: dict[int, list[str]] = {}
-
-        def publish() -> None:
-            for group in sorted(created):
-                steps.extend(writing.publish(staging, group, created[group]))
-            created.clear()
-
-        try:
-            with table.write() as view:
-                replay.check_preconditions(view, draft)
-                for operation in draft.operations:
-                    if isinstance(operation, Create):
-                        assert operation.key is not None
-                        created.setdefault(groups[operation.key], []).append(operation.path)
-                    else:
-                        publish()
-                        steps.extend(_steps(view, operation, f"{draft.writer[:16]}_{len(steps)}"))
-                    one = msgspec.structs.replace(draft, present=(), absent=(), operations=(operation,))
-                    replay.execute(view, one)
-                publish()
-                raise _Checked
-        except _Checked:
-            return steps
-
-    def _log(self, intent: _Intent) -> None:
-        """Put the objects of the operations, in order; those that are there already stay."""
-        for revision, step in enumerate(intent.steps, intent.first):
-            key = step.key(revision, intent.host)
-            metadata = step.metadata(intent.commit.writer)
-            body = writing.OPERATION_BODY
-            digest = hashlib.sha256(body).digest()
-            try:
-                if self.store.capabilities.conditional_put:
-                    self.store.put_if_absent(key, body, sha256=digest, metadata=metadata)
-                else:
-                    self.store.put(key, body, sha256=digest, metadata=metadata)
-            except (AlreadyExists, OutcomeUnknown) as error:
-                if self._writer_of(key) != intent.commit.writer:
-                    if isinstance(error, OutcomeUnknown):
-                        raise
-                    raise Locked(
-                        f"{self.store.name}{key} was written by somebody else: this disk takes one writer",
-                        hint="find the other writer; a copy of this machine's state directory counts as one",
-                    ) from error
-
-    def _writer_of(self, key: str) -> str | None:
-        try:
-            return self.store.head(key).metadata.get(writing.WRITER, "")
-        except NotFound:
-            return None
-
-    def _abandon_unlogged(self, table: FileTable, intent: _Intent, error: FrostlineError) -> None:
+    def _abandon_unlogged(self, table: FileTable, intent: Intent, error: FrostlineError) -> None:
         """Forget an intent of which nothing was logged; raise `OutcomeUnknown` when something was, or may have been."""
-        keys = [step.key(revision, intent.host) for revision, step in enumerate(intent.steps, intent.first)]
         try:
-            logged = any(self._writer_of(key) == intent.commit.writer for key in keys)
+            logged = self._log.has_begun(intent)
         except FrostlineError:
             logged = True
         if logged:
@@ -453,12 +372,12 @@ class ClickHouseDisk(TableDisk):
         with table.write() as view:
             view.forget("intent")
 
-    def _take_in(self, table: FileTable, intent: _Intent) -> None:
+    def _take_in(self, table: FileTable, intent: Intent) -> None:
         """Make the transaction visible, and remember which blobs it removed."""
         with table.write() as view:
             for operation in intent.commit.operations:
                 if isinstance(operation, Remove):
-                    view.drop(_blobs_below(view, operation.path), time.time())
+                    view.drop(blobs_below(view, operation.path), time.time())
                 one = msgspec.structs.replace(intent.commit, present=(), absent=(), operations=(operation,))
                 replay.execute(view, one)
             view.set_head(intent.commit.revision, "")
@@ -471,7 +390,7 @@ class ClickHouseDisk(TableDisk):
         if intent is None:
             return ""
         self._lease.hold()
-        self._log(intent)
+        self._log.append(intent)
         self._take_in(table, intent)
         return f"the {intent.commit.kind} of revision {intent.commit.revision}"
 
@@ -481,40 +400,7 @@ def _has_begun(table: FileTable) -> bool:
         return "store" in view.state()
 
 
-def _intent(table: FileTable) -> _Intent | None:
+def _intent(table: FileTable) -> Intent | None:
     with table.read() as view:
         found = view.state().get("intent")
-    return msgspec.json.decode(found, type=_Intent) if found is not None else None
-
-
-def _steps(view: TableWriter, operation: Link | Rename | Remove, mark: str) -> builtins.list[Step]:
-    match operation:
-        case Link(source=source, target=target):
-            return [writing.link(source, target)]
-        case Remove(path=path):
-            return [writing.remove(path, mark, is_file=view.get(path) is not None)]
-        case Rename(source=source, target=target):
-            is_file = view.get(source) is not None
-            parent = target.rpartition("/")[0]
-            if not parent or view.has_directory(parent):
-                return [writing.rename(source, target, is_file=is_file)]
-            files = [source] if is_file else [row.path for row in view.rows(source)]
-            return writing.rename_to_new_directory(source, target, files, mark, is_file=is_file)
-
-
-def _blobs_below(view: TableWriter, path: str) -> builtins.list[str]:
-    one = view.get(path)
-    rows = [one] if one is not None else view.rows(path)
-    return [key for row in rows for key, _ in row.blobs]
-
-
-def highest_number(store: ObjectStore, known: int) -> int:
-    """The highest number above `known` that an object of ClickHouse's log bears; 0 when there is none. Lists what
-    follows `known`, among the files and among the operations."""
-    highest = 0
-    for prefix in ("", OPERATIONS_PREFIX):
-        after = f"{prefix}r{known:064b}~"
-        for item in store.list(f"{prefix}r0", start_after=after):
-            name = parse_key(item.key)
-            highest = max(highest, name.revision if name is not None else 0)
-    return highest
+    return msgspec.json.decode(found, type=Intent) if found is not None else None

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from disks.announcements import Condemned, batches
-from disks.clickhouse_disk import ClickHouseDisk, highest_number
+from disks.clickhouse_disk import ClickHouseDisk
 from disks.gc_report import GcReport, Objection, Rules
 from disks.gc_rules import check_caps, out_of_quarantine, tell, within_limit
 from disks.references import (
@@ -96,9 +96,10 @@ def _check_table(disk: ClickHouseDisk, listing: _Listing, rules: Rules) -> str |
         raise Objection(f"the local metadata cannot be read: {error.message}") from error
     if unknown := state.get("unknown"):
         return f"the file table may lack files: {unknown}"
-    given = int(state.get("counter", "0"))
-    if (highest := highest_number(disk.store, given)) > given:
-        return f"the bucket has objects up to number {highest}, this machine gave {given}: somebody else writes to it"
+    if found := disk.numbers_of_others():
+        return (
+            f"the bucket has objects up to number {found[0]}, this machine gave {found[1]}: somebody else writes to it"
+        )
     if "since" not in state:
         return None
     since = datetime.fromtimestamp(float(state["since"]), UTC)

@@ -21,9 +21,9 @@ def _counter_begins_again() -> None:
 
 def _bucket_not_asked() -> None:
     """The numbers of the bucket are not looked at: what another machine wrote is not noticed."""
-    from disks import clickhouse_disk
+    from disks.clickhouse_log import ClickHouseLog
 
-    clickhouse_disk.highest_number = lambda store, known: 0
+    ClickHouseLog.highest_number = lambda self, known: 0  # type: ignore[method-assign]
 
 
 def _intent_not_noted() -> None:
@@ -34,15 +34,15 @@ def _intent_not_noted() -> None:
 
 def _removal_not_logged() -> None:
     """ClickHouse has no word for a removal, and so nothing is logged."""
-    from disks import clickhouse_disk
+    from disks import clickhouse_plan
     from oplog.entry import Remove
 
-    original = clickhouse_disk._steps
+    original = clickhouse_plan._steps
 
     def steps(view: Any, operation: Any, mark: str) -> Any:
         return [] if isinstance(operation, Remove) else original(view, operation, mark)
 
-    clickhouse_disk._steps = steps
+    clickhouse_plan._steps = steps
 
 
 def _directory_taken_for_granted() -> None:
