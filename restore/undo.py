@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from disks.file_table import FileTable
@@ -41,18 +42,43 @@ _HEADS_AT_MOST = 1000
 """More blobs than this are looked up by listing the prefix."""
 
 
-def preview(context: Context, disk: ObjectDisk, revision: int) -> UndoPlan:
-    """What an undo would do, and what speaks against it. Changes nothing.
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a commit changed. Past is past: this stays true, so it is read once."""
+
+    commit: Commit
+    before: dict[str, FileRow]
+    after: dict[str, FileRow]
+    documents: dict[str, Part | TableDefinition]
+
+
+def read_change(disk: ObjectDisk, revision: int) -> Change:
+    """What the commit changed. Reads the whole table of before it when the commit took files away.
 
     Raises `NotFound`, naming the revisions that are kept, when the commit is not among them.
     """
-    decided = _decide(context, disk, revision)
+    try:
+        commit = disk.commits().read([revision])[revision].commit
+    except KeyError:
+        raise NotFound(
+            f"revision {revision} of disk {disk.name} is not kept, or does not exist", hint=_kept(disk)
+        ) from None
+    before, after = _around(disk, commit)
+    return Change(commit, before, after, _documents(disk, (*before.values(), *after.values())))
+
+
+def preview(context: Context, disk: ObjectDisk, revision: int, *, change: Change | None = None) -> UndoPlan:
+    """What an undo would do, and what speaks against it. Changes nothing. `change`: see `read_change`, which is asked
+    without it, and what it raises."""
+    decided = plan(_situation(context, disk, change or read_change(disk, revision)))
     if not decided.done:
         _check_blobs(disk, decided)
     return decided
 
 
-def undo(context: Context, disk: ObjectDisk, revision: int) -> tuple[UndoPlan, int | None]:
+def undo(
+    context: Context, disk: ObjectDisk, revision: int, *, change: Change | None = None
+) -> tuple[UndoPlan, int | None]:
     """Reverse the commit; what was done, and the revision that did it. None when there was nothing to do.
 
     Raises `Refused` with every objection, `Locked` when a part is in use here. A killed undo is run again: it happened
@@ -61,8 +87,9 @@ def undo(context: Context, disk: ObjectDisk, revision: int) -> tuple[UndoPlan, i
     if disk.read_only:
         raise Refused(f"disk {disk.name} is read-only", hint="--dry-run shows what an undo would do")
     reachability.require(context.disks.values(), f"undoing revision {revision} of disk {disk.name}")
+    change = change or read_change(disk, revision)
     for _ in range(_COMMIT_ATTEMPTS):
-        decided = _decide(context, disk, revision)
+        decided = plan(_situation(context, disk, change))
         _refuse(decided)
         if decided.done:
             return decided, None
@@ -70,7 +97,7 @@ def undo(context: Context, disk: ObjectDisk, revision: int) -> tuple[UndoPlan, i
             for uuid, parts in _parts_by_table(decided).items():
                 stack.enter_context(context.journal.claim(uuid, parts, "undo"))
             try:
-                done = _carry_out(context, disk, revision)
+                done = _carry_out(context, disk, change)
             except Conflict:  # another writer came first: look again
                 disk.refresh()
                 continue
@@ -79,15 +106,16 @@ def undo(context: Context, disk: ObjectDisk, revision: int) -> tuple[UndoPlan, i
     raise Conflict(f"disk {disk.name} kept changing while revision {revision} was undone", hint="run the command again")
 
 
-def _carry_out(context: Context, disk: ObjectDisk, revision: int) -> tuple[UndoPlan, int | None]:
+def _carry_out(context: Context, disk: ObjectDisk, change: Change) -> tuple[UndoPlan, int | None]:
     """Decide once more, now that nothing moves, and do it."""
     context.catalog.refresh()
-    decided = _decide(context, disk, revision)
+    decided = plan(_situation(context, disk, change))
     _refuse(decided)
     if decided.done:
         return decided, None
-    reason = f"undo of revision {revision} ({decided.commit.kind})"
-    details = {"undoes": str(revision), "kind": decided.commit.kind}
+    revision = change.commit.revision
+    reason = f"undo of revision {revision} ({change.commit.kind})"
+    details = {"undoes": str(revision), "kind": change.commit.kind}
     if decided.alter is not None:
         tables.replace(context, *decided.alter, reason=reason, details=details)
         return decided, disk.revision
@@ -128,26 +156,15 @@ def _parts_by_table(decided: UndoPlan) -> dict[str, list[str]]:
 # What the decision rests on
 
 
-def _decide(context: Context, disk: ObjectDisk, revision: int) -> UndoPlan:
-    return plan(_situation(context, disk, revision))
-
-
-def _situation(context: Context, disk: ObjectDisk, revision: int) -> Situation:
-    commits = disk.commits()
-    try:
-        commit = commits.read([revision])[revision].commit
-    except KeyError:
-        raise NotFound(
-            f"revision {revision} of disk {disk.name} is not kept, or does not exist", hint=_kept(disk)
-        ) from None
-    before, after = _around(disk, commit)
+def _situation(context: Context, disk: ObjectDisk, change: Change) -> Situation:
+    commit, before, after = change.commit, change.before, change.after
     paths = {*before, *after}
     with disk.file_table.read() as view:
         now = {path: row for path in paths if (row := view.get(path)) is not None}
         homes = {place.uuid for path in paths if (place := locate(path)) is not None}
         definitions = {path for uuid in homes if view.get(path := f"store/{uuid[:3]}/{uuid}/{TABLE_FILE}") is not None}
     directories = {path.rpartition("/")[0] for path in paths}
-    later = commits.last_touching(directories, revision, disk.revision)
+    later = disk.commits().last_touching(directories, commit.revision, disk.revision)
     return Situation(
         disk=disk.name,
         commit=commit,
@@ -155,7 +172,7 @@ def _situation(context: Context, disk: ObjectDisk, revision: int) -> Situation:
         after=after,
         now=now,
         later=tuple(sorted({entry.commit.revision: entry.commit for entry in later.values()}.values(), key=_revision)),
-        documents=_documents(disk, (*before.values(), *after.values())),
+        documents=change.documents,
         parts=tuple(_parts(context, homes)),
         tables=tuple(context.catalog.tables()),
         definitions_here=frozenset(definitions),

@@ -153,13 +153,14 @@ def undo(
     Nothing is copied and history stays as it is: an undo is itself undone by undoing its revision. Refused (exit 13)
     when later commits changed what it made, when rows would be lost or doubled, or when the bytes are gone.
     """
-    from restore.undo import preview
+    from restore.undo import preview, read_change
     from restore.undo import undo as reverse
 
     store = session.store()
     chosen = store.object_disk(disk)
     with session.progress().task(f"reading what revision {revision} changed"):
-        planned = preview(store.context, chosen, revision)
+        change = read_change(chosen, revision)
+        planned = preview(store.context, chosen, revision, change=change)
     done = None
     if not planned.done:
         if not session.options.json:
@@ -167,7 +168,7 @@ def undo(
         if not planned.objections:
             session.confirm(f"Undo revision {revision} of disk {disk}?")
         if planned.objections or not session.dry_run:
-            planned, done = reverse(store.context, chosen, revision)
+            planned, done = reverse(store.context, chosen, revision, change=change)
     if session.options.json:
         session.output.document(_undo_document(planned, done, dry_run=session.dry_run))
     elif done is not None:
