@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,13 +16,15 @@ from typing import Any
 
 import pytest
 
+from disks.references import inventory
 from disks.stores.base import ByteRange, ObjectInfo, ObjectStore, Payload
 from disks.stores.bench import BenchReport, percentile, plan, remove_leftovers, requests_of, run
+from disks.stores.directory import DirectoryStore
 from disks.stores.memory import MemoryStore
 from disks.stores.metered import MeteredStore
 from oplog.errors import FrostlineError, Transient
 from tests import worm
-from tests.servers import Server
+from tests.servers import REPOSITORY, Server
 from tiering.cli import main as cli
 
 STEPS = plan([4096, 200_000], 12, [1, 4])
@@ -187,8 +194,6 @@ class TestCommand:
     def test_a_broken_promise_is_exit_4(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        from disks.stores.directory import DirectoryStore
-
         right = DirectoryStore.list
 
         def lagging(self: DirectoryStore, *arguments: Any, **more: Any) -> Iterator[ObjectInfo]:
@@ -218,3 +223,34 @@ def test_threads_do_not_mix_up_their_bodies() -> None:
             return super().get(others[0] if key == others[1] else key, byte_range)
 
     assert "bytes come back as written" in failed(Swaps())
+
+
+@pytest.mark.skipif(worm.ACTIVE, reason="deletes")
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_is_ended_leaves_nothing_or_what_is_known(ending: signal.Signals, tmp_path: Path) -> None:
+    """P36: whoever can still act tidies up; what SIGKILL leaves has names that the next run and gc know."""
+    environment = {**os.environ, "FROSTLINE_HOME": str(tmp_path), "PYTHONPATH": str(REPOSITORY)}
+    command = [sys.executable, "-m", "tiering.cli.main", "objbench", "s3", "--objects", "20000", "--size", "1KiB"]
+    process = subprocess.Popen(
+        command, env=environment, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    store = DirectoryStore(tmp_path / "bucket" / "store", read_only=True)
+    try:
+        deadline = time.monotonic() + 60
+        while len(list(store.list("objbench/"))) < 20:
+            assert process.poll() is None, process.communicate()[1].decode()
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        process.send_signal(ending)
+        process.communicate(timeout=60)
+    finally:
+        process.kill()
+    left = [info.key for info in store.list()]
+    if ending != signal.SIGKILL:
+        assert process.returncode == 128 + ending
+        assert left == []
+        return
+    assert len(left) >= 20
+    assert inventory(store.list()).foreign == ()
+    assert remove_leftovers(store, now=datetime.now(UTC) + timedelta(hours=2)) == len(left)
+    assert list(store.list()) == []
