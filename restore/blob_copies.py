@@ -155,9 +155,12 @@ class BlobCopier:
     def _bring(self, row: FileRow) -> Copied:
         key = self._attempt.key(row.blobs)
         if self._there.get(key) == row.size_bytes:
-            sha256 = row.sha256 or self._disk.store.head(key).metadata.get("sha256", "")
-            if sha256:
+            if row.sha256:
+                return Copied(key, row.sha256)
+            sha256 = self._disk.store.head(key).metadata.get("sha256", "")
+            if digest_of(self._source, row) == sha256:  # a source without digests may also write to its objects again
                 return Copied(key, sha256)
+            key = self._attempt.key((*row.blobs, (sha256, 0)))
         try:
             if row.sha256 and not row.more and self.inside_store is not False and self._copied_inside(row, key):
                 sha256 = row.sha256

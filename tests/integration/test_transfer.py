@@ -6,6 +6,7 @@ The source is only read; what is committed is the source's tree, byte for byte, 
 from __future__ import annotations
 
 import builtins
+import hashlib
 import json
 import random
 from collections import Counter
@@ -459,6 +460,29 @@ def test_from_the_command_line(
     )
     frostline("two", "restore", "s3", "--from", f"file://{tmp_path}/two/bucket/store/", code=13)
     assert frostline("one", "query", sql)["row_count"] == 2
+
+
+def test_a_source_without_digests_that_changed_is_copied_anew(
+    target: ObjectDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I7: copies of an interrupted restore count only with the bytes that the source has now."""
+    store = in_memory(captured())
+    file = next(file for file in read_bucket(store).files.values() if len(file.blobs) == 1 and file.size_bytes > 10)
+
+    def die(*arguments: object) -> int:
+        raise Died
+
+    with monkeypatch.context() as patch, pytest.raises(Died):
+        patch.setattr(transfer, "_commit", die)
+        restore_from(target, store, apply=True)
+    count, (key, size_bytes) = len(blobs(target)), file.blobs[0]
+    store.put(
+        key, b"X" * size_bytes, sha256=hashlib.sha256(b"X" * size_bytes).digest(), metadata=store.head(key).metadata
+    )
+    result = restore_from(target, store, scope=[file.path], apply=True)
+    assert target.read(file.path) == changed
+    assert result.copy is not None
+    assert (result.copy.done, len(blobs(target))) == (1, count + 1)
 
 
 def test_nothing_is_overwritten_or_deleted(source: ObjectDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
