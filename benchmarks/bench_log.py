@@ -198,7 +198,8 @@ def main() -> None:
             expected = 21 if arguments[0] == "log" else 4 if "gone" in what else 3
             assert lines == expected, runs[0].output
             median = sorted(runs, key=lambda run: run.seconds)[1]
-            detail = f"({median.cpu_seconds:.2f} s of processor time)"
+            start = python(SCRIPT, str(home / "history"), "--version", environment=environment)
+            detail = f"({median.cpu_seconds:.2f} s of processor time; starting alone takes {start.seconds:.2f} s now)"
             figures.append(bound_figure(what, median.seconds, at_most=1, unit="s", detail=detail))
         figures.append(
             bound_figure(

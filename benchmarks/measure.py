@@ -99,7 +99,8 @@ start = time.perf_counter()
 process = subprocess.Popen(sys.argv[2:])
 _, status, usage = os.wait4(process.pid, 0)
 seconds = time.perf_counter() - start
-os.write(int(sys.argv[1]), json.dumps([os.waitstatus_to_exitcode(status), seconds, usage.ru_maxrss]).encode())
+os.write(int(sys.argv[1]), json.dumps([os.waitstatus_to_exitcode(status), seconds, usage.ru_maxrss,
+                                     usage.ru_utime + usage.ru_stime]).encode())
 """
 """Starts the command from a small process: the kernel counts what a process was before it became another program, so
 the memory of this one would be taken for the command's."""
@@ -119,10 +120,10 @@ def run(command: Sequence[str], *, environment: dict[str, str] | None = None, cw
         output.seek(0)
         errors.seek(0)
         text, complaints = output.read(), errors.read()
-    code, seconds, peak_kib = json.loads(result) if result else (process.returncode, 0.0, 0)
+    code, seconds, peak_kib, cpu_seconds = json.loads(result) if result else (process.returncode, 0.0, 0, 0.0)
     if code:
         raise RuntimeError(f"{' '.join(map(str, command))} exited {code}:\n{complaints[-4000:]}")
-    return Run(seconds, peak_kib * 1024, text)
+    return Run(seconds, peak_kib * 1024, text, cpu_seconds)
 
 
 def python(script: str, *arguments: str, environment: dict[str, str] | None = None) -> Run:
