@@ -476,9 +476,8 @@ def test_a_source_without_digests_that_changed_is_copied_anew(
         patch.setattr(transfer, "_commit", die)
         restore_from(target, store, apply=True)
     count, (key, size_bytes) = len(blobs(target)), file.blobs[0]
-    store.put(
-        key, b"X" * size_bytes, sha256=hashlib.sha256(b"X" * size_bytes).digest(), metadata=store.head(key).metadata
-    )
+    changed = b"X" * size_bytes
+    store.put(key, changed, sha256=hashlib.sha256(changed).digest(), metadata=store.head(key).metadata)
     result = restore_from(target, store, scope=[file.path], apply=True)
     assert target.read(file.path) == changed
     assert result.copy is not None
