@@ -12,14 +12,11 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 from disks.base import (
-    Disk,
     DiskCapabilities,
-    DiskUsage,
-    FileInfo,
     Location,
     Transaction,
 )
@@ -28,27 +25,28 @@ from disks.file_table import FileTable, TableWriter
 from disks.lease import Lease
 from disks.locks import sweep
 from disks.object_transaction import ObjectTransaction, Target
-from disks.row_content import read_row, row_info
 from disks.stores.base import ByteRange, ObjectStore
 from disks.table_cache import TableCache
+from disks.table_disk import TableDisk
 from oplog import replay, snapshot
 from oplog.entry import Commit, now
-from oplog.errors import Conflict, DiskUnreachable, FrostlineError, NotFound, Refused, Transient
+from oplog.errors import Conflict, DiskUnreachable, FrostlineError, Refused, Transient
 from oplog.log import Entry, OperationsLog, RevisionTaken
 from oplog.replay import FileRow
 
 logger = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
+
 _COMMIT_ATTEMPTS = 100
 _EARLY_SNAPSHOTS = (1, 10, 100)
 """Revisions that get a snapshot although the first regular one is far: the first entries hold the tables themselves,
 and losing one of them must not make everything after it unreadable."""
-_READ_THREADS = 16
 _ASK_AGAIN_SECONDS = 15.0
 """How long an unreachable bucket is left in peace: a command waits for it once, not with every step."""
 
 
-class ObjectDisk(Disk):
+class ObjectDisk(TableDisk):
     """A disk whose files are immutable objects of one prefix. Several processes and machines may write at once."""
 
     kind = "object_disk"
@@ -89,69 +87,17 @@ class ObjectDisk(Disk):
 
     # Reading
 
-    def usage(self) -> DiskUsage:
-        with self.file_table.read() as view:
-            used = view.used_bytes()
-        if self.max_size_bytes is None:
-            return DiskUsage(None, None, used)
-        return DiskUsage(self.max_size_bytes, max(self.max_size_bytes - used, 0), used)
-
-    def stored_bytes(self) -> int:
-        return self.usage().used_bytes
-
-    def list(self, directory: str = "") -> builtins.list[str]:
-        def children(table: FileTable) -> builtins.list[str]:
-            with table.read() as view:
-                return view.children(directory)
-
-        return self.cache.reading(children)
-
-    def walk(self, directory: str = "") -> Iterator[FileInfo]:
-        return map(row_info, self.file_table.rows(directory))
-
-    def stat(self, path: str) -> FileInfo:
-        return row_info(self._row(path))
-
-    def exists(self, path: str) -> bool:
-        with self.file_table.read() as view:
-            return view.get(path) is not None or view.has_directory(path)
-
-    def read(self, path: str, byte_range: ByteRange | None = None) -> bytes:
-        return self._content(self._row(path), byte_range)
-
-    def small_files(self, directory: str, name: str) -> Iterator[tuple[str, bytes, int | None]]:
-        def named(table: FileTable) -> builtins.list[FileRow]:
-            with table.read() as view:
-                return builtins.list(view.named(directory, name))
-
-        rows = self.cache.reading(named)
-        uploaded = {row.path: row for row in rows if row.inline is None}
-        fetched: dict[str, bytes] = {}
-        if uploaded:
-            with ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="read") as pool:
-                fetched = dict(zip(uploaded, pool.map(self._content, uploaded.values()), strict=True))
-        for row in rows:
-            yield row.path, fetched[row.path] if row.inline is None else row.inline, row.revision
+    def _reading(self, read: Callable[[FileTable], _T]) -> _T:
+        return self.cache.reading(read)
 
     def location(self, path: str) -> Location:
         self._check_reachable()
-        row = self._row(path)
-        if row.key is None:
-            raise NotFound(f"{self.name}:{path} rides inside the log and has no object of its own", hint="use read()")
-        if row.more:
-            raise NotFound(f"{self.name}:{path} lies in {1 + len(row.more)} objects", hint="use read()")
-        return Location(self.store.url(row.key), self.store.s3_connection)
-
-    def _row(self, path: str) -> FileRow:
-        row = self.cache.reading(lambda table: table.get(path))
-        if row is None:
-            raise NotFound(f"no file {path} on disk {self.name}")
-        return row
+        return super().location(path)
 
     def _content(self, row: FileRow, byte_range: ByteRange | None = None) -> bytes:
         if row.inline is None:
             self._check_reachable()
-        return read_row(self.store, row, byte_range, disk=self.name)
+        return super()._content(row, byte_range)
 
     # The table
 

@@ -244,6 +244,24 @@ def test_two_processes_of_one_machine_share_the_numbers(store: MemoryStore, tmp_
     assert content(one) == content(two) == content(rebuilt(store, tmp_path / "other"))
 
 
+def test_a_process_of_this_machine_is_no_stranger(store: MemoryStore, tmp_path: Path) -> None:
+    """It may take numbers and upload between our look at the counter and our look at the bucket."""
+    one, two = opened(store, tmp_path / "state"), opened(store, tmp_path / "state")
+    put(one, {"a": b"1"})
+    look = one._log.highest_number
+
+    def meanwhile(known: int) -> int:
+        with two.transaction("abandoned") as transaction:
+            for number in range(100):
+                transaction.create(f"b{number}", b"")
+        return look(known)
+
+    one._log.highest_number = meanwhile  # type: ignore[method-assign]
+    assert one.numbers_of_others() is None
+    one._looked = float("-inf")
+    put(one, {"c": b"2"})
+
+
 def test_another_machine_is_noticed_before_anything_is_written(store: MemoryStore, tmp_path: Path) -> None:
     """The table of this machine would be wrong: a file that the other one removed would be there again."""
     disk = opened(store, tmp_path / "state")
