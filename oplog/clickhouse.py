@@ -14,15 +14,16 @@ records into a tree.
 
 from __future__ import annotations
 
+import operator
 import re
 from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from email.errors import HeaderParseError
 from email.header import decode_header, make_header
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import Final, Literal
 
 SCHEMA_VERSION = "1"
@@ -43,6 +44,10 @@ PATH_NAMES: Mapping[str, tuple[str, str]] = {
 _FILE_KEY = re.compile(r"r([01]{64})-file-([a-z]{3}/[a-z]{29}|[a-z]{32})\Z")
 _OPERATION_KEY = re.compile(r"operations/r([01]{64})-(?:(.+)-)?([a-z_]+)\Z", re.DOTALL)
 _COPY_DISORDER = 0.1
+_OVERTAKING = timedelta(seconds=1)
+"""By so much uploads that began one after the other may end in another order."""
+_RACE = timedelta(seconds=2)
+_RACE_REVISIONS = 64
 _BARE_KEY = re.compile(r"(?:[a-z]{3}/[a-z]{29}|[a-z]{32})\Z")
 
 
@@ -188,7 +193,7 @@ def epochs(objects: Iterable[Listed]) -> Epochs:
 
     Without duplicates that is the order of their revisions. Where a revision occurs twice, the counter has restarted
     at some time between the two; the objects are divided there by the store's last-modified time. Two objects of one
-    revision and one time cannot be told apart: they keep the order of their keys.
+    revision and one time cannot be told apart: they keep the order of their keys, and are of one run.
     """
     in_order = sorted(objects, key=lambda listed: (listed.revision, listed.modified, listed.key))
     by_revision: dict[int, list[Listed]] = defaultdict(list)
@@ -221,32 +226,59 @@ def _is_copy(objects: Iterable[Listed]) -> bool:
 
 
 def _restarts(objects: Sequence[Listed], repeated: Iterable[Sequence[Listed]]) -> list[datetime]:
-    """The times at which new runs of the counter begin, ascending: one within each pair of equal revisions."""
+    """The times at which new runs of the counter begin, ascending, so that equal revisions are of different runs.
+
+    Uploads of one run overtake one another, so numbers alone do not show the place. Of the pauses after which numbers
+    start again low, the longest are taken, until every two objects of one revision are divided.
+    """
     by_time = sorted((listed for listed in objects if listed.revision), key=_modified)
-    pairs = [
-        (first, second) for found in repeated for first, second in pairwise(found) if first.modified < second.modified
+    together = [
+        (first.modified, second.modified)
+        for found in repeated
+        for first, second in pairwise(found)
+        if first.modified < second.modified and not _is_race(first, second)
     ]
     restarts: list[datetime] = []
-    for first, second in sorted(pairs, key=lambda pair: pair[1].modified):
-        if not (restarts and restarts[-1] > first.modified):
-            window = slice(
-                bisect_right(by_time, first.modified, key=_modified),
-                bisect_right(by_time, second.modified, key=_modified),
-            )
-            restarts.append(_restart_within(by_time[window], first.revision))
-    return restarts
+    for moment in _pauses(by_time):
+        if not together:
+            break
+        divided = [pair for pair in together if pair[0] < moment <= pair[1]]
+        if divided:
+            restarts.append(moment)
+            together = [pair for pair in together if not pair[0] < moment <= pair[1]]
+    return sorted(restarts)
 
 
-def _restart_within(window: Sequence[Listed], repeated: int) -> datetime:
-    """The time that best divides the objects, which lie between two of revision `repeated` and end with the second:
-    those of higher revisions came before the restart, the others after it."""
-    misplaced = sum(listed.revision > repeated for listed in window)
-    best, best_misplaced = window[-1].modified, len(window) + 1
-    for moment, together in groupby(window, key=_modified):
-        if misplaced < best_misplaced:
-            best, best_misplaced = moment, misplaced
-        misplaced += sum(1 if listed.revision <= repeated else -1 for listed in together)
-    return best
+def _is_race(first: Listed, second: Listed) -> bool:
+    """Whether two threads of one run have read the counter at once: no server starts and writes that much so fast."""
+    return second.modified - first.modified <= _RACE and first.revision > _RACE_REVISIONS
+
+
+def _pauses(by_time: Sequence[Listed]) -> list[datetime]:
+    """The ends of all pauses: first those after which numbers start again low, the longer ones first."""
+    highest = _extremes_nearby(by_time, operator.gt)
+    lowest = _extremes_nearby(by_time[::-1], operator.lt)[::-1]
+    pauses = []
+    for index in range(1, len(by_time)):
+        before, after = by_time[index - 1].modified, by_time[index].modified
+        if before < after:
+            pauses.append((lowest[index] > highest[index - 1], before - after, after))
+    return [moment for _, _, moment in sorted(pauses)]
+
+
+def _extremes_nearby(objects: Sequence[Listed], further: Callable[[int, int], bool]) -> list[int]:
+    """For each object the most extreme revision of it and of those before it that are as near in time as uploads
+    overtake one another."""
+    extremes = []
+    waiting: deque[Listed] = deque()
+    for listed in objects:
+        while waiting and not further(waiting[-1].revision, listed.revision):
+            waiting.pop()
+        waiting.append(listed)
+        while abs(listed.modified - waiting[0].modified) > _OVERTAKING:
+            waiting.popleft()
+        extremes.append(waiting[0].revision)
+    return extremes
 
 
 def _modified(listed: Listed) -> datetime:

@@ -12,12 +12,13 @@ from collections.abc import Iterator
 class Inode:
     """A file's blobs. Without blobs and with `missing`, the place of a file whose bytes are gone."""
 
-    __slots__ = ("blobs", "created_at", "missing", "revision")
+    __slots__ = ("blobs", "created_at", "missing", "revision", "run")
 
-    def __init__(self, path: str, revision: int, *, missing: bool = False) -> None:
+    def __init__(self, path: str, revision: int, *, run: int = 0, missing: bool = False) -> None:
         self.blobs: list[tuple[str, int]] = []
         self.created_at = path
         self.revision = revision
+        self.run = run
         self.missing = missing
 
     @property

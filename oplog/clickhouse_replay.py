@@ -128,7 +128,8 @@ class _Tree:
         self._root = Directory(0)
         self._created: dict[str, Inode] = {}
         self._again: list[tuple[Inode, Inode]] = []
-        """Inodes created at the path of an earlier one that had been renamed away, with that one."""
+        """Inodes created at the path of an earlier one that had been renamed away, with that one. Of one run: another
+        one gives the same temporary names again."""
         self._merged: list[str] = []
         self._result = Replayed()
 
@@ -196,11 +197,11 @@ class _Tree:
         if there is not None and may_append(path):
             there.blobs.append((listed.key, listed.size_bytes))
             return
-        inode = Inode(path, listed.revision)
+        inode = Inode(path, listed.revision, run=self.run)
         inode.blobs.append((listed.key, listed.size_bytes))
         if there is not None:
             self._report_claim(record, path, there)
-        elif (earlier := self._created.get(path)) is not None:
+        elif (earlier := self._created.get(path)) is not None and earlier.run == self.run:
             self._again.append((inode, earlier))
         self._created[path] = inode
         directory[name] = inode

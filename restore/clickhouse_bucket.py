@@ -105,7 +105,7 @@ def read_bucket(
     records, lost = read_records(store, listed, workers=workers, progress=progress)
     replayed = replay(records, {run[0].key for run in order.runs[1:]})
     gaps = missing_revisions(order, wanted)
-    parts = look_at_parts(store, replayed, gaps, workers=workers, progress=progress)
+    parts = look_at_parts(store, replayed, gaps, restarted=len(order.runs) > 1, workers=workers, progress=progress)
     return ClickHouseTree(
         store.name,
         contents,
@@ -124,6 +124,7 @@ def look_at_parts(
     replayed: Replayed,
     gaps: Sequence[tuple[int, int]],
     *,
+    restarted: bool = False,
     workers: int,
     progress: Progress = SILENT,
 ) -> list[Finding]:
@@ -150,7 +151,7 @@ def look_at_parts(
         in_parallel(read, len(parts), workers)
     _add_empty_files(replayed, parts, listed)
     findings.sort(key=lambda finding: finding.path or "")
-    return findings + check_parts(tables, listed, missing=replayed.missing, gaps=gaps)
+    return findings + check_parts(tables, listed, missing=replayed.missing, gaps=gaps, restarted=restarted)
 
 
 def _add_empty_files(replayed: Replayed, parts: Iterable[Part], listed: Mapping[str, Mapping[str, int]]) -> None:

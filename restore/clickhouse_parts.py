@@ -152,11 +152,12 @@ def check_parts(
     *,
     missing: Sequence[str] = (),
     gaps: Sequence[tuple[int, int]] = (),
+    restarted: bool = False,
 ) -> list[Finding]:
     """Every active or detached part that lacks a file, and every directory that a crash left.
 
     `listed`: directory of a part -> its checksums (name -> bytes). `missing`: paths that hard links should have made.
-    `gaps`: ranges of revisions that no object bears, ascending.
+    `gaps`: ranges of revisions that no object bears, ascending. `restarted`: the server's counter did.
     """
     findings: list[Finding] = []
     marked = _by_directory(missing)
@@ -170,7 +171,7 @@ def check_parts(
             required = _REQUIRED if merge_tree or any(name in part.files for name in _MARKS) else ()
             lost = _lost(part, required, listed.get(part.directory), marked.pop(part.directory, ()))
             if part.state is State.TEMPORARY:
-                findings.append(_unfinished(part, whole=not lost, final=final))
+                findings.append(_unfinished(part, whole=not lost, final=final, restarted=restarted))
             elif part.state is not State.COVERED:
                 lost |= _lost_between(part, usual, gaps)
                 findings += [_incomplete(part, name, why) for name, why in sorted(lost.items())]
@@ -243,12 +244,12 @@ def _wrong_sizes(part: Part, listed: Mapping[str, int]) -> list[Finding]:
     ]
 
 
-def _unfinished(part: Part, *, whole: bool, final: set[str]) -> Finding:
-    if part.name.startswith(LOST) and whole and CHECKSUMS in part.files:
+def _unfinished(part: Part, *, whole: bool, final: set[str], restarted: bool) -> Finding:
+    if whole and CHECKSUMS in part.files and (restarted or part.name.startswith(LOST)):
         return Finding(
             "lost_rename",
-            f"{part.directory} is a whole part that was written before a restart of the server; the operation that "
-            f"gave it its name was overwritten afterwards. Nobody knows the name, nor whether it was merged since",
+            f"{part.directory} is a whole part under a temporary name: after a restart of the server another operation "
+            "overwrote the one that gave it its name. Nobody knows the name, nor whether it was merged since",
             part.directory,
         )
     objects = len({key for file in part.files.values() if file.links == 1 for key, _ in file.blobs})

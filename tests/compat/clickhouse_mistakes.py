@@ -28,8 +28,8 @@ def _files_first() -> None:
     from restore import clickhouse_bucket
 
     original = clickhouse_bucket.replay
-    clickhouse_bucket.replay = lambda records: original(
-        sorted(records, key=lambda record: record.listed.name.kind != "file")
+    clickhouse_bucket.replay = lambda records, restarts=(): original(
+        sorted(records, key=lambda record: record.listed.name.kind != "file"), restarts
     )
 
 
@@ -71,6 +71,20 @@ def _times_ignored() -> None:
     from oplog import clickhouse
 
     clickhouse._restarts = lambda objects, repeated: []
+
+
+def _any_pause() -> None:
+    """A restart is seen at the first fall of the numbers, as if uploads never overtook one another."""
+    from oplog import clickhouse
+
+    clickhouse._pauses = lambda by_time: [listed.modified for listed in by_time]
+
+
+def _names_swept_up() -> None:
+    """What an earlier run left under a temporary name is taken for what a later one writes there."""
+    from oplog.clickhouse_replay import _Tree
+
+    _Tree._fresh_temporary = lambda self, path, directory: directory  # type: ignore[method-assign]
 
 
 def _dashes_unknown() -> None:
@@ -179,6 +193,13 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "restarts of ClickHouse's counter are not seen",
         f"{_REPLAY}::TestRestarts",
         _times_ignored,
+    ),
+    ("any pause", "restarts are seen where uploads overtook one another", f"{_REPLAY}::TestRestarts", _any_pause),
+    (
+        "names swept up",
+        "parts of two runs under one temporary name are one",
+        f"{_REPLAY}::TestRestarts",
+        _names_swept_up,
     ),
     ("dashes unknown", "`from-path` is no path", f"{_REPLAY}::TestMetadata", _dashes_unknown),
     (

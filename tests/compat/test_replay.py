@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from datetime import timedelta
+from random import Random
 
 import pytest
 
@@ -416,6 +417,49 @@ class TestRestarts:
             "all_3_3_0": "only3.bin",
         }
         assert sorted(kinds(tree)) == [*["duplicate_revision"] * 4, "lost_rename", "lost_rename"]
+
+    def test_uploads_that_overtake_one_another_do_not_hide_the_restart(self) -> None:
+        """As a real server's threads do it: within a run the times are out of order, and the first number ends last."""
+        server = ClickHouse()
+        random = Random(7)
+        moment = START
+        objects: list[Object] = []
+        for number, pause in ((1, 0.7), (2, 3600.0), (3, 60.0), (4, 2.5)):
+            written = set(server.objects)
+            server.host = f"vm{number}"
+            server.insert(f"all_{number}_{number}_0", "k.bin", "v.bin", "w.bin")
+            new = [item for key, item in server.objects.items() if key not in written]
+            moment += timedelta(seconds=pause)
+            delays = sorted((random.random() / 10 for _ in new[:-1]), reverse=number % 2 == 0)
+            for item, delay in zip(new, [*delays, 0.2], strict=True):
+                objects.append(Object(item.key, item.data, item.metadata, moment + timedelta(seconds=delay)))
+            moment += timedelta(seconds=0.2)
+            server.restart()
+        tree = read_bucket(in_memory(objects))
+        assert len(tree.order.runs) == 4
+        assert {path.split("/")[3] for path in tree.files} == {f"all_{number}_{number}_0" for number in (1, 2, 3, 4)}
+        assert set(kinds(tree)) == {"duplicate_revision"}
+
+    def test_a_number_taken_twice_by_threads_is_no_restart(self) -> None:
+        server = ClickHouse()
+        for number in range(1, 201):
+            server.file(f"d/{number}")
+        server.file("d/again", revision=199)
+        tree = read(server)
+        assert len(tree.order.runs) == 1
+        assert len(tree.files) == 201
+        assert tree.order.duplicates.keys() == {199}
+
+    def test_temporary_names_given_again_are_no_copies(self) -> None:
+        server = ClickHouse()
+        for number in (1, 2, 3):
+            server.host = f"vm{number}"
+            server.part(f"{TABLE}/tmp_insert_all_1_1_0", "k.bin")
+            server.rename(f"{TABLE}/tmp_insert_all_1_1_0/", f"{TABLE}/all_{number}_{number}_0/")
+            server.restart()
+        tree = read(server)
+        assert {path.split("/")[3] for path in tree.files} == {"all_1_1_0", "all_2_2_0", "all_3_3_0"}
+        assert set(kinds(tree)) == {"duplicate_revision"}
 
     def test_a_revision_is_that_of_the_newest_run_that_reached_it(self) -> None:
         server = ClickHouse()
