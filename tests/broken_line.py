@@ -32,6 +32,11 @@ class Line:
         self.port = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
 
+    def silence(self) -> None:
+        """Connections are made, and nothing is ever answered."""
+        self.cut()
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+
     def cut(self) -> None:
         with self._lock:
             listener, self._listener = self._listener, None

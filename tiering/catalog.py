@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from disks.base import Disk
-from disks.stores.retry import patience
+from disks.stores.patience import patience
 from oplog.errors import Conflict, Damaged, DiskUnreachable, FrostlineError, NotFound, Transient
 from tiering import part as parts_format
 from tiering import schema

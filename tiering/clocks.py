@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 
 from disks.base import Disk
 from disks.object_disk import ObjectDisk
-from disks.stores.retry import patience
+from disks.stores.patience import patience
 from oplog.errors import FrostlineError
 
 _ASK_AGAIN_SECONDS = 60.0

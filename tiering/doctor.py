@@ -23,7 +23,7 @@ from disks.config import DiskConfig
 from disks.effects import op
 from disks.stores.examine import examine
 from disks.stores.open import open_store
-from disks.stores.retry import patience
+from disks.stores.patience import patience
 from disks.stores.store_facts import StoreFacts
 from oplog.errors import FrostlineError
 from tiering import diagnosis, store_diagnosis

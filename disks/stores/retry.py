@@ -5,18 +5,16 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import math
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar
 
 from disks.stores.base import ByteRange, ObjectInfo, ObjectStore, Payload, StoreCapabilities, Upload
 from disks.stores.bucket_settings import BucketSettings, OldVersion
+from disks.stores.patience import patience_seconds
 from disks.stores.payload import Truncated, Unreachable
 from disks.stores.wrapped import WrappedStore
 from oplog.errors import AlreadyExists, CredentialsExpired, Damaged, FrostlineError, OutcomeUnknown, Transient
@@ -30,20 +28,6 @@ _NOTE_AFTER_SECONDS = 5.0
 _NOTE_EVERY_SECONDS = 30.0
 _TRUNCATED_ATTEMPTS = 6
 """A body that is cut short again and again is damage, not bad luck; each try may be a large download."""
-
-
-_patience: ContextVar[float] = ContextVar("patience", default=math.inf)
-
-
-@contextmanager
-def patience(seconds: float) -> Iterator[None]:
-    """Within the block, wait no longer than this for a server that fails: for what can be done without it. Holds for
-    this thread."""
-    before = _patience.set(seconds)
-    try:
-        yield
-    finally:
-        _patience.reset(before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +47,7 @@ class Backoff:
     def budget_seconds(self, error: Transient) -> float:
         """How long to go on after a failure of this kind."""
         usual = self.total_seconds / 4 if isinstance(error, Unreachable) else self.total_seconds
-        return min(usual, _patience.get())
+        return min(usual, patience_seconds())
 
     def most_attempts(self, error: Transient) -> int:
         """How many tries a failure of this kind is worth."""

@@ -33,6 +33,7 @@ from xml.etree import ElementTree
 import urllib3
 
 from disks.stores.base import ByteRange
+from disks.stores.patience import patience_seconds
 from disks.stores.payload import Truncated
 from disks.stores.s3_errors import S3Place, error_of_xml, not_answered, unreachable
 from oplog.errors import Damaged, FrostlineError, Transient
@@ -41,6 +42,7 @@ EMPTY_SHA256 = hashlib.sha256(b"").digest()
 _ALGORITHM = "AWS4-HMAC-SHA256"
 _SEND_BYTES = 256 * 1024
 _QUICK_ACK: int | None = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
+_CONNECT_TIMEOUT_SECONDS = 10.0
 _NO_RETRIES = urllib3.Retry.from_int(False, redirect=False)
 
 
@@ -86,6 +88,7 @@ class S3Requests:
         self._credentials = credentials
         parts = urlsplit(bucket_url)
         self._origin, self._host, self._base = f"{parts.scheme}://{parts.netloc}", parts.netloc, parts.path.rstrip("/")
+        self._read_timeout_seconds = read_timeout_seconds
         self._pools = _pools(proxy_url, ca_bundle, read_timeout_seconds)
         # Straight to the one server's pool: to find it again by URL for each request costs a third of a small put.
         self._open = self._pools.urlopen if proxy_url else self._pools.connection_from_url(self._origin).urlopen
@@ -172,6 +175,7 @@ class S3Requests:
                 body=cast(bytes | None, body if body is None else _slices(body)),
                 redirect=False,
                 retries=_NO_RETRIES,
+                timeout=self._timeout(),
                 decode_content=False,
             )
         except (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError) as error:
@@ -180,6 +184,13 @@ class S3Requests:
             if any(isinstance(cause, IncompleteRead) for cause in (error, *error.args)):
                 raise Truncated(f"{self._place.name}{key}: the body ended early") from error
             raise not_answered(self._place, key, error) from error
+
+    def _timeout(self) -> urllib3.Timeout:
+        """As set, or as long as the caller has patience: a silent server may be at work, so it gets a little more."""
+        wanted = patience_seconds()
+        return urllib3.Timeout(
+            connect=min(_CONNECT_TIMEOUT_SECONDS, wanted), read=min(self._read_timeout_seconds, 2.5 * wanted)
+        )
 
     def _signed(
         self, method: str, path: str, query: str, headers: Mapping[str, str], payload_hash: str
@@ -214,7 +225,7 @@ class S3Requests:
 
 
 def _pools(proxy_url: str | None, ca_bundle: str | None, read_timeout_seconds: float) -> urllib3.PoolManager:
-    timeout = urllib3.Timeout(connect=10.0, read=read_timeout_seconds)
+    timeout = urllib3.Timeout(connect=_CONNECT_TIMEOUT_SECONDS, read=read_timeout_seconds)
     if proxy_url:
         return urllib3.ProxyManager(proxy_url, maxsize=64, timeout=timeout, ca_certs=ca_bundle)
     pools = urllib3.PoolManager(maxsize=64, timeout=timeout, ca_certs=ca_bundle)

@@ -22,6 +22,7 @@ from disks.stores.retry import Backoff
 from oplog.errors import DiskUnreachable, FrostlineError, Transient
 from tests.broken_line import Line, line_to
 from tests.servers import Server
+from tiering import catalog
 from tiering.cli.main import run
 from tiering.daemon import _Daemon
 from tiering.definitions import define_table
@@ -107,6 +108,17 @@ def test_hot_rows_are_read_written_and_merged_while_the_bucket_is_away(site: Sit
     with site.open() as store:
         assert store.unreachable() == []
         assert keys(store) == [1, 2, 3, 4, 5]
+
+
+def test_a_silent_server_is_not_waited_for_long(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections are taken and never answered, as behind some firewalls: a minute a request would be a hang."""
+    monkeypatch.setattr(catalog, "_PATIENCE_SECONDS", 0.5)
+    site.line.silence()
+    began = time.monotonic()
+    with site.open() as store:
+        assert store.unreachable() == ["s3"]
+        assert keys(store, HOT) == [2]
+    assert time.monotonic() - began < 15
 
 
 def test_what_needs_the_bucket_is_refused_before_anything_changes(site: Site) -> None:
