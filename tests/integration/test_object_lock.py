@@ -207,6 +207,10 @@ class TestFromTheCommandLine:
         revision = max(part["revision"] for part in before)
         frostline("restore", "s3", "--revision", str(revision), "--apply", "--yes")
         assert frostline("query", count)["rows"] == [[1001]]
+        frostline("table", "drop", "d.t", "--yes")
+        last = frostline("log", "s3", "--limit", "1")["entries"][0]["revision"]
+        frostline("undo", "s3", str(last), "--yes")
+        assert frostline("query", count)["rows"] == [[1001]]
         shutil.rmtree(tmp_path / "home" / "state" / "disks")
         frostline("restore", "s3", "--apply", "--yes")
         assert frostline("query", count)["rows"] == [[1001]]
