@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from disks.clickhouse_disk import ClickHouseDisk, NoLocalMetadata
 from disks.effects import set_hook
@@ -249,6 +250,20 @@ def test_fsck_compares_the_digests_that_the_table_has(disk: ClickHouseDisk, stor
     store._objects[key] = (b"54321", info)
     (problem,) = check({"s3": disk}, How(read_data=True)).problems
     assert (problem.invariant, problem.object) == ("I1", key)
+
+
+def test_fsck_reads_what_it_has_no_digest_of(disk: ClickHouseDisk, store: MemoryStore) -> None:
+    """I1: a rebuild knows sizes only; an object that gives fewer bytes than its listing says is found by reading."""
+    key = put(disk, f"{PART}/one.bin", b"12345")
+    rows = [structs.replace(row, sha256="") for row in disk.file_table.rows()]
+    disk.replace_rows(rows, 100)
+    result = check({"s3": disk}, How(read_data=True))
+    assert (result.ok, result.checked.bytes_read) == (True, 5)
+    _, info = store._objects[key]
+    store._objects[key] = (b"123", info)
+    assert check({"s3": disk}).ok
+    (problem,) = check({"s3": disk}, How(read_data=True)).problems
+    assert (problem.invariant, problem.path, problem.object) == ("I1", f"{PART}/one.bin", key)
 
 
 def test_fsck_says_why_a_disk_without_metadata_cannot_be_checked(
