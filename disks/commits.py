@@ -13,12 +13,14 @@ from itertools import islice
 from typing import TypeVar
 
 from disks.commit_index import CommitIndex, Span
-from oplog.errors import Damaged, NotFound
+from oplog.errors import Damaged, Locked, NotFound
 from oplog.log import Entry, OperationsLog
 
 _T = TypeVar("_T")
 
 _BATCH = 1000
+_MOST_AT_ONCE = 10_000
+"""Entries held in memory while the index is completed backwards."""
 _FIRST_LOOK_BACK = 1000
 """How many entries an empty index is begun with; more are read when they are asked for."""
 
@@ -63,21 +65,16 @@ class Commits:
         head, first = self._kept()
         last = head if until is None else min(until, head)
         since = max(since, first - 1)
-        self._complete(head)
+        span = self._complete(head)
         while True:
             found = self._ask(lambda: self._index.touching(directory, since=since, until=last, limit=limit))
-            span = self._index.span()
             if span is None or span.first <= since + 1 or (limit is not None and len(found) >= limit):
                 return self._checked(found)
-            self._look_back(span, since)
+            span = self._look_back(span, since)
 
     def last_touching(self, directories: Iterable[str], since: int, until: int) -> dict[str, Entry]:
         """For each directory the newest kept entry with since < revision <= until that touched it, if there is one."""
-        head, first = self._kept()
-        self._complete(min(until, head))
-        since = max(since, first - 1)
-        while (span := self._index.span()) is not None and span.first > since + 1:
-            self._look_back(span, since)
+        since = self._complete_from(since)
         newest: dict[str, int] = {}
         for directory in directories:
             found = self._index.touching(directory, since=since, until=until, limit=1)
@@ -94,11 +91,8 @@ class Commits:
 
     def definitions(self) -> list[tuple[str, int]]:
         """Directory and revision of every `table.json` that a kept commit created, ascending by revision."""
-        head, first = self._kept()
-        self._complete(head)
-        while (span := self._index.span()) is not None and span.first > first:
-            self._look_back(span, first - 1)
-        return self._ask(lambda: self._index.definitions(since=first - 1))
+        since = self._complete_from(0)
+        return self._ask(lambda: self._index.definitions(since=since))
 
     def _checked(self, revisions: list[int]) -> Iterator[Entry]:
         """The entries, each against its noted digest; the newest one against that of the file table."""
@@ -120,22 +114,41 @@ class Commits:
             self._kept_now = (self._log.head(max(known, first - 1)), first) if first is not None else (0, 1)
         return self._kept_now
 
-    def _complete(self, head: int) -> None:
-        """Note what was committed since the last note."""
+    def _complete_from(self, since: int) -> int:
+        """Note everything after `since` that is kept and not noted yet; the revision from which on all of it is."""
+        head, first = self._kept()
+        since = max(since, first - 1)
+        span = self._complete(head)
+        while span is not None and span.first > since + 1:
+            span = self._look_back(span, since)
+        return since
+
+    def _complete(self, head: int) -> Span | None:
+        """Note what was committed since the last note; what is noted then. None for an empty log."""
         span = self._index.span()
-        since = span.last if span is not None else self._begin(head)
-        if span is not None and span.last > head:
-            self._index.forget()  # the notes are those of a log that was replaced
-            since, span = self._begin(head), None
-        if since < head:
-            self._read(since, head, span.digest if span is not None else None)
+        if span is not None and not self._is_of_this_log(span, head):
+            self._index.forget()
+            span = None
+        since = span.last if span is not None else max(self._kept()[1] - 1, head - _FIRST_LOOK_BACK)
+        entries = self._log.entries(since, head, previous=span.digest if span is not None else None)
+        while since < head and (batch := list(islice(entries, _BATCH))):
+            self._index.note(batch)
+            self._reading(len(batch))
+        span = self._index.span()
+        if head and (span is None or span.last < head):
+            raise self._busy()
+        return span
 
-    def _begin(self, head: int) -> int:
-        return max(self._kept()[1] - 1, head - _FIRST_LOOK_BACK)
+    def _is_of_this_log(self, span: Span, head: int) -> bool:
+        """Whether the notes go with the log as it is: it may have been replaced, or put back to an older copy."""
+        known, digest = self._head()
+        if span.last == known:
+            return span.digest == digest
+        return span.last <= head and self._log.confirms(span.last, span.digest)
 
-    def _look_back(self, span: Span, since: int) -> None:
-        """Note the entries before the first noted one: as many again, so that a long way takes few turns."""
-        length = max(_FIRST_LOOK_BACK, span.last - span.first + 1)
+    def _look_back(self, span: Span, since: int) -> Span:
+        """Note entries before the first noted one: as many again, so that a long way takes few turns."""
+        length = min(max(_FIRST_LOOK_BACK, span.last - span.first + 1), _MOST_AT_ONCE)
         floor = max(since, span.first - 1 - length)
         entries = list(self._log.entries(floor, span.first - 1))
         if entries[-1].digest != span.previous:
@@ -145,12 +158,13 @@ class Commits:
             )
         self._index.note(entries)
         self._reading(len(entries))
+        noted = self._index.span()
+        if noted is None or noted.first >= span.first:
+            raise self._busy()
+        return noted
 
-    def _read(self, since: int, until: int, previous: str | None) -> None:
-        entries = self._log.entries(since, until, previous=previous)
-        while batch := list(islice(entries, _BATCH)):
-            self._index.note(batch)
-            self._reading(len(batch))
+    def _busy(self) -> Locked:
+        return Locked(f"{self._index.path} cannot be written: another process uses it", hint="run the command again")
 
     def _ask(self, question: Callable[[], _T]) -> _T:
         try:

@@ -15,8 +15,6 @@ from oplog.errors import Damaged, UsageError
 from tiering import part as parts_format
 from tiering.part import PART_FILE, Part, PartName
 
-MOVE, MERGE, DROP, UNDO, RESTORE = "move", "merge", "drop", "undo", "restore"
-
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -137,7 +135,7 @@ def _departure(commit: Commit, directory: str) -> Event:
 def _because(commit: Commit) -> str:
     if "undoes" in commit.details:
         return f"undo of revision {commit.details['undoes']}"
-    if commit.kind == RESTORE and "revision" in commit.details:
+    if commit.kind == "restore" and "revision" in commit.details:
         return f"back to revision {commit.details['revision']}"
     return commit.kind
 

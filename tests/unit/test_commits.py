@@ -19,7 +19,7 @@ from disks.stores.memory import MemoryStore
 from disks.stores.metered import MeteredStore
 from oplog import entry
 from oplog.entry import Commit, Create, Link, Remove, Rename, now
-from oplog.errors import Damaged
+from oplog.errors import Damaged, Locked
 from oplog.log import Entry
 from oplog.revision import commit_key
 
@@ -172,6 +172,48 @@ def test_a_damaged_index_is_made_anew(disk: ObjectDisk, tmp_path: Path, damage: 
     write(fresh, "t/0/8")
     assert touching(fresh, "t/0") == [1, 3, 5, 7, 9]
     fresh.close()
+
+
+def test_a_question_about_the_past_keeps_the_notes_of_what_followed(disk: ObjectDisk) -> None:
+    for number in range(6):
+        write(disk, f"t/{number}/data")
+    found = disk.commits().last_touching(["t/1", "t/4", "t"], 1, 4)
+    assert {directory: item.commit.revision for directory, item in found.items()} == {"t/1": 2, "t": 4}
+    span = disk.cache.index.span()
+    assert span is not None
+    assert (span.first, span.last) == (1, 6)
+
+
+def test_notes_of_a_log_that_was_put_back_are_made_anew(
+    disk: ObjectDisk, store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P39: the bucket was restored from an older copy and written to; the table was rebuilt, the notes were not."""
+    for number in range(4):
+        write(disk, f"t/{number}/data")
+    disk.close()
+    (tmp_path / "state" / "files.db").unlink()
+    delete_entries(store, 3, 4)
+    elsewhere = ObjectDisk("s3", store, tmp_path / "elsewhere", snapshot_every_commits=0)
+    for number in range(3):
+        write(elsewhere, f"u/{number}/data")
+    elsewhere.close()
+    with monkeypatch.context() as patched:  # the new table is read without a note being taken
+        patched.setattr(CommitIndex, "note", lambda self, entries: None)
+        fresh = ObjectDisk("s3", store, tmp_path / "state", snapshot_every_commits=0)
+        fresh.refresh()
+    assert touching(fresh, "t") == [1, 2]
+    assert touching(fresh, "u") == [3, 4, 5]
+    fresh.close()
+
+
+def test_an_index_in_use_is_no_short_answer(disk: ObjectDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I15."""
+    for number in range(3):
+        write(disk, f"t/{number}/data")
+    disk.cache.index.forget()
+    monkeypatch.setattr(CommitIndex, "note", lambda self, entries: None)
+    with pytest.raises(Locked):
+        touching(disk, "t")
 
 
 def test_without_a_place_for_the_index_the_log_is_read(
