@@ -170,6 +170,17 @@ def _cold(store: Store, site: Site) -> None:
     move(store, "cold")
 
 
+def _foreign(store: Store, site: Site) -> None:
+    """Everything as another machine left it in the bucket: this one does not know its block numbers as its own."""
+    _cold(store, site)
+    definition = store.definition(TABLE)
+    with store.disk("ssd").transaction("test") as transaction:
+        transaction.remove(f"{definition.directory}/blocks-0.json")
+        transaction.commit()
+    with store.context.journal._write("test") as connection:
+        connection.execute("DELETE FROM block_ranges WHERE table_uuid = ?", (definition.uuid,))
+
+
 def mixed(store: Store, site: Site) -> None:
     """January cold, February hot."""
     _hot(store, site)
@@ -347,6 +358,7 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario("insert", mixed, lambda store, site: insert(store, 5000)),
         Scenario("merge", _hot, lambda store, site: _merge(store), keeps_rows=True),
         Scenario("merge_cold", _cold, lambda store, site: _merge(store), keeps_rows=True),
+        Scenario("adopt", _foreign, lambda store, site: _adopt(store), keeps_rows=True),
         Scenario("move", _hot, lambda store, site: move(store, "cold"), keeps_rows=True),
         Scenario("move_back", _cold, lambda store, site: move(store, "hot"), keeps_rows=True),
         Scenario("drop_parts", mixed, drop_january),
@@ -363,6 +375,10 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario("rebuild_on_open", _lose_local_state, _reopen, fresh=True, keeps_rows=True),
     )
 }
+
+
+def _adopt(store: Store) -> None:
+    store.merge(TABLE, final=True, adopting=True)
 
 
 def _merge(store: Store) -> None:
