@@ -40,8 +40,7 @@ from oplog.replay import FileRow
 LIMITATIONS = (
     "one writer at a time: a lease in the bucket keeps others out, as far as the clocks agree",
     "the file table on this machine is the truth: after its loss the log gives back what follows",
-    "a transaction that does more than create files below one directory may come back in part, if the machine is lost "
-    "while it is being logged",
+    "a transaction that also renames or removes files may come back in part, if the machine is lost while it is logged",
     "digests of files, and the reasons of changes, are not in the log: after a rebuild only sizes are checked",
     "an older revision can be read while its objects are there; nothing keeps gc from them but the retention",
     "no snapshots: a rebuild asks the bucket for the path of every object",

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from disks.base import (
+    Disk,
     DiskCapabilities,
     Location,
     Transaction,
@@ -30,7 +31,7 @@ from disks.table_cache import TableCache
 from disks.table_disk import TableDisk
 from oplog import replay, snapshot
 from oplog.entry import Commit, now
-from oplog.errors import Conflict, DiskUnreachable, FrostlineError, Refused, Transient
+from oplog.errors import Conflict, DiskUnreachable, FrostlineError, Refused, Transient, UsageError
 from oplog.log import Entry, OperationsLog, RevisionTaken
 from oplog.replay import FileRow
 
@@ -260,3 +261,15 @@ class ObjectDisk(TableDisk):
         except (FrostlineError, OSError) as error:
             # The commit stands; the next snapshot covers it.
             logger.warning("disk %s: no snapshot at revision %d: %s", self.name, revision, error)
+
+
+def with_commits(disk: Disk) -> ObjectDisk:
+    """The disk, which must have a log of commits. Raises `UsageError` that says what it has instead."""
+    if isinstance(disk, ObjectDisk):
+        return disk
+    if isinstance(disk, TableDisk):
+        raise UsageError(
+            f"disk {disk.name} has ClickHouse's log, which tells of files and renames, not of commits",
+            hint="'frostline clickhouse inspect' shows what is in it, 'frostline restore' rebuilds from it",
+        )
+    raise UsageError(f"disk {disk.name} is {disk.kind}: it has no operations log", hint="name an object disk")

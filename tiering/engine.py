@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from disks.base import Disk
-from disks.object_disk import ObjectDisk
+from disks.object_disk import ObjectDisk, with_commits
 from disks.past import PastDisk
 from disks.registry import open_disk
 from disks.stores.limit import Limiter
@@ -142,10 +142,7 @@ class Store:
 
     def object_disk(self, name: str) -> ObjectDisk:
         """The disk, which must have an operations log. Raises `NotFound` or `UsageError`."""
-        disk = self.disk(name)
-        if not isinstance(disk, ObjectDisk):
-            raise UsageError(f"disk {name} is {disk.kind}: it has no operations log", hint="name an object disk")
-        return disk
+        return with_commits(self.disk(name))
 
     def unreachable(self) -> list[str]:
         """The disks that cannot be reached now. What lies on the others can be queried and changed."""

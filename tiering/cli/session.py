@@ -102,13 +102,9 @@ class Session:
 
     def object_disk(self, name: str) -> "ObjectDisk":
         """The same for a disk that must have an operations log."""
-        from disks.object_disk import ObjectDisk
-        from oplog.errors import UsageError
+        from disks.object_disk import with_commits
 
-        disk = self.disk(name)
-        if not isinstance(disk, ObjectDisk):
-            raise UsageError(f"disk {name} is {disk.kind}: it has no operations log", hint="name an object disk")
-        return disk
+        return with_commits(self.disk(name))
 
     def parts_under_way(self) -> list[tuple[str, str]]:
         """(table uuid, part) of the moves that the journal calls unfinished, or that were to keep their source."""
