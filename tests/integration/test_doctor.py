@@ -135,6 +135,7 @@ class TestRules:
         finding = doctor(ministack, bucket)["lifecycle"]
         assert (finding["level"], "certain tags" in finding["what"]) == ("warning", True)
 
+    @DELETES
     @pytest.mark.parametrize("kind", ["ministack", pytest.param("ceph", marks=pytest.mark.ceph)])
     def test_versioning_says_who_pays_for_what(self, kind: str, doctor: Doctor, request: pytest.FixtureRequest) -> None:
         """P34."""
