@@ -137,17 +137,18 @@ class CommitIndex:
         busy = any(word in str(error) for word in ("locked", "busy", "full", "readonly"))
         if not isinstance(error, sqlite3.DatabaseError) or busy:
             return
-        try:
-            self.forget()
-        except _TROUBLE as also:
-            logger.warning("%s is damaged and cannot be removed: %s", self.path, also)
+        self.forget()
 
     def forget(self) -> None:
-        """Throw all notes away."""
+        """Throw all notes away. When the file cannot be removed, the notes are from now on those of this process."""
         with self._lock:
             self.close()
-            for suffix in ("-wal", "-shm", ""):
-                remove_file(self.path.with_name(self.path.name + suffix), missing_ok=True)
+            try:
+                for suffix in ("-wal", "-shm", ""):
+                    remove_file(self.path.with_name(self.path.name + suffix), missing_ok=True)
+            except _TROUBLE as error:
+                logger.warning("%s cannot be removed: %s", self.path, error)
+                self._connection = self._connect(":memory:")
 
     def close(self) -> None:
         """Close the file. It is opened again when it is needed."""

@@ -231,6 +231,18 @@ def test_without_a_place_for_the_index_the_log_is_read(
     assert touching(disk, "t/1") == [2, 4, 6, 7]
 
 
+def test_notes_that_cannot_be_thrown_away_are_not_used(disk: ObjectDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object, **more: object) -> None:
+        raise PermissionError("read-only")
+
+    write(disk, "t/a/1")
+    monkeypatch.setattr("disks.commit_index.remove_file", refuse)
+    disk.cache.index.forget()
+    assert disk.cache.index.span() is None
+    write(disk, "t/a/2")
+    assert touching(disk, "t/a") == [1, 2]
+
+
 def test_a_failing_index_fails_no_commit(disk: ObjectDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*arguments: object) -> None:
         raise sqlite3.OperationalError("database is locked")
