@@ -218,3 +218,5 @@ policies:
     assert frostline.json("query", "SELECT count(*), sum(id) FROM a.b")["rows"] == count
     frostline("clickhouse", "export", "ch", "out")
     assert frostline.json("clickhouse", "import", "ch", "out")["unchanged"] == restored["files"]
+    frostline("log", "ch", code=2)
+    assert "has ClickHouse's log" in frostline.error

@@ -128,7 +128,7 @@ def import_metadata(
     if not isinstance(chosen, ClickHouseDisk):
         raise UsageError(f"disk {disk} has no log of ClickHouse's", hint=f"set log_format: 1 for disk {disk}")
     wanted = apply and not session.dry_run
-    if wanted:
+    if wanted and not session.options.yes:
         preview = import_tree(chosen, directory, prefix=key_prefix, progress=session.progress())
         if preview.removed:
             files = counted(preview.removed, "file")
