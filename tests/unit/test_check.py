@@ -647,6 +647,28 @@ def test_a_listing_that_shows_an_object_twice(site: Site) -> None:
     assert (problem.invariant, problem.object) == ("I15", key)
 
 
+@pytest.mark.parametrize("prefix", ["operations/", "snapshots/", "", "pins/"])
+def test_who_writes_meanwhile_is_no_problem(site: Site, prefix: str) -> None:
+    """I3, I7: parts that come and go between any two listings of the check."""
+    whole = site.bucket.list
+    written = 0
+
+    def meanwhile(wanted: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
+        nonlocal written
+        if wanted == prefix and not written:
+            written = 1
+            add_part(site.cold, "all_9_9_0")
+            with site.cold.transaction("drop") as transaction:
+                transaction.remove(TABLE.part_directory("all_2_2_0"))
+                transaction.commit()
+        return whole(wanted, start_after=start_after)
+
+    site.bucket.list = meanwhile  # type: ignore[method-assign]
+    assert site.check().problems == []
+    assert written
+    assert site.check().ok
+
+
 def test_announcements_that_cannot_be_right(site: Site) -> None:
     """I5: gc is about to delete what is in use, or says so illegibly, which keeps every restore waiting."""
     name = announce(site.bucket, [site.blob("all_1_1_0")], datetime.now(UTC))
