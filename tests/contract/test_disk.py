@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,7 @@ KINDS = [
     "object_s3",
     "object_lease",
     "clickhouse_memory",
+    "clickhouse_locked",
     "clickhouse_directory",
     "clickhouse_s3",
 ]
@@ -41,7 +43,7 @@ def open_again(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]
     """Opens the same disk once more, as another process would; all are closed at the end."""
     opened: list[Disk] = []
     one = MemoryDisk()
-    memory = MemoryStore("contract")
+    memory, locked = MemoryStore("contract"), MemoryStore("locked", keep_for=timedelta(days=1))
 
     def open_disk() -> Disk:
         match request.param:
@@ -57,6 +59,8 @@ def open_again(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]
                 disk = ObjectDisk("s3", memory, tmp_path / "state", single_writer=True, lease_settle_seconds=0.0)
             case "clickhouse_memory":
                 disk = ClickHouseDisk("s3", memory, tmp_path / "state", lease_settle_seconds=0.0)
+            case "clickhouse_locked":
+                disk = ClickHouseDisk("s3", locked, tmp_path / "state", lease_settle_seconds=0.0)
             case "clickhouse_directory":
                 store: ObjectStore = DirectoryStore(tmp_path / "bucket")
                 disk = ClickHouseDisk("s3", store, tmp_path / "state", lease_settle_seconds=0.0)
