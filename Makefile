@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
 
-.PHONY: help demo demo-s3 demo-ceph test test-worm check static mutants bench generate lock clean
+.PHONY: help demo demo-s3 demo-ceph test test-worm test-clickhouse check static mutants bench generate lock clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -43,6 +43,9 @@ check: static ## what CI runs: format, types, layers, generated files, all tests
 
 test-worm: $(VENV)/.dev ## all tests again, on stores that refuse every overwrite and every early delete
 	FROSTLINE_TEST_WORM=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+
+test-clickhouse: $(VENV)/.dev ## what we write, read by real ClickHouse engines: FROSTLINE_CHDB names Pythons that have chdb
+	$(BIN)/python -m pytest -m clickhouse tests/compat
 
 static: $(VENV)/.dev ## the checks that run nothing
 	$(BIN)/ruff format --check .
