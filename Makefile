@@ -9,7 +9,7 @@ UV := $(BIN)/uv
 .DEFAULT_GOAL := help
 
 help: ## show this list
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 # One stamp a lock file: the environment is made anew only when its lock changed.
 $(VENV)/.base: requirements/demo.txt pyproject.toml
