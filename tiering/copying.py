@@ -57,15 +57,15 @@ def is_complete(disk: Disk, directory: str, part_bytes: bytes, *, proof: bool = 
     digests are compared. With `proof`, as before the other copy is removed, more: a local disk's bytes are read, and a
     bucket is asked for every object.
     """
+    if not disk.exists(directory):
+        return False
     try:
         part, found = read_part(disk, directory)
     except NotFound:
-        if disk.exists(directory):
-            raise Conflict(
-                f"{disk.name}:{directory} exists without a {PART_FILE}",
-                hint="run 'frostline fsck'; nothing was overwritten",
-            ) from None
-        return False
+        raise Conflict(
+            f"{disk.name}:{directory} exists without a {PART_FILE}",
+            hint="run 'frostline fsck'; nothing was overwritten",
+        ) from None
     if found != part_bytes:
         raise Conflict(
             f"{disk.name} holds another part of the name {part.name}",

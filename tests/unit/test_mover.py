@@ -544,6 +544,7 @@ def test_a_dead_store_at_start_is_no_reason_not_to_open(context: Context, monkey
 
     monkeypatch.setattr(again.disk("s3"), "list", unreachable)
     monkeypatch.setattr(again.disk("s3"), "read", unreachable)
+    monkeypatch.setattr(again.disk("s3"), "exists", unreachable)
     mover.recover(again)
     assert again.disk("ssd").list(TABLE.part_directory(made.name)) or again.journal.moves(active=True)
     monkeypatch.undo()
