@@ -357,6 +357,7 @@ class FileTable:
                     # that would tell cannot be reached.
                     connection.execute("PRAGMA synchronous = FULL")
                 else:
+                    connection.execute("PRAGMA page_size = 16384")  # rows with inline files are large
                     connection.execute("PRAGMA journal_mode = MEMORY")
                 connection.execute(f"PRAGMA cache_size = {-16_000 if self.path is not None else -64_000}")
             except BaseException:
