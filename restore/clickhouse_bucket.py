@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 
 from disks.stores.base import ObjectStore
-from oplog.clickhouse import FILE, PATH_NAMES, SCHEMA_VERSION, Epochs, Listed, Record, epochs, record
+from oplog.clickhouse import (
+    FILE,
+    PATH_NAMES,
+    SCHEMA_VERSION,
+    Epochs,
+    Listed,
+    Name,
+    Record,
+    epochs,
+    parse_key,
+    record,
+)
 from oplog.clickhouse_replay import STAGING, File, Finding, Replayed, replay
 from oplog.errors import Damaged, FrostlineError, NotFound, UsageError
 from oplog.paths import is_safe
@@ -20,6 +35,7 @@ from restore.parallel import in_parallel
 from tiering.progress import SILENT, Progress, Task
 
 WORKERS = 32
+_SHOWN_EVERY_SECONDS = 0.2
 
 
 @dataclass(slots=True)
@@ -62,11 +78,21 @@ class ClickHouseTree:
         return self.replayed.size_bytes
 
 
-def survey(store: ObjectStore) -> Contents:
-    """List the bucket once, read its marker and sort what is there."""
-    objects = list(store.list())
-    marked = any(info.key == SCHEMA_VERSION_KEY for info in objects)
-    return sort_listing(objects, _schema_version(store) if marked else None)
+def survey(store: ObjectStore, ask: Callable[[str], None] | None = None) -> Contents:
+    """List the bucket once, read its marker and sort what is there. `ask` gets the keys of objects that bear paths,
+    while the listing still comes in; the marker is the first of it."""
+    objects, version = [], None
+    for info in store.list():
+        objects.append(info)
+        if info.key == SCHEMA_VERSION_KEY:
+            version = _schema_version(store)
+        elif ask is not None and version == SCHEMA_VERSION and _bears_paths(parse_key(info.key)):
+            ask(info.key)
+    return sort_listing(objects, version)
+
+
+def _bears_paths(name: Name | None) -> bool:
+    return name is not None and (name.kind == FILE or name.kind in PATH_NAMES)
 
 
 def _schema_version(store: ObjectStore) -> str | None:
@@ -90,7 +116,23 @@ def read_bucket(
     `NotFound` when nothing is there, and `UsageError` when the bucket says of no file where it belongs, or when it has
     no revisions and one is wanted.
     """
-    contents = contents or survey(store)
+    with ExitStack() as stack:
+        ahead = None
+        if contents is None and revision is None:  # else it is not known yet which objects will be asked for
+            ahead = stack.enter_context(PathsAhead(store, workers))
+        contents = contents or survey(store, ahead.ask if ahead is not None else None)
+        return _read(store, contents, revision, ahead, workers=workers, progress=progress)
+
+
+def _read(
+    store: ObjectStore,
+    contents: Contents,
+    revision: int | None,
+    ahead: PathsAhead | None,
+    *,
+    workers: int,
+    progress: Progress,
+) -> ClickHouseTree:
     if contents.kind in (Kind.PLAIN, Kind.PLAIN_REWRITABLE):
         if revision is not None:
             raise UsageError(f"{store.name} is a {contents.kind} disk: it has one state and no revisions")
@@ -102,7 +144,7 @@ def read_bucket(
     order = epochs(contents.log)
     wanted = order.newest if revision is None or revision > order.head else revision
     listed = order.until(revision)
-    records, lost = read_records(store, listed, workers=workers, progress=progress)
+    records, lost = read_records(store, listed, ahead, workers=workers, progress=progress)
     replayed = replay(records, {run[0].key for run in order.runs[1:]})
     gaps = missing_revisions(order, wanted)
     parts = look_at_parts(store, replayed, gaps, restarted=len(order.runs) > 1, workers=workers, progress=progress)
@@ -206,12 +248,33 @@ def repeated(order: Epochs) -> list[Finding]:
 
 
 def read_records(
-    store: ObjectStore, objects: Sequence[Listed], *, workers: int = WORKERS, progress: Progress = SILENT
+    store: ObjectStore,
+    objects: Sequence[Listed],
+    ahead: PathsAhead | None = None,
+    *,
+    workers: int = WORKERS,
+    progress: Progress = SILENT,
 ) -> tuple[list[Record], list[Finding]]:
-    """The objects with their paths, in the same order; those that went away since the listing are findings instead."""
+    """The objects with their paths, in the same order; those that went away since the listing are findings instead.
+
+    What `ahead` was asked for is not asked for again.
+    """
     answers: list[Record | None] = [None] * len(objects)
     with progress.task("reading paths", items=len(objects)) as task:
-        in_parallel(lambda index: _head(store, objects[index], answers, index, task), len(objects), workers)
+        known = ahead.finish(task) if ahead is not None else {}
+
+        def read(index: int) -> None:
+            listed = objects[index]
+            if not _bears_paths(listed.name):
+                answers[index] = Record(listed, None, None)
+                return
+            metadata = known[listed.key] if listed.key in known else _metadata(store, listed.key)
+            if metadata is not None:  # else the caller reports it
+                answers[index] = record(listed, metadata)
+            if listed.key not in known:
+                task.advance(items=1)
+
+        in_parallel(read, len(objects), 1 if known else workers)
     gone = [
         Finding(
             "vanished",
@@ -225,15 +288,67 @@ def read_records(
     return [answer for answer in answers if answer is not None], gone
 
 
-def _head(store: ObjectStore, listed: Listed, answers: list[Record | None], index: int, task: Task) -> None:
-    if listed.name.kind != FILE and listed.name.kind not in PATH_NAMES:
-        answers[index] = Record(listed, None, None)
-        return
+def _metadata(store: ObjectStore, key: str) -> Mapping[str, str] | None:
+    """The object's user metadata; None when it is gone."""
     try:
-        answers[index] = record(listed, store.head(listed.key).metadata)
+        return store.head(key).metadata
     except NotFound:
-        pass  # it stays None: the caller reports it
-    task.advance(items=1)
+        return None
+
+
+class PathsAhead:
+    """Asks for the metadata of objects while their listing still comes in: one HEAD each, so many side by side."""
+
+    def __init__(self, store: ObjectStore, workers: int) -> None:
+        self._store = store
+        self._workers = workers
+        self._keys: SimpleQueue[str | None] = SimpleQueue()
+        self._known: dict[str, Mapping[str, str] | None] = {}
+        self._stopped = threading.Event()
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="clickhouse")
+        self._running: list[Future[None]] = []
+
+    def __enter__(self) -> PathsAhead:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stopped.set()
+        self._end()
+        self._pool.shutdown()
+
+    def ask(self, key: str) -> None:
+        """Have the object's metadata read soon."""
+        if not self._running:
+            self._running = [self._pool.submit(self._read) for _ in range(self._workers)]
+        self._keys.put(key)
+
+    def finish(self, task: Task) -> dict[str, Mapping[str, str] | None]:
+        """Key -> metadata of all that was asked for, None for what is gone. Raises the first error."""
+        self._end()
+        shown = 0
+        while True:
+            ended, running = wait(self._running, timeout=_SHOWN_EVERY_SECONDS, return_when=FIRST_EXCEPTION)
+            for future in ended:
+                future.result()
+            read = len(self._known)
+            task.advance(items=read - shown)
+            shown = read
+            if not running:
+                return self._known
+
+    def _end(self) -> None:
+        for _ in self._running:
+            self._keys.put(None)
+
+    def _read(self) -> None:
+        while (key := self._keys.get()) is not None:
+            if self._stopped.is_set():
+                continue
+            try:
+                self._known[key] = _metadata(self._store, key)
+            except BaseException:
+                self._stopped.set()
+                raise
 
 
 def no_tree(name: str, contents: Contents) -> FrostlineError:
