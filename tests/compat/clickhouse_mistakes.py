@@ -132,13 +132,13 @@ def _asked_again() -> None:
     """Every object is asked for twice."""
     from restore import clickhouse_bucket
 
-    original = clickhouse_bucket._head
+    original = clickhouse_bucket._metadata
 
-    def head(store: Any, *arguments: Any) -> None:
-        original(store, *arguments)
-        original(store, *arguments)
+    def metadata(store: Any, key: str) -> Any:
+        original(store, key)
+        return original(store, key)
 
-    clickhouse_bucket._head = head
+    clickhouse_bucket._metadata = metadata
 
 
 _CAPTURE = "tests/compat/test_capture.py"
