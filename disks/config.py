@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
+SECRET_KEYS = ("secret_access_key", "session_token")
+
 Size = Annotated[int, msgspec.Meta(ge=0, description="bytes; also '10GiB', '500M'")]
 
 
@@ -31,6 +33,8 @@ class DiskConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Better left to the AWS credential chain; a file with a secret that others can read is refused."""
     secret_access_key: str | None = None
     """Never printed."""
+    session_token: str | None = None
+    """Only with temporary keys, and never printed either: they end within hours."""
     log_format: Literal[1, 2] = 2
     """object_disk: the format of the operations log. 1 is ClickHouse's, with weaker promises: a bucket that a
     ClickHouse server wrote, or is to restore from."""
@@ -58,8 +62,9 @@ class DiskConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """object_disk on S3: at most so many tries of one request within that time; 1 means no second one."""
 
     def __repr__(self) -> str:
-        """Without the secret, so that no traceback and no log shows it."""
+        """Without the secrets, so that no traceback and no log shows them."""
         keys = {name: getattr(self, name) for name in self.__struct_fields__}
-        if self.secret_access_key:
-            keys["secret_access_key"] = "********"
+        for name in SECRET_KEYS:
+            if keys[name]:
+                keys[name] = "********"
         return f"DiskConfig({', '.join(f'{name}={value!r}' for name, value in keys.items())})"

@@ -11,15 +11,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
 
 from disks.base import INLINE_LIMIT_BYTES, FileInfo, Transaction, check_path
+from disks.blobs import put_blob
 from disks.locks import OwnedDirectory
 from disks.stores.base import ObjectStore
 from oplog.entry import Commit, Create, Link, Operation, Remove, Rename, now
 from oplog.errors import Conflict, Damaged, NotFound, Refused
 from oplog.replay import FileRow
-from oplog.revision import blob_key
 
 VERIFY_AFTER_SECONDS = 3600
 """From this age on a transaction asks the bucket for its blobs before it names them: gc's shortest guard interval."""
@@ -61,6 +60,7 @@ class ObjectTransaction(Transaction):
         self._lock = threading.Lock()
         self._finished = False
         self._revision, self._revision_read = 0, -math.inf
+        self._began = (time.time(), time.monotonic())
         self._first_upload: tuple[float, float] | None = None
         """Wall clock and monotonic: the one sees a machine that slept, the other a clock that was set back."""
 
@@ -97,6 +97,16 @@ class ObjectTransaction(Transaction):
             raise Refused(f"{row.path} lies in {1 + len(row.more)} objects", hint="upload it anew, as one object")
         self._add(Create(check_path(row.path), row.size_bytes, row.sha256, row.key, row.inline, row.blob_set))
 
+    def uploaded(self, path: str, key: str, size_bytes: int, sha256: str) -> None:
+        """Stage a file whose blob another process has put in the bucket since this transaction began, under a key of
+        its own. The bucket is asked for it. Raises `Refused` when it is not there with this size.
+        """
+        with self._lock:
+            self._first_upload = min(self._first_upload or self._began, self._began)
+        operation = Create(check_path(path), size_bytes, sha256, key, None, None)
+        self._check_blob(operation)
+        self._add(operation)
+
     def _upload(self, path: str, data: bytes | Path, sha256: str) -> str:
         with self._lock:
             self._first_upload = self._first_upload or (time.time(), time.monotonic())
@@ -107,9 +117,8 @@ class ObjectTransaction(Transaction):
             steady = time.monotonic()
             if steady - self._revision_read >= _REVISION_SECONDS:
                 self._revision, self._revision_read = self._target.revision(), steady
-            key = blob_key(self._revision + 1)
-        self._target.store.put(key, data, sha256=bytes.fromhex(sha256), metadata={"path": quote(path, safe="/=+,@ ")})
-        return key
+            revision = self._revision
+        return put_blob(self._target.store, path, data, sha256, revision=revision)
 
     def scratch(self) -> Path:
         with self._lock:
@@ -185,7 +194,7 @@ class ObjectTransaction(Transaction):
         if size != operation.size_bytes:
             what = "is gone" if size < 0 else f"has {size} bytes instead of {operation.size_bytes}"
             raise Refused(
-                f"object {operation.key} of {operation.path} {what}: it was uploaded too long before its commit",
+                f"object {operation.key} of {operation.path} {what}: uploaded too long before its commit?",
                 hint="nothing was changed; run the command again",
             )
 

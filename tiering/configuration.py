@@ -22,13 +22,13 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 import msgspec
 
+from disks.config import SECRET_KEYS
 from oplog.errors import FrostlineError, Refused, UsageError
 from tiering.configuration_checks import check_references
 from tiering.settings import Config, embedded
 
 PREFIX = "FROSTLINE_"
 RESERVED = ("FROSTLINE_CONFIG", "FROSTLINE_HOME")
-SECRET_KEYS = ("secret_access_key",)
 MASK = "********"
 
 Path_ = tuple[str | int, ...]

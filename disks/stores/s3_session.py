@@ -77,7 +77,7 @@ class S3Session:
         session = botocore.session.get_session()
         session.register_component("data_loader", _loader())
         if self.config.access_key_id and self.config.secret_access_key:
-            session.set_credentials(self.config.access_key_id, self.config.secret_access_key)
+            session.set_credentials(self.config.access_key_id, self.config.secret_access_key, self.config.session_token)
         return session
 
     @cached_property
@@ -117,7 +117,9 @@ class S3Session:
     def _static_credentials(self) -> _StaticCredentials | None:
         """Those that need no chain: the configuration's, else the environment's, which the chain asks first too."""
         if self.config.access_key_id and self.config.secret_access_key:
-            return _StaticCredentials(self.config.access_key_id, self.config.secret_access_key, None)
+            return _StaticCredentials(
+                self.config.access_key_id, self.config.secret_access_key, self.config.session_token
+            )
         found = os.environ
         key, secret = found.get("AWS_ACCESS_KEY_ID"), found.get("AWS_SECRET_ACCESS_KEY")
         if not key or not secret or found.get("AWS_CREDENTIAL_EXPIRATION"):
@@ -201,6 +203,16 @@ class S3Session:
             ca_bundle=ca_bundle,
             proxy_url=proxy_url,
         )
+
+    @property
+    def lasting_credentials(self) -> Credentials | None:
+        """Credentials that another process may be given, for they need no renewal; None when they do."""
+        if self._static_credentials is not None:
+            return self._static_credentials
+        from botocore.credentials import RefreshableCredentials
+
+        lasting = not isinstance(self._refreshing_credentials, RefreshableCredentials)
+        return self.credentials() if lasting else None
 
     def renew(self) -> bool:
         """Forget the credentials of the chain, so that the next use reads them anew. False for keys that were given."""
