@@ -1,0 +1,65 @@
+"""Where pieces of work run: in this process, or as the tasks of a Spark job (`spark_tiering.runner`).
+
+What is run this way is a plain function of one picklable item. It reads and writes a bucket by itself and returns a
+small result; the caller, on the driver, is the only one that commits anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from disks.stores.base import ObjectStore
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Runner(Protocol):
+    """Runs independent pieces of work."""
+
+    def run(
+        self, function: Callable[[T], R], items: Sequence[T], *, what: str, on_done: Callable[[int, R], None]
+    ) -> None:
+        """Do `function(item)` for every item, in any order; hand each result with the item's index to `on_done`, one
+        after the other. `what` names the work for people. A piece may run more than once; one result of it counts.
+
+        Raises the first error of a piece after those in work have ended; no new ones begin then.
+        """
+
+
+class LocalRunner:
+    """Runs the pieces in threads of this process."""
+
+    def __init__(self, workers: int = 1) -> None:
+        self._workers = max(1, workers)
+
+    def run(
+        self, function: Callable[[T], R], items: Sequence[T], *, what: str, on_done: Callable[[int, R], None]
+    ) -> None:
+        """As `Runner.run`."""
+        with ThreadPoolExecutor(self._workers, thread_name_prefix="run") as pool:
+            running = {pool.submit(function, item): index for index, item in enumerate(items)}
+            try:
+                for future in as_completed(running):
+                    on_done(running[future], future.result())
+            finally:
+                for future in running:
+                    future.cancel()
+
+
+class OpensStore(Protocol):
+    """A description of a bucket that can be pickled: `disks.stores.shared.SharedStore`."""
+
+    def open(self) -> ObjectStore:
+        """The store; whoever asks does not close it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """Work on one bucket that other processes do: who runs it, and how they reach the bucket."""
+
+    runner: Runner
+    store: OpensStore
