@@ -122,7 +122,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "retention one short",
         "gc keeps one revision too few",
-        f"{_HISTORY}::TestInMemory",
+        f"{_HISTORY}::test_the_revision_that_the_retention_began_with_is_kept",
         _retention_one_short,
     ),
     (

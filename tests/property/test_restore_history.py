@@ -208,3 +208,23 @@ TestInMemory = InMemory.TestCase
 TestInMemory.settings = _settings(8)
 TestInDirectory = InDirectory.TestCase
 TestInDirectory.settings = _settings(4)
+
+
+def test_the_revision_that_the_retention_began_with_is_kept(tmp_path: Path) -> None:
+    """I4: it was current for two hours of the retention, though it was committed, and is the oldest, before."""
+    store = Ageing(MemoryStore("edge"))
+    disk = ObjectDisk("s3", store, tmp_path)
+    with disk.transaction("work") as first:
+        first.create("table/data", b"early")
+        first.commit()
+    store.now += timedelta(hours=10)
+    with disk.transaction("work") as second:
+        second.remove("table/data")
+        second.create("table/other", b"late")
+        second.commit()
+    store.now += RETENTION - timedelta(hours=2)
+    collect(disk, now=store.now, delete=True, retention_seconds=RETENTION.total_seconds(), max_delete_fraction=1.0)
+    past = PastDisk(disk, 1)
+    assert content(past) == {"table/data": b"early"}
+    past.close()
+    disk.close()
