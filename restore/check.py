@@ -10,7 +10,8 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from disks.base import Disk
@@ -18,6 +19,7 @@ from disks.clickhouse_disk import ClickHouseDisk
 from disks.local import LocalDisk
 from disks.locks import sweep
 from disks.object_disk import ObjectDisk
+from disks.runner import Remote
 from oplog.replay import FileRow
 from restore.check_bucket import check_bucket
 from restore.check_clickhouse import clickhouse_files
@@ -52,6 +54,8 @@ class How:
     actor: str = ""
     """Who repairs, for the log."""
     seed: int | None = None
+    remote: Mapping[str, Remote] = field(default_factory=dict)
+    """The disks in buckets that other processes list and read."""
 
 
 def check(
@@ -122,20 +126,23 @@ def _tree(disk: Disk, findings: Findings, result: CheckResult, how: How) -> File
 def _read(tree: FileTree, findings: Findings, result: CheckResult, how: How, progress: Progress) -> None:
     """Read the data of one disk, or the share of it that is due."""
     subset = how.subset
+    read = partial(
+        read_data, findings=findings, workers=how.workers, progress=progress, remote=how.remote.get(tree.disk)
+    )
     if subset is None:
-        files, size_bytes = read_data(tree, readable_files(tree), findings, workers=how.workers, progress=progress)
+        files, size_bytes = read(tree, readable_files(tree))
     else:
         memory = Memory(how.memory) if how.memory is not None else None
         wanted = list(readable_files(tree))
         sizes = [0] * subset.shares
         for expected in wanted:
-            sizes[share_of(expected.path, subset.shares) - 1] += 1
+            sizes[share_of(expected.row.path, subset.shares) - 1] += 1
         lately = memory.read(tree.disk, subset.shares) if memory is not None else set()
         share = choose(subset, sizes, lately, random.Random(how.seed))
         if share is None:
             return
-        chosen = [expected for expected in wanted if share_of(expected.path, subset.shares) == share]
-        files, size_bytes = read_data(tree, chosen, findings, workers=how.workers, progress=progress)
+        chosen = [expected for expected in wanted if share_of(expected.row.path, subset.shares) == share]
+        files, size_bytes = read(tree, chosen)
         done = memory.remember(tree.disk, subset.shares, share, sizes) if memory is not None else 1
         filled = sum(1 for size in sizes if size)
         result.shares.append(ShareRead(tree.disk, share, subset.shares, done, filled, files, size_bytes))

@@ -9,15 +9,17 @@ from __future__ import annotations
 import hashlib
 import io
 import zlib
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from disks.references import DETACHED_DIRECTORY
+from disks.row_content import read_row
+from disks.runner import LocalRunner, OpensStore, Remote
 from disks.stores.base import ByteRange
 from oplog.errors import Damaged, NotFound
 from oplog.replay import FileRow
@@ -30,15 +32,54 @@ CHUNK_BYTES = 8 * 1024 * 1024
 """Files are hashed in pieces of this size, so that memory stays bounded."""
 
 
+_PIECES = 64
+_BATCH_BYTES = 256 * 1024 * 1024
+_BATCH_FILES = 1_000
+_BYTES_EACH = 64 * 1024
+"""What asking for a file costs, in bytes of reading: many small files are work, too."""
+_THREADS_ELSEWHERE = 4
+"""A task reads several files at a time: a bucket answers late."""
+
+
 class Expected(NamedTuple):
     """What reading a file must confirm."""
 
-    path: str
-    size_bytes: int
+    row: FileRow
     sha256: str
     """Empty when nobody knows it."""
     rows: int | None
     """Of a Parquet file that `part.json` names."""
+
+
+class Content(Protocol):
+    """What gives the bytes of files."""
+
+    def content(self, row: FileRow, byte_range: ByteRange | None = None) -> bytes:
+        """As `FileTree.content`."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFiles:
+    """The files of a disk in a bucket, for a process that has nothing of the disk but their rows."""
+
+    store: OpensStore
+    disk: str
+
+    def content(self, row: FileRow, byte_range: ByteRange | None = None) -> bytes:
+        return read_row(self.store.open(), row, byte_range, disk=self.disk)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBatch:
+    """Files to read whole: one piece of work, wherever it is done."""
+
+    source: Content
+    files: tuple[Expected, ...]
+    threads: int = 1
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(expected.row.size_bytes for expected in self.files)
 
 
 def share_of(path: str, shares: int) -> int:
@@ -59,69 +100,90 @@ def readable_files(tree: FileTree) -> Iterator[Expected]:
                 continue
             for row, wanted in present_files(part, directory.files):
                 known[wanted.name] = wanted.rows
-                yield Expected(row.path, row.size_bytes, wanted.sha256, wanted.rows)
+                yield Expected(row, wanted.sha256, wanted.rows)
         for name, row in directory.files.items():
             place = locate(row.path)
             aside = place is not None and place.part == DETACHED_DIRECTORY
             if (row.sha256 or row.key is not None) and row.inline is None and name not in known and not aside:
-                yield Expected(row.path, row.size_bytes, row.sha256, None)
+                yield Expected(row, row.sha256, None)
 
 
 def read_data(
-    tree: FileTree, files: Iterable[Expected], findings: Findings, *, workers: int, progress: Progress
+    tree: FileTree,
+    files: Iterable[Expected],
+    findings: Findings,
+    *,
+    workers: int,
+    progress: Progress,
+    remote: Remote | None = None,
 ) -> tuple[int, int]:
-    """Read the files whole, several at a time. Returns their number and bytes."""
-    wanted = list(files)
-    size_bytes = sum(expected.size_bytes for expected in wanted)
-    with progress.task(f"reading {tree.disk}", items=len(wanted), size_bytes=size_bytes) as task:
+    """Read the files whole, several at a time: here, or elsewhere. Returns their number and bytes."""
+    source: Content = tree if remote is None else StoredFiles(remote.store, tree.disk)
+    runner = LocalRunner(workers) if remote is None else remote.runner
+    batches = cut_batches(source, list(files), threads=1 if remote is None else _THREADS_ELSEWHERE)
+    count = sum(len(batch.files) for batch in batches)
+    size_bytes = sum(batch.size_bytes for batch in batches)
+    with progress.task(f"reading {tree.disk}", items=count, size_bytes=size_bytes) as task:
 
-        def check(expected: Expected) -> None:
-            row = tree.find(expected.path)
-            if row is not None:
-                _check_file(tree, row, expected, findings)
-            task.advance(items=1, size_bytes=expected.size_bytes)
+        def tell(index: int, faults: list[tuple[int, str]]) -> None:
+            batch = batches[index]
+            for number, what in faults:
+                row = batch.files[number].row
+                place = locate(row.path)
+                table, part = (place.uuid, place.part) if place else (None, None)
+                findings.add(Problem("I1", what, tree.disk, table, part, row.path, row.key), unusable="altered")
+            task.advance(items=len(batch.files), size_bytes=batch.size_bytes)
 
-        _several_at_a_time(check, wanted, workers)
-    return len(wanted), size_bytes
+        runner.run(read_batch, batches, what=f"reading the data of disk {tree.disk}", on_done=tell)
+    return count, size_bytes
 
 
-def _several_at_a_time(work: Callable[[Expected], None], items: Iterable[Expected], workers: int) -> None:
-    """Run it over the items with a bounded queue. The first error ends it."""
-    with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="fsck") as pool:
-        waiting: list[Future[None]] = []
-        source = iter(items)
+def cut_batches(source: Content, files: Sequence[Expected], *, threads: int = 1) -> list[ReadBatch]:
+    """Batches of about the same work, the largest first: enough of them to keep many busy, none that takes long."""
+    work = sum(map(_work, files))
+    most = max(1, min(_BATCH_BYTES, work // _PIECES))
+    batches: list[ReadBatch] = []
+    batch: list[Expected] = []
+    left = most
+    for expected in files:
+        if batch and (_work(expected) > left or len(batch) == _BATCH_FILES):
+            batches.append(ReadBatch(source, tuple(batch), threads))
+            batch, left = [], most
+        batch.append(expected)
+        left -= _work(expected)
+    if batch:
+        batches.append(ReadBatch(source, tuple(batch), threads))
+    return sorted(batches, key=lambda one: one.size_bytes, reverse=True)
+
+
+def _work(expected: Expected) -> int:
+    return expected.row.size_bytes + _BYTES_EACH
+
+
+def read_batch(batch: ReadBatch) -> list[tuple[int, str]]:
+    """Read every file of the batch; what is wrong with which of them. Raises what says nothing about a file: a store
+    that does not answer, or refuses us."""
+    with ThreadPoolExecutor(batch.threads, thread_name_prefix="fsck") as pool:
+        running = [pool.submit(_fault_in, batch.source, expected) for expected in batch.files]
         try:
-            while batch := list(islice(source, 4 * workers)):
-                waiting += [pool.submit(work, item) for item in batch]
-                while len(waiting) > 4 * workers:
-                    waiting.pop(0).result()
-            for future in waiting:
-                future.result()
+            found = [future.result() for future in running]
         finally:
-            for future in waiting:
+            for future in running:
                 future.cancel()
+    return [(number, what) for number, what in enumerate(found) if what is not None]
 
 
-def _check_file(tree: FileTree, row: FileRow, expected: Expected, findings: Findings) -> None:
-    what = _fault_in(tree, row, expected)
-    if what is None:
-        return
-    place = locate(row.path)
-    table, part = (place.uuid, place.part) if place else (None, None)
-    findings.add(Problem("I1", what, tree.disk, table, part, row.path, row.key), unusable="altered")
-
-
-def _fault_in(tree: FileTree, row: FileRow, expected: Expected) -> str | None:
+def _fault_in(source: Content, expected: Expected) -> str | None:
     """What is wrong with the file's bytes; None when they are what was written."""
-    state = hashlib.sha256()
+    row, state = expected.row, hashlib.sha256()
     try:
         for start in range(0, row.size_bytes, CHUNK_BYTES):
-            state.update(tree.content(row, ByteRange(start, min(start + CHUNK_BYTES, row.size_bytes))))
+            state.update(source.content(row, ByteRange(start, min(start + CHUNK_BYTES, row.size_bytes))))
         if expected.sha256 and state.hexdigest() != expected.sha256:
             return "the bytes do not match their SHA-256"
         if expected.rows is None:
             return None
-        rows = pq.ParquetFile(_Reader(tree, row)).metadata.num_rows
+        rows = pq.ParquetFile(_Reader(source, row)).metadata.num_rows
     except (Damaged, NotFound) as error:
         return error.message
     except (pa.ArrowException, OSError) as error:
@@ -134,8 +196,8 @@ def _fault_in(tree: FileTree, row: FileRow, expected: Expected) -> str | None:
 class _Reader(io.RawIOBase):
     """A seekable file over ranged reads, for the Parquet footer."""
 
-    def __init__(self, tree: FileTree, row: FileRow) -> None:
-        self._tree, self._row = tree, row
+    def __init__(self, source: Content, row: FileRow) -> None:
+        self._source, self._row = source, row
         self._position = 0
 
     def readable(self) -> bool:
@@ -157,6 +219,6 @@ class _Reader(io.RawIOBase):
         stop = end if size < 0 else min(self._position + size, end)
         if stop <= self._position:
             return b""
-        data = self._tree.content(self._row, ByteRange(self._position, stop))
+        data = self._source.content(self._row, ByteRange(self._position, stop))
         self._position = stop
         return data
