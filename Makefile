@@ -33,16 +33,19 @@ demo-ceph: $(VENV)/.dev ## the same against Ceph RadosGW, installed when it is m
 	@bash configs/install/ceph.sh install
 	@$(BIN)/python -m tests.servers ceph -- $(call ON_SERVER,.demo-ceph)
 
-# Without Ceph its tests are skipped and say so; in CI (CI=true) a missing Ceph is a failure.
+# Without Ceph or Java their tests are skipped and say so; in CI (CI=true) what is missing is a failure.
 test: $(VENV)/.dev ## everything CI runs, with what it needs installed first
 	@bash configs/install/ceph.sh install || { [ -z "$$CI" ] && echo "Ceph is missing: its tests are skipped" >&2; }
+	@bash configs/install/java.sh install || { [ -z "$$CI" ] && echo "Java is missing: Spark's tests are skipped" >&2; }
 	@$(MAKE) --no-print-directory check
 
+# Spark's tests share one session, and so run in one process of their own.
 check: static ## what CI runs: format, types, layers, generated files, all tests
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not spark"
+	$(BIN)/python -m pytest -m "spark and not slow" tests/spark
 
 test-worm: $(VENV)/.dev ## all tests again, on stores that refuse every overwrite and every early delete
-	FROSTLINE_TEST_WORM=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+	FROSTLINE_TEST_WORM=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not spark"
 
 test-clickhouse: $(VENV)/.dev ## what we write, read by real ClickHouse engines: FROSTLINE_CHDB names Pythons that have chdb
 	$(BIN)/python -m pytest -m clickhouse tests/compat

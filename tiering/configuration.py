@@ -12,6 +12,7 @@ one.
 from __future__ import annotations
 
 import os
+import re
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -30,6 +31,8 @@ from tiering.settings import Config, embedded
 PREFIX = "FROSTLINE_"
 RESERVED = ("FROSTLINE_CONFIG", "FROSTLINE_HOME")
 MASK = "********"
+SECRET_PROPERTY = re.compile(r"secret|password|token|access[.]?key|credential", re.IGNORECASE)
+"""What Spark covers among its properties (`spark.redaction.regex`), and credentials."""
 
 Path_ = tuple[str | int, ...]
 
@@ -125,6 +128,8 @@ def masked(config: Config) -> dict[str, Any]:
         for key in ("url", "endpoint_url"):
             if disk.get(key):
                 disk[key] = _without_password(disk[key])
+    properties = plain.get("spark", {}).get("conf", {})
+    properties.update({name: MASK for name in properties if SECRET_PROPERTY.search(name)})
     return plain
 
 

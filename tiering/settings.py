@@ -62,6 +62,17 @@ class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Parts and files that are worked on side by side."""
 
 
+class SparkConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How verbs with `--spark` start Spark. What `spark-submit` or `spark-defaults.conf` sets wins over all of it."""
+
+    master: str = "local[*]"
+    """Where the tasks run: `local[N]`, `spark://host:7077`, `yarn`, `k8s://…`."""
+    conf: dict[str, str] = {}
+    """Spark's own properties, passed on as they are: `spark.executor.memory: 1g`. No credentials: Spark shows them."""
+    ship_code: bool = True
+    """Sends Frostline's own code to the executors of a cluster. Its dependencies must be installed there."""
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Everything a store needs to open."""
 
@@ -73,6 +84,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """By name."""
     daemon: DaemonConfig = DaemonConfig()
     limits: LimitsConfig = LimitsConfig()
+    spark: SparkConfig = SparkConfig()
 
     @property
     def state_directory(self) -> Path:

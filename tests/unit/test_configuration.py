@@ -225,6 +225,12 @@ class TestSecrets:
         assert "pw123" not in shown
         assert "hunter2" not in repr(config)
 
+    def test_secret_properties_of_spark_are_never_shown(self, tmp_path: Path) -> None:
+        text = "spark: {conf: {spark.authenticate.secret: hunter2, spark.executor.memory: 1g}}"
+        config = load(written(tmp_path, text), {})
+        assert config.spark.conf["spark.authenticate.secret"] == "hunter2"
+        assert masked(config)["spark"]["conf"] == {"spark.authenticate.secret": MASK, "spark.executor.memory": "1g"}
+
     def test_half_a_key_pair_is_an_error_without_the_secret(self, tmp_path: Path) -> None:
         path = written(tmp_path, SECRET.replace("access_key_id: AKIA, ", ""))
         path.chmod(0o600)

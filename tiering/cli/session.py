@@ -19,8 +19,9 @@ if TYPE_CHECKING:  # heavy: most of a `--help` would be these imports
     from tiering.configuration import LoadedConfig
     from tiering.engine import Store
     from tiering.progress import Progress
+    from tiering.runner import Runner
 
-OWN_LOGGERS = ("frostline", "tiering", "disks", "oplog", "restore")
+OWN_LOGGERS = ("frostline", "tiering", "disks", "oplog", "restore", "spark_tiering")
 """Only these speak below WARNING: at DEBUG the S3 clients write session tokens and keys."""
 
 
@@ -131,6 +132,19 @@ class Session:
                 max_concurrency=max(self.options.workers or limits.workers, 16),
             )
         return self._limiter
+
+    def spark_runner(self, app: str, master: str | None = None) -> "Runner":
+        """What runs work as Spark jobs, on `master` or where the configuration says. Spark is stopped at the end.
+
+        Raises `UsageError` with what to install when pyspark or Java is missing.
+        """
+        from spark_tiering.runner import SparkRunner
+        from spark_tiering.session import log_file, spark_session
+
+        config = self.loaded.config
+        spark = spark_session(config, app=app, master=master, verbose=self.options.verbose > 0)
+        self._stack.callback(spark.stop)
+        return SparkRunner(spark, log=str(log_file(config)))
 
     def progress(self) -> "Progress":
         """Where long work shows how far it is."""

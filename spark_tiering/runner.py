@@ -1,0 +1,249 @@
+"""Runs pieces of work as the tasks of a Spark job: `tiering.runner.Runner`, one task a piece.
+
+Items travel as rows, each to its own task alone; results come back pickled, through an accumulator as each task ends
+and once more with the job's answer, which is what counts for any that the accumulator did not bring. Spark repeats
+what crashes and what raises `Transient`; every other error is an answer, since trying again would not change it.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+import threading
+import traceback
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+
+from oplog.errors import FrostlineError, Transient
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+POLL_SECONDS = 0.05
+"""How often the driver looks for results and for a wish to stop."""
+_ANSWER = "answer binary"
+
+
+class SparkRunner:
+    """Runs the pieces as tasks of jobs of one session. Several jobs may run at once, from several threads."""
+
+    def __init__(self, session: SparkSession, *, stop: threading.Event | None = None, log: str = "") -> None:
+        """Setting `stop` cancels what runs. `log` names the file that Spark writes to, for messages."""
+        self._session = session
+        self._stop = stop or threading.Event()
+        self._log = log
+
+    def run(
+        self, function: Callable[[T], R], items: Sequence[T], *, what: str, on_done: Callable[[int, R], None]
+    ) -> None:
+        """As `Runner.run`. The first error cancels the tasks that run; `Transient` when it was stopped."""
+        if not items:
+            return
+        job = _Job(self._session, function, items, what)
+        answers = _Answers(on_done)
+        try:
+            job.start()
+            while not job.ended.wait(POLL_SECONDS):
+                answers.take(job.early())
+                if self._stop.is_set():
+                    raise Transient(f"{what}: stopped", hint="what is done stays done; run it again to go on")
+            answers.take(job.early())
+            answers.take(job.result(self._log))
+        except BaseException:
+            job.cancel()
+            raise
+
+
+class _Answers:
+    """Hands each item's first answer on, once."""
+
+    def __init__(self, on_done: Callable[[int, Any], None]) -> None:
+        self._on_done = on_done
+        self._seen: set[int] = set()
+
+    def take(self, answers: Iterable[bytes]) -> None:
+        """Raises the error that an answer holds."""
+        for answer in answers:
+            index, value, error = pickle.loads(answer)
+            if index in self._seen:
+                continue
+            self._seen.add(index)
+            if error is not None:
+                raise error.rebuilt()
+            self._on_done(index, value)
+
+
+class _Job:
+    """One Spark job, in a thread of its own so that the caller's can be interrupted."""
+
+    def __init__(self, session: SparkSession, function: Callable[[Any], Any], items: Sequence[Any], what: str) -> None:
+        from pyspark import cloudpickle
+
+        # A session of its own has settings of its own, and so one row is one task, also when several jobs run.
+        self._session = session.newSession()
+        self._context: SparkContext | None = getattr(session, "_sc", None)
+        self._group = f"frostline-{uuid.uuid4().hex[:12]}"
+        self._what = what
+        self._rows = pa.table(
+            {
+                "number": pa.array(range(len(items)), pa.int64()),
+                "item": pa.array([cloudpickle.dumps(item) for item in items], pa.binary()),
+            }
+        )
+        early = None
+        if self._context is not None:
+            early = self._context.accumulator([], _Collected())
+        self._early = early
+        self._taken = 0
+        self._piece = _Piece(cloudpickle.dumps(function), early, _last_attempt(self._context, session))
+        self._answers: list[bytes] = []
+        self._error: Exception | None = None
+        self.ended = threading.Event()
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name=self._group, daemon=True).start()
+
+    def early(self) -> list[bytes]:
+        """The answers that came since the last call."""
+        if self._early is None:
+            return []
+        answers: list[bytes] = self._early.value[self._taken :]
+        self._taken += len(answers)
+        return answers
+
+    def result(self, log: str) -> list[bytes]:
+        """All answers. Raises `FrostlineError` when the job failed as a whole."""
+        self._forget()
+        if self._error is not None:
+            hint = f"all that Spark said: {log}" if log else "see the log of the Spark driver"
+            raise FrostlineError(f"{self._what}: {_reason(self._error)}", hint=hint) from self._error
+        return self._answers
+
+    def cancel(self) -> None:
+        """Ends the tasks that run; the caller does not wait for them."""
+        if not self.ended.is_set():
+            if self._context is not None:
+                self._context.cancelJobGroup(self._group)
+            else:
+                self._session.interruptTag(self._group)
+        self._forget()
+
+    def _forget(self) -> None:
+        from pyspark.accumulators import _accumulatorRegistry
+
+        if self._early is not None:
+            _accumulatorRegistry.pop(self._early.aid, None)
+
+    def _run(self) -> None:
+        try:
+            self._name()
+            # One row a batch and one batch a partition, whichever way Spark takes the rows in.
+            self._session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")
+            self._session.conf.set("spark.sql.leafNodeDefaultParallelism", str(self._rows.num_rows))
+            rows = self._session.createDataFrame(self._rows).mapInArrow(self._piece, _ANSWER)
+            self._answers = [bytes(row[0]) for row in rows.collect()]
+        except Exception as error:  # noqa: BLE001  whatever it is, the caller's thread raises it
+            self._error = error
+        finally:
+            self.ended.set()
+
+    def _name(self) -> None:
+        """What the Spark UI shows, and what is cancelled; both belong to this thread."""
+        if self._context is None:
+            self._session.addTag(self._group)
+            return
+        self._context.setJobGroup(self._group, self._what, interruptOnCancel=True)
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """What a task does: its one row in, one answer out."""
+
+    function: bytes
+    early: Any
+    last_attempt: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        answers = []
+        for batch in batches:
+            for number, item in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                answer = self._answer(number, item)
+                if self.early is not None:
+                    self.early.add([answer])
+                answers.append(answer)
+        yield pa.record_batch({"answer": pa.array(answers, pa.binary())})
+
+    def _answer(self, number: int, item: bytes) -> bytes:
+        from pyspark import TaskContext, cloudpickle
+
+        context = TaskContext.get()
+        last = context is None or context.attemptNumber() >= self.last_attempt
+        try:
+            value, error = pickle.loads(self.function)(pickle.loads(item)), None
+        except FrostlineError as failed:
+            if isinstance(failed, Transient) and not last:
+                raise
+            value, error = None, _Error.of(failed)
+        except Exception as failed:
+            if not last:
+                raise
+            said = f"a task failed: {type(failed).__name__}: {failed}"
+            value, error = None, _Error.of(FrostlineError(said, hint=traceback.format_exc(limit=-3)))
+        return bytes(cloudpickle.dumps((number, value, error)))
+
+
+@dataclass(frozen=True)
+class _Error:
+    """A `FrostlineError` on its way: their constructors differ, so it is taken apart."""
+
+    kind: type[FrostlineError]
+    arguments: tuple[Any, ...]
+    state: dict[str, Any]
+
+    @classmethod
+    def of(cls, error: FrostlineError) -> _Error:
+        return cls(type(error), error.args, dict(error.__dict__))
+
+    def rebuilt(self) -> FrostlineError:
+        error = self.kind.__new__(self.kind, *self.arguments)
+        error.__dict__.update(self.state)
+        return error
+
+
+class _Collected:
+    """An accumulator's rule: answers are put one after the other."""
+
+    def zero(self, value: list[bytes]) -> list[bytes]:
+        return []
+
+    def addInPlace(self, collected: list[bytes], more: list[bytes]) -> list[bytes]:  # noqa: N802  Spark's name
+        collected.extend(more)
+        return collected
+
+
+def _last_attempt(context: SparkContext | None, session: SparkSession) -> int:
+    """The number of a task's last attempt, counted from 0: its error ends the job."""
+    local = re.fullmatch(r"local\[[^,\]]*(?:,\s*(\d+))?\]|local", str(context.master) if context else "")
+    failures = (local[1] or "1") if local else session.conf.get("spark.task.maxFailures", "4")
+    return int(failures or 4) - 1
+
+
+def _reason(error: Exception) -> str:
+    """Why a job failed, in a line: the last failure of the task that failed too often."""
+    text = str(error)
+    if "cancelled" in text and "job group" in text:
+        return "the job was cancelled"
+    found = re.search(r"most recent failure: (?:Lost task \S+ in stage \S+ \([^)]*\)[^:]*: )?(.*)", text)
+    if found is None:
+        return next((line for line in text.splitlines() if line.strip()), type(error).__name__).strip()[:300]
+    if "exited unexpectedly" in found[1]:
+        return "the process of a task died again and again; for lack of memory, perhaps"
+    return f"a task failed again and again: {found[1].strip()[:300]}"

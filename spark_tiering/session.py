@@ -1,0 +1,222 @@
+"""Starts Spark for Frostline's own jobs, and says what is missing when it cannot.
+
+A session that exists is used as it is; under `spark-submit` what was submitted decides. Otherwise the JVM is started
+here, with its output in `<state>/spark/driver.log` so that nothing of it reaches a user's terminal. A property is only
+set where neither the configuration nor `spark-defaults.conf` sets it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from oplog.errors import FrostlineError, UsageError
+from spark_tiering.package import ship_code
+from tiering.settings import Config
+
+if TYPE_CHECKING:
+    from pyspark import SparkConf
+    from pyspark.sql import SparkSession
+
+MINIMUM_JAVA = 17
+MINIMUM_PYSPARK = (4, 1)
+TASK_FAILURES = 4
+"""How often a task may fail on local masters before its job does; Spark's own default elsewhere."""
+JAVA_HINT = (
+    "on Debian or Ubuntu: apt-get install openjdk-17-jre-headless; elsewhere install a JRE 17 or newer and put "
+    "'java' on the PATH or set JAVA_HOME"
+)
+_LOG_BYTES = 10 << 20
+
+_PROPERTIES = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # Our jobs are single stages of few, long tasks: nothing to adapt.
+    "spark.sql.adaptive.enabled": "false",
+    # The driver only plans and collects: starting fast matters more than peak speed (8 s become 5).
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+_LOCAL_PROPERTIES = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "8",
+}
+
+
+def check_java() -> None:
+    """Raises `UsageError` with what to install unless pyspark is there and a Java that it can run on."""
+    _check_pyspark()
+    java = _java()
+    try:
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UsageError(f"Spark needs Java, and {java} cannot be run: {error}", hint=JAVA_HINT) from error
+    said = answer.stderr + answer.stdout
+    found = re.search(r'version "(\d+)(?:\.(\d+))?', said)
+    if answer.returncode or found is None:
+        raise UsageError(f"Spark needs Java, and {java} does not work: {said.strip()[:200]}", hint=JAVA_HINT)
+    version = int(found[2] or 0) if found[1] == "1" else int(found[1])  # Java 8 calls itself 1.8
+    if version < MINIMUM_JAVA:
+        raise UsageError(f"Spark needs Java {MINIMUM_JAVA} or newer; {java} is Java {version}", hint=JAVA_HINT)
+
+
+def spark_session(settings: Config, *, app: str, master: str | None = None, verbose: bool = False) -> SparkSession:
+    """The Spark session to work with: the one that exists, else a new one on `master` (default: the configuration's).
+
+    With `verbose`, Spark's own log goes to stderr. Raises `UsageError` as `check_java`; `FrostlineError` when Spark
+    does not start.
+    """
+    _check_pyspark()
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    if SparkContext._active_spark_context is not None or "SPARK_REMOTE" in os.environ:
+        return SparkSession.builder.getOrCreate()
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not submitted:
+        check_java()
+    # Otherwise the workers run whichever python3 is first on their PATH.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    interrupt = signal.getsignal(signal.SIGINT)
+    try:
+        if submitted:
+            _start_submitted(settings, app, master)
+        else:
+            _start(settings, app, master, verbose)
+        session = SparkSession.builder.getOrCreate()
+    finally:
+        # Spark takes Ctrl-C for itself; the runner cancels its own jobs.
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, interrupt)
+    if settings.spark.ship_code:
+        ship_code(session, settings.state_directory / "spark")
+    return session
+
+
+def log_file(settings: Config) -> Path:
+    """Where Spark's own output goes."""
+    return settings.state_directory / "spark" / "driver.log"
+
+
+def retrying_master(master: str) -> str:
+    """The master with retries: plain local masters fail a whole job on the first failure of one task."""
+    if master == "local":
+        return f"local[1,{TASK_FAILURES}]"
+    if found := re.fullmatch(r"local\[\s*(\d+|\*)\s*\]", master):
+        return f"local[{found[1]},{TASK_FAILURES}]"
+    return master
+
+
+def is_local(master: str) -> bool:
+    """Whether the tasks run in this machine's driver."""
+    return master == "local" or master.startswith("local[")
+
+
+def properties(settings: Config, master: str, defaults: Mapping[str, str]) -> dict[str, str]:
+    """What to start Spark with; `defaults` are the properties of `spark-defaults.conf`, which win over ours."""
+    ours = _PROPERTIES | (_LOCAL_PROPERTIES if is_local(master) else {})
+    return {name: value for name, value in {**ours, **settings.spark.conf}.items() if name not in defaults}
+
+
+def defaults_of(environment: Mapping[str, str]) -> dict[str, str]:
+    """The properties of `spark-defaults.conf`: `name value` or `name=value` a line, `#` begins a comment."""
+    home = environment.get("SPARK_HOME")
+    directory = environment.get("SPARK_CONF_DIR") or (f"{home}/conf" if home else None)
+    file = Path(directory) / "spark-defaults.conf" if directory else None
+    if file is None or not file.is_file():
+        return {}
+    lines = (line.strip() for line in file.read_text(encoding="utf-8").splitlines())
+    pairs = (re.split(r"\s*[=:]\s*|\s+", line, maxsplit=1) for line in lines if line and not line.startswith("#"))
+    return {pair[0]: pair[1] if len(pair) > 1 else "" for pair in pairs}
+
+
+def _check_pyspark() -> None:
+    try:
+        import pyspark
+    except ImportError as error:
+        raise UsageError("Spark is not installed", hint="pip install 'frostline[spark]'") from error
+    version = str(pyspark.__version__)
+    if tuple(int(number) for number in re.findall(r"\d+", version)[:2]) < MINIMUM_PYSPARK:
+        needed = ".".join(map(str, MINIMUM_PYSPARK))
+        raise UsageError(f"pyspark {version} is too old: {needed} or newer is needed", hint="pip install -U pyspark")
+
+
+def _java() -> str:
+    """The Java that Spark's scripts start."""
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        return f"{home}/bin/java"
+    found = shutil.which("java")
+    if found is None:
+        raise UsageError("Spark needs Java, and there is no 'java' on the PATH", hint=JAVA_HINT)
+    return found
+
+
+def _start_submitted(settings: Config, app: str, master: str | None) -> None:
+    """Under spark-submit the JVM is there, with all that was submitted."""
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()
+    conf = SparkConf(_jvm=SparkContext._jvm)
+    for name, value in settings.spark.conf.items():
+        conf.setIfMissing(name, value)
+    conf.setIfMissing("spark.app.name", app)
+    conf.setIfMissing("spark.master", retrying_master(master or settings.spark.master))
+    SparkContext(conf=conf)
+
+
+def _start(settings: Config, app: str, master: str | None, verbose: bool) -> None:
+    from py4j.protocol import Py4JError
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkRuntimeError
+
+    defaults = defaults_of(os.environ)
+    chosen = retrying_master(master or defaults.get("spark.master") or settings.spark.master)
+    conf = SparkConf(loadDefaults=False).setAppName(app).setMaster(chosen)
+    for name, value in properties(settings, chosen, defaults).items():
+        conf.set(name, value)
+    file = log_file(settings)
+    if not verbose:
+        _make_room(file)
+        for name in ("py4j", "pyspark"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+    try:
+        SparkContext(conf=conf, gateway=_gateway(conf, None if verbose else file))
+    except (PySparkRuntimeError, Py4JError, OSError) as error:
+        hint = "" if verbose else f"all that it said: {file}"
+        raise FrostlineError(f"Spark did not start on {chosen}: {_reason(error)}", hint=hint) from error
+
+
+def _gateway(conf: SparkConf, log: Path | None) -> Any:
+    """The JVM, with its output in the file. One that runs already (its session was stopped) is used again."""
+    from pyspark import SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._gateway is not None:
+        return None
+    with ExitStack() as stack:
+        output = stack.enter_context(log.open("ab")) if log else None
+        return launch_gateway(conf, {"stdout": output, "stderr": output} if output else {})
+
+
+def _make_room(file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if file.exists() and file.stat().st_size > _LOG_BYTES:
+        file.replace(file.with_suffix(".log.1"))
+
+
+def _reason(error: Exception) -> str:
+    """The line of a Java stack trace that a person can use."""
+    java = getattr(error, "java_exception", None)
+    text = str(java.toString()) if java is not None else str(error)
+    return text.strip().splitlines()[0][:300] if text.strip() else type(error).__name__
