@@ -16,6 +16,8 @@ from tiering.schema import TableDefinition
 from tiering.types import arrow_type, as_json, from_json
 
 _TEXT_LIMIT = 64
+KEY_TEXT_LIMIT = 256
+"""Characters of a text that the sparse index keeps: enough to tell most keys apart."""
 
 
 def combine_ranges(files: Sequence[DataFile], definition: TableDefinition) -> dict[str, ColumnRange]:
@@ -99,7 +101,7 @@ def _microseconds(moment: pa.Scalar, more_nanoseconds: int) -> Any:
 def key_json(value: pa.Scalar) -> Any:
     if pa.types.is_timestamp(value.type) and value.type.unit == "ns" and value.is_valid:
         return as_json(_microseconds(value, 0))
-    return _lower_text(as_json(value.as_py()), limit=4 * _TEXT_LIMIT)
+    return _lower_text(as_json(value.as_py()), limit=KEY_TEXT_LIMIT)
 
 
 def _lower_text(value: Any, *, limit: int = _TEXT_LIMIT) -> Any:

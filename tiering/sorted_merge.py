@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,6 +27,7 @@ from disks.effects import op, remove_file
 from oplog.errors import Damaged, FrostlineError
 from tiering.part import DataFile
 from tiering.schema import TableDefinition
+from tiering.sort_keys import EVERYTHING, Key, KeyRange, row_key, rows_below
 from tiering.sorting import sort_table
 from tiering.types import arrow_schema, arrow_type, default_array, from_json
 
@@ -52,6 +53,8 @@ class SortedFile:
     order: int
     label: str
     """For messages: disk and path."""
+    row_groups: tuple[int, ...] | None = None
+    """The row groups to read, neighbours of one another; None for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +65,20 @@ class _Bounds:
     high: Any
 
 
-def merged(files: Sequence[SortedFile], definition: TableDefinition, scratch: Path) -> Iterator[pa.Table]:
-    """The rows of all files in sort order, equal keys in `order`. Raises `Damaged` for a file that cannot be read."""
+def merged(
+    files: Sequence[SortedFile], definition: TableDefinition, scratch: Path, within: KeyRange = EVERYTHING
+) -> Iterator[pa.Table]:
+    """The rows of all files in sort order, equal keys in `order`; only those with keys in the range.
+
+    Raises `Damaged` for a file that cannot be read.
+    """
     for number, cluster in enumerate(clusters(files, definition)):
         members = cluster
         level = 0
         while len(members) > MAX_OPEN_FILES:
-            members = _reduced(members, definition, scratch / f"merge-{number}-{level}")
+            members = _reduced(members, definition, scratch / f"merge-{number}-{level}", within)
             level += 1
-        yield from _merge_open(members, definition)
+        yield from _merge_open(members, definition, within)
         if level:
             _remove_intermediate(members)
 
@@ -106,7 +114,9 @@ def _bounds(file: DataFile, definition: TableDefinition) -> _Bounds:
     return _Bounds(from_json(known.min, kind), high)
 
 
-def _reduced(files: Sequence[SortedFile], definition: TableDefinition, directory: Path) -> list[SortedFile]:
+def _reduced(
+    files: Sequence[SortedFile], definition: TableDefinition, directory: Path, within: KeyRange
+) -> list[SortedFile]:
     """The files merged into fewer intermediate ones, neighbours together so that their order survives."""
     with op("fs.mkdir", directory):
         directory.mkdir(parents=True)
@@ -118,7 +128,7 @@ def _reduced(files: Sequence[SortedFile], definition: TableDefinition, directory
         path = directory / f"{number:04d}.parquet"
         rows = 0
         with op("fs.write", path), pq.ParquetWriter(path, arrow_schema(definition), compression="zstd") as writer:
-            for table in _merge_open(members, definition):
+            for table in _merge_open(members, definition, within):
                 writer.write_table(table)
                 rows += table.num_rows
         _remove_intermediate(members)
@@ -140,13 +150,13 @@ def _remove_intermediate(files: Sequence[SortedFile]) -> None:
             remove_file(item.source)
 
 
-def _merge_open(files: Sequence[SortedFile], definition: TableDefinition) -> Iterator[pa.Table]:
+def _merge_open(files: Sequence[SortedFile], definition: TableDefinition, within: KeyRange) -> Iterator[pa.Table]:
     """The rows of files that are all held open, made in a thread of their own so that reading and writing overlap."""
-    return prefetched(_blocks(files, definition))
+    return prefetched(_blocks(files, definition, within))
 
 
-def _blocks(files: Sequence[SortedFile], definition: TableDefinition) -> Iterator[pa.Table]:
-    runs = [_Run(item, definition) for item in files]
+def _blocks(files: Sequence[SortedFile], definition: TableDefinition, within: KeyRange) -> Iterator[pa.Table]:
+    runs = [_Run(item, definition, within) for item in files]
     schema = arrow_schema(definition)
     with ThreadPoolExecutor(min(len(runs), _DECODING_THREADS), "merge-decode") as pool:
         try:
@@ -186,19 +196,18 @@ def _cut(runs: Sequence[_Run]) -> list[pa.Table]:
     return [run.take(run.count_up_to(bound, inclusive=number <= owner)) for number, run in enumerate(runs)]
 
 
-Key = tuple[tuple[int, Any], ...]
-"""A row's sort key: for each column how far behind the values it sorts (NaN, then null), and the value."""
-
-
 class _Run:
     """One file being read, with the rows that are decoded and not yet taken."""
 
-    def __init__(self, item: SortedFile, definition: TableDefinition) -> None:
+    def __init__(self, item: SortedFile, definition: TableDefinition, within: KeyRange) -> None:
         self._item = item
         self._definition = definition
+        self._within = within
         self._schema = arrow_schema(definition)
         self._ready = self._schema.empty_table()
         self._encoded: list[str] = []
+        self._below = within.low
+        """The range's lower end while rows below it may still come."""
         self._file: pq.ParquetFile | None = None
         self._batches: Iterator[pa.RecordBatch] | None = None
         self.exhausted = False
@@ -236,7 +245,7 @@ class _Run:
     def row_bytes(self, sample_rows: int) -> float:
         """The decoded size of a row, from the first few of the file."""
         with self._reading():
-            batch = next(self._opened().iter_batches(sample_rows, columns=self._wanted(), use_threads=False), None)
+            batch = next(self._batches_of(sample_rows), None)
         return batch.nbytes / batch.num_rows if batch is not None and batch.num_rows else 1.0
 
     def fill(self, rows: int) -> None:
@@ -244,13 +253,13 @@ class _Run:
         added: list[pa.Table] = []
         with self._reading():
             if self._batches is None and not self.exhausted:
-                self._batches = self._opened().iter_batches(rows, columns=self._wanted(), use_threads=False)
+                self._batches = self._batches_of(rows)
             while self._batches is not None and self.ready_rows + sum(table.num_rows for table in added) < rows:
                 batch = next(self._batches, None)
                 if batch is None:
                     self.close()
                 else:
-                    added.append(self._as_defined(batch))
+                    added.append(self._clipped(self._as_defined(batch)))
         if added:
             self._ready = pa.concat_tables([self._ready, *added])
 
@@ -262,19 +271,11 @@ class _Run:
 
     def last_key(self) -> Key:
         """The sort key of the last ready row."""
-        return self._key(self.ready_rows - 1)
+        return row_key(self._ready, self.ready_rows - 1, self._definition.order_by)
 
     def count_up_to(self, bound: Key, *, inclusive: bool) -> int:
         """How many of the ready rows have keys below the bound, or equal to it when `inclusive`."""
-        low, high = 0, self.ready_rows
-        while low < high:
-            middle = (low + high) // 2
-            key = self._key(middle)
-            if key < bound or (inclusive and key == bound):
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        return rows_below(self._ready, bound, self._definition.order_by, inclusive=inclusive)
 
     def close(self) -> None:
         """Close the file; what is ready stays."""
@@ -287,9 +288,25 @@ class _Run:
             self._file.close(force=True)
             self._file = None
 
-    def _key(self, row: int) -> Key:
-        values = (_plain(self._ready.column(name)[row]) for name in self._definition.order_by)
-        return tuple((2, 0) if value is None else (1, 0) if value != value else (0, value) for value in values)
+    def _batches_of(self, rows: int) -> Iterator[pa.RecordBatch]:
+        return cast(
+            Iterator[pa.RecordBatch],
+            self._opened().iter_batches(
+                rows, row_groups=self._item.row_groups, columns=self._wanted(), use_threads=False
+            ),
+        )
+
+    def _clipped(self, table: pa.Table) -> pa.Table:
+        """The rows within the range. What is above it ends the file: nothing below follows."""
+        keys = self._definition.order_by
+        if self._below:
+            outside = rows_below(table, self._below, keys)
+            table = table.slice(outside)
+            self._below = None if table.num_rows else self._below
+        if self._within.high is not None and table.num_rows and not row_key(table, -1, keys) < self._within.high:
+            table = table.slice(0, rows_below(table, self._within.high, keys))
+            self.close()
+        return table
 
     def _opened(self) -> pq.ParquetFile:
         if self._file is None:
@@ -319,11 +336,6 @@ class _Run:
 
     def _reading(self) -> _Reading:
         return _Reading(self._item.label)
-
-
-def _plain(value: pa.Scalar) -> Any:
-    """The value for Python to compare. A time is its count of units: finer than Python's own."""
-    return value.value if isinstance(value, pa.TimestampScalar) else value.as_py()
 
 
 class _Reading:
