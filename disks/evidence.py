@@ -74,7 +74,7 @@ def gather(disk: ObjectDisk, found: Inventory, *, now: datetime, retention: time
 def _check_present(found: Inventory, table: FileTable, name: str) -> None:
     """Every blob of the table at the listed head must be in the listing: else it is not the listing of this disk."""
     with table.read() as view:
-        missing = {key for key, size_bytes in view.blobs() if found.blobs.size_of(key) != size_bytes}
+        missing = found.blobs.lacking(view)
         if missing:  # which is rare: then every row is looked at
             live = {key for row in view.rows() if not is_set_aside(row.path) for key, _ in row.blobs}
             missing &= live

@@ -19,6 +19,7 @@ from disks.evidence import Evidence, gather, renewed
 from disks.gc_report import GcReport, Objection, Rules
 from disks.gc_rules import check_caps, is_root, out_of_quarantine, tell, within_limit
 from disks.history import past_at
+from disks.listing import cut_ranges, in_key_order, list_ranges, list_whole
 from disks.object_disk import ObjectDisk
 from disks.references import (
     FUTURE_TOLERANCE,
@@ -27,13 +28,12 @@ from disks.references import (
     Verdict,
     classify,
     collectable_log,
-    disagreement,
-    inventory,
     sane_time,
 )
+from disks.runner import Remote
 from disks.stores.base import Upload
 from oplog import pins, snapshot
-from oplog.errors import FrostlineError, Refused, Retained
+from oplog.errors import FrostlineError, Refused, Retained, UsageError
 from oplog.revision import (
     commit_key,
     is_blob_key,
@@ -72,6 +72,7 @@ def collect(
     compact_after_commits: int = 100,
     quarantine_seconds: float = 0.0,
     allow_bucket_root: bool = False,
+    remote: Remote | None = None,
 ) -> GcReport:
     """Report what could go, and with `delete` delete it. Repeating it after a crash finishes the work.
 
@@ -80,7 +81,8 @@ def collect(
     and nothing is deleted: a reference that cannot be read, listings that disagree, more than `max_delete_fraction` of
     the blobs. `max_delete_bytes` only ends the run early. With `quarantine_seconds` only those orphans go that a run so
     long ago announced. A disk that is a whole bucket raises `Refused` unless `allow_bucket_root`. Errors of the first
-    listing are raised.
+    listing are raised. With `remote` others list the bucket; all that is decided and deleted is decided and deleted
+    here.
     """
     if guard_seconds < GUARD_FLOOR_SECONDS and not allow_short_guard:
         raise Refused(
@@ -107,28 +109,32 @@ def collect(
         logger.warning("disk %s: collecting with a guard interval of only %g s", disk.name, guard_seconds)
     report = GcReport(disk.name, delete)
     if isinstance(disk, ClickHouseDisk):
+        if remote is not None:
+            raise UsageError(f"disk {disk.name} has ClickHouse's log: its bucket is listed here, and by nobody else")
         collect_clickhouse(disk, rules, report, check_clock=now is None)
     else:
-        _Collection(disk, rules, report, check_clock=now is None).run()
+        _Collection(disk, rules, report, check_clock=now is None, remote=remote).run()
     return report
 
 
 class _Collection:
     """One run. Fills the report as it goes."""
 
-    def __init__(self, disk: ObjectDisk, rules: Rules, report: GcReport, *, check_clock: bool) -> None:
+    def __init__(
+        self, disk: ObjectDisk, rules: Rules, report: GcReport, *, check_clock: bool, remote: Remote | None
+    ) -> None:
         self._disk = disk
         self._store = disk.store
         self._rules = rules
         self._report = report
         self._check_clock = check_clock
+        self._remote = remote
 
     def run(self) -> None:
         try:
-            found = inventory(self._store.list())
+            found, objection = self._listed()
             self._report.foreign = list(found.foreign)
-            if self._report.delete:
-                self._require(disagreement(found.blobs, self._store.list()))
+            self._require(objection)
             if found.head == 0 and not found.blobs and not found.snapshots:
                 self._check_never_written()
                 return
@@ -141,6 +147,20 @@ class _Collection:
         except Objection as refusal:
             self._report.refused = str(refusal)
             logger.warning("disk %s: nothing more is deleted: %s", self._disk.name, refusal)
+
+    def _listed(self) -> tuple[Inventory, str | None]:
+        """The listing; with `delete` a second one, and why the two disagree. Others compare it with the cached table,
+        which names nothing but what `gather` counts as referenced, too."""
+        twice = self._report.delete
+        if self._remote is None:
+            return list_whole(self._store, twice=twice)
+        try:
+            with self._disk.file_table.read() as view:
+                head, _ = view.head()
+                ranges = list(cut_ranges(self._remote.store, in_key_order([view]), head=head, twice=twice))
+        except FrostlineError as error:
+            raise Objection(f"the references cannot be read whole: {error.message}") from error
+        return list_ranges(self._remote, ranges, what=f"listing disk {self._disk.name}")
 
     def _check_never_written(self) -> None:
         """A prefix without an object of ours was never written to; unless the cache knows better."""

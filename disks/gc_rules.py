@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from disks.announcements import Condemned
 from disks.gc_report import GcReport, Objection, Rules
-from disks.references import Blobs, Verdict
+from disks.references import ListedBlobs, Verdict
 from disks.stores.base import ObjectInfo
 
 
@@ -20,7 +20,7 @@ def tell(verdict: Verdict, report: GcReport) -> None:
     report.suspicious = [blob.key for blob in verdict.suspicious]
 
 
-def check_caps(blobs: Blobs, verdict: Verdict, rules: Rules) -> None:
+def check_caps(blobs: ListedBlobs, verdict: Verdict, rules: Rules) -> None:
     """Raise `Objection` when too large a share would go."""
     by_count = len(verdict.orphaned) / max(len(blobs), 1)
     by_bytes = sum(blob.size_bytes for blob in verdict.orphaned) / max(blobs.total_bytes, 1)

@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Protocol
 
 from disks.stores.base import ObjectInfo
 from oplog.pins import unreleased
@@ -40,6 +41,40 @@ FUTURE_TOLERANCE = timedelta(minutes=5)
 """Clocks differ; a time further ahead than this is not believed."""
 
 
+class NamesBlobs(Protocol):
+    """A file table, as far as its blobs go."""
+
+    def blobs(self) -> Iterator[tuple[str, int]]:
+        """Every object with its size in bytes, in any order."""
+
+    def blobs_by_key(self) -> Iterator[tuple[str, int, str]]:
+        """Every object with its size and a path, in key order."""
+
+
+class ListedBlobs(Protocol):
+    """The blobs that a listing shows: all of them (`Blobs`), or what they are compared with and the differences
+    (`disks.listing.ComparedBlobs`)."""
+
+    @property
+    def repeated(self) -> str | None:
+        """A key that the listing showed twice: then it is no listing to rely on."""
+
+    @property
+    def total_bytes(self) -> int:
+        """The sum of their sizes."""
+
+    def __len__(self) -> int: ...
+
+    def size_of(self, key: str, expected_bytes: int) -> int | None:
+        """The size in bytes of a blob that is expected to have `expected_bytes`; None when it is not listed."""
+
+    def outside(self, referenced: Collection[str]) -> Iterator[ObjectInfo]:
+        """Those that are not referenced, in the order of the listing."""
+
+    def lacking(self, table: NamesBlobs) -> set[str]:
+        """The blobs of the table that are not listed with their size."""
+
+
 class Blobs:
     """The blobs of one listing, in its order: a million of them in 280 MB."""
 
@@ -61,8 +96,8 @@ class Blobs:
         self._sizes[blob.key] = blob.size_bytes
         self._modified.append(blob.modified.timestamp())
 
-    def size_of(self, key: str) -> int | None:
-        """Its size in bytes; None when the listing does not show it."""
+    def size_of(self, key: str, expected_bytes: int = 0) -> int | None:
+        """Its size in bytes, whatever is expected; None when the listing does not show it."""
         return self._sizes.get(key)
 
     def __len__(self) -> int:
@@ -78,6 +113,15 @@ class Blobs:
             if key not in referenced:
                 yield ObjectInfo(key, size_bytes, datetime.fromtimestamp(modified, UTC))
 
+    def lacking(self, table: NamesBlobs) -> set[str]:
+        """The blobs of the table that are not listed with their size."""
+        return {key for key, size_bytes in table.blobs() if self._sizes.get(key) != size_bytes}
+
+    @property
+    def newest(self) -> datetime:
+        """When the youngest of them was written."""
+        return datetime.fromtimestamp(max(self._modified), UTC) if self._modified else EARLIEST_SANE
+
     @property
     def total_bytes(self) -> int:
         return sum(self._sizes.values())
@@ -87,7 +131,7 @@ class Blobs:
 class Inventory:
     """One listing of a disk's prefix, sorted by what the names mean."""
 
-    blobs: Blobs
+    blobs: ListedBlobs
     commits: Mapping[int, ObjectInfo]
     snapshots: Mapping[int, ObjectInfo]
     pins: tuple[ObjectInfo, ...]
@@ -164,7 +208,7 @@ def sane_time(modified: datetime, now: datetime) -> bool:
     return EARLIEST_SANE <= modified <= now + FUTURE_TOLERANCE
 
 
-def classify(blobs: Blobs, referenced: Collection[str], *, head: int, now: datetime, guard: timedelta) -> Verdict:
+def classify(blobs: ListedBlobs, referenced: Collection[str], *, head: int, now: datetime, guard: timedelta) -> Verdict:
     """Put every blob into its class. `head` is the last revision that is settled, taken or proved to be free: a blob
     uploaded for a later one hints at entries that are not known, and stays."""
     pending: list[ObjectInfo] = []
@@ -230,27 +274,45 @@ def disagreement(
     Blobs may have been added between them, and log objects and pins may have come and gone; no blob may change or go.
     The second listing is read as it comes and not kept.
     """
+    objection, appeared = compare_listings(first, again, is_blob=is_blob)
+    return objection or late(appeared, first.newest)
+
+
+def compare_listings(
+    first: Blobs, again: Iterable[ObjectInfo], *, is_blob: Callable[[str], bool] = is_blob_key
+) -> tuple[str | None, list[ObjectInfo]]:
+    """Why they cannot both be complete, as far as the range that they are of tells; and the blobs that only the second
+    one shows, which must be new (`late`)."""
+    appeared: list[ObjectInfo] = []
     if first.repeated is not None:
-        return f"the first listing shows object {first.repeated} twice"
-    newest = max((blob.modified for blob in first), default=EARLIEST_SANE)
+        return f"the first listing shows object {first.repeated} twice", appeared
     expected = iter(first)
     wanted = next(expected, None)
     last = ""
     for entry in again:
         if entry.key == last:
-            return f"the second listing shows object {last} twice"
+            return f"the second listing shows object {last} twice", appeared
         last = entry.key
         if not is_blob(entry.key):
             continue
         if wanted is not None and entry.key == wanted.key:
             if (entry.size_bytes, entry.modified) != (wanted.size_bytes, wanted.modified):
-                return f"object {entry.key} changed between two listings"
+                return f"object {entry.key} changed between two listings", appeared
             wanted = next(expected, None)
         elif first.size_of(entry.key) is not None:  # one of another place in the first listing
             missing = wanted.key if wanted is not None else entry.key
-            return f"object {missing} is not where the first listing has it in the second"
-        elif entry.modified < newest - FUTURE_TOLERANCE:
-            return f"object {entry.key} is in the second listing and not in the first, though it is older"
+            return f"object {missing} is not where the first listing has it in the second", appeared
+        else:
+            appeared.append(entry)
     if wanted is not None:
-        return f"object {wanted.key} is in the first listing and not in the second"
+        return f"object {wanted.key} is in the first listing and not in the second", appeared
+    return None, appeared
+
+
+def late(appeared: Iterable[ObjectInfo], newest: datetime) -> str | None:
+    """Which of the blobs that only a second listing shows is too old to be new, if one is; `newest` is the time of the
+    youngest blob of the first."""
+    for entry in appeared:
+        if entry.modified < newest - FUTURE_TOLERANCE:
+            return f"object {entry.key} is in the second listing and not in the first, though it is older"
     return None

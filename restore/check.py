@@ -112,6 +112,7 @@ def _tree(disk: Disk, findings: Findings, result: CheckResult, how: How) -> File
             repair=how.repair,
             repaired=result.repaired,
             dry_run=how.dry_run,
+            remote=how.remote.get(disk.name),
         )
     if isinstance(disk, ClickHouseDisk):
         return clickhouse_files(disk, findings, result.checked)

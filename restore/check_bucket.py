@@ -11,22 +11,26 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from disks.announcements import announced
 from disks.file_table import FileTable, TableReader
 from disks.history import Past
+from disks.listing import UNKNOWN_BYTES
 from disks.object_disk import ObjectDisk
-from disks.references import DETACHED_DIRECTORY, Blobs, Inventory, inventory, newest_at_or_below, retained_from
+from disks.references import DETACHED_DIRECTORY, Inventory, ListedBlobs, inventory, newest_at_or_below, retained_from
 from disks.row_content import read_row
+from disks.runner import Remote
 from disks.stores.base import ByteRange
 from oplog import pins, snapshot
 from oplog.errors import Damaged, NotFound
 from oplog.replay import FileRow
 from oplog.revision import OPERATIONS_PREFIX, SNAPSHOTS_PREFIX, commit_key, snapshot_key
 from restore.check_cache import CachedTable
+from restore.check_listing import Listing, listing_of
 from restore.findings import Checked, Findings, Problem, locate
 from tiering.part import PART_FILE
 from tiering.schema import TABLE_FILE
@@ -57,7 +61,7 @@ class BucketTree:
 
     source: ObjectDisk
     table: FileTable | TableReader
-    listed: Blobs
+    listed: ListedBlobs
     cache: CachedTable
     look_at_all: bool = False
     """Look up every blob that the listing lacks, and not only the first: a repair acts on it."""
@@ -99,10 +103,10 @@ class BucketTree:
             self.table.close()
 
     def _check_blobs(self, row: FileRow) -> None:
-        if not row.more and row.key is not None and self.listed.size_of(row.key) == row.size_bytes:
+        if not row.more and row.key is not None and self.listed.size_of(row.key, row.size_bytes) == row.size_bytes:
             return
         for key, size_bytes in row.blobs:
-            found_bytes = self.listed.size_of(key)
+            found_bytes = self.listed.size_of(key, size_bytes)
             if found_bytes != size_bytes:
                 self._lost.append(_Lost(row, key, size_bytes, found_bytes))
 
@@ -161,23 +165,24 @@ def check_bucket(
     repair: bool = False,
     repaired: list[str] | None = None,
     dry_run: bool = False,
+    remote: Remote | None = None,
 ) -> BucketTree:
     """Check everything but the parts. Returns the files as the log has them; as the cache has them, if the log cannot
-    be replayed. `repaired` takes a sentence for a cache that was rebuilt, or would be."""
+    be replayed. `repaired` takes a sentence for a cache that was rebuilt, or would be. `remote` lists the bucket."""
     store = disk.store
     log = inventory([*store.list(OPERATIONS_PREFIX), *store.list(SNAPSHOTS_PREFIX)])
-    with ThreadPoolExecutor(1, thread_name_prefix="listing") as pool:
-        listing = pool.submit(lambda: inventory(store.list()))
+    with closing(listing_of(disk, remote)) as listing:
         cache = CachedTable(disk)
         past = _replay(disk, log, listing, cache, findings, every_snapshot=every_snapshot)
-        found = listing.result()
+        table = past.table if past is not None else cache.rows_or_nothing()
+        found = listing.result(table, past)
     checked.objects += len(found.blobs)
     _check_listing(disk, log, found, findings)
     _check_schema(disk, found, findings)
     _check_gaps(disk, found, findings)
     _check_pins(disk, found, findings)
     if past is None:
-        return BucketTree(disk, cache.rows_or_nothing(), found.blobs, cache, repair)
+        return BucketTree(disk, table, found.blobs, cache, repair)
     _check_end(disk, log, findings)
     _check_retained(disk, found.blobs, past, findings)
     _check_announcements(disk, found, past, findings)
@@ -277,7 +282,7 @@ def _check_end(disk: ObjectDisk, log: Inventory, findings: Findings) -> None:
 def _replay(
     disk: ObjectDisk,
     log: Inventory,
-    listing: Future[Inventory],
+    listing: Listing,
     cache: CachedTable,
     findings: Findings,
     *,
@@ -310,7 +315,7 @@ def _replay(
 def _pass(
     disk: ObjectDisk,
     log: Inventory,
-    listing: Future[Inventory],
+    listing: Listing,
     cache: CachedTable,
     past: Past,
     findings: Findings,
@@ -333,14 +338,13 @@ def _pass(
         if stop == base:
             past.named.clear()  # what came and went before the retention may be gone
         if stop == base < log.head:
-            with past.table.read() as view:
-                past.named.update(key for key, size in view.blobs() if listing.result().blobs.size_of(key) is None)
+            listing.at_base(past)
     past.advance(log.head)
 
 
-def _check_retained(disk: ObjectDisk, listed: Blobs, past: Past, findings: Findings) -> None:
+def _check_retained(disk: ObjectDisk, listed: ListedBlobs, past: Past, findings: Findings) -> None:
     """What a revision within the retention names is there, also when the newest does not name it any more (I4)."""
-    lost = {key for key in past.named if listed.size_of(key) is None}
+    lost = {key for key in past.named if listed.size_of(key, UNKNOWN_BYTES) is None}
     if lost:
         lost -= past.keys()
     for key in sorted(lost):

@@ -106,7 +106,7 @@ _GC_MISTAKES: tuple[Mistake, ...] = (
         "one listing is enough (P29)",
         "the second listing is not compared",
         f"{_GC}::test_listings_that_disagree_stop_everything",
-        _replaced("disks.garbage", "disagreement", _nothing),
+        _replaced("disks.listing", "disagreement", _nothing),
     ),
     (
         "the end of the log is believed (P29)",

@@ -798,7 +798,9 @@ def test_listings_agree_unless_a_blob_goes_changes_or_appears_late() -> None:
     """P29."""
 
     def objection(first: list[ObjectInfo], second: list[ObjectInfo]) -> str | None:
-        return disagreement(inventory(first).blobs, second)
+        found = inventory(first).blobs
+        assert isinstance(found, Blobs)
+        return disagreement(found, second)
 
     one, two, three = at(blob_key(1), 9), at(blob_key(2), 8), ObjectInfo(blob_key(3), 1, NOW)
     assert objection([one, two], [one, two]) is None
