@@ -1,0 +1,65 @@
+"""Driver programs for the tests on a cluster: `python -m tests.spark.drivers URL WHAT HOME`, one JSON document out."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from spark_tiering.runner import SparkRunner
+from spark_tiering.session import log_file, spark_session
+from tests.spark.pieces import Attempt, nap, whereabouts, work
+from tiering.settings import Config, SparkConfig, embedded
+
+
+def whereabouts_of_tasks(runner: SparkRunner, home: Path) -> list[Any]:
+    """From which file our code comes in each executor."""
+    return _all(runner, whereabouts, list(range(4)))
+
+
+def first_attempts_that_die(runner: SparkRunner, home: Path) -> list[Any]:
+    """Attempts that each piece took."""
+    return _all(runner, work, [Attempt(home / "notes", number, "die once") for number in range(3)])
+
+
+def naps(runner: SparkRunner, home: Path) -> list[Any]:
+    """Two pieces that take long enough for somebody to kill a worker; a line on stderr when they run."""
+    threading.Timer(3.0, lambda: print("running", file=sys.stderr, flush=True)).start()
+    return _all(runner, nap, [8.0, 8.0])
+
+
+def _all(runner: SparkRunner, function: Callable[[Any], Any], items: list[Any]) -> list[Any]:
+    found: list[Any] = [None] * len(items)
+    runner.run(function, items, what="testing", on_done=found.__setitem__)
+    return found
+
+
+WHAT: dict[str, Callable[[SparkRunner, Path], list[Any]]] = {
+    "whereabouts": whereabouts_of_tasks,
+    "die once": first_attempts_that_die,
+    "naps": naps,
+}
+
+
+def settings(home: Path, url: str) -> Config:
+    """The embedded store below a directory, and executors of 512 MB on the cluster."""
+    conf = {"spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    base = embedded(home)
+    spark = SparkConfig(master=url, conf=conf)
+    return Config(state_path=base.state_path, disks=base.disks, policies=base.policies, spark=spark)
+
+
+def main(url: str, what: str, home: str) -> None:
+    config = settings(Path(home), url)
+    session = spark_session(config, app="tests")
+    try:
+        print(json.dumps(WHAT[what](SparkRunner(session, log=str(log_file(config))), Path(home))))
+    finally:
+        session.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
