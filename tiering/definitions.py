@@ -16,6 +16,7 @@ import msgspec
 import pyarrow as pa
 
 from oplog.errors import UsageError
+from tiering.merge_modes import check_merge_mode, parse_merge_mode
 from tiering.rule_texts import IDENTIFIER, parse_partition_by, parse_ttl
 from tiering.schema import (
     Column,
@@ -74,22 +75,6 @@ def parse_settings(pairs: Iterable[str], base: TableSettings | None = None) -> T
     return msgspec.structs.replace(base, **changes)
 
 
-def parse_merge_mode(text: str) -> tuple[str, tuple[str, ...]]:
-    """`ordinary`, `replacing:VERSION` or `summing:A,B` as (mode, columns); bare `replacing` keeps the newest insert."""
-    mode, _, rest = text.partition(":")
-    columns = tuple(name.strip() for name in rest.split(",") if name.strip())
-    valid = {
-        "ordinary": not columns,
-        "replacing": len(columns) <= 1,
-        "summing": bool(columns) and len(set(columns)) == len(columns),
-    }
-    if not valid.get(mode.strip(), False):
-        raise UsageError(
-            f"not a merge mode: {text!r}", hint="modes are ordinary, replacing:VERSION and summing:COLUMN,COLUMN"
-        )
-    return mode.strip(), columns
-
-
 def columns_like(schema: pa.Schema) -> tuple[Column, ...]:
     """The columns of a file's schema, numbered from 1. Raises `UsageError` naming a column that tables cannot hold."""
     columns = []
@@ -140,7 +125,7 @@ def define_table(
         partition_by=parse_partition_by(partition_by),
         policy=policy,
         ttl=tuple(parse_ttl(text) for text in ttl),
-        merge_mode=merge_mode,
+        merge_mode=str(parse_merge_mode(merge_mode)),
         settings=parse_settings(settings),
         last_column_id=len(numbered),
     )
@@ -165,14 +150,7 @@ def check_definition(definition: TableDefinition) -> None:
                 f"TTL column {rule.column} is {definition.column(rule.column).type}, not a date or timestamp",
                 hint="choose the column that says when a row happened",
             )
-    mode, names = parse_merge_mode(definition.merge_mode)
-    for name in names:
-        kind = arrow_type(definition.column(name).type)
-        number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-        if mode == "summing" and (not number or name in definition.order_by):
-            raise UsageError(f"cannot sum {name}: summing needs number columns that are not in the sort order")
-        if mode == "replacing" and not (number or pa.types.is_temporal(kind)):
-            raise UsageError(f"the version column {name} must be a number, date or timestamp")
+    check_merge_mode(definition)
 
 
 def add_column(definition: TableDefinition, text: str, *, default: str | None = None) -> TableDefinition:
@@ -202,7 +180,6 @@ def rename_column(definition: TableDefinition, text: str) -> TableDefinition:
     def renamed(name: str) -> str:
         return new if name == old else name
 
-    mode, names = parse_merge_mode(definition.merge_mode)
     replace = msgspec.structs.replace
     return _changed(
         definition,
@@ -210,7 +187,7 @@ def rename_column(definition: TableDefinition, text: str) -> TableDefinition:
         order_by=tuple(renamed(name) for name in definition.order_by),
         partition_by=tuple(replace(field, column=renamed(field.column)) for field in definition.partition_by),
         ttl=tuple(replace(rule, column=renamed(rule.column)) for rule in definition.ttl),
-        merge_mode=f"{mode}:{','.join(renamed(name) for name in names)}" if names else mode,
+        merge_mode=str(parse_merge_mode(definition.merge_mode).renamed(old, new)),
     )
 
 
@@ -221,7 +198,7 @@ def drop_column(definition: TableDefinition, name: str) -> TableDefinition:
         "the sort order": definition.order_by,
         "the partitions": tuple(field.column for field in definition.partition_by),
         "a TTL rule": tuple(rule.column for rule in definition.ttl),
-        "the merge mode": parse_merge_mode(definition.merge_mode)[1],
+        "the merge mode": parse_merge_mode(definition.merge_mode).columns,
     }
     for what, names in uses.items():
         if name in names:

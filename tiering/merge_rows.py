@@ -1,42 +1,45 @@
-"""What a merge mode does to rows with equal keys, on streams of sorted tables. Pure.
+"""What a merge does to rows on their way: TTL deletes, and the table's merge mode on rows with equal keys. Pure.
 
-`replacing` keeps of each key the row with the highest version, of equal versions the one inserted last; `summing` keeps
-one row a key with its number columns added up, other columns as inserted first. Rows come sorted by key, equal keys in
-insertion order. A run of equal keys may reach over several tables: its rows are held back until the next key.
+Rows come sorted by key, equal keys in insertion order. A run of equal keys may reach over several tables: its rows are
+held back until the next key. What the modes mean, `tiering.merge_modes` says; `tiering.run_reduction` does it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from oplog.errors import UsageError
-from tiering.definitions import parse_merge_mode
+from tiering.merge_modes import parse_merge_mode
+from tiering.run_reduction import newest_rows, reduced, run_starts
 from tiering.schema import Delete, TableDefinition
-from tiering.transforms import one_array
 from tiering.ttl import EARLIEST_PLAUSIBLE
 
 _COMBINE_ROWS = 65_536
 
 
-def combine_rows(tables: Iterable[pa.Table], definition: TableDefinition) -> Iterator[pa.Table]:
-    """The tables with the table's merge mode applied."""
-    mode, columns = parse_merge_mode(definition.merge_mode)
-    if mode == "ordinary":
+def combine_rows(
+    tables: Iterable[pa.Table], definition: TableDefinition, *, drop_deleted: bool = False
+) -> Iterator[pa.Table]:
+    """The tables with the table's merge mode applied.
+
+    `drop_deleted` says that these are all rows of their keys that there are: only then do tombstones go. In a merge of
+    some of the parts a tombstone that goes would let an older row of its key, in another part, come back.
+    """
+    mode = parse_merge_mode(definition.merge_mode)
+    if mode.name == "ordinary":
         yield from tables
         return
     for table in whole_runs(_gathered(tables), definition.order_by):
-        runs = run_numbers(table, definition.order_by)
-        if runs[-1].as_py() + 1 == table.num_rows and mode == "replacing":
-            yield table
-        elif mode == "replacing":
-            yield _replaced(table, runs, columns[0] if columns else None)
-        else:
-            yield _summed(table, runs, columns)
+        starts = run_starts(table, definition.order_by)
+        if mode.functions:
+            yield reduced(table, starts, mode.functions)
+            continue
+        newest = newest_rows(table, starts, mode.version)
+        kept = table if len(newest) == table.num_rows else table.take(pa.array(newest))
+        yield _without_deleted(kept, mode.deleted) if drop_deleted and mode.deleted else kept
 
 
 def live_rows(tables: Iterable[pa.Table], definition: TableDefinition, now: datetime) -> Iterator[pa.Table]:
@@ -87,24 +90,17 @@ def last_run_start(table: pa.Table, keys: Sequence[str]) -> int:
 
 
 def same_key(left: pa.Table, left_row: int, right: pa.Table, right_row: int, keys: Sequence[str]) -> bool:
-    """Whether two rows have equal keys; nulls are equal."""
-    return all(left.column(name)[left_row].equals(right.column(name)[right_row]) for name in keys)
+    """Whether two rows have equal keys; nulls are equal, NaNs too."""
+    return all(_same(left.column(name)[left_row], right.column(name)[right_row]) for name in keys)
 
 
-def run_numbers(table: pa.Table, keys: Sequence[str]) -> pa.Array:
-    """For each row the number of its run of equal keys, from 0. The table is sorted and not empty."""
-    rows = table.num_rows
-    changed: Any = None
-    for name in keys:
-        column = one_array(table.column(name))
-        before, after = column.slice(0, rows - 1), column.slice(1)
-        # One null beside a value is a change, two nulls are none.
-        differs = pc.if_else(
-            pc.and_(before.is_null(), after.is_null()), False, pc.fill_null(pc.not_equal(before, after), True)
-        )
-        changed = differs if changed is None else pc.or_(changed, differs)
-    flags = pa.concat_arrays([pa.array([0], pa.int64()), changed.cast(pa.int64())])
-    return pc.cumulative_sum(flags)
+def _same(left: pa.Scalar, right: pa.Scalar) -> bool:
+    if left.equals(right):
+        return True
+    if not pa.types.is_floating(left.type):
+        return False
+    one, other = left.as_py(), right.as_py()
+    return one is not None and other is not None and one != one and other != other
 
 
 def _gathered(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -121,36 +117,10 @@ def _gathered(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
         yield pa.concat_tables(pending)
 
 
-def _replaced(table: pa.Table, runs: pa.Array, version: str | None) -> pa.Table:
-    rows = table.num_rows
-    order: pa.Array = None
-    if version is not None:
-        columns = {"run": runs, "version": one_array(table.column(version))}
-        # Stable, rows without a version first: the last of each run is the one to keep.
-        keys = [("run", "ascending", "at_end"), ("version", "ascending", "at_start")]
-        order = pc.sort_indices(pa.table(columns), sort_keys=keys)
-    last = pc.fill_null(pc.not_equal(runs.slice(0, rows - 1), runs.slice(1)), True)
-    positions = pc.indices_nonzero(pa.concat_arrays([last, pa.array([True])]))
-    return table.take(positions if order is None else order.take(positions))
-
-
-def _summed(table: pa.Table, runs: pa.Array, columns: Sequence[str]) -> pa.Table:
-    rows = table.num_rows
-    changed = pc.not_equal(runs.slice(0, rows - 1), runs.slice(1))
-    first = table.take(pc.indices_nonzero(pa.concat_arrays([pa.array([True]), changed])))
-    for name in columns:
-        field = table.schema.field(name)
-        grouped = pa.table({"run": runs, "value": one_array(table.column(name))})
-        sums = grouped.group_by("run", use_threads=False).aggregate([("value", "sum")]).sort_by("run")
-        try:
-            total = sums.column("value_sum").cast(field.type)
-        except pa.ArrowInvalid as error:
-            raise UsageError(
-                f"the sum of column {name} does not fit {field.type}",
-                hint="widen the column, or leave it out of the merge mode; nothing was changed",
-            ) from error
-        first = first.set_column(first.schema.get_field_index(name), field, total)
-    return first
+def _without_deleted(table: pa.Table, deleted: str) -> pa.Table:
+    marks = table.column(deleted)
+    stays = pc.equal(marks, pa.scalar(0).cast(marks.type))
+    return table.filter(pc.fill_null(stays, True))
 
 
 def _time_scalar(moment: datetime, kind: pa.DataType) -> pa.Scalar:

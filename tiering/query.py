@@ -2,7 +2,8 @@
 
 In two steps: the statement is planned over empty tables of the right columns, which shows what each table is filtered
 by; parts that cannot match are left out by their `part.json`; then it runs over the files of the rest. Tables are named
-`database.table`. Rows that a merge mode will collapse are seen as they are stored until a merge has done it.
+`database.table`. Rows that a merge mode will collapse are seen as they are stored until a merge has done it,
+tombstones too.
 """
 
 from __future__ import annotations

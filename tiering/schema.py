@@ -111,7 +111,7 @@ class TableDefinition(msgspec.Struct, frozen=True, kw_only=True):
     policy: str
     ttl: tuple[TtlRule, ...] = ()
     merge_mode: str = "ordinary"
-    """ordinary, replacing:VERSION or summing:C,C"""
+    """As in `--merge-mode`; `tiering.merge_modes` reads it."""
     settings: TableSettings = TableSettings()
     last_column_id: int = 0
     """Ids up to here were given out at some time."""

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from tiering import merge_rows
 from tiering.definitions import define_table
-from tiering.merge_rows import combine_rows, live_rows, run_numbers, same_key, whole_runs
+from tiering.merge_rows import combine_rows, live_rows, same_key, whole_runs
+from tiering.run_reduction import run_starts
 from tiering.schema import TableDefinition
 from tiering.types import arrow_schema
 
@@ -115,9 +116,9 @@ def test_runs_are_whole_and_numbered(rows: list[Row], sizes: list[int]) -> None:
     for before, after in pairwise(tables):
         assert not same_key(before, before.num_rows - 1, after, 0, keys)
     for table in tables:
-        numbers = run_numbers(table, keys).to_pylist()
-        for row in range(1, table.num_rows):
-            assert (numbers[row] == numbers[row - 1]) == same_key(table, row, table, row - 1, keys)
+        starts = run_starts(table, keys).tolist()
+        changes = [row for row in range(1, table.num_rows) if not same_key(table, row, table, row - 1, keys)]
+        assert starts == [0, *changes]
 
 
 @given(st.lists(st.integers(0, 20) | st.none(), max_size=30))

@@ -14,13 +14,13 @@ from tiering.definitions import (
     define_table,
     drop_column,
     parse_column,
-    parse_merge_mode,
     parse_order_by,
     parse_settings,
     rename_column,
     set_ttl,
     widen_column,
 )
+from tiering.merge_modes import MergeMode, parse_merge_mode
 from tiering.rule_texts import parse_partition_by, parse_ttl, ttl_text
 from tiering.schema import Delete, MoveToDisk, MoveToVolume, PartitionField, Recompress, TableDefinition, TtlRule
 
@@ -93,7 +93,8 @@ def test_columns_orders_modes_and_settings() -> None:
     column = parse_column("id: int not null", column_id=3)
     assert (column.id, column.type, column.nullable) == (3, "int32", False)
     assert parse_order_by("a, b") == ("a", "b")
-    assert parse_merge_mode("replacing:v") == ("replacing", ("v",))
+    assert parse_merge_mode("replacing:v, d") == MergeMode("replacing", "v", "d")
+    assert parse_merge_mode("aggregating:a=min, b = anyLast").functions == (("a", "min"), ("b", "anyLast"))
     settings = parse_settings(["target_file_size_bytes=10MiB", "min_part_age_to_move_seconds=1h", "row_group_rows=5"])
     assert (settings.target_file_size_bytes, settings.min_part_age_to_move_seconds) == (10 << 20, 3600)
     for bad in ("id", "id:", "1id:int64", ":int64", "a b:int64"):
@@ -102,9 +103,16 @@ def test_columns_orders_modes_and_settings() -> None:
     for bad in ("", "a,a", ","):
         with pytest.raises(UsageError):
             parse_order_by(bad)
-    for bad in ("other", "summing", "summing:a,a", "replacing:a,b", "ordinary:x"):
+    for bad in (
+        "other", "ordinary:x", "summing", "summing:a,a", "summing:a,", "replacing:a,b,c", "replacing:a,",
+        "replacing:a,a", "aggregating", "aggregating:a", "aggregating:a=", "aggregating:=min", "aggregating:a=count",
+        "aggregating:a=min,a=max",
+    ):  # fmt: skip
         with pytest.raises(UsageError):
             parse_merge_mode(bad)
+    with pytest.raises(UsageError, match="'a=median'") as raised:
+        parse_merge_mode("aggregating:a=median")
+    assert "min, max, sum, any, anyLast" in str(raised.value.hint)
     for bad in ("row_group_row=5", "row_group_rows", "row_group_rows=x", "row_group_rows=0", "compression_level=23"):
         with pytest.raises(UsageError):
             parse_settings([bad])
@@ -120,6 +128,14 @@ def test_columns_orders_modes_and_settings() -> None:
         {"ttl": ["1d on nope delete"]},
         {"merge_mode": "summing:carrier"},
         {"merge_mode": "replacing:carrier"},
+        {"merge_mode": "replacing:n,nope"},
+        {"merge_mode": "replacing:n,price", "columns": ["ts:timestamp", "carrier:string", "n:int32", "price:float64"]},
+        {"merge_mode": "replacing:ts"},
+        {"merge_mode": "aggregating:nope=min"},
+        {"merge_mode": "aggregating:carrier=max"},
+        {"merge_mode": "aggregating:tags=min", "columns": ["ts:timestamp", "carrier:string", "tags:list<int64>"]},
+        {"merge_mode": "aggregating:on=sum", "columns": ["ts:timestamp", "carrier:string", "on:bool"]},
+        {"merge_mode": "aggregating:n=sum", "partition_by": "identity(n)"},
         {"columns": []},
         {"columns": ["a:int64", "a:string"], "order_by": "a"},
     ],
@@ -153,6 +169,10 @@ def test_changes_keep_ids_and_count_versions() -> None:
     assert renamed.partition_by == (PartitionField("month", "time"),)
     assert renamed.ttl == (TtlRule(7 * DAY, "time", MoveToVolume("cold")),)
     assert rename_column(old, "n:m").merge_mode == "summing:m"
+    lasting = table(merge_mode="aggregating:n=max,v=anyLast")
+    assert rename_column(lasting, "n:m").merge_mode == "aggregating:m=max,v=anyLast"
+    with pytest.raises(UsageError, match="the merge mode of"):
+        drop_column(lasting, "v")
     assert widen_column(old, "n:int64").column("n").type == "int64"
     assert set_ttl(old, []).ttl == ()
     assert set_ttl(old, []).schema_version == old.schema_version

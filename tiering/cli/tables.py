@@ -31,7 +31,14 @@ def create(
     partition_by: Annotated[str, typer.Option(metavar="EXPR", help="such as 'day(ts)' or 'month(ts)'")] = "",
     ttl: Annotated[list[str] | None, typer.Option(metavar="RULE", help="such as '7d on ts to volume cold'")] = None,
     policy: Annotated[str, typer.Option(metavar="P", help="storage policy; default: the only one")] = "",
-    merge_mode: Annotated[str, typer.Option(metavar="MODE", help="ordinary, replacing:V or summing:C,C")] = "ordinary",
+    merge_mode: Annotated[
+        str,
+        typer.Option(
+            metavar="MODE",
+            help="ordinary, replacing[:VERSION[,DELETED]], summing:C,C or aggregating:C=FUNCTION,… (min, max, sum, "
+            "any, anyLast)",
+        ),
+    ] = "ordinary",
     setting: Annotated[list[str] | None, typer.Option(metavar="K=V", help="a table setting")] = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="keep a table that exists")] = False,
 ) -> None:
