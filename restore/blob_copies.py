@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,19 +19,27 @@ from urllib.parse import quote
 import msgspec
 
 from disks.effects import op, remove_file, replace_file
-from disks.locks import OwnedDirectory
+from disks.locks import OwnedDirectory, sweep
 from disks.object_disk import ObjectDisk
+from disks.runner import OpensStore, Remote, Runner
 from disks.stores.base import ByteRange, ObjectStore
 from oplog.errors import AccessDenied, Damaged, NotFound, Refused
 from oplog.replay import FileRow
 from oplog.revision import blob_prefix, derived_blob_key
+from restore.batches import cut
 from restore.parallel import in_parallel
-from tiering.progress import Progress
+from tiering.progress import Progress, Silent, Task
 
 RESUME_WITHIN = timedelta(hours=12)
 """Copies of an interrupted restore are used when they are younger: half of gc's usual guard interval."""
 _IN_MEMORY_BYTES = 16 * 1024 * 1024
 _STATE_NAME = "restore.json"
+_BATCH_BYTES = 256 * 1024 * 1024
+_BATCH_OBJECTS = 500
+_BYTES_EACH = 64 * 1024
+_PIECES = 64
+_THREADS_ELSEWHERE = 8
+_SCRATCH_ELSEWHERE = "frostline-copies"
 
 
 class SourceChanged(NotFound):
@@ -113,6 +122,20 @@ def _pieces(source: ObjectStore, row: FileRow) -> Iterator[bytes]:
             yield source.get(key, ByteRange(start, min(start + _IN_MEMORY_BYTES, size_bytes)))
 
 
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """Copies that others make: who runs them, and how they reach the two buckets."""
+
+    runner: Runner
+    target: OpensStore
+    source: OpensStore
+
+    @property
+    def reading(self) -> Remote:
+        """Work on the source alone."""
+        return Remote(self.runner, self.source)
+
+
 class BlobCopier:
     """Copies for one attempt. `bring` gives every row's object in the target."""
 
@@ -125,39 +148,147 @@ class BlobCopier:
         resumed: bool,
         workers: int,
         progress: Progress,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
-        self._disk, self._source, self._attempt = disk, source, attempt
-        self._workers, self._progress = workers, progress
-        self._there = self._listed() if resumed else {}
-        self._lock = threading.Lock()
-        self.inside_store: bool | None = None
-        self.done = 0
+        self._store, self._attempt = disk.store, attempt
+        self._workers, self._progress, self._elsewhere = workers, progress, elsewhere
+        there = self._listed() if resumed else {}
+        self._copying = Copying(disk.store, source, attempt, there, disk.state_path / "scratch")
+
+    @property
+    def inside_store(self) -> bool | None:
+        """Whether the store makes the copies itself; None as long as nothing was copied."""
+        return self._copying.inside_store
+
+    @property
+    def done(self) -> int:
+        """How many objects were copied; those that were there already are not."""
+        return self._copying.done
 
     def bring(self, rows: Sequence[FileRow]) -> CopiedBlobs:
         """Copy what is not there yet; the result by the source's objects. Raises `SourceChanged`, `Damaged`."""
         wanted = list({row.blobs: row for row in rows}.values())
-        copied: CopiedBlobs = {}
         size_bytes = sum(row.size_bytes for row in wanted)
         with self._progress.task("copying objects", items=len(wanted), size_bytes=size_bytes) as task:
-
-            def copy(number: int) -> None:
-                row = wanted[number]
-                result = self._bring(row)
-                with self._lock:
-                    copied[row.blobs] = result
-                task.advance(items=1, size_bytes=row.size_bytes)
-
-            in_parallel(copy, len(wanted), self._workers)
+            if self._elsewhere is None:
+                copied = self._copying.bring(wanted, self._workers, task)
+            else:
+                copied = self._sent(self._elsewhere, wanted, task)
         if self.inside_store:
             self._check(wanted)
         return copied
 
+    def _sent(self, elsewhere: Elsewhere, wanted: Sequence[FileRow], task: Task) -> CopiedBlobs:
+        def batch(rows: list[FileRow]) -> CopyBatch:
+            keys = {self._attempt.key(row.blobs) for row in rows}
+            there = {key: size for key, size in self._copying.there.items() if key in keys}
+            return CopyBatch(elsewhere.target, elsewhere.source, self._attempt, there, rows)
+
+        most = max(1, min(_BATCH_BYTES, sum(map(_work, wanted)) // _PIECES))
+        batches = [batch(rows) for rows in cut(wanted, _work, most=most, most_items=_BATCH_OBJECTS)]
+        copied: CopiedBlobs = {}
+
+        def keep(index: int, result: BatchCopied) -> None:
+            copied.update(result.copied)
+            self._copying.done += result.done
+            if result.inside_store is not None:
+                self._copying.inside_store = result.inside_store and self._copying.inside_store is not False
+            rows = batches[index].rows
+            task.advance(items=len(rows), size_bytes=sum(row.size_bytes for row in rows))
+
+        what = f"copying objects to {self._store.name}"
+        elsewhere.runner.run(copy_batch, batches, what=what, on_done=keep)
+        return copied
+
+    def _check(self, rows: Sequence[FileRow]) -> None:
+        """A store may answer 200 and copy nothing: the listing proves every copy."""
+        there = self._listed()
+        for row in rows:
+            key = self._attempt.key(row.blobs)
+            if there.get(key) != row.size_bytes:
+                raise Damaged(
+                    f"{self._store.name}{key}, the copy of {row.path}, has {there.get(key, 'no')} bytes instead "
+                    f"of {row.size_bytes}",
+                    hint="run the command again",
+                )
+
+    def _listed(self) -> dict[str, int]:
+        prefix = blob_prefix(self._attempt.number)
+        return {item.key: item.size_bytes for item in self._store.list(prefix)}
+
+
+def _work(row: FileRow) -> int:
+    return row.size_bytes + _BYTES_EACH
+
+
+@dataclass(frozen=True, slots=True)
+class CopyBatch:
+    """Objects to copy: a piece of work for another process. Done twice, it makes the same objects."""
+
+    target: OpensStore
+    source: OpensStore
+    attempt: Attempt
+    there: Mapping[str, int]
+    rows: Sequence[FileRow]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCopied:
+    """What became of a batch."""
+
+    copied: CopiedBlobs
+    done: int
+    inside_store: bool | None
+
+
+def copy_batch(batch: CopyBatch) -> BatchCopied:
+    """Copy the objects of the batch. Raises `SourceChanged`, `Damaged`."""
+    scratch = Path(tempfile.gettempdir()) / _SCRATCH_ELSEWHERE
+    sweep(scratch)
+    copying = Copying(batch.target.open(), batch.source.open(), batch.attempt, batch.there, scratch)
+    copied = copying.bring(batch.rows, _THREADS_ELSEWHERE, Silent())
+    return BatchCopied(copied, copying.done, copying.inside_store)
+
+
+class Copying:
+    """Copies objects to keys that the attempt gives them, from threads of this process."""
+
+    def __init__(
+        self,
+        target: ObjectStore,
+        source: ObjectStore,
+        attempt: Attempt,
+        there: Mapping[str, int],
+        scratch: Path,
+    ) -> None:
+        """`there`: the copies of an earlier run, with their sizes. `scratch` takes objects on their way through."""
+        self._target, self._source, self._attempt = target, source, attempt
+        self._scratch = scratch
+        self._lock = threading.Lock()
+        self.there = there
+        self.inside_store: bool | None = None
+        self.done = 0
+
+    def bring(self, rows: Sequence[FileRow], workers: int, task: Task) -> CopiedBlobs:
+        """Copy what is not there yet. Raises the first error."""
+        copied: CopiedBlobs = {}
+
+        def copy(number: int) -> None:
+            row = rows[number]
+            result = self._bring(row)
+            with self._lock:
+                copied[row.blobs] = result
+            task.advance(items=1, size_bytes=row.size_bytes)
+
+        in_parallel(copy, len(rows), workers)
+        return copied
+
     def _bring(self, row: FileRow) -> Copied:
         key = self._attempt.key(row.blobs)
-        if self._there.get(key) == row.size_bytes:
+        if self.there.get(key) == row.size_bytes:
             if row.sha256:
                 return Copied(key, row.sha256)
-            sha256 = self._disk.store.head(key).metadata.get("sha256", "")
+            sha256 = self._target.head(key).metadata.get("sha256", "")
             if digest_of(self._source, row) == sha256:  # a source without digests may also write to its objects again
                 return Copied(key, sha256)
             key = self._attempt.key((*row.blobs, (sha256, 0)))
@@ -177,7 +308,7 @@ class BlobCopier:
     def _copied_inside(self, row: FileRow, key: str) -> bool:
         """Whether the store made the copy itself. One that cannot, or may not, is not asked again."""
         try:
-            self._disk.store.copy(row.blobs[0][0], key, source=self._source)
+            self._target.copy(row.blobs[0][0], key, source=self._source)
         except (Refused, AccessDenied):
             if self.inside_store:
                 raise
@@ -191,7 +322,7 @@ class BlobCopier:
         if row.size_bytes <= _IN_MEMORY_BYTES:
             data = b"".join(self._whole(row, blob, size) for blob, size in row.blobs)
             return self._put(row, key, data, hashlib.sha256(data).digest())
-        directory = OwnedDirectory(self._disk.state_path / "scratch")
+        directory = OwnedDirectory(self._scratch)
         try:
             path = directory.path / "object"
             return self._put(row, key, path, self._download(row, path))
@@ -217,7 +348,7 @@ class BlobCopier:
         if row.sha256 and sha256 != row.sha256:
             raise self._wrong(row, f"its bytes have SHA-256 {sha256} instead of {row.sha256}")
         metadata = {"path": quote(row.path, safe="/=+,@ "), "sha256": sha256}
-        self._disk.store.put(key, payload, sha256=digest, metadata=metadata)
+        self._target.put(key, payload, sha256=digest, metadata=metadata)
         return sha256
 
     def _wrong(self, row: FileRow, what: str) -> Damaged:
@@ -225,19 +356,3 @@ class BlobCopier:
             f"{self._source.name}: {row.path} is damaged: {what}",
             hint="restore an older revision, or the tables that are whole (--table)",
         )
-
-    def _check(self, rows: Sequence[FileRow]) -> None:
-        """A store may answer 200 and copy nothing: the listing proves every copy."""
-        there = self._listed()
-        for row in rows:
-            key = self._attempt.key(row.blobs)
-            if there.get(key) != row.size_bytes:
-                raise Damaged(
-                    f"{self._disk.store.name}{key}, the copy of {row.path}, has {there.get(key, 'no')} bytes instead "
-                    f"of {row.size_bytes}",
-                    hint="run the command again",
-                )
-
-    def _listed(self) -> dict[str, int]:
-        prefix = blob_prefix(self._attempt.number)
-        return {item.key: item.size_bytes for item in self._disk.store.list(prefix)}

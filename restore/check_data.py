@@ -23,6 +23,7 @@ from disks.runner import LocalRunner, OpensStore, Remote
 from disks.stores.base import ByteRange
 from oplog.errors import Damaged, NotFound
 from oplog.replay import FileRow
+from restore.batches import cut
 from restore.check_parts import directories, present_files, read_part
 from restore.findings import FileTree, Findings, Problem, locate
 from tiering.part import PART_FILE
@@ -142,17 +143,8 @@ def cut_batches(source: Content, files: Sequence[Expected], *, threads: int = 1)
     """Batches of about the same work, the largest first: enough of them to keep many busy, none that takes long."""
     work = sum(map(_work, files))
     most = max(1, min(_BATCH_BYTES, work // _PIECES))
-    batches: list[ReadBatch] = []
-    batch: list[Expected] = []
-    left = most
-    for expected in files:
-        if batch and (_work(expected) > left or len(batch) == _BATCH_FILES):
-            batches.append(ReadBatch(source, tuple(batch), threads))
-            batch, left = [], most
-        batch.append(expected)
-        left -= _work(expected)
-    if batch:
-        batches.append(ReadBatch(source, tuple(batch), threads))
+    pieces = cut(files, _work, most=most, most_items=_BATCH_FILES)
+    batches = [ReadBatch(source, tuple(piece), threads) for piece in pieces]
     return sorted(batches, key=lambda one: one.size_bytes, reverse=True)
 
 

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 
+from disks.runner import Remote
 from disks.stores.base import ObjectStore
 from oplog.clickhouse import (
     FILE,
@@ -31,7 +32,7 @@ from restore.clickhouse_checksums import parse as parse_checksums
 from restore.clickhouse_listing import Contents, Kind, sort_listing
 from restore.clickhouse_parts import Part, State, check_parts, empty_files, find_tables
 from restore.clickhouse_plain import read_plain
-from restore.parallel import in_parallel
+from restore.parallel import ask
 from tiering.progress import SILENT, Progress, Task
 
 WORKERS = 32
@@ -109,19 +110,22 @@ def read_bucket(
     contents: Contents | None = None,
     workers: int = WORKERS,
     progress: Progress = SILENT,
+    remote: Remote | None = None,
 ) -> ClickHouseTree:
     """The tree at the revision, by default at the newest one. A revision above the newest is the newest.
 
-    Objects above the revision are not asked for. `contents` is the listing, when the caller has it already. Raises
+    Objects above the revision are not asked for. `contents` is the listing, when the caller has it already. With
+    `remote` others ask for what objects and the parts' checksums say; the listing is made here. Raises
     `NotFound` when nothing is there, and `UsageError` when the bucket says of no file where it belongs, or when it has
     no revisions and one is wanted.
     """
     with ExitStack() as stack:
         ahead = None
-        if contents is None and revision is None:  # else it is not known yet which objects will be asked for
+        known = contents is None and revision is None  # which objects will be asked for: all of them
+        if known and remote is None:
             ahead = stack.enter_context(PathsAhead(store, workers))
         contents = contents or survey(store, ahead.ask if ahead is not None else None)
-        return _read(store, contents, revision, ahead, workers=workers, progress=progress)
+        return _read(store, contents, revision, ahead, workers=workers, progress=progress, remote=remote)
 
 
 def _read(
@@ -132,22 +136,24 @@ def _read(
     *,
     workers: int,
     progress: Progress,
+    remote: Remote | None,
 ) -> ClickHouseTree:
     if contents.kind in (Kind.PLAIN, Kind.PLAIN_REWRITABLE):
         if revision is not None:
             raise UsageError(f"{store.name} is a {contents.kind} disk: it has one state and no revisions")
         replayed = read_plain(store, contents, workers=workers, progress=progress)
-        parts = look_at_parts(store, replayed, (), workers=workers, progress=progress)
+        parts = look_at_parts(store, replayed, (), workers=workers, progress=progress, remote=remote)
         return ClickHouseTree(store.name, contents, replayed, findings=[*replayed.findings, *parts])
     if contents.kind is not Kind.SEND_METADATA:
         raise no_tree(store.name, contents)
     order = epochs(contents.log)
     wanted = order.newest if revision is None or revision > order.head else revision
     listed = order.until(revision)
-    records, lost = read_records(store, listed, ahead, workers=workers, progress=progress)
+    records, lost = read_records(store, listed, ahead, workers=workers, progress=progress, remote=remote)
     replayed = replay(records, {run[0].key for run in order.runs[1:]})
     gaps = missing_revisions(order, wanted)
-    parts = look_at_parts(store, replayed, gaps, restarted=len(order.runs) > 1, workers=workers, progress=progress)
+    restarted = len(order.runs) > 1
+    parts = look_at_parts(store, replayed, gaps, restarted=restarted, workers=workers, progress=progress, remote=remote)
     return ClickHouseTree(
         store.name,
         contents,
@@ -169,6 +175,7 @@ def look_at_parts(
     restarted: bool = False,
     workers: int,
     progress: Progress = SILENT,
+    remote: Remote | None = None,
 ) -> list[Finding]:
     """Compare every part with its own `checksums.txt` (one GET a part), and add the empty files that have no object.
 
@@ -179,21 +186,27 @@ def look_at_parts(
     parts = [part for part in parts if CHECKSUMS in part.files]
     listed: dict[str, dict[str, int]] = {}
     findings: list[Finding] = []
+    files = [part.files[CHECKSUMS] for part in parts]
+    what = f"reading checksums of parts in {store.name}"
     with progress.task("reading checksums of parts", items=len(parts)) as task:
-
-        def read(index: int) -> None:
-            file = parts[index].files[CHECKSUMS]
-            try:
-                data = b"".join(store.get(key) for key, _ in file.blobs)
-                listed[parts[index].directory] = parse_checksums(data, name=file.path)
-            except (Damaged, NotFound) as error:
-                findings.append(Finding("unreadable_checksums", error.message, file.path, file.blobs[0][0]))
-            task.advance(items=1)
-
-        in_parallel(read, len(parts), workers)
+        answers = ask(store, _checksums, files, what=what, workers=workers, task=task, remote=remote)
+    for part, answer in zip(parts, answers, strict=True):
+        if isinstance(answer, Finding):
+            findings.append(answer)
+        else:
+            listed[part.directory] = answer
     _add_empty_files(replayed, parts, listed)
     findings.sort(key=lambda finding: finding.path or "")
     return findings + check_parts(tables, listed, missing=replayed.missing, gaps=gaps, restarted=restarted)
+
+
+def _checksums(store: ObjectStore, file: File) -> dict[str, int] | Finding:
+    """The sizes that a part's `checksums.txt` lists."""
+    try:
+        data = b"".join(store.get(key) for key, _ in file.blobs)
+        return parse_checksums(data, name=file.path)
+    except (Damaged, NotFound) as error:
+        return Finding("unreadable_checksums", error.message, file.path, file.blobs[0][0])
 
 
 def _add_empty_files(replayed: Replayed, parts: Iterable[Part], listed: Mapping[str, Mapping[str, int]]) -> None:
@@ -254,27 +267,19 @@ def read_records(
     *,
     workers: int = WORKERS,
     progress: Progress = SILENT,
+    remote: Remote | None = None,
 ) -> tuple[list[Record], list[Finding]]:
     """The objects with their paths, in the same order; those that went away since the listing are findings instead.
 
     What `ahead` was asked for is not asked for again.
     """
-    answers: list[Record | None] = [None] * len(objects)
     with progress.task("reading paths", items=len(objects)) as task:
         known = ahead.finish(task) if ahead is not None else {}
-
-        def read(index: int) -> None:
-            listed = objects[index]
-            if not _bears_paths(listed.name):
-                answers[index] = Record(listed, None, None)
-                return
-            metadata = known[listed.key] if listed.key in known else _metadata(store, listed.key)
-            if metadata is not None:  # else the caller reports it
-                answers[index] = record(listed, metadata)
-            if listed.key not in known:
-                task.advance(items=1)
-
-        in_parallel(read, len(objects), 1 if known else workers)
+        wanted = [listed.key for listed in objects if _bears_paths(listed.name) and listed.key not in known]
+        what = f"reading paths in {store.name}"
+        found = ask(store, _metadata, wanted, what=what, workers=workers, task=task, remote=remote)
+        known.update(zip(wanted, found, strict=True))
+    answers = [_record(listed, known) for listed in objects]
     gone = [
         Finding(
             "vanished",
@@ -286,6 +291,14 @@ def read_records(
         if answer is None
     ]
     return [answer for answer in answers if answer is not None], gone
+
+
+def _record(listed: Listed, known: Mapping[str, Mapping[str, str] | None]) -> Record | None:
+    """The object with its paths; None when it is gone."""
+    if not _bears_paths(listed.name):
+        return Record(listed, None, None)
+    metadata = known[listed.key]
+    return record(listed, metadata) if metadata is not None else None
 
 
 def _metadata(store: ObjectStore, key: str) -> Mapping[str, str] | None:

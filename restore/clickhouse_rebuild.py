@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from disks.clickhouse_disk import ClickHouseDisk
+from disks.runner import Remote
 from disks.stores.metered import MeteredStore
 from oplog.clickhouse import FILE, parse_key
 from oplog.clickhouse_writing import SHADOW
@@ -39,8 +40,10 @@ def rebuild(
     apply: bool = False,
     workers: int = WORKERS,
     progress: Progress = SILENT,
+    remote: Remote | None = None,
 ) -> RestoreResult:
-    """Compare the table on this machine with what the log says, and with `apply` replace the table by that.
+    """Compare the table on this machine with what the log says, and with `apply` replace the table by that. With
+    `remote` others ask the objects for their paths.
 
     Raises `UsageError` for an older revision of a disk that is written to: the log cannot go back.
     """
@@ -54,7 +57,7 @@ def rebuild(
     if apply:
         disk.finish()
     disk.check_schema()
-    tree = read_tree_of_bucket(disk.store, revision=revision, workers=workers, progress=progress)
+    tree = read_tree_of_bucket(disk.store, revision=revision, workers=workers, progress=progress, remote=remote)
     known = disk.known_rows()
     wanted = _with_what_is_known(tree, known or {}, at_head=revision is None)
     current = known or {}

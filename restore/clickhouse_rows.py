@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from disks.runner import Remote
 from disks.stores.base import ObjectStore
 from oplog.clickhouse import SCHEMA_VERSION
 from oplog.clickhouse_replay import File, Finding, Replayed
@@ -14,7 +15,12 @@ from tiering.progress import SILENT, Progress
 
 
 def read_tree_of_bucket(
-    store: ObjectStore, *, revision: int | None = None, workers: int = WORKERS, progress: Progress = SILENT
+    store: ObjectStore,
+    *,
+    revision: int | None = None,
+    workers: int = WORKERS,
+    progress: Progress = SILENT,
+    remote: Remote | None = None,
 ) -> ClickHouseTree:
     """The tree at the revision; an empty one for a disk to which nothing was written yet.
 
@@ -23,7 +29,7 @@ def read_tree_of_bucket(
     contents = survey(store)
     if contents.schema_version == SCHEMA_VERSION and not contents.log:
         return ClickHouseTree(store.name, contents, Replayed(), ours=True)
-    tree = read_bucket(store, revision=revision, contents=contents, workers=workers, progress=progress)
+    tree = read_bucket(store, revision=revision, contents=contents, workers=workers, progress=progress, remote=remote)
     if revision is not None and revision > tree.head:
         raise NotFound(f"{store.name} has no revision {revision}", hint=f"the newest is {tree.head}")
     return tree

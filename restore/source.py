@@ -10,6 +10,7 @@ from datetime import datetime
 from disks.file_table import FileTable
 from disks.history import Past, available, past_at, past_before
 from disks.references import Inventory
+from disks.runner import Remote
 from disks.stores.base import ObjectStore
 from oplog.errors import Damaged, NotFound, UsageError
 from oplog.log import SCHEMA_VERSION, OperationsLog
@@ -43,8 +44,10 @@ def read_source(
     time: datetime | None = None,
     workers: int = WORKERS,
     progress: Progress = SILENT,
+    remote: Remote | None = None,
 ) -> Iterator[SourceTree]:
-    """The tree at the revision or the time, by default the newest one. Raises `NotFound`, `Damaged`, `UsageError`."""
+    """The tree at the revision or the time, by default the newest one. With `remote` others ask the objects of a
+    ClickHouse server for their paths. Raises `NotFound`, `Damaged`, `UsageError`."""
     if _has_our_log(store):
         with _from_log(store, revision, time) as tree:
             yield tree
@@ -54,7 +57,7 @@ def read_source(
             f"{store.name} is the disk of a ClickHouse server: its log has no times",
             hint="name a revision; 'frostline clickhouse inspect' shows them",
         )
-    found = read_bucket(store, revision=revision, workers=workers, progress=progress)
+    found = read_bucket(store, revision=revision, workers=workers, progress=progress, remote=remote)
     with closing(FileTable(None)) as table:
         table.insert(list(rows_of(found.files.values())))
         yield SourceTree(store, table, found.revision, found.head, "", sentences(found.findings))

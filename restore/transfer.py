@@ -21,12 +21,13 @@ from disks.history import past_at
 from disks.locks import file_lock
 from disks.object_disk import ObjectDisk
 from disks.object_transaction import ObjectTransaction
+from disks.runner import Remote
 from disks.stores.base import ObjectStore
 from oplog import paths
 from oplog.errors import Conflict, Refused, UsageError
 from oplog.replay import FileRow
-from restore.blob_copies import Attempt, BlobCopier, CopiedBlobs, SourceChanged, begin, digest_of, end
-from restore.parallel import in_parallel
+from restore.blob_copies import Attempt, BlobCopier, CopiedBlobs, Elsewhere, SourceChanged, begin, digest_of, end
+from restore.parallel import ask
 from restore.plan import Difference, MissingObject, Tally, compare, in_scope, leaves_frozen, lost_objects, matched
 from restore.rebuild import by_path, check_names, keep_reservations, log_inventory, requests_so_far
 from restore.result import Copies, RestoreResult
@@ -36,6 +37,7 @@ from tiering.progress import SILENT, Progress
 from tiering.schema import TABLE_FILE
 
 WORKERS = 16
+_DIGESTS_EACH = 20
 _ATTEMPTS = 5
 BATCH_FILES = 20_000
 BATCH_BYTES = 64 << 30
@@ -57,6 +59,12 @@ class _Request:
     reason: str
     workers: int
     progress: Progress
+    elsewhere: Elsewhere | None
+
+    @property
+    def reading(self) -> Remote | None:
+        """Who reads the source besides this process."""
+        return self.elsewhere.reading if self.elsewhere is not None else None
 
     def scope(self, tree: SourceTree, newest: FileTable) -> Sequence[str] | None:
         """Directories and files; None for everything."""
@@ -80,13 +88,15 @@ def restore_from(
     reason: str = "",
     workers: int = WORKERS,
     progress: Progress = SILENT,
+    elsewhere: Elsewhere | None = None,
 ) -> RestoreResult:
     """Compare the disk with the source at a revision or a time (by default the newest), and with `apply` restore it.
 
     `tables` (by the names they have in the source), `partitions` (of the one table) and `scope` (directories or files)
-    say what to restore; none of them is everything that the source has. Raises `NotFound` for a revision that
-    the source does not keep, `Refused` when the source and the disk overlap or objects are missing, `Locked` when
-    another restore of this disk runs here.
+    say what to restore; none of them is everything that the source has. With `elsewhere` others copy, compare and ask
+    the objects of a ClickHouse server for their paths; what is decided and committed is so here. Raises `NotFound` for
+    a revision that the source does not keep, `Refused` when the source and the disk overlap or objects are missing,
+    `Locked` when another restore of this disk runs here.
     """
     if revision is not None and time is not None:
         raise UsageError("a restore goes to a revision or to a time, not to both")
@@ -95,7 +105,7 @@ def restore_from(
         raise Refused(f"disk {disk.name} is read-only", hint="a preview, without --apply, is allowed")
     started = clock.monotonic()
     before = [requests_so_far(disk.store), requests_so_far(source)]
-    request = _Request(revision, time, tables, partitions, scope, actor, reason, workers, progress)
+    request = _Request(revision, time, tables, partitions, scope, actor, reason, workers, progress, elsewhere)
     result = _restored(disk, source, request) if apply else _previewed(disk, source, request)
     for store, earlier in zip((disk.store, source), before, strict=True):
         for verb, count in requests_so_far(store).items():
@@ -123,7 +133,12 @@ def _previewed(disk: ObjectDisk, source: ObjectStore, request: _Request) -> Rest
 
 def _read(source: ObjectStore, request: _Request) -> AbstractContextManager[SourceTree]:
     return read_source(
-        source, revision=request.revision, time=request.time, workers=request.workers, progress=request.progress
+        source,
+        revision=request.revision,
+        time=request.time,
+        workers=request.workers,
+        progress=request.progress,
+        remote=request.reading,
     )
 
 
@@ -160,7 +175,13 @@ def _carry_out(disk: ObjectDisk, tree: SourceTree, request: _Request) -> Restore
         batch = plan.batch()
         attempt, resumed = begin(disk, tree.store.name, fresh=fresh)
         copier = BlobCopier(
-            disk, tree.store, attempt, resumed=resumed, workers=request.workers, progress=request.progress
+            disk,
+            tree.store,
+            attempt,
+            resumed=resumed,
+            workers=request.workers,
+            progress=request.progress,
+            elsewhere=request.elsewhere,
         )
         copied = copier.bring([row for row in batch.rows if row.inline is None])
         _note(result, copier)
@@ -190,16 +211,23 @@ def _proved_alike(disk: ObjectDisk, tree: SourceTree, request: _Request) -> dict
             continue
         if there.sha256 and there.size_bytes == row.size_bytes:
             candidates.append((there, row))
+    rows = [row for _, row in candidates]
+    what = f"comparing files with {tree.store.name}"
+    with request.progress.task("comparing files without a digest", items=len(rows)) as task:
+        digests = ask(
+            tree.store,
+            digest_of,
+            rows,
+            what=what,
+            workers=request.workers,
+            task=task,
+            remote=request.reading,
+            each=_DIGESTS_EACH,
+        )
     alike: dict[str, str] = {}
-    with request.progress.task("comparing files without a digest", items=len(candidates)) as task:
-
-        def compare_bytes(number: int) -> None:
-            there, row = candidates[number]
-            if there.key is not None and digest_of(tree.store, row) == there.sha256:
-                alike[row.path] = there.key
-            task.advance(items=1, size_bytes=row.size_bytes)
-
-        in_parallel(compare_bytes, len(candidates), request.workers)
+    for (there, row), digest in zip(candidates, digests, strict=True):
+        if there.key is not None and digest == there.sha256:
+            alike[row.path] = there.key
     return alike
 
 

@@ -25,14 +25,14 @@ def _copies_not_proved() -> None:
 def _bytes_not_compared() -> None:
     import msgspec
 
-    from restore.blob_copies import BlobCopier
+    from restore.blob_copies import Copying
 
-    original = BlobCopier._put
+    original = Copying._put
 
     def put(self: Any, row: Any, key: str, payload: Any, digest: bytes) -> str:
         return original(self, msgspec.structs.replace(row, sha256=""), key, payload, digest)
 
-    BlobCopier._put = put  # type: ignore[method-assign]
+    Copying._put = put  # type: ignore[method-assign]
 
 
 def _others_removed() -> None:
