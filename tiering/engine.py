@@ -43,8 +43,8 @@ if TYPE_CHECKING:  # heavy imports that most verbs do not need: the query engine
 
     from disks.garbage import GcReport
     from tiering.insert import InsertResult
+    from tiering.merge_output import MergeResult
     from tiering.merge_selection import MergePlan, MergeStay
-    from tiering.merger import MergeResult
     from tiering.query import QueryResult
 
 

@@ -20,8 +20,8 @@ from tiering.plan import Plan, TtlDelete
 from tiering.schema import Delete, TableDefinition
 
 if TYPE_CHECKING:  # the merge engine is a heavy import that planning does not need
+    from tiering.merge_output import MergeResult
     from tiering.merge_selection import MergePlan, MergeStay
-    from tiering.merger import MergeResult
 
 TickStep = Literal["moves", "merges", "gc", "snapshots"]
 

@@ -13,54 +13,42 @@ import hashlib
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from disks.effects import op
 from disks.stores.base import ByteRange
-from oplog.errors import Conflict, Damaged, FrostlineError, Locked, NotFound, Refused, UsageError
+from oplog.errors import Conflict, Damaged, FrostlineError, NotFound, UsageError
 from tiering import blocks
 from tiering.catalog import StoredPart
-from tiering.column_ranges import combine_ranges
 from tiering.context import Context
 from tiering.filesystem import open_file, read_schema
-from tiering.merge_planning import due_level
-from tiering.merge_rows import combine_rows, live_rows
-from tiering.new_parts import INSERT_CLAIM, first_block_on_its_way, stage_part
-from tiering.parquet_file import PartFiles
-from tiering.part import DataFile, Part, PartName
-from tiering.schema import Delete, TableDefinition
-from tiering.sorted_merge import SortedFile, merged
+from tiering.merge_output import (
+    MergeResult,
+    check_active,
+    check_counts,
+    check_range,
+    merged_part,
+    output_name,
+    recompression_level,
+    recorded,
+)
+from tiering.merge_stream import merge_files
+from tiering.new_parts import INSERT_CLAIM, stage_part
+from tiering.part import DataFile, PartName
+from tiering.schema import TableDefinition
+from tiering.sorted_merge import SortedFile
 from tiering.types import field_ids
 
 _FETCH_LIMIT_BYTES = 2 * 1024**3
 """Inputs in a bucket up to this size together are fetched and verified first; beyond it they are streamed."""
 _FETCH_BYTES = 16 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class MergeResult:
-    """What a merge did. `output` is None when every row was past its TTL."""
-
-    table: str
-    partition: str
-    inputs: tuple[str, ...]
-    output: str | None
-    rows_in: int
-    rows_out: int
-    bytes_in: int
-    bytes_out: int
-    seconds: float
-    disk: str = ""
-    reason: str = ""
 
 
 def merge(context: Context, definition: TableDefinition, parts: Sequence[StoredPart], *, reason: str) -> MergeResult:
@@ -73,10 +61,10 @@ def merge(context: Context, definition: TableDefinition, parts: Sequence[StoredP
         raise UsageError("nothing to merge", hint="name at least one part")
     started = time.monotonic()
     inputs = sorted(parts, key=lambda stored: stored.name)
-    output = _output_name(inputs)
+    output = output_name(inputs)
     with context.journal.claim(definition.uuid, [stored.part.name for stored in inputs], "merge"):
-        _check_range(context, definition, inputs, output)
-        return _recorded(_Merge(context, definition, inputs, output, reason), started)
+        check_range(context, definition, inputs, output)
+        return _Merge(context, definition, inputs, output, reason).run(started)
 
 
 def adopt(context: Context, definition: TableDefinition, parts: Sequence[StoredPart], *, reason: str) -> MergeResult:
@@ -95,94 +83,9 @@ def adopt(context: Context, definition: TableDefinition, parts: Sequence[StoredP
         on_its_way = f"{INSERT_CLAIM}{floor}-{uuid.uuid4().hex[:12]}"
         stack.enter_context(context.journal.claim(definition.uuid, [on_its_way], "merge"))
         number = blocks.allocate(context, definition, floor)
-        _check_active(context, definition, inputs)
-        output = replace(_output_name(inputs), min_block=number, max_block=number)
-        return _recorded(_Merge(context, definition, inputs, output, reason, replacing_on=disk), started)
-
-
-def _recorded(work: _Merge, started: float) -> MergeResult:
-    """Carry the merge out, with its record in the journal."""
-    journal = work.context.journal
-    record = journal.begin_merge(
-        table=work.definition.full_name,
-        table_uuid=work.definition.uuid,
-        partition=work.output.partition,
-        inputs=[stored.part.name for stored in work.inputs],
-        output=str(work.output),
-        reason=work.reason,
-        actor=work.context.actor,
-    )
-    try:
-        result = work.run(started)
-    except BaseException as error:
-        journal.set_merge(record, "failed", error=str(error) or type(error).__name__)
-        raise
-    journal.set_merge(
-        record,
-        "done",
-        rows_in=result.rows_in,
-        rows_out=result.rows_out,
-        bytes_in=result.bytes_in,
-        bytes_out=result.bytes_out,
-        seconds=result.seconds,
-    )
-    return result
-
-
-def _output_name(inputs: Sequence[StoredPart]) -> PartName:
-    names = [stored.name for stored in inputs]
-    if len({name.partition for name in names}) != 1:
-        raise UsageError(f"parts of several partitions cannot be merged: {', '.join(map(str, names))}")
-    return PartName(
-        names[0].partition,
-        min(name.min_block for name in names),
-        max(name.max_block for name in names),
-        max(name.level for name in names) + 1,
-        max(name.mutation for name in names),
-    )
-
-
-def _check_range(context: Context, definition: TableDefinition, inputs: Sequence[StoredPart], output: PartName) -> None:
-    """That the output will cover the inputs and nothing else. First the claims, then the disks: an insert that commits
-    in between is seen by one of the two."""
-    first = first_block_on_its_way(context.journal.claimed(definition.uuid))
-    if first is not None and first <= output.max_block:
-        raise Locked(
-            f"an insert into {definition.full_name} may still bring block {first}, inside {output}",
-            hint="try again when the insert is done",
-        )
-    wanted = {(stored.name, stored.disk) for stored in inputs}
-    between = [
-        stored.part.name
-        for stored in _check_active(context, definition, inputs)
-        if (stored.name, stored.disk) not in wanted
-        and stored.name.max_block >= output.min_block
-        and stored.name.min_block <= output.max_block
-    ]
-    own = blocks.owned(context, definition)
-    if not all(blocks.may_join(left.name, right.name, own) for left, right in pairwise(inputs)):
-        raise Refused(
-            f"parts between {inputs[0].part.name} and {inputs[-1].part.name} may lie on another machine",
-            hint="the machine that wrote them can merge them",
-        )
-    if between:
-        raise Conflict(
-            f"the parts are not adjacent: {', '.join(between)} lies between them",
-            hint="merge adjacent parts only, else the rows in between would be lost",
-        )
-
-
-def _check_active(context: Context, definition: TableDefinition, inputs: Sequence[StoredPart]) -> list[StoredPart]:
-    """The active parts of the partition, as the disks have them now. Raises `Conflict` unless the inputs are among
-    them."""
-    context.catalog.refresh()
-    partition = inputs[0].name.partition
-    active = [stored for stored in context.catalog.parts(definition) if stored.name.partition == partition]
-    missing = {(stored.name, stored.disk) for stored in inputs} - {(stored.name, stored.disk) for stored in active}
-    if missing:
-        gone = ", ".join(f"{name} on {disk}" for name, disk in sorted(missing))
-        raise Conflict(f"not an active part any more: {gone}", hint="look at 'frostline parts' and plan again")
-    return active
+        check_active(context, definition, inputs)
+        output = replace(output_name(inputs), min_block=number, max_block=number)
+        return _Merge(context, definition, inputs, output, reason, replacing_on=disk).run(started)
 
 
 @dataclass(slots=True)
@@ -198,6 +101,12 @@ class _Merge:
     """The disk on which the output, whose range does not cover the inputs, takes their place; else empty."""
 
     def run(self, started: float) -> MergeResult:
+        """Carry the merge out, with its record in the journal."""
+        with recorded(self.context, self.definition, self.inputs, self.output, self.reason) as results:
+            results.append(self._run(started))
+        return results[0]
+
+    def _run(self, started: float) -> MergeResult:
         context, definition = self.context, self.definition
         bytes_in = sum(stored.part.size_bytes for stored in self.inputs)
         rows_in = sum(stored.part.rows for stored in self.inputs)
@@ -217,28 +126,32 @@ class _Merge:
             )
             scratch = transaction.scratch()
             directory = scratch / "merged"
-            with op("fs.mkdir", directory):
-                directory.mkdir(parents=True)
-            count = _Counted()
-            rows = live_rows(
-                count.through(merged(self._files(scratch / "fetched"), definition, scratch)),
+            level = recompression_level(context, definition, self.inputs, self.output)
+
+            def on_rows(rows: int) -> None:
+                task.advance(items=rows)
+                if context.stop.is_set():
+                    raise Conflict(f"the merge into {self.output} was stopped", hint="it starts again later")
+
+            merged = merge_files(
+                self._files(scratch / "fetched"),
                 definition,
-                context.clock(),
+                directory,
+                scratch=scratch,
+                now=context.clock(),
+                level=level,
+                on_rows=on_rows,
             )
-            level = self._level()
-            files = PartFiles(directory, definition, compression_level=level or None)
-            try:
-                for table in combine_rows(rows, definition):
-                    files.write(table)
-                    task.advance(items=table.num_rows)
-                    if context.stop.is_set():
-                        raise Conflict(f"the merge into {self.output} was stopped", hint="it starts again later")
-                written = files.finish()
-            except BaseException:
-                files.abandon()
-                raise
-            self._check_counts(rows_in, count.rows, written)
-            part = self._part(written, level)
+            check_counts(definition, self.output, expected=rows_in, read=merged.rows_read, files=merged.files)
+            part = merged_part(
+                context,
+                definition,
+                self.inputs,
+                self.output,
+                merged.files,
+                level=level,
+                replacing=bool(self.replacing_on),
+            )
             if part.rows:
                 stage_part(transaction, definition, part, directory)
             for stored in self.inputs:
@@ -258,52 +171,6 @@ class _Merge:
             seconds=round(time.monotonic() - started, 3),
             disk=disk,
             reason=self.reason,
-        )
-
-    def _check_counts(self, expected: int, read: int, written: Sequence[DataFile]) -> None:
-        out = sum(file.rows for file in written)
-        deletes = any(isinstance(rule.action, Delete) for rule in self.definition.ttl)
-        lossless = self.definition.merge_mode == "ordinary" and not deletes
-        if read != expected or out > read or (lossless and out != read):
-            raise Damaged(
-                f"the merge into {self.output} read {read} of {expected} rows and wrote {out}",
-                hint="run 'frostline fsck'; the parts are kept as they are",
-            )
-
-    def _level(self) -> int:
-        """The zstd level of the recompression rule that is due for everything here; 0 for the table's own."""
-        columns = combine_ranges([file for stored in self.inputs for file in stored.part.files], self.definition)
-        rows = sum(stored.part.rows for stored in self.inputs)
-        whole = Part(
-            table=self.definition.uuid,
-            name=str(self.output),
-            rows=rows,
-            size_bytes=0,
-            created=self.context.clock(),
-            columns=columns,
-        )
-        return due_level(self.definition, whole, self.context.clock())[0]
-
-    def _part(self, files: tuple[DataFile, ...], level: int) -> Part:
-        window = self.definition.settings.deduplication_window
-        digests = [digest for stored in self.inputs for digest in stored.part.digests]
-        replaced = [name for stored in self.inputs for name in stored.part.replaces]
-        if self.replacing_on:
-            replaced += [stored.part.name for stored in self.inputs]
-        return Part(
-            table=self.definition.uuid,
-            name=str(self.output),
-            rows=sum(file.rows for file in files),
-            size_bytes=sum(file.size_bytes for file in files),
-            created=self.context.clock(),
-            partition_values=self.inputs[0].part.partition_values,
-            schema_version=self.definition.schema_version,
-            files=files,
-            columns=combine_ranges(files, self.definition),
-            digests=tuple(digests[-window:] if window else ()),
-            sources=tuple(stored.part.name for stored in self.inputs),
-            replaces=tuple(replaced),
-            compression_level=level,
         )
 
     def _remove_elsewhere(self, disk: str) -> None:
@@ -377,18 +244,6 @@ class _Merge:
         if stored.part.schema_version == self.definition.schema_version:
             return {column.id: column.name for column in self.definition.columns}
         return field_ids(pq.read_schema(path) if path is not None else read_schema(self.context, stored, file))
-
-
-class _Counted:
-    """Counts the rows that pass."""
-
-    def __init__(self) -> None:
-        self.rows = 0
-
-    def through(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-        for table in tables:
-            self.rows += table.num_rows
-            yield table
 
 
 def _label(stored: StoredPart, file: DataFile) -> str:

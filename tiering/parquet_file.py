@@ -45,7 +45,9 @@ class PartFiles:
         *,
         compression_level: int | None = None,
         encodings: Encodings | None = None,
+        prefix: str = "data",
     ) -> None:
+        self._prefix = prefix
         self._directory = directory
         self._definition = definition
         self._schema = arrow_schema(definition)
@@ -117,10 +119,8 @@ class PartFiles:
             if rows.num_rows == 0:
                 return
         if self._open is None:
-            self._open = _OpenFile(
-                self._directory / f"data-{len(self._files):04d}.parquet", self._definition, self._schema, self._options,
-                self._level,
-            )  # fmt: skip
+            path = self._directory / f"{self._prefix}-{len(self._files):04d}.parquet"
+            self._open = _OpenFile(path, self._definition, self._schema, self._options, self._level)
         self._open.write(rows)
         self._last = rows
         self._adapt()

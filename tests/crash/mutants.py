@@ -161,16 +161,16 @@ def _commit_skipped() -> None:
 
 
 def _merge_drops_rows() -> None:
-    from tiering import merger
+    from tiering import merge_stream, merger
 
-    original = merger.combine_rows
+    original = merge_stream.combine_rows
 
-    def combine_rows(tables: Any, definition: Any) -> Any:
-        for table in original(tables, definition):
+    def combine_rows(tables: Any, definition: Any, **options: Any) -> Any:
+        for table in original(tables, definition, **options):
             yield table.slice(1)
 
-    merger.combine_rows = combine_rows
-    merger._Merge._check_counts = lambda self, *counts: None  # type: ignore[method-assign]
+    merge_stream.combine_rows = combine_rows
+    merger.check_counts = lambda *merge, **counts: None
 
 
 def _commits_overwrite() -> None:

@@ -118,15 +118,15 @@ def test_of_two_machines_that_change_the_same_parts_one_gets_a_conflict(
     configs: tuple[Config, Config], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Store.open(configs[0]) as a, Store.open(configs[1]) as b:
-        original = merger._Merge._check_counts
+        original = merger.check_counts
 
-        def meanwhile(self: Any, *arguments: Any) -> None:
+        def meanwhile(*arguments: Any, **counts: Any) -> None:
             monkeypatch.undo()
             a.refresh()
             a.apply(a.plan_manual_move("d.t", part="all_3_3_0", to_disk="ssd"))
-            original(self, *arguments)
+            original(*arguments, **counts)
 
-        monkeypatch.setattr(merger._Merge, "_check_counts", meanwhile)
+        monkeypatch.setattr(merger, "check_counts", meanwhile)
         with pytest.raises(Conflict):
             b.merge("d.t", adopting=True)
         assert keys(a) == [1, 2, 3, 4, 5]

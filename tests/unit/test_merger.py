@@ -18,6 +18,7 @@ from tiering.catalog import Catalog, StoredPart
 from tiering.context import Context
 from tiering.insert import insert
 from tiering.journal import Journal
+from tiering.merge_output import output_name, recompression_level
 from tiering.merge_planning import plan_merges
 from tiering.merger import merge
 from tiering.new_parts import INSERT_CLAIM
@@ -212,7 +213,7 @@ def test_more_files_than_may_be_open_are_merged_in_steps(context: Context, monke
 def test_disjoint_parts_are_read_one_after_the_other(context: Context) -> None:
     definition = define(context)
     parts = put(context, definition, rows([7, 8]), rows([1, 2]), rows([2, 3]), rows([9, None]), rows([20]))
-    job = merger._Merge(context, definition, parts, merger._output_name(parts), "test")
+    job = merger._Merge(context, definition, parts, output_name(parts), "test")
     with context.disk("ssd").transaction("test") as transaction:
         groups = clusters(job._files(transaction.scratch() / "fetched"), definition)
     # the part with a null has no upper bound, so it meets what follows
@@ -272,8 +273,7 @@ def test_parts_of_an_older_schema_are_merged_by_field_id(context: Context) -> No
 def test_a_due_recompression_rule_sets_the_level(context: Context) -> None:
     definition = define(context, ttl=["30d on ts recompress zstd(19)"])
     parts = put(context, definition, rows([1], day=1))
-    job = merger._Merge(context, definition, parts, merger._output_name(parts), "test")
-    assert job._level() == 19
+    assert recompression_level(context, definition, parts, output_name(parts)) == 19
     assert merge(context, definition, parts, reason="test").output == "all_1_1_1"
 
 
