@@ -10,6 +10,7 @@ from __future__ import annotations
 import pickle
 import re
 import threading
+import time
 import traceback
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,6 +33,17 @@ POLL_SECONDS = 0.05
 _ANSWER = "answer binary"
 
 
+@dataclass(slots=True)
+class Figures:
+    """What a runner's jobs were."""
+
+    tasks: int = 0
+    retried_tasks: int = 0
+    """Attempts that failed, or were lost with their executor, and were made again."""
+    seconds: float = 0.0
+    """From the start of each job to its end."""
+
+
 class SparkRunner:
     """Runs the pieces as tasks of jobs of one session. Several jobs may run at once, from several threads."""
 
@@ -40,6 +52,18 @@ class SparkRunner:
         self._session = session
         self._stop = stop or threading.Event()
         self._log = log
+        self.figures = Figures()
+
+    @property
+    def master(self) -> str:
+        """Where the tasks run."""
+        return str(self._session.conf.get("spark.master", "") or "connect")
+
+    @property
+    def slots(self) -> int:
+        """About how many tasks run at once: limits are divided among them. At least 1."""
+        context = getattr(self._session, "_sc", None)
+        return max(1, int(context.defaultParallelism)) if context is not None else 1
 
     def run(
         self, function: Callable[[T], R], items: Sequence[T], *, what: str, on_done: Callable[[int, R], None]
@@ -48,7 +72,8 @@ class SparkRunner:
         if not items:
             return
         job = _Job(self._session, function, items, what)
-        answers = _Answers(on_done)
+        answers = _Answers(on_done, self.figures)
+        began = time.monotonic()
         try:
             job.start()
             while not job.ended.wait(POLL_SECONDS):
@@ -60,22 +85,27 @@ class SparkRunner:
         except BaseException:
             job.cancel()
             raise
+        finally:
+            self.figures.seconds += time.monotonic() - began
 
 
 class _Answers:
     """Hands each item's first answer on, once."""
 
-    def __init__(self, on_done: Callable[[int, Any], None]) -> None:
+    def __init__(self, on_done: Callable[[int, Any], None], figures: Figures) -> None:
         self._on_done = on_done
+        self._figures = figures
         self._seen: set[int] = set()
 
     def take(self, answers: Iterable[bytes]) -> None:
         """Raises the error that an answer holds."""
         for answer in answers:
-            index, value, error = pickle.loads(answer)
+            index, value, error, attempt = pickle.loads(answer)
             if index in self._seen:
                 continue
             self._seen.add(index)
+            self._figures.tasks += 1
+            self._figures.retried_tasks += attempt
             if error is not None:
                 raise error.rebuilt()
             self._on_done(index, value)
@@ -185,7 +215,8 @@ class _Piece:
         from pyspark import TaskContext, cloudpickle
 
         context = TaskContext.get()
-        last = context is None or context.attemptNumber() >= self.last_attempt
+        attempt = context.attemptNumber() if context is not None else 0
+        last = context is None or attempt >= self.last_attempt
         try:
             value, error = pickle.loads(self.function)(pickle.loads(item)), None
         except FrostlineError as failed:
@@ -197,7 +228,7 @@ class _Piece:
                 raise
             said = f"a task failed: {type(failed).__name__}: {failed}"
             value, error = None, _Error.of(FrostlineError(said, hint=traceback.format_exc(limit=-3)))
-        return bytes(cloudpickle.dumps((number, value, error)))
+        return bytes(cloudpickle.dumps((number, value, error, attempt)))
 
 
 @dataclass(frozen=True)

@@ -80,6 +80,9 @@ def test_a_task_whose_process_dies_is_repeated(runner: SparkRunner, tmp_path: Pa
     found = answers(runner, items)
     assert found[1] == (1, 2)
     assert sorted(found) == [0, 1, 2]
+    assert (runner.figures.tasks, runner.figures.retried_tasks) == (3, 1)
+    assert runner.figures.seconds > 0
+    assert (runner.master, runner.slots) == ("local[2,2]", 2)
 
 
 def test_a_transient_error_is_repeated_and_in_the_end_told(runner: SparkRunner, tmp_path: Path) -> None:
