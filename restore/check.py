@@ -78,7 +78,7 @@ def check(
         trees: dict[str, FileTree] = {}
         for name, disk in disks.items():
             with progress.task(f"checking {name}"):
-                tree = trees[name] = _tree(disk, findings, result, how)
+                tree = trees[name] = _tree(disk, findings, result, how, progress)
                 open_trees.callback(tree.close)
                 survey(tree, found, findings, result.checked)
         check_copies(found, trees, findings, moving=moving)
@@ -98,7 +98,7 @@ def _with_table_name(problem: Problem, found: Survey) -> Problem:
     return replace(problem, table=found.table_name(problem.table)) if problem.table else problem
 
 
-def _tree(disk: Disk, findings: Findings, result: CheckResult, how: How) -> FileTree:
+def _tree(disk: Disk, findings: Findings, result: CheckResult, how: How, progress: Progress) -> FileTree:
     if isinstance(disk, ObjectDisk):
         if how.repair and not how.dry_run:
             swept = sweep(disk.state_path / "scratch")
@@ -113,6 +113,7 @@ def _tree(disk: Disk, findings: Findings, result: CheckResult, how: How) -> File
             repaired=result.repaired,
             dry_run=how.dry_run,
             remote=how.remote.get(disk.name),
+            progress=progress,
         )
     if isinstance(disk, ClickHouseDisk):
         return clickhouse_files(disk, findings, result.checked)

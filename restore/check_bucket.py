@@ -33,6 +33,7 @@ from restore.check_cache import CachedTable
 from restore.check_listing import Listing, listing_of
 from restore.findings import Checked, Findings, Problem, locate
 from tiering.part import PART_FILE
+from tiering.progress import SILENT, Progress
 from tiering.schema import TABLE_FILE
 
 _NAMED_OBJECT = re.compile(r"(?:operations|snapshots|pins|gc)/\S+?(?=[\s:,)]|\Z)")
@@ -166,12 +167,13 @@ def check_bucket(
     repaired: list[str] | None = None,
     dry_run: bool = False,
     remote: Remote | None = None,
+    progress: Progress = SILENT,
 ) -> BucketTree:
     """Check everything but the parts. Returns the files as the log has them; as the cache has them, if the log cannot
     be replayed. `repaired` takes a sentence for a cache that was rebuilt, or would be. `remote` lists the bucket."""
     store = disk.store
     log = inventory([*store.list(OPERATIONS_PREFIX), *store.list(SNAPSHOTS_PREFIX)])
-    with closing(listing_of(disk, remote)) as listing:
+    with closing(listing_of(disk, remote, progress)) as listing:
         cache = CachedTable(disk)
         past = _replay(disk, log, listing, cache, findings, every_snapshot=every_snapshot)
         table = past.table if past is not None else cache.rows_or_nothing()

@@ -13,6 +13,8 @@ from disks.listing import ComparedBlobs, cut_ranges, in_key_order, list_ranges
 from disks.object_disk import ObjectDisk
 from disks.references import Inventory, inventory
 from disks.runner import Remote
+from tiering.progress import Progress
+from tiering.runner import ShownRunner
 
 
 class Listing(Protocol):
@@ -30,9 +32,9 @@ class Listing(Protocol):
         """Let go of what it holds."""
 
 
-def listing_of(disk: ObjectDisk, remote: Remote | None) -> Listing:
+def listing_of(disk: ObjectDisk, remote: Remote | None, progress: Progress) -> Listing:
     """Begins the listing where that can begin at once."""
-    return WholeListing(disk) if remote is None else RangedListing(disk, remote)
+    return WholeListing(disk) if remote is None else RangedListing(disk, remote, progress)
 
 
 class WholeListing:
@@ -57,8 +59,9 @@ class WholeListing:
 class RangedListing:
     """Begins when the log was replayed, for then it is known what to expect."""
 
-    def __init__(self, disk: ObjectDisk, remote: Remote) -> None:
-        self._disk, self._remote = disk, remote
+    def __init__(self, disk: ObjectDisk, remote: Remote, progress: Progress) -> None:
+        self._disk = disk
+        self._remote = Remote(ShownRunner(remote.runner, progress), remote.store)
         self._base: FileTable | None = None
 
     def at_base(self, past: Past) -> None:

@@ -48,7 +48,7 @@ def read_source(
 ) -> Iterator[SourceTree]:
     """The tree at the revision or the time, by default the newest one. With `remote` others ask the objects of a
     ClickHouse server for their paths. Raises `NotFound`, `Damaged`, `UsageError`."""
-    if _has_our_log(store):
+    if has_our_log(store):
         with _from_log(store, revision, time) as tree:
             yield tree
         return
@@ -63,7 +63,8 @@ def read_source(
         yield SourceTree(store, table, found.revision, found.head, "", sentences(found.findings))
 
 
-def _has_our_log(store: ObjectStore) -> bool:
+def has_our_log(store: ObjectStore) -> bool:
+    """Whether a disk of ours with its own log (format 2) wrote the bucket."""
     try:
         return store.get(SCHEMA_VERSION_KEY).strip() == SCHEMA_VERSION
     except NotFound:

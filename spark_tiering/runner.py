@@ -1,4 +1,4 @@
-"""Runs pieces of work as the tasks of a Spark job: `tiering.runner.Runner`, one task a piece.
+"""Runs pieces of work as the tasks of a Spark job: `disks.runner.Runner`, one task a piece.
 
 Items travel as rows, each to its own task alone; results come back pickled, through an accumulator as each task ends
 and once more with the job's answer, which is what counts for any that the accumulator did not bring. Spark repeats

@@ -42,8 +42,11 @@ if TYPE_CHECKING:  # heavy imports that most verbs do not need: the query engine
     import pyarrow as pa
 
     from disks.garbage import GcReport
+    from disks.runner import Remote
+    from tiering.cold_merge import ColdJob, ColdMergeReport, Workers
     from tiering.insert import InsertResult
     from tiering.merge_output import MergeResult
+    from tiering.merge_planning import ColdOptions
     from tiering.merge_selection import MergePlan, MergeStay
     from tiering.query import QueryResult
 
@@ -232,16 +235,35 @@ class Store:
         """What `merge(adopting=True)` would begin with. Changes nothing."""
         return maintenance.plan_adoptions(self.context, self.definition(table), partition=partition)
 
-    def plan_merges(self, table: str, *, partition: str | None = None, final: bool = False) -> list[MergePlan]:
-        """What `merge` would begin with. Changes nothing."""
-        return maintenance.plan_merges(self.context, self.definition(table), partition=partition, final=final)
+    def merge_cold(
+        self,
+        table: str,
+        workers: Workers,
+        *,
+        partition: str | None = None,
+        final: bool = False,
+        options: ColdOptions,
+        job: ColdJob,
+    ) -> ColdMergeReport:
+        """Merge the parts in buckets, also on volumes that prefer not to merge, by whoever `workers` are."""
+        definition = self.definition(table)
+        return maintenance.merge_cold(
+            self.context, definition, workers, partition=partition, final=final, options=options, job=job
+        )
+
+    def plan_merges(
+        self, table: str, *, partition: str | None = None, final: bool = False, cold: ColdOptions | None = None
+    ) -> list[MergePlan]:
+        """What `merge`, or with `cold` `merge_cold`, would begin with. Changes nothing."""
+        definition = self.definition(table)
+        return maintenance.plan_merges(self.context, definition, partition=partition, final=final, cold=cold)
 
     def explain_merges(
-        self, table: str, plans: Sequence[MergePlan], *, partition: str | None = None, final: bool = False
+        self, table: str, plans: Sequence[MergePlan], *, partition: str | None = None, cold: ColdOptions | None = None
     ) -> list[MergeStay]:
         """Why the partitions that none of the plans is about are not merged now."""
         definition = self.definition(table)
-        return maintenance.explain_merges(self.context, definition, plans, partition=partition, final=final)
+        return maintenance.explain_merges(self.context, definition, plans, partition=partition, cold=cold)
 
     def tick(self, *, only: TickStep | None = None, stop: threading.Event | None = None) -> TickReport:
         """One pass of the daemon: merges, TTL deletes, moves, snapshots."""
@@ -260,8 +282,9 @@ class Store:
         quarantine: timedelta = timedelta(0),
         allow_short_guard: bool = False,
         allow_bucket_root: bool = False,
+        remote: Remote | None = None,
     ) -> GcReport:
-        """Report, or with `delete` remove, objects that nothing names."""
+        """Report, or with `delete` remove, objects that nothing names. With `remote` others list the bucket."""
         from disks import garbage
         from disks.clickhouse_disk import ClickHouseDisk
 
@@ -276,6 +299,7 @@ class Store:
             quarantine_seconds=quarantine.total_seconds(),
             allow_short_guard=allow_short_guard,
             allow_bucket_root=allow_bucket_root,
+            remote=remote,
         )
 
     def _selected(self, table: str | None) -> list[TableDefinition]:

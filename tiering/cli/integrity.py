@@ -7,11 +7,16 @@ import typer
 from oplog.errors import PartlyDone, Refused, UsageError
 from tiering.cli.output import counted
 from tiering.cli.session import Session, actor
+from tiering.cli.spark import Master, Spark, SparkWork, wanted
 from tiering.cli.verb import verb
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from disks.base import Disk
     from disks.garbage import GcReport
     from restore.check import CheckResult, How
+    from tiering.engine import Store
     from tiering.settings import Config
 
 Disks = Annotated[list[str] | None, typer.Argument(metavar="DISK", help="default: every one it applies to")]
@@ -33,8 +38,14 @@ def fsck(
     repair: Annotated[
         bool, typer.Option("--repair", help="derive again what can be; set aside what cannot be read. Deletes nothing")
     ] = False,
+    spark: Spark = False,
+    master: Master = None,
 ) -> None:
-    """Check the invariants: tables, parts, files, objects. Exit 4 when something is wrong."""
+    """Check the invariants: tables, parts, files, objects. Exit 4 when something is wrong.
+
+    With --spark the executors list the buckets in ranges of keys and read the data in them. Local disks are checked
+    here.
+    """
     from contextlib import ExitStack
 
     from restore.check import How, check
@@ -44,6 +55,9 @@ def fsck(
         raise UsageError("say either --read-data or --read-data-subset")
     config = session.loaded.config
     names = disk or list(config.disks)
+    disks = {name: session.disk(name) for name in names}
+    listed = _disks_for_spark(disks, reading=read_data or bool(read_data_subset)) if wanted(spark, master) else []
+    work = SparkWork(session, "fsck", master) if listed else None
     how = How(
         read_data=read_data,
         subset=parse_subset(read_data_subset) if read_data_subset else None,
@@ -52,22 +66,42 @@ def fsck(
         memory=None if session.dry_run else config.state_directory,
         workers=session.options.workers or config.limits.workers,
         actor=actor(),
+        remote={name: work.remote(config.disks[name]) for name in listed} if work is not None else {},
     )
     with ExitStack() as stack:
         result = check(
-            {name: session.disk(name) for name in names},
+            disks,
             how,
             moving=session.parts_under_way(),
             policies=_policy_disks(config) if len(names) == len(config.disks) else None,
             claim=stack.enter_context(_journal(session)).claim,
             progress=session.progress(),
         )
+    if work is not None:
+        work.tell()
     if session.options.json:
         session.output.document(_check_document(result, dry_run=session.dry_run))
     else:
         _print_check(session, result, how)
     if not result.ok:
         session.found_something()
+
+
+def _disks_for_spark(disks: "Mapping[str, Disk]", *, reading: bool) -> list[str]:
+    """Those that Spark can do something for. Raises `UsageError` when there is none."""
+    from disks.clickhouse_disk import ClickHouseDisk
+    from disks.object_disk import ObjectDisk
+
+    names = [name for name, disk in disks.items() if isinstance(disk, (ObjectDisk, ClickHouseDisk))]
+    listed = [name for name in names if reading or isinstance(disks[name], ObjectDisk)]
+    if not names:
+        raise UsageError(f"--spark checks buckets, and {', '.join(disks)} is none", hint="check it without --spark")
+    if not listed:
+        raise UsageError(
+            f"disk {names[0]} has ClickHouse's log: Spark reads its data, and does nothing for a check without",
+            hint="add --read-data, or leave --spark out",
+        )
+    return listed
 
 
 def _journal(session: Session) -> Any:
@@ -150,8 +184,12 @@ def gc(
     allow_bucket_root: Annotated[
         bool, typer.Option("--allow-bucket-root", help="delete on a disk whose url has no prefix")
     ] = False,
+    spark: Spark = False,
+    master: Master = None,
 ) -> None:
     """Report, or with --delete remove, objects that no retained revision, pin or reader names.
+
+    With --spark the executors list the buckets in ranges of keys. What is garbage is decided and deleted here.
 
     Exit 4: the report found orphans, or a reason not to delete. Exit 13: a safety rule refused to delete.
     """
@@ -161,8 +199,10 @@ def gc(
     remote = [item for item in store.context.disks.values() if item.capabilities.remote]
     names = list(disk) if disk else [item.name for item in remote if not item.read_only]
     guard = parse_duration(guard_interval)
+    with_spark = wanted(spark, master) and _collected_with_spark(store, names)
     if delete:
         session.confirm(f"Delete orphaned objects of {', '.join(names)} older than {guard_interval}?")
+    work = SparkWork(session, "gc", master) if with_spark else None
     documents = []
     for name in names:
         report = store.gc(
@@ -174,8 +214,11 @@ def gc(
             quarantine=parse_duration(quarantine),
             allow_short_guard=allow_short_guard_interval,
             allow_bucket_root=allow_bucket_root,
+            remote=work.remote(session.loaded.config.disks[name], shown=True) if work is not None else None,
         )
         documents.append(gc_document(report))
+    if work is not None:
+        work.tell()
     if session.options.json:
         total = documents[0] if len(documents) == 1 else {**_sum(documents), "disks": documents}
         session.output.document({**total, "dry_run": session.dry_run})
@@ -190,6 +233,19 @@ def gc(
         raise PartlyDone(f"{failed} objects could not be deleted", hint="the next gc tries them again")
     if any(document["orphaned"] or document["refused"] for document in documents) and not delete:
         session.found_something()
+
+
+def _collected_with_spark(store: "Store", names: list[str]) -> bool:
+    """Whether there is a disk to collect. Raises `UsageError` for one that Spark does nothing for."""
+    from disks.object_disk import ObjectDisk
+
+    for name in names:
+        if not isinstance(store.disk(name), ObjectDisk):
+            raise UsageError(
+                f"disk {name} has no log of ours in a bucket: Spark does nothing for its collection",
+                hint="leave --spark out for it",
+            )
+    return bool(names)
 
 
 def gc_document(report: "GcReport") -> dict[str, Any]:

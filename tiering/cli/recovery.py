@@ -1,20 +1,24 @@
 """`restore`: an object disk from its bucket, as it is or as it was."""
 
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from oplog.errors import UsageError
-from tiering.cli.location import open_read_only
+from tiering.cli.location import location, open_read_only
 from tiering.cli.output import counted
 from tiering.cli.session import Session, actor
+from tiering.cli.spark import Master, Spark, SparkWork, wanted
 from tiering.cli.verb import verb
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import datetime
 
     from disks.object_disk import ObjectDisk
+    from restore.blob_copies import Elsewhere
     from restore.result import RestoreResult
 
 
@@ -39,6 +43,8 @@ def restore(
         str | None, typer.Option("--from", metavar="URL", help="take it from this bucket, which is only read")
     ] = None,
     apply: Annotated[bool, typer.Option("--apply", help="do it; without it this is a preview")] = False,
+    spark: Spark = False,
+    master: Master = None,
 ) -> None:
     """Rebuild a disk from its bucket, put it back to an older revision, or fill it from another bucket.
 
@@ -50,6 +56,9 @@ def restore(
     newest revision. What the disk has already is not copied again; tables that the other bucket does not know stay as
     they are. Killed on the way, it is run again and goes on.
 
+    With --spark the executors copy what comes from another bucket, and ask the objects of a ClickHouse server for their
+    paths. A rebuild from our own log reads it in order: Spark does nothing for that.
+
     Exit 4: objects are missing from the bucket.
     """
     from restore.rebuild import restore as restore_disk
@@ -58,15 +67,23 @@ def restore(
     if revision is not None and time is not None:
         raise UsageError("say either --revision or --time")
     moment = parse_time(time) if time else None
+    with_spark = wanted(spark, master)
     if _has_clickhouse_log(session, disk):
         if path or source or partition:
             raise UsageError(f"disk {disk} has ClickHouse's log, which is restored as a whole and in place")
-        _restore_clickhouse(session, disk, revision, time, table, apply=apply and not session.dry_run)
+        work = SparkWork(session, "restore", master) if with_spark else None
+        _restore_clickhouse(session, disk, revision, time, table, work, apply=apply and not session.dry_run)
         return
     chosen = session.object_disk(disk)
     if source is not None:
-        _restore_from(session, chosen, source, revision, moment, table, partition, path, apply=apply)
+        start = partial(SparkWork, session, "restore", master) if with_spark else None
+        _restore_from(session, chosen, source, revision, moment, table, partition, path, start, apply=apply)
         return
+    if with_spark:
+        raise UsageError(
+            f"disk {disk} is rebuilt from its log, which is read in order: Spark does nothing for that",
+            hint="leave --spark out; it copies with --from, and reads the buckets of ClickHouse servers",
+        )
     scope: list[str] | None = None
     if table or partition or path:
         scope = [*_scope(chosen, table or [], partition or [], revision, moment), *(path or [])]
@@ -113,15 +130,21 @@ def _restore_from(
     tables: list[str] | None,
     partitions: list[str] | None,
     paths: list[str] | None,
+    start: "Callable[[], SparkWork] | None",
     *,
     apply: bool,
 ) -> None:
-    from functools import partial
-
+    from restore.source import has_our_log
     from restore.transfer import WORKERS, restore_from
 
-    apply = apply and not session.dry_run
     with open_read_only(session, url) as store:
+        if start is not None and not apply and has_our_log(store):
+            raise UsageError(
+                f"a preview of a restore from {url} copies nothing: Spark does nothing for that",
+                hint="add --apply, or leave --spark out",
+            )
+        work = start() if start is not None else None
+        apply = apply and not session.dry_run
         run = partial(
             restore_from,
             disk,
@@ -135,11 +158,21 @@ def _restore_from(
             reason=f"{_reason(tables, partitions, paths)} from {store.name}",
             workers=session.options.workers or WORKERS,
             progress=session.progress(),
+            elsewhere=_elsewhere(session, work, disk.name, url) if work is not None else None,
         )
         if apply and not session.options.yes and (removed := run().removed):
             session.confirm(f"Restore disk {disk.name} from {url}? {counted(removed, 'file')} of it will go.")
         result = run(apply=apply)
+    if work is not None:
+        work.tell()
     _show(session, result)
+
+
+def _elsewhere(session: Session, work: SparkWork, disk: str, url: str) -> "Elsewhere":
+    from restore.blob_copies import Elsewhere
+
+    target = work.remote(session.loaded.config.disks[disk])
+    return Elsewhere(target.runner, target.store, work.remote(location(session, url)).store)
 
 
 def _has_clickhouse_log(session: Session, name: str) -> bool:
@@ -148,7 +181,14 @@ def _has_clickhouse_log(session: Session, name: str) -> bool:
 
 
 def _restore_clickhouse(
-    session: Session, name: str, revision: int | None, time: str | None, table: list[str] | None, *, apply: bool
+    session: Session,
+    name: str,
+    revision: int | None,
+    time: str | None,
+    table: list[str] | None,
+    work: SparkWork | None,
+    *,
+    apply: bool,
 ) -> None:
     from typing import cast
 
@@ -159,7 +199,10 @@ def _restore_clickhouse(
         what = "--time" if time is not None else "--table"
         raise UsageError(f"disk {name} has ClickHouse's log, which knows no {what}", hint="say --revision, or nothing")
     disk = cast(ClickHouseDisk, session.disk(name))
-    result = rebuild(disk, revision=revision, apply=apply, progress=session.progress())
+    remote = work.remote(session.loaded.config.disks[name]) if work is not None else None
+    result = rebuild(disk, revision=revision, apply=apply, progress=session.progress(), remote=remote)
+    if work is not None:
+        work.tell()
     if session.options.json:
         session.output.document({**result.document(), "dry_run": session.dry_run})
     else:

@@ -16,10 +16,10 @@ if TYPE_CHECKING:  # heavy: most of a `--help` would be these imports
     from disks.base import Disk
     from disks.object_disk import ObjectDisk
     from disks.stores.limit import Limiter
+    from spark_tiering.runner import SparkRunner
     from tiering.configuration import LoadedConfig
     from tiering.engine import Store
     from tiering.progress import Progress
-    from tiering.runner import Runner
 
 OWN_LOGGERS = ("frostline", "tiering", "disks", "oplog", "restore", "spark_tiering")
 """Only these speak below WARNING: at DEBUG the S3 clients write session tokens and keys."""
@@ -133,7 +133,7 @@ class Session:
             )
         return self._limiter
 
-    def spark_runner(self, app: str, master: str | None = None) -> "Runner":
+    def spark_runner(self, app: str, master: str | None = None) -> "SparkRunner":
         """What runs work as Spark jobs, on `master` or where the configuration says. Spark is stopped at the end.
 
         Raises `UsageError` with what to install when pyspark or Java is missing.
