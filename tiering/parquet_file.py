@@ -1,8 +1,8 @@
 """Writing the data files of a part: sorted Arrow in, Parquet files and what `part.json` says about them out.
 
-Files are zstd Parquet with statistics, page index, sorting columns and field ids; encodings are chosen from the first
-rows. Row groups hold `row_group_rows` rows, fewer when rows are wide: about `_ROW_GROUP_BYTES` compressed, so that
-reading one from a bucket is one request and merging many parts needs little memory.
+Files are zstd Parquet with statistics, page index, page checksums, sorting columns and field ids; encodings are chosen
+from the first rows. Row groups hold `row_group_rows` rows, fewer when rows are wide: about `_ROW_GROUP_BYTES`
+compressed, so that reading one from a bucket is one request and merging many parts needs little memory.
 """
 
 from __future__ import annotations
@@ -174,6 +174,7 @@ class _OpenFile:
                 compression_level=level,
                 write_statistics=True,
                 write_page_index=True,
+                write_page_checksum=True,
                 sorting_columns=[
                     pq.SortingColumn(schema.get_field_index(name), nulls_first=False) for name in definition.order_by
                 ],

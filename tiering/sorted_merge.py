@@ -210,6 +210,7 @@ class _Run:
         """The range's lower end while rows below it may still come."""
         self._file: pq.ParquetFile | None = None
         self._batches: Iterator[pa.RecordBatch] | None = None
+        self._decoded_rows = 0
         self.exhausted = False
 
     @property
@@ -257,11 +258,22 @@ class _Run:
             while self._batches is not None and self.ready_rows + sum(table.num_rows for table in added) < rows:
                 batch = next(self._batches, None)
                 if batch is None:
+                    self._check_complete()
                     self.close()
                 else:
+                    self._decoded_rows += batch.num_rows
                     added.append(self._clipped(self._as_defined(batch)))
         if added:
             self._ready = pa.concat_tables([self._ready, *added])
+
+    def _check_complete(self) -> None:
+        """That every row of the row groups was decoded: a page whose header has become one of another kind is passed
+        over without a word."""
+        metadata = self._opened().metadata
+        groups = range(metadata.num_row_groups) if self._item.row_groups is None else self._item.row_groups
+        expected = sum(metadata.row_group(number).num_rows for number in groups)
+        if self._decoded_rows != expected:
+            raise OSError(f"{self._decoded_rows} of {expected} rows could be read")
 
     def take(self, rows: int) -> pa.Table:
         """The first so many ready rows, which are no longer ready then."""
@@ -316,7 +328,11 @@ class _Run:
                 reading = {"buffer_size": _READ_BYTES, "pre_buffer": False}
             else:
                 source, reading = source(), {"pre_buffer": True}
-            self._file = pq.ParquetFile(source, read_dictionary=self._encoded, **reading)
+            # What is read as a whole from a local file was compared with its SHA-256 before.
+            unverified = self._item.row_groups is not None or not isinstance(self._item.source, Path)
+            self._file = pq.ParquetFile(
+                source, read_dictionary=self._encoded, page_checksum_verification=unverified, **reading
+            )
         return self._file
 
     def _wanted(self) -> list[str]:
