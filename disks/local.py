@@ -6,6 +6,7 @@
                                        forward at once, or by whoever looks at the disk after a crash
 <root>/.frostline/hidden/<tx>.json     removed files that readers may still open: not listed, swept later
 <root>/.frostline/trash/<tx>/          being deleted
+<root>/.frostline/readers/<id>/        second names of files that other processes read (`disks.held_files`)
 <root>/.frostline/{commit,view,readers,trash}.lock
 """
 
@@ -14,14 +15,16 @@ from __future__ import annotations
 import builtins
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 
 from disks.base import Disk, DiskCapabilities, DiskUsage, FileInfo, Location, Transaction
 from disks.effects import (
     remove_file,
 )
+from disks.held_files import hold_files, let_go
 from disks.local_commits import LocalCommits
 from disks.local_transaction import LocalTransaction
 from disks.local_tree import OWN_DIRECTORY, TreeNow, join
@@ -157,6 +160,18 @@ class LocalDisk(LocalCommits, Disk):
                     self._sweep_hidden()
                     self._bin.empty_soon()
 
+    def hold(self, paths: Sequence[str], *, until: datetime, process: int) -> builtins.list[Path]:
+        """Where the files can be read until then, or until the process ends, also when they are removed meanwhile.
+
+        Costs no space while they are there. Raises `NotFound` for one that is gone already.
+        """
+        self._prepare()
+        let_go(self._own)
+        try:
+            return hold_files(self._own, [self.root / path for path in paths], until=until, process=process)
+        except FileNotFoundError as error:
+            raise NotFound(f"{error.filename} is gone", hint="it was moved or merged just now; try again") from error
+
     # Writing
 
     def transaction(
@@ -193,6 +208,7 @@ class LocalDisk(LocalCommits, Disk):
         if self.read_only or not self._own.is_dir():
             return []
         self._prepare()
+        let_go(self._own)
         done = [f"finished the committed transaction {name} ({kind})" for name, kind in self._roll_forward_all()]
         done += [f"removed the staging of transaction {name}, which never committed" for name in sweep(self._staging)]
         with self._committing():

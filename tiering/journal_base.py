@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from disks import effects
+from disks.processes import is_alive, process_start
 from oplog.errors import Damaged, FrostlineError, Locked, NoSpace
 from tiering import journal_file
-from tiering.locks import hold_lock, is_alive, process_start
+from tiering.locks import hold_lock
 
 live: weakref.WeakValueDictionary[str, OpenJournal] = weakref.WeakValueDictionary()
 """The open journals of this process: a claim of our own process whose journal is not among them is stale."""

@@ -1,0 +1,33 @@
+"""Whether a process that was recorded once still runs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def process_start(pid: int) -> str:
+    """Boot id and start tick: tells this run of a process id from a later one. Empty when there is no such process."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return _signal_probe(pid)
+    fields = stat.rpartition(")")[2].split()
+    return "" if fields[0] in ("Z", "X") else f"{boot}/{fields[19]}"
+
+
+def is_alive(pid: int, start: str) -> bool:
+    """Whether the process that was recorded as (pid, start) still runs."""
+    return bool(start) and process_start(pid) == start
+
+
+def _signal_probe(pid: int) -> str:
+    """Systems without /proc: the process exists or not; a reused id looks alive, which errs on the safe side."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return ""
+    except PermissionError:
+        return "unknown"
+    return "unknown"
