@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 
 from disks.object_disk import ObjectDisk
 from disks.object_transaction import ObjectTransaction
-from disks.runner import LocalRunner, Runner
-from disks.stores.shared import SharedStore
+from disks.runner import LocalRunner, OpensStore, Runner
+from disks.stores.base import ObjectStore
 from oplog.errors import Conflict, Damaged, FrostlineError, NotFound, UsageError
 from tiering import part as parts_format
 from tiering.catalog import StoredPart
@@ -51,6 +51,8 @@ class Workers:
     """Who merges the shards."""
 
     runner: Runner
+    store_of: Callable[[ObjectDisk], OpensStore]
+    """How the shards reach a disk's bucket."""
     parallelism: int = 1
     """Shards that can run at the same time."""
     groups_in_flight: int = 2
@@ -64,15 +66,24 @@ class Workers:
         def merge(task: MergeTask) -> ShardResult:
             return merge_shard(task, stop=context.stop)
 
-        return cls(LocalRunner(2), parallelism=2, groups_in_flight=1, merge=merge)
+        return cls(LocalRunner(2), _OpenStore, parallelism=2, groups_in_flight=1, merge=merge)
+
+
+class _OpenStore:
+    """A disk's own store, with the limits that all of this process shares."""
+
+    def __init__(self, disk: ObjectDisk) -> None:
+        self._store = disk.store
+
+    def open(self) -> ObjectStore:
+        return self._store
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
     """A group that was not merged, and why. Its parts are as they were."""
 
-    partition: str
-    inputs: tuple[str, ...]
+    plan: MergePlan
     error: FrostlineError
 
 
@@ -90,24 +101,33 @@ class ColdMergeReport:
     peak_memory_bytes: int = 0
     """Of the process that needed most."""
 
+    def left(self) -> list[MergePlan]:
+        """The groups that were not merged."""
+        return [*(failure.plan for failure in self.failures), *self.not_begun]
+
+
+@dataclass(frozen=True, slots=True)
+class ColdJob:
+    """How a job goes about its groups."""
+
+    shard_bytes: int = SHARD_BYTES
+    max_failed_groups: int | None = None
+    """With more failures than this, no further group begins. Default: each group is tried."""
+    drop_deleted: bool = False
+    """Drops deleted keys from groups that hold all that there is of their partition."""
+
 
 def merge_groups(
     context: Context,
     definition: TableDefinition,
     plans: Sequence[MergePlan],
     workers: Workers,
-    *,
-    shard_bytes: int = SHARD_BYTES,
-    max_failed_groups: int | None = None,
-    drop_deleted: bool = False,
-) -> ColdMergeReport:
-    """Merge each group of parts into one part, largest first. Never raises for a group: see `failures`.
-
-    With more than `max_failed_groups` failures no further group begins. `drop_deleted` drops deleted keys from groups
-    that hold all that there is of their partition.
-    """
-    report = ColdMergeReport()
-    job = _Job(context, definition, workers, shard_bytes, drop_deleted, report)
+    job: ColdJob,
+    report: ColdMergeReport,
+) -> None:
+    """Merge each group of parts into one part, largest first, and add to the report what happened. Never raises for a
+    group: see `ColdMergeReport.failures`."""
+    work = _Job(context, definition, workers, job, report)
     waiting = sorted(plans, key=lambda plan: -plan.size_bytes)
     what = f"merging {len(waiting)} groups of {definition.full_name}"
     rows = sum(stored.part.rows for plan in waiting for stored in plan.parts)
@@ -115,16 +135,15 @@ def merge_groups(
 
     def begin(plan: MergePlan) -> None:
         with lock:
-            over = max_failed_groups is not None and len(report.failures) > max_failed_groups
+            over = job.max_failed_groups is not None and len(report.failures) > job.max_failed_groups
             if over or context.stop.is_set():
                 report.not_begun.append(plan)
                 return
         try:
-            result = job.merge(plan, task)
+            result = work.merge(plan, task)
         except FrostlineError as error:
             with lock:
-                names = tuple(stored.part.name for stored in plan.parts)
-                report.failures.append(Failure(plan.partition, names, error))
+                report.failures.append(Failure(plan, error))
             return
         with lock:
             report.merges.append(result)
@@ -133,9 +152,12 @@ def merge_groups(
         context.progress.task(what, items=rows, size_bytes=sum(plan.size_bytes for plan in waiting)) as task,
         ThreadPoolExecutor(max(1, workers.groups_in_flight), "merge-group") as pool,
     ):
-        list(pool.map(begin, waiting))
+        try:
+            list(pool.map(begin, waiting))
+        except BaseException:  # Ctrl-C, SIGTERM: what runs ends soon, and nothing of it is committed
+            context.stop.set()
+            raise
     context.catalog.refresh()
-    return report
 
 
 def shards_of(
@@ -154,8 +176,7 @@ class _Job:
     context: Context
     definition: TableDefinition
     workers: Workers
-    shard_bytes: int
-    drop_deleted: bool
+    job: ColdJob
     report: ColdMergeReport
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -190,14 +211,8 @@ class _Job:
     ) -> list[ShardResult]:
         """The results of all shards, in key order."""
         context, definition = self.context, self.definition
-        limits = context.config.limits
-        share = max(self.workers.parallelism, 1)
-        store = SharedStore.of(
-            context.config.disks[disk.name],
-            bytes_per_second=limits.bytes_per_second / share if limits.bytes_per_second else None,
-            requests_per_second=limits.requests_per_second / share if limits.requests_per_second else None,
-        )
-        shards = shards_of(context, definition, plan, shard_bytes=self.shard_bytes, at_least=self._at_least(plan))
+        store = self.workers.store_of(disk)
+        shards = shards_of(context, definition, plan, shard_bytes=self.job.shard_bytes, at_least=self._at_least(plan))
         tasks = [
             MergeTask(
                 store=store,
@@ -207,7 +222,7 @@ class _Job:
                 revision=disk.revision,
                 now=context.clock(),
                 level=level,
-                drop_deleted=self.drop_deleted and self._is_all(inputs),
+                drop_deleted=self.job.drop_deleted and self._is_all(inputs),
             )
             for shard in shards
         ]
@@ -282,7 +297,9 @@ class _Job:
             seconds=round(time.monotonic() - started, 3),
             disk=inputs[0].disk,
             reason=plan.reason,
+            shards=len(shards),
             requests=dict(requests),
+            bytes_read=sum(shard.bytes_read for shard in shards),
         )
 
 

@@ -1,8 +1,8 @@
-"""What moves cost in requests and bytes, before they are made. Pure.
+"""What moves and merges cost in requests and bytes, before they are made, and what that is in money. Pure.
 
 A move to a bucket sends one PUT a data file (several above the multipart threshold) and shares its batch's one commit;
 `part.json` rides in the commit. A move from a bucket reads each file in one request or in ranges, and its removal
-shares one commit. Prices are of another place: this counts.
+shares one commit. A merge in a bucket reads each input in ranges and sends each output file.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import msgspec
 
 from tiering.part import Part
 from tiering.plan import Move
+from tiering.settings import PricesConfig
 
 T = TypeVar("T")
 
@@ -46,6 +47,20 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
             bytes_up=self.bytes_up + other.bytes_up,
             bytes_down=self.bytes_down + other.bytes_down,
         )
+
+
+def price(cost: Cost, prices: PricesConfig) -> float:
+    """What the requests and the bytes that leave the bucket cost, in the currency of the prices."""
+    return (
+        cost.put / 1000 * prices.put_per_1000
+        + cost.get / 1000 * prices.get_per_1000
+        + cost.bytes_down / 1e9 * prices.down_per_gb
+    )
+
+
+def price_of_storage(size_bytes: int, prices: PricesConfig) -> float:
+    """What the bytes cost in a month."""
+    return size_bytes / 1e9 * prices.storage_gb_month
 
 
 class PlanCost(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +103,7 @@ def _of_one(move: Move, part: Part | None, remote: Set[str]) -> Cost:
     sizes = [file.size_bytes for file in part.files] if part is not None else [move.bytes]
     cost = Cost()
     if move.target in remote:
-        cost += Cost(put=sum(map(_uploads, sizes)), bytes_up=sum(sizes))
+        cost += Cost(put=sum(map(uploads, sizes)), bytes_up=sum(sizes))
     if move.source in remote:
         cost += Cost(get=sum(map(_downloads, sizes)), bytes_down=sum(sizes))
     return cost
@@ -99,7 +114,8 @@ def _commits(batch: list[Move], remote: Set[str]) -> int:
     return (batch[0].target in remote) + len(sources)
 
 
-def _uploads(size: int) -> int:
+def uploads(size: int) -> int:
+    """The write requests that a file of this size takes."""
     if size <= MULTIPART_BYTES:
         return 1
     return 2 + -(-size // _MULTIPART_PIECE_BYTES)

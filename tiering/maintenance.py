@@ -20,7 +20,9 @@ from tiering.plan import Plan, TtlDelete
 from tiering.schema import Delete, TableDefinition
 
 if TYPE_CHECKING:  # the merge engine is a heavy import that planning does not need
+    from tiering.cold_merge import ColdJob, ColdMergeReport, Workers
     from tiering.merge_output import MergeResult
+    from tiering.merge_planning import ColdOptions
     from tiering.merge_selection import MergePlan, MergeStay
 
 TickStep = Literal["moves", "merges", "gc", "snapshots"]
@@ -82,11 +84,44 @@ def merge(
     return results
 
 
+def merge_cold(
+    context: Context,
+    definition: TableDefinition,
+    workers: Workers,
+    *,
+    partition: str | None = None,
+    final: bool = False,
+    options: ColdOptions,
+    job: ColdJob,
+) -> ColdMergeReport:
+    """Merge the parts in buckets, also on volumes that prefer not to merge, until nothing of it is due any more."""
+    from tiering import cold_merge
+
+    _check_clock(context, definition)
+    report = cold_merge.ColdMergeReport()
+    tried: set[tuple[str, ...]] = set()
+    while plans := [
+        plan
+        for plan in plan_merges(context, definition, partition=partition, final=final, cold=options)
+        if tuple(stored.part.name for stored in plan.parts) not in tried
+    ]:
+        tried |= {tuple(stored.part.name for stored in plan.parts) for plan in plans}
+        cold_merge.merge_groups(context, definition, plans, workers, job, report)
+        if final or report.not_begun or context.stop.is_set():
+            break
+    return report
+
+
 def plan_merges(
-    context: Context, definition: TableDefinition, *, partition: str | None = None, final: bool = False
+    context: Context,
+    definition: TableDefinition,
+    *,
+    partition: str | None = None,
+    final: bool = False,
+    cold: ColdOptions | None = None,
 ) -> list[MergePlan]:
     """Which parts are worth merging now, and why. Raises `NotFound` for a partition without parts."""
-    return _plans(context, definition, _parts_of(context, definition, partition), final=final)
+    return _plans(context, definition, _parts_of(context, definition, partition), final=final, cold=cold)
 
 
 def plan_adoptions(context: Context, definition: TableDefinition, *, partition: str | None = None) -> list[MergePlan]:
@@ -102,13 +137,13 @@ def explain_merges(
     plans: Sequence[MergePlan],
     *,
     partition: str | None = None,
-    final: bool = False,
+    cold: ColdOptions | None = None,
 ) -> list[MergeStay]:
     """Why the partitions that none of the plans is about are not merged now."""
     from tiering import merge_planning
 
     parts = _parts_of(context, definition, partition)
-    return merge_planning.explain_merges(context, definition, parts, plans, final=final)
+    return merge_planning.explain_merges(context, definition, parts, plans, cold=cold)
 
 
 def _parts_of(context: Context, definition: TableDefinition, partition: str | None) -> list[StoredPart]:
@@ -135,20 +170,31 @@ def delete_due(context: Context, plan: Plan, problems: list[str]) -> list[TtlDel
     return done
 
 
-def _plans(context: Context, definition: TableDefinition, parts: list[StoredPart], *, final: bool) -> list[MergePlan]:
+def _plans(
+    context: Context,
+    definition: TableDefinition,
+    parts: list[StoredPart],
+    *,
+    final: bool,
+    cold: ColdOptions | None = None,
+) -> list[MergePlan]:
     from tiering import merge_planning
 
-    return merge_planning.plan_merges(context, definition, parts, final=final)
+    return merge_planning.plan_merges(context, definition, parts, final=final, cold=cold)
 
 
 def _run(context: Context, definition: TableDefinition, plan: MergePlan, *, adopting: bool = False) -> MergeResult:
-    """Merge. Raises `Refused` where rules would drop rows by a clock that is wrong."""
     from tiering import merger
 
-    if any(isinstance(rule.action, Delete) for rule in definition.ttl) and (why := planning.clock_problem(context)):
-        raise Refused(f"a merge of {definition.full_name} would drop rows by its TTL: {why}", hint="set the clock")
+    _check_clock(context, definition)
     carry_out = merger.adopt if adopting else merger.merge
     return carry_out(context, definition, plan.parts, reason=plan.reason)
+
+
+def _check_clock(context: Context, definition: TableDefinition) -> None:
+    """Raises `Refused` where rules would drop rows by a clock that is wrong."""
+    if any(isinstance(rule.action, Delete) for rule in definition.ttl) and (why := planning.clock_problem(context)):
+        raise Refused(f"a merge of {definition.full_name} would drop rows by its TTL: {why}", hint="set the clock")
 
 
 def _merge_all(context: Context, report: TickReport) -> None:

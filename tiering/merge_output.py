@@ -35,8 +35,11 @@ class MergeResult:
     seconds: float
     disk: str = ""
     reason: str = ""
+    shards: int = 1
     requests: dict[str, int] = field(default_factory=dict)
     """To the bucket, by verb; empty where they were not counted."""
+    bytes_read: int = 0
+    """From the bucket; 0 where that was not counted."""
 
 
 def output_name(inputs: Sequence[StoredPart]) -> PartName:

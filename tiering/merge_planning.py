@@ -6,11 +6,13 @@ pure `tiering.merge_selection`.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from disks.base import Disk
+from disks.object_disk import ObjectDisk
 from tiering import blocks, ttl
 from tiering.catalog import StoredPart
 from tiering.context import Context
@@ -19,16 +21,47 @@ from tiering.new_parts import first_block_on_its_way
 from tiering.part import Part
 from tiering.placement import size_limit
 from tiering.plan import Reason
+from tiering.pruning import TRUE, Predicate, may_match
 from tiering.schema import Recompress, TableDefinition, TtlRule
+from tiering.units import format_size
+
+LARGE_ENOUGH = 0.75
+"""Of the target size. Parts that miss it by little would be rewritten with every run, and gain nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColdOptions:
+    """What a cold merge takes on: parts in buckets, also on volumes that prefer not to merge."""
+
+    where: Predicate = TRUE
+    """Only partitions that can hold a row of which this is true."""
+    min_inputs: int = 2
+    """Groups of fewer parts wait for more."""
+    target_bytes: int | None = None
+    """Parts of three quarters of this size, or more, are large enough: they are not merged any further."""
+    max_group_bytes: int | None = None
+    """The most that one part is made of."""
 
 
 def plan_merges(
-    context: Context, definition: TableDefinition, parts: Sequence[StoredPart], *, final: bool = False
+    context: Context,
+    definition: TableDefinition,
+    parts: Sequence[StoredPart],
+    *,
+    final: bool = False,
+    cold: ColdOptions | None = None,
 ) -> list[MergePlan]:
-    """The merges worth doing among the parts, or with `final` one for each run of adjacent parts."""
-    rules = _Rules.of(context, definition)
+    """The merges worth doing among the parts, or with `final` one for each run of adjacent parts. With `cold`, among
+    the parts in buckets, whether their volume prefers to rest or not; else among the others."""
+    rules = _Rules.of(context, definition, cold)
+    if cold is not None:
+        parts = _within(parts, definition, cold.where)
+    limit = _largest_merge(context, definition, rules)
     if final:
-        return select_final(parts, allowed=rules.allowed, busy=rules.claims, joinable=rules.joinable)
+        plans = select_final(parts, allowed=rules.allowed, busy=rules.claims, joinable=rules.joinable)
+        if cold is not None and limit is not None:
+            plans = [portion for plan in plans for portion in _in_portions(plan, limit)]
+        return [plan for plan in plans if len(plan.parts) >= rules.min_inputs]
     merges = select_merges(
         parts,
         definition.settings,
@@ -36,11 +69,27 @@ def plan_merges(
         allowed=rules.allowed,
         busy=rules.claims,
         joinable=rules.joinable,
-        max_size_bytes=_largest_merge(context, definition, rules.resting),
+        max_size_bytes=limit,
     )
+    merges = [plan for plan in merges if len(plan.parts) >= rules.min_inputs]
     taken = {*rules.claims, *(stored.part.name for plan in merges for stored in plan.parts)}
     rest = [stored for stored in parts if stored.part.name not in taken and rules.allowed(stored)]
     return [*merges, *_recompressions(context, definition, rest)]
+
+
+def _within(parts: Sequence[StoredPart], definition: TableDefinition, where: Predicate) -> list[StoredPart]:
+    """The parts of the partitions that can hold a selected row: all of them, so that neighbours stay neighbours."""
+    chosen = {stored.name.partition for stored in parts if may_match(where, stored.part, definition)}
+    return [stored for stored in parts if stored.name.partition in chosen]
+
+
+def _in_portions(plan: MergePlan, limit_bytes: int) -> Iterator[MergePlan]:
+    if plan.size_bytes <= limit_bytes:
+        yield plan
+        return
+    for portion in _portions(list(plan.parts), limit_bytes):
+        size = format_size(sum(stored.part.size_bytes for stored in portion))
+        yield MergePlan(plan.partition, tuple(portion), f"final merge of {len(portion)} parts, {size}")
 
 
 def plan_adoptions(context: Context, definition: TableDefinition, parts: Sequence[StoredPart]) -> list[MergePlan]:
@@ -81,20 +130,29 @@ def explain_merges(
     parts: Sequence[StoredPart],
     plans: Sequence[MergePlan],
     *,
-    final: bool = False,
+    cold: ColdOptions | None = None,
 ) -> list[MergeStay]:
     """Why the partitions that none of the plans is about are not merged: one reason each."""
-    rules = _Rules.of(context, definition)
+    rules = _Rules.of(context, definition, cold)
     planned = {plan.partition for plan in plans}
-    return explain_rest(
-        [stored for stored in parts if stored.name.partition not in planned],
+    rest = [stored for stored in parts if stored.name.partition not in planned]
+    inside = _within(rest, definition, cold.where) if cold is not None else rest
+    stays = explain_rest(
+        inside,
         definition.settings,
         context.clock(),
         why_not=rules.why_not,
         why_apart=rules.why_apart,
-        max_size_bytes=_largest_merge(context, definition, rules.resting),
-        final=final,
+        max_size_bytes=_largest_merge(context, definition, rules),
+        min_inputs=rules.min_inputs,
     )
+    outside = Counter(stored.name.partition for stored in rest) - Counter(stored.name.partition for stored in inside)
+    reason = Reason("where", "the condition selects no row of it")
+    return sorted([*stays, *(MergeStay(name, count, reason) for name, count in outside.items())], key=_partition)
+
+
+def _partition(stay: MergeStay) -> str:
+    return stay.partition
 
 
 def due_level(definition: TableDefinition, part: Part, now: datetime) -> tuple[int, TtlRule | None]:
@@ -113,18 +171,24 @@ class _Rules:
     claims: Mapping[str, str]
     first_in_flight: int | None
     own: frozenset[int]
+    cold: ColdOptions | None
 
     @classmethod
-    def of(cls, context: Context, definition: TableDefinition) -> _Rules:
+    def of(cls, context: Context, definition: TableDefinition, cold: ColdOptions | None = None) -> _Rules:
         policy = context.config.policy(definition.policy)
         claims = context.journal.claimed(definition.uuid)
         return cls(
             context,
-            frozenset(volume.name for volume in policy.volumes if volume.prefer_not_to_merge),
+            frozenset(volume.name for volume in policy.volumes if volume.prefer_not_to_merge and cold is None),
             claims,
             first_block_on_its_way(claims),
             frozenset(blocks.owned(context, definition)),
+            cold,
         )
+
+    @property
+    def min_inputs(self) -> int:
+        return max(self.cold.min_inputs, 2) if self.cold is not None else 2
 
     def allowed(self, stored: StoredPart) -> bool:
         return self._blocked(stored) is None
@@ -147,6 +211,8 @@ class _Rules:
             return Reason("unreachable", disk.unreachable)
         if disk.read_only:
             return Reason("read_only", f"disk {stored.disk} is read-only")
+        if self.cold is not None and (reason := _not_cold(self.cold, disk, stored)) is not None:
+            return reason
         if self.first_in_flight is not None and stored.name.max_block >= self.first_in_flight:
             return Reason("insert", f"an insert is on its way that may still bring block {self.first_in_flight}")
         return None
@@ -169,10 +235,24 @@ class _Rules:
         )
 
 
-def _largest_merge(context: Context, definition: TableDefinition, resting: frozenset[str]) -> int | None:
-    """In bytes: what the volumes take and the disks have room for; None without a limit."""
+def _not_cold(options: ColdOptions, disk: Disk, stored: StoredPart) -> Reason | None:
+    """Why a cold merge leaves the part alone."""
+    if not isinstance(disk, ObjectDisk):
+        return Reason("not_in_bucket", f"disk {stored.disk} is no bucket with a log: merge without --cold or --spark")
+    if options.target_bytes is not None and stored.part.size_bytes >= LARGE_ENOUGH * options.target_bytes:
+        size, target = format_size(stored.part.size_bytes), format_size(options.target_bytes)
+        return Reason("large_enough", f"{stored.part.name} has {size}, near the target of {target}")
+    return None
+
+
+def _largest_merge(context: Context, definition: TableDefinition, rules: _Rules) -> int | None:
+    """In bytes: what the volumes take, the disks have room for and the options allow; None without a limit."""
     states = context.reservations.states()
-    volumes = [volume for volume in context.config.policy(definition.policy).volumes if volume.name not in resting]
+    volumes = [
+        volume for volume in context.config.policy(definition.policy).volumes if volume.name not in rules.resting
+    ]
+    if rules.cold is not None:
+        volumes = [v for v in volumes if all(isinstance(context.disk(name), ObjectDisk) for name in v.disks)]
     limits = [limit for volume in volumes if (limit := size_limit(volume, states)) is not None]
     free = [
         state.unreserved_bytes
@@ -181,6 +261,8 @@ def _largest_merge(context: Context, definition: TableDefinition, resting: froze
         if state.unreserved_bytes is not None and not state.broken
     ]
     bounds = [*limits, *([max(free)] if free else [])]
+    if rules.cold is not None and rules.cold.max_group_bytes is not None:
+        bounds.append(rules.cold.max_group_bytes)
     return max(min(bounds), 1) if bounds else None
 
 

@@ -111,14 +111,16 @@ def explain_rest(
     why_not: Callable[[StoredPart], Reason | None],
     why_apart: Callable[[StoredPart, StoredPart], Reason | None],
     max_size_bytes: int | None = None,
-    final: bool = False,
+    min_inputs: int = 2,
 ) -> list[MergeStay]:
     """Why nothing in these partitions is merged. `why_not` and `why_apart` say it for a part and for neighbours."""
     limit = min(settings.max_merge_size_bytes, max_size_bytes or settings.max_merge_size_bytes)
     stays = []
     for partition, group in groupby(sorted(parts, key=lambda stored: stored.name), key=lambda p: p.name.partition):
         members = list(group)
-        reason = _why_not_merged(members, why_not, why_apart) or _why_not_worth(members, limit, now, why_not, why_apart)
+        reason = _why_not_merged(members, why_not, why_apart) or _why_not_worth(
+            members, limit, now, why_not, why_apart, min_inputs
+        )
         stays.append(MergeStay(partition, len(members), reason))
     return stays
 
@@ -146,10 +148,13 @@ def _why_not_worth(
     now: datetime,
     why_not: Callable[[StoredPart], Reason | None],
     why_apart: Callable[[StoredPart, StoredPart], Reason | None],
+    min_inputs: int,
 ) -> Reason:
     """Why the longest run of parts that may be merged is not worth it now."""
     segments = _segments(members, lambda p: why_not(p) is None, lambda a, b: why_apart(a, b) is None, ())
     run = max(segments, key=len)
+    if len(run) < min_inputs:
+        return Reason("few_inputs", f"{len(run)} adjacent parts; at least {min_inputs} are asked")
     smallest = sum(sorted(stored.part.size_bytes for stored in run)[:2])
     if smallest > limit:
         return Reason("too_large", f"two parts together exceed the {format_size(limit)} that a merge may have")

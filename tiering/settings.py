@@ -73,6 +73,21 @@ class SparkConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Sends Frostline's own code to the executors of a cluster. Its dependencies must be installed there."""
 
 
+class PricesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What object storage costs, for estimates. The defaults are S3 Standard's list prices in us-east-1, in dollars."""
+
+    storage_gb_month: float = 0.023
+    """Each 10^9 bytes, each month."""
+    put_per_1000: float = 0.005
+    """Writes and listings."""
+    get_per_1000: float = 0.0004
+    """Reads."""
+    down_per_gb: float = 0.0
+    """Each 10^9 bytes read; 0 within a region."""
+    currency: str = "USD"
+    """For display."""
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Everything a store needs to open."""
 
@@ -85,6 +100,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     daemon: DaemonConfig = DaemonConfig()
     limits: LimitsConfig = LimitsConfig()
     spark: SparkConfig = SparkConfig()
+    prices: PricesConfig = PricesConfig()
 
     @property
     def state_directory(self) -> Path:

@@ -23,10 +23,11 @@ import pyarrow.parquet as pq
 from disks.blobs import put_blob
 from disks.effects import op
 from disks.locks import OwnedDirectory, sweep
+from disks.runner import OpensStore
 from disks.stores.base import ByteRange, ObjectStore
 from disks.stores.metered import MeteredStore
-from disks.stores.shared import SharedStore
 from oplog.errors import Conflict, Damaged
+from tiering.cost import RANGE_BYTES
 from tiering.merge_stream import merge_files
 from tiering.part import DataFile
 from tiering.schema import TableDefinition
@@ -34,7 +35,6 @@ from tiering.shards import Shard, ShardFile
 from tiering.sorted_merge import SortedFile
 from tiering.types import field_ids
 
-_GET_BYTES = 16 * 1024 * 1024
 _TRANSFERS = 4
 """Objects that a shard fetches, or sends, side by side."""
 
@@ -43,7 +43,7 @@ _TRANSFERS = 4
 class MergeTask:
     """One shard and all that its merge depends on: the same task gives the same rows wherever and whenever it runs."""
 
-    store: SharedStore
+    store: OpensStore
     definition: TableDefinition = field(repr=False)
     shard: Shard
     target: str
@@ -150,8 +150,8 @@ def _fetch(store: ObjectStore, item: ShardFile, path: Path) -> None:
     with op("fs.write", path), path.open("wb") as copy:
         for wanted in item.ranges:
             copy.seek(wanted.start)
-            for start in range(wanted.start, wanted.stop, _GET_BYTES):
-                piece = store.get(item.key, ByteRange(start, min(start + _GET_BYTES, wanted.stop)))
+            for start in range(wanted.start, wanted.stop, RANGE_BYTES):
+                piece = store.get(item.key, ByteRange(start, min(start + RANGE_BYTES, wanted.stop)))
                 digest.update(piece)
                 copy.write(piece)
     if item.row_groups is None and digest.hexdigest() != item.file.sha256:

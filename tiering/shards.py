@@ -14,6 +14,7 @@ from itertools import pairwise
 import msgspec
 
 from disks.stores.base import ByteRange
+from tiering.cost import RANGE_BYTES, Cost, uploads
 from tiering.part import DataFile
 from tiering.schema import TableDefinition
 from tiering.sort_keys import EVERYTHING, Key, KeyRange, row_groups_within, stored_key
@@ -138,3 +139,19 @@ def byte_ranges(file: DataFile, row_groups: Sequence[int] | None) -> tuple[ByteR
     if tail.start - data.stop <= _NEAR_BYTES:
         return (ByteRange(data.start, file.size_bytes),)
     return (data, tail)
+
+
+def estimate_merge(shards: Sequence[Shard], *, target_file_bytes: int) -> Cost:
+    """What a merge in these shards costs. Its output is taken to be as large as its input."""
+    ranges = [piece.stop - piece.start for shard in shards for file in shard.files for piece in file.ranges]
+    sent: list[int] = []
+    for shard in shards:
+        files = -(-shard.size_bytes // max(target_file_bytes, 1))
+        sent += [shard.size_bytes // files] * files if files else []
+    return Cost(
+        # A HEAD for each output before the commit counts as a read.
+        get=sum(-(-size // RANGE_BYTES) for size in ranges) + len(sent),
+        put=sum(map(uploads, sent)) + 1,
+        bytes_down=sum(ranges),
+        bytes_up=sum(sent),
+    )

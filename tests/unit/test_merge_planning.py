@@ -22,9 +22,9 @@ from tiering.schema import TableSettings
 from tiering.settings import Config, embedded
 
 
-def reason(parts: list[object], *, final: bool = False, **options: object) -> Reason:
+def reason(parts: list[object], **options: object) -> Reason:
     rules: dict[str, object] = {"why_not": lambda stored: None, "why_apart": lambda left, right: None, **options}
-    (stay,) = explain_rest(parts, TableSettings(), NOW, final=final, **rules)  # type: ignore[arg-type]
+    (stay,) = explain_rest(parts, TableSettings(), NOW, **rules)  # type: ignore[arg-type]
     assert stay.parts == len(parts)
     return stay.reason
 
@@ -74,7 +74,7 @@ def fill(config: Config, policy: str = "hot_cold", *, cold: str = "") -> None:
 def why(config: Config) -> Reason:
     with Store.open(config) as store:
         assert store.plan_merges("d.t", final=True) == []
-        (stay,) = store.explain_merges("d.t", [], final=True)
+        (stay,) = store.explain_merges("d.t", [])
         return stay.reason
 
 

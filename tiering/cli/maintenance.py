@@ -1,4 +1,4 @@
-"""`tick`, `merge`, `snapshot`."""
+"""`tick`, `snapshot`."""
 
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -9,7 +9,6 @@ from oplog.errors import UsageError
 from tiering.cli.integrity import gc_document, print_gc
 from tiering.cli.reports import print_merges, print_report, tick_document
 from tiering.cli.session import Session, fail_if_partly
-from tiering.cli.tables import TableName
 from tiering.cli.verb import verb
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ STEPS = ("moves", "merges", "gc", "snapshots")
 def register(app: typer.Typer) -> None:
     """Add the verbs to the command line."""
     verb(app, changes=True)(tick)
-    verb(app, changes=True)(merge)
     verb(app, changes=True)(snapshot)
 
 
@@ -89,50 +87,6 @@ def _collect(session: Session, *, delete: bool) -> list[dict[str, Any]]:
         for disk in store.context.disks.values()
         if disk.capabilities.remote and not disk.read_only
     ]
-
-
-def merge(
-    session: Session,
-    table: TableName,
-    partition: Annotated[str | None, typer.Option(metavar="P", help="only this partition")] = None,
-    final: Annotated[bool, typer.Option("--final", help="down to one part a partition")] = False,
-    adopt: Annotated[bool, typer.Option("--adopt", help="first make other machines' parts in the bucket ours")] = False,
-) -> None:
-    """Merge parts into larger ones. Queries give the same rows before and after.
-
-    Parts that another machine inserted are merged only where nothing is missing between them, for it may be on that
-    machine's disk. When the machine is gone, --adopt rewrites its parts as this machine's own. It is safe when the
-    machine is not gone, too: it takes nothing but the parts that the bucket holds.
-    """
-    import msgspec
-
-    from tiering.cli.reports import merge_document, merge_plan_document, print_merge_stays
-
-    store = session.store()
-    if session.dry_run:
-        adoptions = store.plan_adoptions(table, partition=partition) if adopt else []
-        plans = [*adoptions, *store.plan_merges(table, partition=partition, final=final)]
-        documents = [merge_plan_document(table, plan.parts) for plan in plans]
-    else:
-        plans = []
-        documents = [
-            merge_document(result) for result in store.merge(table, partition=partition, final=final, adopting=adopt)
-        ]
-    merged = {document["partition"] for document in documents}
-    stays = [
-        msgspec.to_builtins(stay)
-        for stay in store.explain_merges(table, plans, partition=partition, final=final)
-        if stay.partition not in merged
-    ]
-    if session.options.json:
-        session.output.document({"merges": documents, "not_merged": stays, "dry_run": session.dry_run})
-    else:
-        if session.dry_run:
-            session.output.line("Dry run: these parts would be merged; nothing was changed.")
-        print_merges(session.output, documents)
-        print_merge_stays(session.output, stays)
-    if not documents:
-        session.nothing_to_do("Nothing to merge.")
 
 
 def snapshot(session: Session, disk: Annotated[str, typer.Argument(metavar="DISK", help="an object disk")]) -> None:

@@ -1,5 +1,6 @@
 """`--spark` of the verbs that check, collect and restore buckets: their pieces of work run as tasks of Spark."""
 
+import threading
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -28,9 +29,10 @@ def wanted(spark: bool, master: str | None) -> bool:
 class SparkWork:
     """Spark, started for one verb."""
 
-    def __init__(self, session: Session, verb: str, master: str | None) -> None:
+    def __init__(self, session: Session, verb: str, master: str | None, *, stop: threading.Event | None = None) -> None:
+        """Setting `stop` cancels what runs."""
         self._session = session
-        self._runner: SparkRunner = session.spark_runner(f"frostline {verb}", master)
+        self.runner: SparkRunner = session.spark_runner(f"frostline {verb}", master, stop)
 
     def remote(self, config: "DiskConfig", *, shown: bool = False) -> "Remote":
         """Work on the bucket of a disk. The limits of this run are divided among the tasks. `shown`: what the verb
@@ -39,7 +41,7 @@ class SparkWork:
         from disks.stores.shared import SharedStore
         from tiering.runner import ShownRunner
 
-        limits, options, slots = self._session.loaded.config.limits, self._session.options, self._runner.slots
+        limits, options, slots = self._session.loaded.config.limits, self._session.options, self.runner.slots
         size = _size(options.bwlimit) or limits.bytes_per_second
         requests = options.tpslimit or limits.requests_per_second
         store = SharedStore.of(
@@ -47,13 +49,13 @@ class SparkWork:
             bytes_per_second=size / slots if size else None,
             requests_per_second=requests / slots if requests else None,
         )
-        return Remote(ShownRunner(self._runner, self._session.progress()) if shown else self._runner, store)
+        return Remote(ShownRunner(self.runner, self._session.progress()) if shown else self.runner, store)
 
     def tell(self) -> None:
         """Put what Spark did beside the document, and into a remark for people."""
-        figures = self._runner.figures
+        figures = self.runner.figures
         document: dict[str, Any] = {
-            "master": self._runner.master,
+            "master": self.runner.master,
             "tasks": figures.tasks,
             "retried_tasks": figures.retried_tasks,
             "seconds": round(figures.seconds, 3),
@@ -61,7 +63,7 @@ class SparkWork:
         self._session.output.beside["spark"] = document
         if not self._session.options.json:
             again = f", {figures.retried_tasks} made again" if figures.retried_tasks else ""
-            self._session.output.note(f"Spark on {self._runner.master}: {figures.tasks} tasks{again}")
+            self._session.output.note(f"Spark on {self.runner.master}: {figures.tasks} tasks{again}")
 
 
 def _size(text: str | None) -> int | None:
