@@ -1,0 +1,325 @@
+"""fsck, gc and restore by executors say and do the same as here, whatever happens to a task (I1, I3 to I5, I7).
+
+On a real S3 server, with damage of every kind; executors have nothing but what their piece of work carries.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from disks import listing
+from disks.config import DiskConfig
+from disks.garbage import GcReport, collect
+from disks.object_disk import ObjectDisk
+from disks.registry import open_disk
+from disks.runner import Remote, Runner
+from disks.stores.open import open_store
+from disks.stores.shared import SharedStore
+from oplog import pins
+from oplog.errors import DiskUnreachable, FrostlineError, Transient
+from restore import blob_copies, check_data, parallel
+from restore.blob_copies import Elsewhere
+from restore.check import CheckResult, How, check
+from restore.clickhouse_bucket import read_bucket
+from restore.transfer import restore_from
+from spark_tiering.runner import SparkRunner
+from tests.compat.buckets import captured, put_on_server
+from tests.meddling import Exchange, meddling
+from tests.servers import Server, free_port
+from tests.spark.dying import DyingRunner
+from tiering import part as part_format
+from tiering import schema
+from tiering.part import DataFile, Part
+from tiering.schema import Column, TableDefinition
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TABLE = TableDefinition(
+    uuid="abc0000000000000",
+    database="db",
+    name="events",
+    columns=(Column(id=1, name="n", type="int64"),),
+    order_by=("n",),
+    policy="cold",
+)
+DATA = "data-0000.parquet"
+PARTS = 12
+LATER = datetime.now(UTC) + timedelta(days=3)
+SECRET = "frostline-secret"
+
+
+def config_of(server: Server, bucket: str, prefix: str = "p", **more: Any) -> DiskConfig:
+    return DiskConfig(
+        type="object_disk",
+        url=f"s3://{bucket}/{prefix}/",
+        endpoint_url=server.endpoint_url,
+        access_key_id=server.access_key_id,
+        secret_access_key=server.secret_access_key,
+        region="us-east-1",
+        snapshot_every_commits=0,
+        **more,
+    )
+
+
+@pytest.fixture(params=["ministack", pytest.param("ceph", marks=pytest.mark.ceph)])
+def server(request: pytest.FixtureRequest) -> Server:
+    found: Server = request.getfixturevalue(request.param)
+    return found
+
+
+class Site:
+    """A disk in a bucket with parts, and Spark to look at it."""
+
+    def __init__(self, server: Server, directory: Path, runner: Runner) -> None:
+        self.server, self.runner = server, runner
+        self.bucket = server.new_bucket()
+        self.config = config_of(server, self.bucket)
+        disk = open_disk("cold", self.config, directory)
+        assert isinstance(disk, ObjectDisk)
+        self.disk = disk
+        with disk.transaction("create_table") as transaction:
+            transaction.create(f"{TABLE.directory}/table.json", schema.encode(TABLE))
+            transaction.commit()
+        for number in range(1, PARTS + 1):
+            add_part(disk, number)
+
+    @property
+    def remote(self) -> Remote:
+        return Remote(self.runner, SharedStore.of(self.config))
+
+    def check(self, *, here: bool = False, **options: Any) -> CheckResult:
+        remote = {} if here else {"cold": self.remote}
+        return check({"cold": self.disk}, How(**options, remote=remote))
+
+    def collect(self, *, here: bool = False, **options: Any) -> GcReport:
+        given = {"now": LATER, "max_delete_fraction": 1.0, "remote": None if here else self.remote, **options}
+        return collect(self.disk, **given)
+
+    def key(self, number: int) -> str:
+        key = self.disk.stat(f"{TABLE.part_directory(f'all_{number}_{number}_0')}/{DATA}").key
+        assert key is not None
+        return key
+
+    def drop(self, number: int) -> str:
+        key = self.key(number)
+        with self.disk.transaction("drop") as transaction:
+            transaction.remove(TABLE.part_directory(f"all_{number}_{number}_0"))
+            transaction.commit()
+        return key
+
+    def lose(self, key: str) -> None:
+        self.server.client().delete_object(Bucket=self.bucket, Key=f"p/{key}")
+
+    def put(self, key: str, data: bytes) -> None:
+        self.server.client().put_object(Bucket=self.bucket, Key=f"p/{key}", Body=data)
+
+    def abandon(self) -> str:
+        """A blob of a transaction that never committed."""
+        key = self.disk.transaction("insert").create("never/committed", b"abandoned").key
+        assert key is not None
+        return key
+
+    def blobs(self) -> set[str]:
+        return {info.key for info in self.disk.store.list("r")}
+
+
+def add_part(disk: ObjectDisk, number: int, rows: int = 1_000) -> None:
+    target = io.BytesIO()
+    pq.write_table(pa.table({"n": list(range(rows))}), target)
+    data, name = target.getvalue(), f"all_{number}_{number}_0"
+    file = DataFile(name=DATA, rows=rows, size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+    part = Part(table=TABLE.uuid, name=name, rows=rows, size_bytes=len(data), created=datetime.now(UTC), files=(file,))
+    with disk.transaction("insert") as transaction:
+        transaction.create(f"{TABLE.part_directory(name)}/{DATA}", data)
+        transaction.create(f"{TABLE.part_directory(name)}/part.json", part_format.encode(part))
+        transaction.commit()
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces of work so small that there are several."""
+    monkeypatch.setitem(listing.cut_ranges.__kwdefaults__, "keys", 4)
+    monkeypatch.setattr(check_data, "_BATCH_FILES", 4)
+    monkeypatch.setattr(blob_copies, "_BATCH_OBJECTS", 4)
+
+
+@pytest.fixture
+def site(server: Server, tmp_path: Path, spark: SparkSession, small: None) -> Iterator[Site]:
+    made = Site(server, tmp_path / "state", SparkRunner(spark))
+    yield made
+    made.disk.close()
+
+
+def damage(site: Site) -> None:
+    """An object altered, one torn, one gone, one gone that a retained revision names, foreign names, young garbage."""
+    data = site.disk.store.get(site.key(2))
+    site.put(site.key(2), bytes(len(data)))
+    site.put(site.key(3), data[:-1])
+    site.lose(site.key(4))
+    site.lose(site.drop(5))
+    site.put("notes.txt", b"mine")
+    site.put("r-notes", b"mine")
+    site.abandon()
+
+
+def test_a_check_finds_the_same_damage(site: Site) -> None:
+    """I1, I3, I4."""
+    sound = site.check(read_data=True)
+    assert sound == site.check(here=True, read_data=True)
+    assert sound.ok
+    assert (sound.checked.parts, sound.checked.files_read) == (PARTS, PARTS)
+    damage(site)
+    for options in ({}, {"read_data": True}):
+        here, there = site.check(here=True, **options), site.check(**options)
+        assert here == there
+        found = {problem.invariant for problem in there.problems}
+        assert found == ({"I1", "I3", "I4"} if options else {"I3", "I4"})
+    assert {"notes.txt", "r-notes"} == set(site.collect(delete=False).foreign)
+
+
+def test_a_collection_reports_the_same_and_deletes_no_more(site: Site) -> None:
+    """I4, I5: young, pinned and foreign objects stay, and whatever else somebody may need."""
+    gone = {site.drop(1), site.drop(2)}
+    kept = site.drop(3)
+    pins.create(site.disk.store, "backup", site.disk.revision - 1, holder="test", until=None)
+    site.put("notes.txt", b"mine")
+    gone.add(site.abandon())
+    young = site.collect(now=None)
+    assert young == site.collect(here=True, now=None)
+    assert (young.pending, young.orphaned) == (1, 0)
+    report = site.collect()
+    assert report == site.collect(here=True)
+    assert set(report.orphans) == gone
+    before = site.blobs()
+    deleted = site.collect(delete=True)
+    assert (deleted.refused, deleted.deleted) == (None, 3)
+    assert site.blobs() == before - gone
+    assert kept in site.blobs()
+    after = site.check()
+    assert after == site.check(here=True)
+    assert {problem.invariant for problem in after.problems} == {"I4"}, (
+        "of revisions that are three days old in gc only"
+    )
+
+
+def test_a_collection_refuses_the_same(site: Site) -> None:
+    """P25, P29: an object that is live and not listed; more garbage than a cap allows."""
+    site.drop(1)
+    for options in ({"max_delete_fraction": 0.01}, {}):
+        if not options:
+            site.lose(site.key(7))
+        here, there = site.collect(here=True, delete=True, **options), site.collect(delete=True, **options)
+        assert here.refused is not None
+        assert there == here
+        assert there.deleted == 0
+
+
+def test_tasks_that_die_change_nothing(site: Site, tmp_path: Path) -> None:
+    """Every piece is done, lost with its process, and done again."""
+    damage(site)
+    site.drop(6)
+    here = site.check(here=True, read_data=True), site.collect(here=True)
+    spark = site.runner
+    assert isinstance(spark, SparkRunner)
+    site.runner = DyingRunner(spark, tmp_path / "notes", every=3)
+    assert (site.check(read_data=True), site.collect()) == here
+    assert spark.figures.retried_tasks >= 3
+
+
+def test_a_bucket_that_asks_for_patience_gets_it(ministack: Server, tmp_path: Path, spark: SparkSession) -> None:
+    """Executors slow down at 503, and read everything in the end; one that never gives in is an error, no finding."""
+    refused: dict[str, int] = {}
+    patience = 2
+
+    def answer(found: Exchange) -> None:
+        if found.method != "GET" or "-file-" not in found.path:
+            return
+        refused[found.path] = refused.get(found.path, 0) + 1
+        if refused[found.path] <= patience:
+            found.status, found.body = 503, b"<Error><Code>SlowDown</Code><Message>slower</Message></Error>"
+            found.headers["content-type"] = "application/xml"
+
+    site = Site(ministack, tmp_path / "state", SparkRunner(spark))
+    with meddling(ministack, answer=answer) as slow:
+        site.config = config_of(slow, site.bucket)
+        result = site.check(read_data=True)
+        assert result.ok
+        assert result.checked.files_read == PARTS
+        assert len(refused) >= PARTS
+        patience = 10**6
+        site.config = config_of(slow, site.bucket, retries=2)
+        with pytest.raises(Transient):
+            site.check(read_data=True)
+    site.config = config_of(Server("gone", f"http://127.0.0.1:{free_port()}", "a", "b"), site.bucket, retries=1)
+    with pytest.raises((Transient, DiskUnreachable)):
+        site.collect(delete=True)
+    site.disk.close()
+
+
+def content(disk: ObjectDisk) -> dict[str, bytes]:
+    return {info.path: disk.read(info.path) for info in disk.walk()}
+
+
+@pytest.mark.parametrize("dying", [False, True])
+def test_executors_copy_what_is_restored_from_another_bucket(site: Site, tmp_path: Path, dying: bool) -> None:
+    """I4, I7: byte for byte, and nothing is copied twice, also when tasks die with their work done."""
+    source_config = config_of(site.server, site.bucket, read_only=True)
+    runner = DyingRunner(site.runner, tmp_path / "notes", every=2) if dying else site.runner
+    target_config = config_of(site.server, site.server.new_bucket(), "other")
+    target = open_disk("target", target_config, tmp_path / "target")
+    assert isinstance(target, ObjectDisk)
+    elsewhere = Elsewhere(runner, SharedStore.of(target_config), SharedStore.of(source_config))
+    with open_store(source_config) as source:
+        result = restore_from(target, source, apply=True, elsewhere=elsewhere)
+        assert content(target) == content(site.disk)
+        assert result.copy is not None
+        assert (result.copy.done, result.copy.inside_store) == (PARTS, True)
+        assert len({info.key for info in target.store.list("r")}) == PARTS
+        again = restore_from(target, source, apply=True, elsewhere=elsewhere)
+        assert (again.commit, again.unchanged) == (None, 2 * PARTS + 1)
+    target.close()
+
+
+def test_executors_ask_the_objects_of_a_clickhouse_server(
+    server: Server, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parallel.ask, "__kwdefaults__", {**(parallel.ask.__kwdefaults__ or {}), "each": 30})
+    bucket = server.new_bucket()
+    put_on_server(server.client(), bucket, "p/", captured())
+    config = config_of(server, bucket, read_only=True)
+    runner = SparkRunner(spark)
+    with open_store(config) as store:
+        here, there = read_bucket(store), read_bucket(store, remote=Remote(runner, SharedStore.of(config)))
+    assert there.files == here.files
+    assert there.findings == here.findings
+    assert len(here.files) > 100
+    assert runner.figures.tasks > 3
+
+
+def test_nothing_that_is_sent_or_said_shows_a_secret(ministack: Server, spark: SparkSession, tmp_path: Path) -> None:
+    said: list[str] = []
+
+    class Overheard:
+        def run(self, function: Callable[[Any], Any], items: Any, *, what: str, on_done: Any) -> None:
+            said.extend([what, repr(function), *map(repr, items), *map(str, items)])
+            SparkRunner(spark).run(function, items, what=what, on_done=on_done)
+
+    site = Site(ministack, tmp_path / "state", Overheard())
+    site.check(read_data=True)
+    site.collect()
+    assert len(said) > 10
+    assert not [text for text in said if SECRET in text]
+    site.config = config_of(Server("gone", f"http://127.0.0.1:{free_port()}", "a", SECRET), site.bucket, retries=1)
+    with pytest.raises(FrostlineError) as caught:
+        site.check(read_data=True)
+    assert SECRET not in f"{caught.value.message} {caught.value.hint}"
