@@ -30,6 +30,7 @@ from tiering.merge_output import (
     MergeResult,
     check_counts,
     check_range,
+    holds_everything,
     merged_part,
     output_name,
     recompression_level,
@@ -213,6 +214,7 @@ class _Job:
         context, definition = self.context, self.definition
         store = self.workers.store_of(disk)
         shards = shards_of(context, definition, plan, shard_bytes=self.job.shard_bytes, at_least=self._at_least(plan))
+        drop_deleted = self.job.drop_deleted and holds_everything(context, definition, inputs)
         tasks = [
             MergeTask(
                 store=store,
@@ -222,7 +224,7 @@ class _Job:
                 revision=disk.revision,
                 now=context.clock(),
                 level=level,
-                drop_deleted=self.job.drop_deleted and self._is_all(inputs),
+                drop_deleted=drop_deleted,
             )
             for shard in shards
         ]
@@ -245,12 +247,6 @@ class _Job:
     def _at_least(self, plan: MergePlan) -> int:
         """Shards that keep all workers busy, when there are fewer groups than workers."""
         return -(-self.workers.parallelism // max(self.workers.groups_in_flight, 1))
-
-    def _is_all(self, inputs: Sequence[StoredPart]) -> bool:
-        """Whether no other part of the partition is known: then a deleted key has no older row elsewhere."""
-        known = self.context.catalog.parts(self.definition)
-        partition = inputs[0].name.partition
-        return {stored.name for stored in known if stored.name.partition == partition} == {i.name for i in inputs}
 
     def _committed(
         self,

@@ -223,12 +223,20 @@ class Store:
     # -- maintenance -------------------------------------------------------------------------------------------------
 
     def merge(
-        self, table: str, *, partition: str | None = None, final: bool = False, adopting: bool = False
+        self,
+        table: str,
+        *,
+        partition: str | None = None,
+        final: bool = False,
+        adopting: bool = False,
+        drop_deleted: bool = False,
     ) -> list[MergeResult]:
         """Merge what is worth merging; with `final`, every partition (or the one) into a single part. `adopting` first
-        rewrites the parts of other machines, which are gone perhaps, as this machine's own."""
+        rewrites the parts of other machines, which are gone perhaps, as this machine's own. `drop_deleted` forgets
+        deleted keys where a whole partition is merged."""
+        definition = self.definition(table)
         return maintenance.merge(
-            self.context, self.definition(table), partition=partition, final=final, adopting=adopting
+            self.context, definition, partition=partition, final=final, adopting=adopting, drop_deleted=drop_deleted
         )
 
     def plan_adoptions(self, table: str, *, partition: str | None = None) -> list[MergePlan]:

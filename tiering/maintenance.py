@@ -63,9 +63,11 @@ def merge(
     partition: str | None = None,
     final: bool = False,
     adopting: bool = False,
+    drop_deleted: bool = False,
 ) -> list[MergeResult]:
     """Merge until nothing is worth merging any more or, with `final`, each partition into one part. `adopting` first
-    rewrites the parts of other machines as this machine's own."""
+    rewrites the parts of other machines as this machine's own. `drop_deleted` forgets deleted keys where a whole
+    partition is merged."""
     results: list[MergeResult] = []
     if adopting:
         for plan in plan_adoptions(context, definition, partition=partition):
@@ -77,7 +79,7 @@ def merge(
         for plan in plans:
             if context.stop.is_set():
                 return results
-            results.append(_run(context, definition, plan))
+            results.append(_run(context, definition, plan, drop_deleted=drop_deleted))
         context.catalog.refresh()
         if final:
             break
@@ -183,12 +185,20 @@ def _plans(
     return merge_planning.plan_merges(context, definition, parts, final=final, cold=cold)
 
 
-def _run(context: Context, definition: TableDefinition, plan: MergePlan, *, adopting: bool = False) -> MergeResult:
+def _run(
+    context: Context,
+    definition: TableDefinition,
+    plan: MergePlan,
+    *,
+    adopting: bool = False,
+    drop_deleted: bool = False,
+) -> MergeResult:
     from tiering import merger
 
     _check_clock(context, definition)
-    carry_out = merger.adopt if adopting else merger.merge
-    return carry_out(context, definition, plan.parts, reason=plan.reason)
+    if adopting:
+        return merger.adopt(context, definition, plan.parts, reason=plan.reason)
+    return merger.merge(context, definition, plan.parts, reason=plan.reason, drop_deleted=drop_deleted)
 
 
 def _check_clock(context: Context, definition: TableDefinition) -> None:

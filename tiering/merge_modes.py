@@ -4,7 +4,7 @@
 
 * `replacing`: the row inserted last; `replacing:VERSION`: the one with the highest version, of equal versions the one
   inserted last. `replacing:VERSION,DELETED`: a winning row whose DELETED is true (or not 0) stays as a tombstone, so
-  that no older row comes back in a later merge; only a final merge of the whole partition drops it.
+  that no older row comes back in a later merge; only `merge --drop-deleted` of the whole partition forgets it.
 * `summing:A,B`: A and B are added up. The same as `aggregating:A=sum,B=sum`.
 * `aggregating:A=min,B=anyLast`: each named column by its function. Counts are the `sum` of a column of ones, "all" and
   "any" of a bool its `min` and `max`.

@@ -34,6 +34,7 @@ from tiering.merge_output import (
     check_active,
     check_counts,
     check_range,
+    holds_everything,
     merged_part,
     output_name,
     recompression_level,
@@ -51,8 +52,16 @@ _FETCH_LIMIT_BYTES = 2 * 1024**3
 _FETCH_BYTES = 16 * 1024 * 1024
 
 
-def merge(context: Context, definition: TableDefinition, parts: Sequence[StoredPart], *, reason: str) -> MergeResult:
-    """Merge the parts, which are adjacent in their partition, into one. One part alone is rewritten.
+def merge(
+    context: Context,
+    definition: TableDefinition,
+    parts: Sequence[StoredPart],
+    *,
+    reason: str,
+    drop_deleted: bool = False,
+) -> MergeResult:
+    """Merge the parts, which are adjacent in their partition, into one. One part alone is rewritten. `drop_deleted`
+    forgets deleted keys where the parts are all that there is of their partition.
 
     Raises `Locked` when a part is in use or an insert may still land between them, `Conflict` when the parts are not
     what is stored any more, `Damaged` for an input whose bytes are not what was written, `NoSpace`; nothing changes.
@@ -64,7 +73,7 @@ def merge(context: Context, definition: TableDefinition, parts: Sequence[StoredP
     output = output_name(inputs)
     with context.journal.claim(definition.uuid, [stored.part.name for stored in inputs], "merge"):
         check_range(context, definition, inputs, output)
-        return _Merge(context, definition, inputs, output, reason).run(started)
+        return _Merge(context, definition, inputs, output, reason, drop_deleted=drop_deleted).run(started)
 
 
 def adopt(context: Context, definition: TableDefinition, parts: Sequence[StoredPart], *, reason: str) -> MergeResult:
@@ -99,6 +108,7 @@ class _Merge:
     reason: str
     replacing_on: str = ""
     """The disk on which the output, whose range does not cover the inputs, takes their place; else empty."""
+    drop_deleted: bool = False
 
     def run(self, started: float) -> MergeResult:
         """Carry the merge out, with its record in the journal."""
@@ -140,6 +150,7 @@ class _Merge:
                 scratch=scratch,
                 now=context.clock(),
                 level=level,
+                drop_deleted=self.drop_deleted and holds_everything(context, definition, self.inputs),
                 on_rows=on_rows,
             )
             check_counts(definition, self.output, expected=rows_in, read=merged.rows_read, files=merged.files)

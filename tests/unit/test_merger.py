@@ -13,7 +13,7 @@ import pytest
 from disks.base import Disk
 from disks.registry import open_disk
 from oplog.errors import Conflict, Damaged, Locked, NoSpace
-from tiering import definitions, merger, sorted_merge, tables
+from tiering import blocks, definitions, merger, sorted_merge, tables
 from tiering.catalog import Catalog, StoredPart
 from tiering.context import Context
 from tiering.insert import insert
@@ -238,6 +238,36 @@ def test_replacing_keeps_the_highest_version_and_summing_adds(context: Context) 
     parts = put(context, definition, table((1, 5, "1"), (2, 1, "2")), table((1, 4, "3"), (2, 1, "4"), (3, None, "5")))
     merge(context, definition, parts, reason="test")
     assert [str(row["amount"]) for row in stored_rows(context, definition)] == ["1.00", "4.00", "5.00"]
+
+
+def test_tombstones_go_only_when_a_merge_holds_the_whole_partition(context: Context) -> None:
+    """Whether the parts left out are known, or another machine may have them."""
+    columns = ["key:int64", "version:int64", "gone:bool"]
+    definition = define(context, like=None, columns=columns, order_by="key", merge_mode="replacing:version,gone")
+
+    def table(key: int, version: int, gone: bool) -> pa.Table:
+        return pa.table({"key": [key], "version": [version], "gone": [gone]})
+
+    parts = put(context, definition, table(1, 1, False), table(1, 2, True), table(1, 3, True), table(2, 1, False))
+    merge(context, definition, parts[1:], reason="test", drop_deleted=True)
+    assert [(row["key"], row["version"]) for row in stored_rows(context, definition)] == [(1, 1), (1, 3), (2, 1)]
+
+    foreign = context.disk("s3")
+    with foreign.transaction("test") as transaction:
+        transaction.create(blocks.mark_path(definition, 7), b"{}")
+        transaction.commit()
+    context.catalog.refresh()
+    merge(context, definition, context.catalog.parts(definition), reason="test", drop_deleted=True)
+    assert [(row["key"], row["version"]) for row in stored_rows(context, definition)] == [(1, 3), (2, 1)]
+
+    with foreign.transaction("test") as transaction:
+        transaction.remove(blocks.mark_path(definition, 7))
+        transaction.commit()
+    context.catalog.refresh()
+    merge(context, definition, context.catalog.parts(definition), reason="test")
+    assert len(stored_rows(context, definition)) == 2
+    merge(context, definition, context.catalog.parts(definition), reason="test", drop_deleted=True)
+    assert [(row["key"], row["version"]) for row in stored_rows(context, definition)] == [(2, 1)]
 
 
 def test_rows_past_their_ttl_are_dropped_and_an_empty_result_leaves_no_part(context: Context) -> None:

@@ -55,7 +55,7 @@ def merge(
         int | None, typer.Option(metavar="N", min=0, help="cold: begin no more after more failures")
     ] = None,
     drop_deleted: Annotated[
-        bool, typer.Option("--drop-deleted", help="cold: forget deleted keys where a whole partition is merged")
+        bool, typer.Option("--drop-deleted", help="forget deleted keys where a whole partition is merged")
     ] = False,
 ) -> None:
     """Merge parts into larger ones. Queries give the same rows before and after.
@@ -75,16 +75,18 @@ def merge(
         cold_run = _ColdRun(session, table, partition, final, given)
         cold_run.run(master=master, spark=spark, groups_in_flight=groups_in_flight)
         return
-    if given != _Given():
+    if given != _Given(drop_deleted=drop_deleted):
         raise UsageError(
-            "--where, --target-size, --min-inputs, --max-group-size, --shard-size, --max-failed-groups and "
-            "--drop-deleted are for parts in buckets",
+            "--where, --target-size, --min-inputs, --max-group-size, --shard-size and --max-failed-groups are for "
+            "parts in buckets",
             hint="add --cold or --spark",
         )
-    _merge_here(session, table, partition, final, adopt)
+    _merge_here(session, table, partition, final, adopt, drop_deleted)
 
 
-def _merge_here(session: Session, table: str, partition: str | None, final: bool, adopt: bool) -> None:
+def _merge_here(
+    session: Session, table: str, partition: str | None, final: bool, adopt: bool, drop_deleted: bool
+) -> None:
     store = session.store()
     if session.dry_run:
         adoptions = store.plan_adoptions(table, partition=partition) if adopt else []
@@ -92,7 +94,7 @@ def _merge_here(session: Session, table: str, partition: str | None, final: bool
         documents = [merge_plan_document(table, plan.parts) for plan in plans]
     else:
         plans = []
-        results = store.merge(table, partition=partition, final=final, adopting=adopt)
+        results = store.merge(table, partition=partition, final=final, adopting=adopt, drop_deleted=drop_deleted)
         documents = [merge_document(result) for result in results]
     tell(session, documents, store.explain_merges(table, plans, partition=partition), {})
 
