@@ -23,7 +23,7 @@ from disks.locks import OwnedDirectory, sweep
 from disks.object_disk import ObjectDisk
 from disks.runner import OpensStore, Remote, Runner
 from disks.stores.base import ByteRange, ObjectStore
-from oplog.errors import AccessDenied, Damaged, NotFound, Refused
+from oplog.errors import AccessDenied, AlreadyExists, Damaged, NotFound, Refused
 from oplog.replay import FileRow
 from oplog.revision import blob_prefix, derived_blob_key
 from restore.batches import cut
@@ -309,6 +309,8 @@ class Copying:
         """Whether the store made the copy itself. One that cannot, or may not, is not asked again."""
         try:
             self._target.copy(row.blobs[0][0], key, source=self._source)
+        except AlreadyExists:  # made by an earlier try of this work; the key is nobody else's, and `_check` looks at it
+            pass
         except (Refused, AccessDenied):
             if self.inside_store:
                 raise
@@ -348,7 +350,11 @@ class Copying:
         if row.sha256 and sha256 != row.sha256:
             raise self._wrong(row, f"its bytes have SHA-256 {sha256} instead of {row.sha256}")
         metadata = {"path": quote(row.path, safe="/=+,@ "), "sha256": sha256}
-        self._target.put(key, payload, sha256=digest, metadata=metadata)
+        try:
+            self._target.put(key, payload, sha256=digest, metadata=metadata)
+        except AlreadyExists:
+            if self._target.head(key).metadata.get("sha256") != sha256:
+                raise
         return sha256
 
     def _wrong(self, row: FileRow, what: str) -> Damaged:

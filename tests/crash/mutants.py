@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.compat import clickhouse_mistakes, clickhouse_writing_mistakes
-from tests.crash import history_mistakes, integrity_mistakes, store_mistakes, transfer_mistakes
+from tests.crash import history_mistakes, integrity_mistakes, ranges_mistakes, store_mistakes, transfer_mistakes
 
 ENVIRONMENT = "FROSTLINE_MUTANT"
 CHECK_SECONDS = 240
@@ -308,6 +308,7 @@ MUTANTS: dict[str, Mutant] = {
                 *transfer_mistakes.MISTAKES,
                 *store_mistakes.MISTAKES,
                 *integrity_mistakes.MISTAKES,
+                *ranges_mistakes.MISTAKES,
             )
         ),
     )

@@ -248,31 +248,57 @@ def test_a_live_object_that_no_range_shows_stops_everything(disk: ObjectDisk, bu
     assert report.deleted == 0
 
 
-def test_what_another_machine_wrote_since_the_table_was_read_stays(
-    disk: ObjectDisk, bucket: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """I5, P29: expected is what this machine knew; what others named since then is named."""
+def meanwhile(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None:
+    """Something happens between the reading of the table and the listing."""
     from disks import garbage
 
-    fill(disk)
-    other = ObjectDisk("cold", bucket, tmp_path / "other", snapshot_every_commits=0)
-    new: list[str] = []
     original = garbage.list_ranges
 
     def late(*arguments: Any, **options: Any) -> Any:
-        new.extend(put(other, "late-1", "late-2", "late-3", "late-4"))
-        remove(other, "live-1")
+        happens()
         return original(*arguments, **options)
 
     monkeypatch.setattr(garbage, "list_ranges", late)
-    report = run(disk, now=LATER)
-    assert report.refused is None
+
+
+@pytest.fixture
+def other(bucket: MemoryStore, tmp_path: Path) -> ObjectDisk:
+    """The same bucket on another machine."""
+    return ObjectDisk("cold", bucket, tmp_path / "other", snapshot_every_commits=0)
+
+
+def test_what_another_machine_wrote_since_the_table_was_read_stays(
+    disk: ObjectDisk, other: ObjectDisk, bucket: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I5, P29: expected is what this machine knew; what others named since then is named."""
+    _, gone = fill(disk)
+    new: list[str] = []
+
+    def happens() -> None:
+        new.extend(put(other, "late-1", "late-2", "late-3", "late-4"))
+        remove(other, "live-1")
+
+    meanwhile(monkeypatch, happens)
+    report = run(disk)
+    assert (report.refused, report.deleted) == (None, len(gone)), "live-1 was expected: the next collection takes it"
     assert set(new) <= blobs(bucket)
-    monkeypatch.setattr(garbage, "list_ranges", original)
-    victim = new[0]
-    bucket._objects.pop(victim)
-    disk.refresh()
-    assert victim in (run(disk).refused or ""), "the listing lacks what was named last"
+
+
+def test_what_another_machine_wrote_and_no_range_shows_stops_everything(
+    disk: ObjectDisk, other: ObjectDisk, bucket: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P25: nobody expected it, but the log that is read after the listing names it."""
+    fill(disk)
+    victims: list[str] = []
+
+    def happens() -> None:
+        victims.extend(put(other, "late"))
+        bucket._objects.pop(victims[0])
+
+    meanwhile(monkeypatch, happens)
+    report = run(disk)
+    assert victims[0] in (report.refused or "")
+    assert report.deleted == 0
 
 
 def test_a_disk_with_clickhouses_log_is_refused(bucket: MemoryStore, tmp_path: Path) -> None:
@@ -329,3 +355,26 @@ def test_compared_blobs_of_nothing() -> None:
     assert (len(empty), empty.total_bytes, empty.repeated) == (0, 0, None)
     assert list(empty.outside(())) == []
     assert empty.lacking(Table({KEYS[0]: 1})) == {KEYS[0]}
+
+
+def test_what_was_there_when_the_retention_began_is_expected(disk: ObjectDisk, bucket: MemoryStore) -> None:
+    """I4: the first revision that is kept names it, and none after that."""
+    key = put(disk, "early", "late")[0]
+    remove(disk, "early")
+    data, info = bucket._objects[commit_key(1)]
+    bucket._objects[commit_key(1)] = (data, ObjectInfo(info.key, info.size_bytes, NOW - timedelta(days=3)))
+    bucket._objects.pop(key)
+    here, there = checked(disk)
+    assert [(problem.invariant, problem.object) for problem in there.problems] == [("I4", key)]
+    assert here == there
+
+
+def test_a_log_that_cannot_be_replayed_leaves_the_cache_to_compare_with(disk: ObjectDisk, bucket: MemoryStore) -> None:
+    """I6, I7."""
+    stays, _ = fill(disk)
+    data, info = bucket._objects[commit_key(2)]
+    bucket._objects[commit_key(2)] = (data.replace(b"a", b"b", 1), info)
+    bucket._objects.pop(max(stays))
+    here, there = checked(disk)
+    assert not here.ok
+    assert here == there

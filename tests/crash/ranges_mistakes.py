@@ -1,0 +1,155 @@
+"""Seeded mistakes in listings, reads and copies that others make, for `tests.crash.mutants`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+_LISTING = "tests/unit/test_listing.py"
+_ELSEWHERE = "tests/unit/test_elsewhere.py"
+
+
+def _replaced(module: str, name: str, value: Any) -> Callable[[], None]:
+    """Something of a module is replaced; `module:Class` for something of a class."""
+
+    def apply() -> None:
+        import importlib
+
+        path, _, owner = module.partition(":")
+        found: Any = importlib.import_module(path)
+        setattr(getattr(found, owner) if owner else found, name, value)
+
+    return apply
+
+
+def _nothing(*arguments: Any, **options: Any) -> None:
+    return None
+
+
+def _what_is_not_missing_is_there(self: Any, table: Any) -> set[str]:
+    return {key for key, size in table.blobs() if key in self.missing}
+
+
+def _expected_is_named(self: Any, referenced: Any) -> Iterator[Any]:
+    return iter(self._unexpected.values())
+
+
+def _any_key(wanted: Any) -> Iterator[Any]:
+    return wanted.store.open().list(start_after=wanted.after)
+
+
+def _own_newest(blobs: Any, found: Any) -> str | None:
+    from disks.references import late
+
+    return next((one.disagreement or late(one.appeared, one.newest) for one in found), None)
+
+
+def _gap_between_ranges() -> None:
+    from disks import garbage, listing
+    from restore import check_listing
+
+    original = listing.cut_ranges
+
+    def cut(store: Any, expected: Any, **options: Any) -> Iterator[Any]:
+        for number, one in enumerate(original(store, expected, **(cut.__kwdefaults__ | options))):
+            if number != 2:
+                yield one
+
+    cut.__kwdefaults__ = dict(original.__kwdefaults__ or {})
+    for module in (listing, garbage, check_listing):
+        vars(module)["cut_ranges"] = cut
+
+
+def _first_size_counts() -> None:
+    from disks import listing
+    from restore import check_listing
+
+    original = listing.in_key_order
+
+    def order(tables: Any, more: Any = ()) -> Iterator[Any]:
+        more = set(more)
+        for key, size in original(tables, more):
+            yield key, listing.UNKNOWN_BYTES if key in more else size
+
+    listing.in_key_order = check_listing.in_key_order = order
+
+
+def _copies_of_others_forgotten() -> None:
+    from restore import blob_copies
+
+    original = blob_copies.CopyBatch
+    blob_copies.CopyBatch = lambda target, source, attempt, there, rows: original(  # type: ignore[assignment, misc]
+        target, source, attempt, {}, rows
+    )
+
+
+Mistake = tuple[str, str, str, Callable[[], None]]
+
+MISTAKES: tuple[Mistake, ...] = (
+    (
+        "ranges: all is there (P25)",
+        "what no range called missing counts as listed, expected or not",
+        f"{_LISTING}::test_what_another_machine_wrote_and_no_range_shows_stops_everything",
+        _replaced("disks.listing:ComparedBlobs", "lacking", _what_is_not_missing_is_there),
+    ),
+    (
+        "ranges: unexpected is unnamed (P25)",
+        "gc takes for garbage whatever the ranges did not expect",
+        f"{_LISTING}::test_young_garbage_and_pinned_revisions_stay",
+        _replaced("disks.listing:ComparedBlobs", "outside", _expected_is_named),
+    ),
+    (
+        "ranges: one listing is enough (P29)",
+        "that two listings of a range differ is not told",
+        f"{_LISTING}::test_listings_of_a_range_that_disagree_are_told",
+        _replaced("disks.listing", "_disagreement", _nothing),
+    ),
+    (
+        "ranges: each its own clock (P29)",
+        "what appears in a range is compared with the times of that range only",
+        f"{_LISTING}::test_listings_of_a_range_that_disagree_are_told",
+        _replaced("disks.listing", "_disagreement", _own_newest),
+    ),
+    (
+        "ranges: any key will do",
+        "keys outside of the range are taken for its own",
+        f"{_LISTING}::test_ranges_say_what_a_whole_listing_says",
+        _replaced("disks.listing", "_listed", _any_key),
+    ),
+    (
+        "ranges: a gap",
+        "one range is not listed",
+        f"{_LISTING}::test_a_check_over_ranges_finds_the_same",
+        _gap_between_ranges,
+    ),
+    (
+        "ranges: sizes forgotten",
+        "of a blob that came within the retention no size is expected",
+        f"{_LISTING}::test_of_one_blob_the_known_size_is_expected",
+        _first_size_counts,
+    ),
+    (
+        "ranges: retention not expected",
+        "what was there when the retention began is not looked for",
+        f"{_LISTING}::test_what_was_there_when_the_retention_began_is_expected",
+        _replaced("restore.check_listing:RangedListing", "at_base", _nothing),
+    ),
+    (
+        "others read and compare nothing",
+        "a batch is read, and no fault in it told",
+        f"{_LISTING}::test_data_that_others_read_is_found_to_be_altered",
+        _replaced("restore.check_data", "read_batch", lambda batch: []),
+    ),
+    (
+        "copies of others forgotten",
+        "executors copy again what an interrupted restore had copied",
+        f"{_ELSEWHERE}::test_a_restore_whose_executors_went_away_goes_on",
+        _copies_of_others_forgotten,
+    ),
+    (
+        "copies of others not proved",
+        "a store that copies nothing is believed",
+        f"{_ELSEWHERE}::test_copies_that_were_not_made_are_noticed",
+        _replaced("restore.blob_copies:BlobCopier", "_check", _nothing),
+    ),
+)
