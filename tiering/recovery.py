@@ -1,7 +1,7 @@
 """What happens when a store opens: whatever a crash left is finished or undone, and a second run finds nothing to do.
 
 The order matters: disks first (half-done transactions), then drops whose intent is written, then moves from the
-journal, then copies that a finished merge made superfluous, then missing copies of `table.json`.
+journal, then merges, then copies that a finished merge made superfluous, then missing copies of `table.json`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ def recover(context: Context) -> list[str]:
     context.catalog.refresh()
     done += _finish_drops(context)
     done += mover.recover(context)
+    done += _settle_merges(context)
     done += _remove_outdated(context)
     done += _repair_definitions(context)
     if done:
@@ -50,6 +51,21 @@ def _finish_drops(context: Context) -> list[str]:
         done.append(f"finished a {intent.kind.replace('_', ' ')} of {intent.payload['table']}")
     if done:
         context.catalog.refresh()
+    return done
+
+
+def _settle_merges(context: Context) -> list[str]:
+    """Record how merges ended whose process is gone: a merge that committed is done, whatever it did not get to write
+    down; any other changed nothing."""
+    done: list[str] = []
+    for record in context.journal.orphaned_merges():
+        definitions = [table for table in context.catalog.tables() if table.uuid == record.table_uuid]
+        parts = [stored.part.name for table in definitions for stored in context.catalog.parts(table)]
+        if record.output in parts:
+            context.journal.set_merge(record.id, "done")
+            continue
+        context.journal.set_merge(record.id, "failed", error="its process ended")
+        done.append(f"the merge of {record.table} into {record.output} ended with its process and changed nothing")
     return done
 
 
