@@ -162,7 +162,7 @@ class Store:
         """
         from tiering import query
 
-        context = self.context if revision is None else self._past(revision)
+        context = self.context if revision is None else self.past(revision)
 
         def resolve(name: str) -> tuple[TableDefinition, list[StoredPart]]:
             definition = context.catalog.table(name)
@@ -173,11 +173,15 @@ class Store:
 
         return query.run_sql(context, sql, resolve)
 
-    def _past(self, revision: int) -> Context:
+    def past(self, revision: int) -> Context:
+        """The store right after a revision of its object disk, read-only, without what lies on other disks.
+
+        Raises `UsageError` unless there is exactly one object disk, `NotFound` for a revision that is not kept.
+        """
         disks = self.object_disks()
         if len(disks) != 1:
             raise UsageError(
-                f"--revision needs exactly one disk with an operations log; there are {len(disks)}",
+                f"a revision needs exactly one disk with an operations log; there are {len(disks)}",
                 hint="give a configuration with that one disk",
             )
         past = {disks[0].name: PastDisk(disks[0], revision)}

@@ -112,6 +112,13 @@ def matching_files(predicate: Predicate, part: Part, definition: TableDefinition
     return tuple(file for file in part.files if file.rows and _may(normal, _Facts(file.rows, file.columns, definition)))
 
 
+def rows_may_match(
+    predicate: Predicate, rows: int, ranges: Mapping[str, ColumnRange], definition: TableDefinition
+) -> bool:
+    """The same of any rows whose ranges are known, by field id: a row group's."""
+    return rows > 0 and _may(_normal(predicate, negate=False), _Facts(rows, ranges, definition))
+
+
 class _Facts:
     """What is known of the rows of a part or file."""
 

@@ -1,0 +1,149 @@
+"""`spark.read.format("frostline")`: tables of a store as data frames.
+
+    import spark_tiering
+    spark_tiering.register(spark)
+    spark.read.format("frostline").option("config", FILE).option("columns", "service, ts").load("db.table")
+
+Columns and filter are options because Spark 4.3 prunes no columns of a Python source, and its push-down of filters
+leaks from one query to others of the same data frame; so nothing is pushed down here, whatever Spark is told to.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from oplog.errors import FrostlineError
+from spark_tiering.arrow_types import spark_schema
+from spark_tiering.read_options import ReadOptions, read_options
+from tiering.pruning import Predicate
+from tiering.schema import TableDefinition
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+    from spark_tiering.scan_planning import Piece
+
+NAME = "frostline"
+
+
+def register(session: SparkSession) -> None:
+    """Make `format("frostline")` known to the session."""
+    context = getattr(session, "_sc", None)  # a Connect session has none
+    master = str(context.master) if context is not None else ""
+    here = master.startswith("local") and "cluster" not in master
+    known = {"on_this_machine": here, "cores": context.defaultParallelism if context is not None else 1}
+    session.dataSource.register(type("FrostlineSource", (FrostlineSource,), known))
+
+
+class FrostlineSource(DataSource):
+    """One table, by the options of a read. Spark makes it, asks it, and pickles it: it holds no secret."""
+
+    on_this_machine: ClassVar[bool] = False
+    """Whether tasks run where the driver does, and so see its local disks."""
+    cores: ClassVar[int] = 1
+    """How many tasks can run at once."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        self._definition: TableDefinition | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> StructType:
+        """The chosen columns with the types in which Spark gets them. Raises `UsageError` for one it cannot get."""
+        with _told():
+            asked = self._asked()
+            definition = self._table(asked)
+            names = asked.columns or tuple(column.name for column in definition.columns)
+            columns = [definition.column(name) for name in names]
+            return spark_schema(columns, truncate_nanoseconds=asked.truncate_nanoseconds)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """What plans the read. A schema that the user gave names the columns."""
+        with _told():
+            asked = self._asked()
+            definition = self._table(asked)
+            for name in schema.fieldNames():
+                definition.column(name)
+            return FrostlineReader(asked, definition, schema)
+
+    def _asked(self) -> ReadOptions:
+        return read_options(self.options, on_this_machine=self.on_this_machine, cores=self.cores)
+
+    def _table(self, asked: ReadOptions) -> TableDefinition:
+        from spark_tiering.scan_planning import read_definition
+
+        if self._definition is None:
+            self._definition = read_definition(asked)
+        return self._definition
+
+
+@dataclass
+class Share(InputPartition):
+    """What one task reads."""
+
+    pieces: tuple[Piece, ...]
+    until: datetime
+    predicate: Predicate
+
+    def __init__(self, pieces: tuple[Piece, ...], until: datetime, predicate: Predicate) -> None:
+        super().__init__(None)
+        self.pieces, self.until, self.predicate = pieces, until, predicate
+
+    def __repr__(self) -> str:
+        return f"Share({len(self.pieces)} pieces)"
+
+
+class FrostlineReader(DataSourceReader):
+    """Plans on the driver, reads in the tasks."""
+
+    def __init__(self, asked: ReadOptions, definition: TableDefinition, schema: StructType) -> None:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        self._asked = asked
+        self._definition = definition
+        self._columns = tuple(schema.fieldNames())
+        self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+
+    def partitions(self) -> list[InputPartition]:
+        from spark_tiering.scan_planning import plan_scan
+
+        with _told():
+            scan = plan_scan(self._asked)
+            return [Share(pieces, scan.until, scan.predicate) for pieces in scan.shares] or [InputPartition(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        from spark_tiering.reader import Projection, read_share
+
+        if not isinstance(partition, Share):
+            return
+        asked, definition = self._asked, self._definition
+        wanted = Projection(definition, self._columns, self._schema, partition.predicate, asked.truncate_nanoseconds)
+        with _told(planning=False):
+            yield from read_share(partition.pieces, wanted, partition.until)
+
+
+@contextmanager
+def _told(*, planning: bool = True) -> Iterator[None]:
+    """Errors with their hints: Spark shows the message, and nothing else of an error but its traceback. Where Spark
+    plans, in a process for this one call, the traceback is left out."""
+    try:
+        yield
+    except FrostlineError as error:
+        if error.hint and error.hint not in str(error):
+            error.args = (f"{error.message} ({error.hint})",)
+        if planning:
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        raise

@@ -1,0 +1,134 @@
+"""The options of `spark.read.format("frostline")`, checked: a misspelt one is an error, not a default."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from oplog.errors import UsageError
+from tiering.units import parse_duration, parse_size, parse_time
+
+T = TypeVar("T")
+
+PARTITION_BYTES = 64 * 1024 * 1024
+LEASE = timedelta(hours=6)
+KNOWN = (
+    "config",
+    "columns",
+    "filter",
+    "revision",
+    "timestamp",
+    "partition_bytes",
+    "local_disks",
+    "nanoseconds",
+    "lease",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What a user asked for. Holds no secret."""
+
+    table: str
+    config: Path | None = None
+    """None: found as the command line finds it."""
+    columns: tuple[str, ...] | None = None
+    """None: all, or those of the schema that was given."""
+    filter: str = ""
+    revision: int | None = None
+    timestamp: datetime | None = None
+    partition_bytes: int = PARTITION_BYTES
+    local_disks: Literal["auto", "shared", "skip"] = "auto"
+    truncate_nanoseconds: bool = False
+    lease: timedelta = LEASE
+    on_this_machine: bool = False
+    """Whether the executors run here."""
+    cores: int = 1
+    """How many tasks can run at once."""
+
+
+def read_options(given: Mapping[str, str], *, on_this_machine: bool = False, cores: int = 1) -> ReadOptions:
+    """The options as Spark hands them over. Raises `UsageError` naming the option and, where it helps, the nearest."""
+    options = {name.lower(): value for name, value in given.items()}
+    table = options.pop("path", "")
+    if not table:
+        raise UsageError("which table?", hint="spark.read.format('frostline').option('config', FILE).load('db.table')")
+    for name in options:
+        if name not in KNOWN:
+            nearest = get_close_matches(name, KNOWN, 1)
+            hint = f"did you mean {nearest[0]!r}?" if nearest else f"the options are: {', '.join(KNOWN)}"
+            raise UsageError(f"no such option: {name}", hint=hint)
+    if "revision" in options and "timestamp" in options:
+        raise UsageError("say either 'revision' or 'timestamp'")
+    return ReadOptions(
+        table=table,
+        config=Path(options["config"]).expanduser() if options.get("config") else None,
+        columns=_option(options, "columns", column_names, None),
+        filter=options.get("filter", ""),
+        revision=_option(options, "revision", _revision, None),
+        timestamp=_option(options, "timestamp", parse_time, None),
+        partition_bytes=_option(options, "partition_bytes", _partition_bytes, PARTITION_BYTES),
+        local_disks=_option(options, "local_disks", _local_disks, "auto"),
+        truncate_nanoseconds=_option(options, "nanoseconds", _nanoseconds, False),
+        lease=_option(options, "lease", parse_duration, LEASE),
+        on_this_machine=on_this_machine,
+        cores=cores,
+    )
+
+
+def column_names(text: str) -> tuple[str, ...]:
+    """`a, b`, or a JSON list where a name holds a comma."""
+    if text.lstrip().startswith("["):
+        try:
+            names = json.loads(text)
+        except ValueError as error:
+            raise UsageError(f"not a JSON list of columns: {text}") from error
+    else:
+        names = [name.strip() for name in text.split(",")]
+    if not names or not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
+        raise UsageError(f"not a list of different columns: {text!r}", hint="option('columns', 'service, ts')")
+    return tuple(names)
+
+
+def _option(options: Mapping[str, str], name: str, read: Callable[[str], T], default: T) -> T:
+    if name not in options:
+        return default
+    try:
+        return read(options[name])
+    except UsageError as error:
+        raise UsageError(f"option {name}: {error.message}", hint=error.hint) from error
+
+
+def _revision(text: str) -> int:
+    if not text.strip().isdigit() or int(text) < 1:
+        raise UsageError(f"not a revision: {text!r}", hint="'frostline log DISK' lists them")
+    return int(text)
+
+
+def _partition_bytes(text: str) -> int:
+    size = parse_size(text)
+    if size < 1:
+        raise UsageError("the size of an input partition must be above 0")
+    return size
+
+
+def _local_disks(text: str) -> Literal["auto", "shared", "skip"]:
+    match text.lower():
+        case "auto":
+            return "auto"
+        case "shared":
+            return "shared"
+        case "skip":
+            return "skip"
+    raise UsageError(f"expected auto, shared or skip, got {text!r}")
+
+
+def _nanoseconds(text: str) -> bool:
+    if text.lower() not in ("refuse", "truncate"):
+        raise UsageError(f"expected refuse or truncate, got {text!r}")
+    return text.lower() == "truncate"

@@ -1,0 +1,229 @@
+"""Reads a share of a scan: in a task of Spark, straight from the bucket, as Arrow batches.
+
+What a task needs is in its share: the table's definition, where the files are, and how to reach the bucket. Row groups
+come one after the other, the next being fetched while one is decoded, so that memory is a few row groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from disks.stores.base import ObjectStore
+from oplog.errors import Damaged, FrostlineError, NotFound, Refused
+from spark_tiering.arrow_types import conform
+from spark_tiering.blob_file import WHOLE_BYTES, BlobFile, column_ranges, whole_file
+from spark_tiering.scan_planning import Piece
+from tiering.part import ColumnRange
+from tiering.pruning import TRUE, Predicate, rows_may_match
+from tiering.row_masks import columns_of, row_mask
+from tiering.schema import TableDefinition
+from tiering.types import arrow_type, as_json, default_array, field_ids
+
+BATCH_ROWS = 32_768
+"""Rows that cross to the JVM at once: measured, smaller ones cost more there and larger ones gain nothing."""
+_GROUP_BYTES = 8 * 1024 * 1024
+"""Small row groups are fetched together, up to about this size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """What of the rows is wanted, and how Spark is to get it."""
+
+    definition: TableDefinition
+    columns: tuple[str, ...]
+    schema: pa.Schema
+    predicate: Predicate = TRUE
+    truncate_nanoseconds: bool = False
+
+    @property
+    def needed(self) -> list[str]:
+        """Columns to decode: those wanted and those that decide."""
+        also = columns_of(self.predicate)
+        return [column.name for column in self.definition.columns if column.name in also or column.name in self.columns]
+
+
+def read_share(share: Sequence[Piece], wanted: Projection, until: datetime) -> Iterator[pa.RecordBatch]:
+    """The selected rows of the pieces. Raises `Damaged` or `NotFound` in the middle rather than leave rows out."""
+    for piece in share:
+        if datetime.now(UTC) >= until:
+            raise Refused(
+                f"this data frame shows the table as it was, and that was kept until {until.isoformat()}",
+                hint="load it again; option('lease', '2d') keeps it longer",
+            )
+        try:
+            yield from _read_piece(piece, wanted)
+        except NotFound as error:
+            raise Damaged(f"{piece.label} is gone: {error.message}", hint="run 'frostline fsck'") from error
+        except FileNotFoundError as error:
+            raise NotFound(f"{piece.label} is gone from this machine", hint="load the data frame again") from error
+        except (OSError, pa.ArrowException) as error:
+            if isinstance(error, FrostlineError):
+                raise
+            raise Damaged(f"{piece.label} cannot be read: {error}", hint="run 'frostline fsck --read-data'") from error
+
+
+def _read_piece(piece: Piece, wanted: Projection) -> Iterator[pa.RecordBatch]:
+    if piece.store is None:
+        file = pq.ParquetFile(piece.path, page_checksum_verification=True, memory_map=True)
+        with file:
+            yield from _batches(file, _numbers(file, piece, wanted), wanted)
+        return
+    store = piece.store.open()
+    if _wants_all(piece, wanted):
+        with pq.ParquetFile(whole_file(store, piece.key, piece.sha256, piece.label)) as file:
+            yield from _batches(file, _numbers(file, piece, wanted), wanted)
+    else:
+        yield from _by_row_groups(store, piece, wanted)
+
+
+def _wants_all(piece: Piece, wanted: Projection) -> bool:
+    """Whether one request for the whole file is the least work."""
+    share = len(wanted.needed) / max(len(wanted.definition.columns), 1)
+    return piece.size_bytes <= WHOLE_BYTES and piece.wanted_bytes * share >= piece.size_bytes * 0.6
+
+
+def _by_row_groups(store: ObjectStore, piece: Piece, wanted: Projection) -> Iterator[pa.RecordBatch]:
+    """Only the wanted columns of the row groups that may match; the next ones are fetched while some are decoded."""
+    source = BlobFile(store, piece.key, piece.size_bytes)
+    with (
+        pq.ParquetFile(pa.PythonFile(source, mode="r"), page_checksum_verification=True) as file,
+        ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as ahead,
+    ):
+        names = set(_stored_names(file, wanted).values())
+        ranges = {number: column_ranges(file.metadata, number, names) for number in _numbers(file, piece, wanted)}
+        sizes = {number: sum(item.size_bytes for item in found) for number, found in ranges.items()}
+        waiting = _together(sizes)
+
+        def fetch(numbers: list[int]) -> Future[Any]:
+            return ahead.submit(source.fetch, [item for number in numbers for item in ranges[number]])
+
+        coming = fetch(waiting[0]) if waiting else None
+        for place, numbers in enumerate(waiting):
+            assert coming is not None
+            fetched = coming.result()
+            coming = fetch(waiting[place + 1]) if place + 1 < len(waiting) else None
+            source.hold(fetched)
+            yield from _batches(file, numbers, wanted)
+
+
+def _together(sizes: dict[int, int]) -> list[list[int]]:
+    """Neighbouring row groups in groups of about `_GROUP_BYTES`."""
+    groups: list[list[int]] = []
+    filled = 0
+    for number, size in sizes.items():
+        if groups and filled + size <= _GROUP_BYTES:
+            groups[-1].append(number)
+            filled += size
+        else:
+            groups.append([number])
+            filled = size
+    return groups
+
+
+def _numbers(file: pq.ParquetFile, piece: Piece, wanted: Projection) -> list[int]:
+    """The row groups of the piece that can hold selected rows, by the statistics of the file."""
+    numbers = range(file.metadata.num_row_groups) if piece.row_groups is None else piece.row_groups
+    deciding = columns_of(wanted.predicate)
+    if not deciding:
+        return list(numbers)
+    names = {
+        name: column_id
+        for column_id, name in field_ids(file.schema_arrow).items()
+        if any(column.id == column_id and column.name in deciding for column in wanted.definition.columns)
+    }
+    return [
+        number
+        for number in numbers
+        if rows_may_match(
+            wanted.predicate,
+            file.metadata.row_group(number).num_rows,
+            _ranges(file.metadata.row_group(number), names),
+            wanted.definition,
+        )
+    ]
+
+
+def _ranges(group: pq.RowGroupMetaData, names: dict[str, int]) -> dict[str, ColumnRange]:
+    """What the statistics say of the columns, by field id."""
+    found: dict[str, ColumnRange] = {}
+    for number in range(group.num_columns):
+        column = group.column(number)
+        known = column.statistics if column.path_in_schema in names else None
+        if known is not None and known.has_min_max and known.has_null_count:
+            low, high = as_json(known.min), as_json(known.max)
+            if _is_json(low) and _is_json(high):
+                found[str(names[column.path_in_schema])] = ColumnRange(low, high, known.null_count)
+    return found
+
+
+def _is_json(value: Any) -> bool:
+    return isinstance(value, str | int | float) and not isinstance(value, datetime | date)
+
+
+# -- rows ----------------------------------------------------------------------------------------------------------
+
+
+def _batches(file: pq.ParquetFile, numbers: list[int], wanted: Projection) -> Iterator[pa.RecordBatch]:
+    if not numbers:
+        return
+    names = _stored_names(file, wanted)
+    if not names:  # no column of the file is wanted: only how many rows there are, and what newer columns default to
+        for number in numbers:
+            yield from _counted(file.metadata.row_group(number).num_rows, wanted)
+        return
+    decoded = file.iter_batches(BATCH_ROWS, row_groups=numbers, columns=list(names.values()), use_threads=False)
+    for batch in decoded:
+        selected = _selected(_as_defined(batch, names, wanted), wanted)
+        if selected.num_rows:
+            yield conform(selected, wanted.schema, truncate_nanoseconds=wanted.truncate_nanoseconds)
+
+
+def _counted(rows: int, wanted: Projection) -> Iterator[pa.RecordBatch]:
+    empty = pa.RecordBatch.from_arrays([pa.nulls(rows)], names=[""])
+    selected = _selected(_as_defined(empty, {}, wanted), wanted)
+    for start in range(0, selected.num_rows, BATCH_ROWS):
+        piece = selected.slice(start, BATCH_ROWS)
+        yield conform(piece, wanted.schema, truncate_nanoseconds=wanted.truncate_nanoseconds)
+
+
+def _stored_names(file: pq.ParquetFile, wanted: Projection) -> dict[int, str]:
+    """Field id -> name in the file, of the columns that are needed and that the file has."""
+    held = field_ids(file.schema_arrow)
+    needed = set(wanted.needed)
+    return {
+        column.id: held[column.id]
+        for column in wanted.definition.columns
+        if column.name in needed and column.id in held
+    }
+
+
+def _as_defined(batch: pa.RecordBatch, names: dict[int, str], wanted: Projection) -> pa.RecordBatch:
+    """The batch with today's names and types; defaults for columns that the file does not have."""
+    needed = set(wanted.needed)
+    arrays, fields = [], []
+    for column in wanted.definition.columns:
+        if column.name not in needed:
+            continue
+        if column.id in names:
+            array, kind = batch.column(names[column.id]), arrow_type(column.type)
+            array = array if array.type.equals(kind) else array.cast(kind)
+        else:
+            array = default_array(column, batch.num_rows)
+            array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+        arrays.append(array)
+        fields.append(column.name)
+    return pa.RecordBatch.from_arrays(arrays, names=fields)
+
+
+def _selected(batch: pa.RecordBatch, wanted: Projection) -> pa.RecordBatch:
+    if not columns_of(wanted.predicate) and wanted.predicate == TRUE:
+        return batch.select(list(wanted.columns))
+    mask = row_mask(wanted.predicate, batch, wanted.definition)
+    return batch.select(list(wanted.columns)).filter(mask)

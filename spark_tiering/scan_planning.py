@@ -1,0 +1,284 @@
+"""Plans a read: which files and row groups of a table may hold rows of the answer, and who reads what.
+
+It runs where the driver is. The store is opened, and nothing of it is changed. What comes out is picklable and enough
+for an executor, and its objects stay: as long as the retention of the bucket when that covers the lease, else by a pin
+of the lease's length; files on local disks by a second name (`disks.held_files`).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from disks.local import LocalDisk
+from disks.object_disk import ObjectDisk
+from disks.stores.shared import SharedStore
+from disks.table_disk import TableDisk
+from oplog import pins
+from oplog.errors import Refused, UsageError
+from restore.rebuild import revision_of
+from spark_tiering.read_options import ReadOptions
+from tiering import reachability
+from tiering.catalog import StoredPart
+from tiering.configuration import load
+from tiering.context import Context, wall_clock
+from tiering.engine import Store, make_context
+from tiering.part import ColumnRange, DataFile
+from tiering.pruning import Predicate, matching_files, rows_may_match
+from tiering.schema import TableDefinition
+
+LEAST_BYTES = 4 * 1024 * 1024
+"""A task of less is not worth starting."""
+OPEN_COST_BYTES = 1024 * 1024
+"""What opening a file costs, as bytes that could be read instead."""
+LOCAL_HINT = (
+    "move them to the bucket ('frostline move … --to-volume …'); or option('local_disks', 'skip') leaves them out, and "
+    "'shared' says that every executor sees the same directories"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Row groups of a data file, and where its bytes are."""
+
+    label: str
+    """For messages: the part and where it lies."""
+    size_bytes: int
+    """Of the whole file."""
+    sha256: str
+    row_groups: tuple[int, ...] | None
+    """None for all."""
+    wanted_bytes: int
+    """Of the row groups."""
+    group_bytes: tuple[int, ...]
+    """Of each row group of the file."""
+    store: SharedStore | None = None
+    key: str = ""
+    path: str = ""
+    """Of a local file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """A planned read."""
+
+    definition: TableDefinition
+    shares: tuple[tuple[Piece, ...], ...]
+    """What each task reads, in the order of the table's parts."""
+    until: datetime
+    """So long everything can be read."""
+    predicate: Predicate
+    """Which rows are selected."""
+
+
+def read_definition(options: ReadOptions) -> TableDefinition:
+    """The table as it is, or was at the revision."""
+    with _opened(options) as store:
+        revision = _revision(store, options)
+        context = store.context if revision is None else store.past(revision)
+        return context.catalog.table(options.table)
+
+
+def plan_scan(options: ReadOptions) -> Scan:
+    """Prune, hold what is left, and divide it. Raises `Refused` for rows that the executors could not reach."""
+    from tiering.sql_filter import parse_filter
+
+    until = datetime.now(UTC) + options.lease
+    with _opened(options) as store:
+        revision = _pinned_revision(store, options, until)
+        context = store.context if revision is None else store.past(revision)
+        definition = context.catalog.table(options.table)
+        reachability.check_certain(context, definition)
+        context.catalog.check_readable(definition)
+        predicate = parse_filter(options.filter, definition)
+        parts = context.catalog.parts(definition)
+        chosen = [(stored, matching_files(predicate, stored.part, definition)) for stored in parts]
+        chosen = _reachable([pair for pair in chosen if pair[1]], context, options)
+        pieces = list(_pieces(context, definition, chosen, predicate))
+        pieces = _held(context, chosen, pieces, until)
+        return Scan(definition, divide(pieces, options.partition_bytes, options.cores), until, predicate)
+
+
+@contextmanager
+def _opened(options: ReadOptions) -> Iterator[Store]:
+    """The store as it is now. Local files that are removed from now on stay until the block ends."""
+    context = make_context(
+        load(options.config), actor="spark", workers=None, limiter=None, progress=None, clock=wall_clock
+    )
+    with Store(context, recovered=[]) as store, ExitStack() as leases:
+        for disk in context.disks.values():
+            leases.enter_context(disk.read_lease())
+        store.refresh()
+        yield store
+
+
+def divide(pieces: Iterable[Piece], most_bytes: int, cores: int = 1) -> tuple[tuple[Piece, ...], ...]:
+    """Shares of neighbours: small files together, large files by row groups. None is much larger than `most_bytes`, and
+    a small table is divided among the cores, too."""
+    pieces = list(pieces)
+    total = sum(piece.wanted_bytes + OPEN_COST_BYTES for piece in pieces)
+    target = min(most_bytes, max(LEAST_BYTES, -(-total // cores)))
+    shares: list[tuple[Piece, ...]] = []
+    current: list[Piece] = []
+    size = 0
+    for piece in (smaller for whole in pieces for smaller in _split(whole, target)):
+        cost = piece.wanted_bytes + OPEN_COST_BYTES
+        if current and size + cost > target:
+            shares.append(tuple(current))
+            current, size = [], 0
+        current.append(piece)
+        size += cost
+    return (*shares, tuple(current)) if current else tuple(shares)
+
+
+def _split(piece: Piece, target_bytes: int) -> Iterator[Piece]:
+    """The piece by row groups when it is larger than the target; each gets as many of them as make the target."""
+    numbers = piece.row_groups if piece.row_groups is not None else tuple(range(len(piece.group_bytes)))
+    if piece.wanted_bytes <= target_bytes or len(numbers) < 2:
+        yield replace(piece, group_bytes=())
+        return
+    count = -(-piece.wanted_bytes // target_bytes)
+    each = -(-len(numbers) // count)
+    for start in range(0, len(numbers), each):
+        chosen = numbers[start : start + each]
+        wanted = sum(piece.group_bytes[number] for number in chosen)
+        yield replace(piece, row_groups=chosen, wanted_bytes=wanted, group_bytes=())
+
+
+# -- the revision --------------------------------------------------------------------------------------------------
+
+
+def _revision(store: Store, options: ReadOptions) -> int | None:
+    if options.revision is None and options.timestamp is None:
+        return None
+    disks = store.object_disks()
+    if len(disks) != 1:
+        raise UsageError("a revision or timestamp needs exactly one disk with an operations log")
+    return revision_of(disks[0], options.revision, options.timestamp)
+
+
+def _pinned_revision(store: Store, options: ReadOptions, until: datetime) -> int | None:
+    """The revision that was asked for, kept until then; None for the table as it is, which is kept as long, too."""
+    revision = _revision(store, options)
+    for disk in store.object_disks():
+        if revision is not None or timedelta(seconds=disk.retention_seconds) < options.lease:
+            _pin(disk, revision or disk.revision or 0, until)
+    return revision
+
+
+def _pin(disk: ObjectDisk, revision: int, until: datetime) -> None:
+    """A pin that runs out by itself: nobody knows when a data frame is read for the last time."""
+    if revision == 0:
+        return
+    if disk.read_only:
+        raise Refused(
+            f"disk {disk.name} is read-only, so revision {revision} cannot be kept while it is read",
+            hint="read the newest revision, or set read_only: false",
+        )
+    name = f"spark-{secrets.token_hex(8)}"
+    pins.create(disk.store, name, revision, holder=f"spark@{socket.gethostname()}", until=until, reason="read by Spark")
+
+
+# -- pieces --------------------------------------------------------------------------------------------------------
+
+_Chosen = tuple[StoredPart, tuple[DataFile, ...]]
+
+
+def _reachable(chosen: list[_Chosen], context: Context, options: ReadOptions) -> list[_Chosen]:
+    """Without, or refused, parts on disks that only this machine has."""
+    local = [pair for pair in chosen if not context.disk(pair[0].disk).capabilities.remote]
+    if not local or options.local_disks == "shared" or (options.local_disks == "auto" and options.on_this_machine):
+        return chosen
+    if options.local_disks == "skip":
+        return [pair for pair in chosen if pair not in local]
+    names = ", ".join(stored.part.name for stored, _ in local[:3]) + (", …" if len(local) > 3 else "")
+    raise Refused(
+        f"{len(local)} parts of {options.table} lie on the local disk {local[0][0].disk} of this machine, which the "
+        f"executors cannot reach: {names}",
+        hint=LOCAL_HINT,
+    )
+
+
+def _pieces(
+    context: Context, definition: TableDefinition, chosen: Sequence[_Chosen], predicate: Predicate
+) -> Iterator[Piece]:
+    """What is left of the files, row group by row group, and where it lies."""
+    stores: dict[str, SharedStore] = {}
+    for stored, files in chosen:
+        for file in files:
+            groups = _row_groups(file, definition, predicate)
+            if groups == ():
+                continue
+            piece = Piece(
+                label=f"{stored.disk}:{stored.path(file.name)}",
+                size_bytes=file.size_bytes,
+                sha256=file.sha256,
+                row_groups=groups,
+                wanted_bytes=_wanted_bytes(file, groups),
+                group_bytes=tuple(group.size_bytes for group in file.row_groups),
+            )
+            disk = context.disk(stored.disk)
+            reachability.require([disk], f"reading {definition.full_name}")
+            if isinstance(disk, TableDisk):
+                info = disk.stat(stored.path(file.name))
+                if info.key is None:
+                    raise UsageError(f"{piece.label} has no object of its own", hint="'frostline query' reads it")
+                if stored.disk not in stores:
+                    stores[stored.disk] = _shared(context, stored.disk)
+                yield replace(piece, store=stores[stored.disk], key=info.key)
+            else:
+                yield replace(piece, path=stored.path(file.name))
+
+
+def _shared(context: Context, disk: str) -> SharedStore:
+    limits = context.config.limits
+    return SharedStore.of(
+        context.config.disks[disk],
+        bytes_per_second=limits.bytes_per_second,
+        requests_per_second=limits.requests_per_second,
+    )
+
+
+def _held(context: Context, chosen: Sequence[_Chosen], pieces: Sequence[Piece], until: datetime) -> list[Piece]:
+    """The pieces with local files under names that stay until then, or until the driver ends."""
+    names: dict[str, str] = {}
+    for name in sorted({stored.disk for stored, _ in chosen}):
+        disk = context.disk(name)
+        if isinstance(disk, LocalDisk):
+            paths = [piece.path for piece in pieces if piece.path and piece.label == f"{name}:{piece.path}"]
+            held = disk.hold(paths, until=until, process=os.getppid())
+            names |= {f"{name}:{path}": str(file) for path, file in zip(paths, held, strict=True)}
+    return [replace(piece, path=names[piece.label]) if piece.path else piece for piece in pieces]
+
+
+def _wanted_bytes(file: DataFile, groups: tuple[int, ...] | None) -> int:
+    if groups is None:
+        return file.size_bytes
+    return sum(file.row_groups[number].size_bytes for number in groups)
+
+
+def _row_groups(file: DataFile, definition: TableDefinition, predicate: Predicate) -> tuple[int, ...] | None:
+    """The row groups that can hold selected rows, by the sparse index: no request. None for all of them."""
+    numbers = [
+        number
+        for number, group in enumerate(file.row_groups)
+        if rows_may_match(predicate, group.rows, _key_range(file, number, definition), definition)
+    ]
+    return None if len(numbers) == len(file.row_groups) else tuple(numbers)
+
+
+def _key_range(file: DataFile, number: int, definition: TableDefinition) -> dict[str, ColumnRange]:
+    """What the file's order says of a row group: the leading key lies between its first one and that of the next."""
+    column = definition.column(definition.order_by[0])
+    whole, group = file.columns.get(str(column.id)), file.row_groups[number]
+    low = group.first_key[0] if group.first_key else None
+    if whole is None or low is None or group.rows < 2:
+        return {}
+    following = file.row_groups[number + 1].first_key if number + 1 < len(file.row_groups) else (whole.max,)
+    # Nulls come last; a row group before some may hold the first of them.
+    return {str(column.id): ColumnRange(low, following[0] if following else None, 1 if whole.nulls else 0)}
