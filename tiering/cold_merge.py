@@ -142,9 +142,9 @@ def merge_groups(
                 return
         try:
             result = work.merge(plan, task)
-        except FrostlineError as error:
+        except (FrostlineError, OSError) as error:
             with lock:
-                report.failures.append(Failure(plan, error))
+                report.failures.append(Failure(plan, _told(error, plan)))
             return
         with lock:
             report.merges.append(result)
@@ -159,6 +159,13 @@ def merge_groups(
             context.stop.set()
             raise
     context.catalog.refresh()
+
+
+def _told(error: FrostlineError | OSError, plan: MergePlan) -> FrostlineError:
+    """The error for the user: of a local disk that fails, what was being done."""
+    if isinstance(error, FrostlineError):
+        return error
+    return FrostlineError(f"merging {len(plan.parts)} parts of partition {plan.partition}: {error}")
 
 
 def shards_of(

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 import pyarrow as pa
+import pytest
 
 from disks import garbage
 from disks.config import DiskConfig
@@ -41,6 +42,7 @@ def import_everything() -> None:
     """Load what operations use, so that no child pays for it."""
     import disks.stores.open  # noqa: F401
     import tiering.cli.main
+    import tiering.cold_merge
     import tiering.insert
     import tiering.merger
     import tiering.scan  # noqa: F401
@@ -60,6 +62,11 @@ class Site:
     @property
     def gold(self) -> Path:
         return self.base / "gold"
+
+    @property
+    def scratch(self) -> Path:
+        """Where merges of shards, which know no store, keep what they work on."""
+        return self.root / "temporary"
 
     @property
     def bucket(self) -> Path:
@@ -167,6 +174,14 @@ def _hot(store: Store, site: Site) -> None:
 
 def _cold(store: Store, site: Site) -> None:
     _hot(store, site)
+    move(store, "cold")
+
+
+def _cold_groups(store: Store, site: Site) -> None:
+    """Two partitions in the bucket to be merged, of three parts and of two, whose keys meet."""
+    _tables(store, site)
+    for first, months in ((0, (1, 2)), (30, (1,)), (50, (1, 2))):
+        insert(store, first, months=months)
     move(store, "cold")
 
 
@@ -343,6 +358,23 @@ def _take_back(kind: str) -> Callable[[Store, Site], None]:
     return act
 
 
+def cold_merge(store: Store, site: Site) -> None:
+    """`merge --cold --final`, each group in several shards, whose scratch directories lie in the site. Raises the error
+    of a group that failed, after the other."""
+    from tests import cold
+    from tiering.merge_planning import ColdOptions
+
+    plans = store.plan_merges(TABLE, final=True, cold=ColdOptions())
+    site.scratch.mkdir(exist_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(site.scratch))
+        report = cold.cold_merge(store, plans, shard_bytes=1) if plans else None
+    if report is not None:
+        assert not report.not_begun
+        for failure in report.failures:
+            raise failure.error
+
+
 def _lose_local_state(store: Store, site: Site) -> None:
     mixed(store, site)
     store.disk("s3").close()
@@ -358,6 +390,7 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario("insert", mixed, lambda store, site: insert(store, 5000)),
         Scenario("merge", _hot, lambda store, site: _merge(store), keeps_rows=True),
         Scenario("merge_cold", _cold, lambda store, site: _merge(store), keeps_rows=True),
+        Scenario("cold_merge", _cold_groups, cold_merge, keeps_rows=True),
         Scenario("adopt", _foreign, lambda store, site: _adopt(store), keeps_rows=True),
         Scenario("move", _hot, lambda store, site: move(store, "cold"), keeps_rows=True),
         Scenario("move_back", _cold, lambda store, site: move(store, "hot"), keeps_rows=True),
