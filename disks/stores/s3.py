@@ -189,7 +189,7 @@ class S3Store(ObjectStore):
         def put_part(part: memoryview, digest: bytes, query: str) -> str:
             self._meter.add("PUT", sent=len(part))
             headers = self._integrity(key, part, digest)
-            return self._s3.requests.put(key, part, digest, headers, query=query)["ETag"]
+            return self._s3.requests.put(key, part, digest, headers, query=query)["etag"]
 
         with self._client_errors(key):
             self._meter.add("PUT", 2)
@@ -308,13 +308,13 @@ class S3Store(ObjectStore):
                 raise missing_bucket(self._s3.place) from error
             raise
         metadata = {
-            name[len(_METADATA_HEADER) :].lower(): _header_text(value)
+            name[len(_METADATA_HEADER) :]: _header_text(value)
             for name, value in headers.items()
-            if name.lower().startswith(_METADATA_HEADER)
+            if name.startswith(_METADATA_HEADER)
         }
         try:
-            modified = parsedate_to_datetime(headers["Last-Modified"])
-            return ObjectInfo(key, int(headers["Content-Length"]), modified, metadata)
+            modified = parsedate_to_datetime(headers["last-modified"])
+            return ObjectInfo(key, int(headers["content-length"]), modified, metadata)
         except (KeyError, ValueError) as error:
             raise Transient(f"{self.name}{key}: the answer to a HEAD is not that of S3 ({error})") from error
 

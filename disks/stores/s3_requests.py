@@ -3,15 +3,14 @@
 Why not the client libraries: the caller has the SHA-256 of what it writes, and neither obstore nor boto3 can use a
 known digest for the signature; they hash the body again. Here it serves twice, as the signature's payload hash
 (Ceph and every other server that checks signatures then checks the body) and as the object's checksum (AWS and others).
-Measured on loopback with RadosGW, two rounds on a busy machine; the wall of large puts is the server's.
-  4 puts of 100 MB: 0.07 to 0.08 CPU seconds here, 0.30 to 0.35 in obstore with its SHA-256, 0.08 to 0.10 without.
-  600 puts of 250 KB: 0.28 to 0.33 CPU seconds here, 0.22 to 0.24 and 0.14 to 0.17 there, at a rate 0 to 12 % below
-  obstore with its SHA-256 and 13 to 19 % below obstore without any check. Against ministack: no clear difference.
-  1,500 HEADs by 32 threads: 0.30 to 0.36 CPU seconds a thousand here, 1.2 to 1.5 in boto3, which reached a
-  third of the rate; 0.16 to 0.19 in obstore, at about the same rate.
+Measured on loopback with RadosGW, two rounds on a busy machine; the wall of puts is the server's.
+  4 puts of 100 MB: 0.12 CPU seconds here, 0.30 to 0.35 in obstore with its SHA-256, 0.08 to 0.10 without.
+  600 puts of 250 KB: 0.17 to 0.19 CPU seconds here, 0.22 to 0.24 and 0.14 to 0.17 there.
+  1,500 HEADs by 32 threads: 0.13 CPU seconds a thousand here, 1.2 to 1.5 in boto3 at a fifth of the rate, 0.16 to 0.19
+  in obstore.
 Listings: obstore matches whole path segments only, and fails as a whole on one key that it dislikes.
-Gets: half the processor time of obstore for 8 MiB (2.5 and 5 ms), up to twice for 64 KiB (0.4 and 0.2), and no wait for
-a delayed acknowledgement: 4 KiB from RadosGW take 3 to 6 ms instead of 46.
+Gets: half the processor time of obstore for 8 MiB (2.6 and 5 ms), as much for 64 KiB (0.2), and no wait for a delayed
+acknowledgement: 4 KiB from RadosGW take 1 to 6 ms instead of 46.
 """
 
 from __future__ import annotations
@@ -19,20 +18,17 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from http.client import IncompleteRead
-from typing import Protocol, cast
+from typing import Protocol
 from urllib.parse import quote, unquote_plus, urlsplit
 from xml.etree import ElementTree
 
-import urllib3
-
 from disks.stores.base import ByteRange
+from disks.stores.http import Answer, Connections, CutOff, NotConnected
 from disks.stores.patience import patience_seconds
 from disks.stores.payload import Truncated
 from disks.stores.s3_errors import S3Place, error_of_xml, not_answered, unreachable
@@ -40,10 +36,7 @@ from oplog.errors import Damaged, FrostlineError, Transient
 
 EMPTY_SHA256 = hashlib.sha256(b"").digest()
 _ALGORITHM = "AWS4-HMAC-SHA256"
-_SEND_BYTES = 256 * 1024
-_QUICK_ACK: int | None = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
 _CONNECT_TIMEOUT_SECONDS = 10.0
-_NO_RETRIES = urllib3.Retry.from_int(False, redirect=False)
 
 
 class Credentials(Protocol):
@@ -87,12 +80,9 @@ class S3Requests:
         self._region = region
         self._credentials = credentials
         parts = urlsplit(bucket_url)
-        self._origin, self._host, self._base = f"{parts.scheme}://{parts.netloc}", parts.netloc, parts.path.rstrip("/")
+        self._host, self._base = parts.netloc, parts.path.rstrip("/")
         self._read_timeout_seconds = read_timeout_seconds
-        self._pools = _pools(proxy_url, ca_bundle, read_timeout_seconds)
-        # Straight to the one server's pool: to find it again by URL for each request costs a third of a small put.
-        self._open = self._pools.urlopen if proxy_url else self._pools.connection_from_url(self._origin).urlopen
-        self._url_prefix = self._origin if proxy_url else ""
+        self._connections = Connections(bucket_url, ca_bundle=ca_bundle, proxy_url=proxy_url)
         self._key_of_day: tuple[object, bytes] = (None, b"")
 
     def put(
@@ -114,7 +104,7 @@ class S3Requests:
         answer = self._send("GET", key, "", wanted, None, EMPTY_SHA256.hex())
         if "content-length" not in answer.headers and "transfer-encoding" not in answer.headers:
             raise Transient(f"{self._place.name}{key}: an answer without a length, which may be a part of it")
-        return answer.data, answer.status != 206 and "content-range" not in answer.headers
+        return answer.body, answer.status != 206 and "content-range" not in answer.headers
 
     def list_page(self, prefix: str, start_after: str) -> Page:
         """Up to 1,000 full keys of the bucket in order, and whether more follow."""
@@ -123,7 +113,7 @@ class S3Requests:
             query += f"&start-after={_quoted(start_after)}"
         answer = self._send("GET", "", query, {}, None, EMPTY_SHA256.hex())
         try:
-            return _parse_page(answer.data)
+            return _parse_page(answer.body)
         except (ElementTree.ParseError, KeyError, ValueError) as error:
             raise Transient(f"{self._place.name}: the listing is not S3's XML: {error}") from error
 
@@ -133,7 +123,7 @@ class S3Requests:
         if answer.status == 400:  # an answer to HEAD has no body: a GET says what is wrong, such as an expired token
             self._send("GET", key, "", {"range": "bytes=0-0"}, None, EMPTY_SHA256.hex())
         if answer.status >= 300:
-            raise error_of_xml(self._place, key, answer.status, answer.data)
+            raise error_of_xml(self._place, key, answer.status, answer.body)
         return answer.headers
 
     def clock_skew(self) -> timedelta | None:
@@ -142,55 +132,48 @@ class S3Requests:
         answer = self._exchange("HEAD", "", "", {}, None, EMPTY_SHA256.hex())
         here = began + (datetime.now(UTC) - began) / 2
         try:
-            there = parsedate_to_datetime(answer.headers["Date"])
+            there = parsedate_to_datetime(answer.headers["date"])
         except (KeyError, ValueError):
             return None
         # A Date has whole seconds, cut off: the middle of its second is the best guess.
         return there + timedelta(seconds=0.5) - here
 
     def close(self) -> None:
-        self._pools.clear()
+        self._connections.close()
 
     def _send(
         self, method: str, key: str, query: str, headers: Mapping[str, str], body: memoryview | None, payload_hash: str
-    ) -> urllib3.BaseHTTPResponse:
+    ) -> Answer:
         answer = self._exchange(method, key, query, headers, body, payload_hash)
         if answer.status >= 300:
-            raise error_of_xml(self._place, key, answer.status, answer.data)
+            raise error_of_xml(self._place, key, answer.status, answer.body)
         return answer
 
     def _exchange(
         self, method: str, key: str, query: str, headers: Mapping[str, str], body: memoryview | None, payload_hash: str
-    ) -> urllib3.BaseHTTPResponse:
+    ) -> Answer:
         """The answer, whatever its status."""
         path = f"{self._base}/{_quoted(self._prefix + key, safe='/')}" if key else self._base or "/"
         signed = self._signed(method, path, query, headers, payload_hash)
         if body is not None:
             signed["content-length"] = str(len(body))
-        try:
-            return self._open(
-                method,
-                f"{self._url_prefix}{path}?{query}" if query else f"{self._url_prefix}{path}",
-                headers=signed,
-                body=cast(bytes | None, body if body is None else _slices(body)),
-                redirect=False,
-                retries=_NO_RETRIES,
-                timeout=self._timeout(),
-                decode_content=False,
-            )
-        except (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError) as error:
-            raise unreachable(self._place, key, error) from error
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            if any(isinstance(cause, IncompleteRead) for cause in (error, *error.args)):
-                raise Truncated(f"{self._place.name}{key}: the body ended early") from error
-            raise not_answered(self._place, key, error) from error
-
-    def _timeout(self) -> urllib3.Timeout:
-        """As set, or as long as the caller has patience: a silent server may be at work, so it gets a little more."""
         wanted = patience_seconds()
-        return urllib3.Timeout(
-            connect=min(_CONNECT_TIMEOUT_SECONDS, wanted), read=min(self._read_timeout_seconds, 2.5 * wanted)
-        )
+        try:
+            return self._connections.exchange(
+                method,
+                f"{path}?{query}" if query else path,
+                signed,
+                body,
+                connect_seconds=min(_CONNECT_TIMEOUT_SECONDS, wanted),
+                # A silent server may be at work, so it gets a little more than the caller has patience for.
+                silence_seconds=min(self._read_timeout_seconds, 2.5 * wanted),
+            )
+        except NotConnected as error:
+            raise unreachable(self._place, key, error.__cause__ or error) from error
+        except CutOff as error:
+            raise Truncated(f"{self._place.name}{key}: the body ended early") from error
+        except OSError as error:
+            raise not_answered(self._place, key, error) from error
 
     def _signed(
         self, method: str, path: str, query: str, headers: Mapping[str, str], payload_hash: str
@@ -222,48 +205,6 @@ class S3Requests:
                 key = hmac.digest(key, step.encode(), "sha256")
             self._key_of_day = ((secret, day), key)
         return key
-
-
-def _pools(proxy_url: str | None, ca_bundle: str | None, read_timeout_seconds: float) -> urllib3.PoolManager:
-    timeout = urllib3.Timeout(connect=_CONNECT_TIMEOUT_SECONDS, read=read_timeout_seconds)
-    if proxy_url:
-        return urllib3.ProxyManager(proxy_url, maxsize=64, timeout=timeout, ca_certs=ca_bundle)
-    pools = urllib3.PoolManager(maxsize=64, timeout=timeout, ca_certs=ca_bundle)
-    pools.pool_classes_by_scheme = {"http": _PromptPool, "https": _PromptSecurePool}
-    return pools
-
-
-def _acknowledge_at_once(connection: urllib3.connection.HTTPConnection) -> None:
-    """Acknowledge an answer's first packet without the usual delay. A server that sends head and body apart (Ceph)
-    waits for that before the second: 44 ms for a listing of 2 ms."""
-    if connection.sock is not None and _QUICK_ACK is not None:
-        connection.sock.setsockopt(socket.IPPROTO_TCP, _QUICK_ACK, 1)
-
-
-class _PromptConnection(urllib3.connection.HTTPConnection):
-    def getresponse(self) -> urllib3.response.HTTPResponse:  # type: ignore[override]
-        _acknowledge_at_once(self)
-        return super().getresponse()
-
-
-class _PromptSecureConnection(urllib3.connection.HTTPSConnection):
-    def getresponse(self) -> urllib3.response.HTTPResponse:  # type: ignore[override]
-        _acknowledge_at_once(self)
-        return super().getresponse()
-
-
-class _PromptPool(urllib3.HTTPConnectionPool):
-    ConnectionCls = _PromptConnection
-
-
-class _PromptSecurePool(urllib3.HTTPSConnectionPool):
-    ConnectionCls = _PromptSecureConnection
-
-
-def _slices(body: memoryview) -> Iterator[memoryview]:
-    """The body in pieces: a socket's time limit holds for one piece, so a slow line may take as long as it needs."""
-    for start in range(0, len(body), _SEND_BYTES):
-        yield body[start : start + _SEND_BYTES]
 
 
 def _quoted(text: str, safe: str = "") -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 _LOCK = "tests/integration/test_object_lock.py"
 _DOCTOR = "tests/integration/test_doctor.py"
+_HTTP = "tests/unit/test_http.py"
 
 
 def _release_by_delete_alone() -> None:
@@ -92,14 +93,43 @@ def _bench_compares_nothing() -> None:
 def _any_certificate() -> None:
     import ssl
 
-    import urllib3
+    from disks.stores.http import Connections
 
-    original = urllib3.PoolManager.__init__
+    def trusting(self: Connections) -> ssl.SSLContext:
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        return context
 
-    def init(self: Any, *arguments: Any, **options: Any) -> None:
-        original(self, *arguments, **{**options, "cert_reqs": ssl.CERT_NONE, "assert_hostname": False})
+    Connections._security = property(trusting)  # type: ignore[assignment]
 
-    urllib3.PoolManager.__init__ = init  # type: ignore[method-assign]
+
+def _half_a_body() -> None:
+    from disks.stores import http
+
+    def read(connection: Any, data: bytes, size_bytes: int) -> tuple[bytes, bytes]:
+        while len(data) < size_bytes and (more := connection.recv(size_bytes - len(data))):
+            data += more
+        return data[:size_bytes], data[size_bytes:]
+
+    http._read_exactly = read
+
+
+def _stale_connection() -> None:
+    from disks.stores.http import _Connection
+
+    _Connection.is_readable = lambda self: False  # type: ignore[method-assign]
+
+
+def _refusal_unheard() -> None:
+    from disks.stores.http import _Connection
+
+    original = _Connection.send
+
+    def send(self: _Connection, head: bytes, body: memoryview | None) -> None:
+        if problem := original(self, head, body):
+            raise problem
+
+    _Connection.send = send  # type: ignore[method-assign]
 
 
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
@@ -174,5 +204,23 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "puts and listings accept a server whose certificate nobody vouches for",
         "tests/integration/test_tls_and_names.py::test_an_unknown_authority_is_refused[ministack]",
         _any_certificate,
+    ),
+    (
+        "half a body",
+        "a body that is cut off on the way passes for the whole",
+        f"{_HTTP}::test_an_answer_that_is_none_is_an_error_and_ends_its_connection[half a body]",
+        _half_a_body,
+    ),
+    (
+        "stale connection",
+        "a connection that the server has closed is used for a request",
+        f"{_HTTP}::test_a_connection_that_the_server_closed_while_idle_is_not_used_again",
+        _stale_connection,
+    ),
+    (
+        "refusal unheard",
+        "a server that refuses a body while it is sent is taken for one that is gone",
+        f"{_HTTP}::test_a_server_that_refuses_before_the_body_has_come_is_heard",
+        _refusal_unheard,
     ),
 )
