@@ -34,6 +34,7 @@ RESUME_WITHIN = timedelta(hours=12)
 """Copies of an interrupted restore are used when they are younger: half of gc's usual guard interval."""
 _IN_MEMORY_BYTES = 16 * 1024 * 1024
 _STATE_NAME = "restore.json"
+_LEAST_BATCH_BYTES = 32 * 1024 * 1024
 _BATCH_BYTES = 256 * 1024 * 1024
 _BATCH_OBJECTS = 500
 _BYTES_EACH = 64 * 1024
@@ -184,7 +185,7 @@ class BlobCopier:
             there = {key: size for key, size in self._copying.there.items() if key in keys}
             return CopyBatch(elsewhere.target, elsewhere.source, self._attempt, there, rows)
 
-        most = max(1, min(_BATCH_BYTES, sum(map(_work, wanted)) // _PIECES))
+        most = max(_LEAST_BATCH_BYTES, min(_BATCH_BYTES, sum(map(_work, wanted)) // _PIECES))
         batches = [batch(rows) for rows in cut(wanted, _work, most=most, most_items=_BATCH_OBJECTS)]
         copied: CopiedBlobs = {}
 

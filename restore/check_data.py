@@ -32,14 +32,24 @@ from tiering.progress import Progress
 CHUNK_BYTES = 8 * 1024 * 1024
 """Files are hashed in pieces of this size, so that memory stays bounded."""
 
-
-_PIECES = 64
-_BATCH_BYTES = 256 * 1024 * 1024
-_BATCH_FILES = 1_000
+_BATCH_FILES = 4_000
 _BYTES_EACH = 64 * 1024
 """What asking for a file costs, in bytes of reading: many small files are work, too."""
-_THREADS_ELSEWHERE = 4
-"""A task reads several files at a time: a bucket answers late."""
+
+
+class Cut(NamedTuple):
+    """How the work is cut: into so many pieces, but none of less or more bytes than these."""
+
+    pieces: int
+    least_bytes: int
+    most_bytes: int
+    threads: int
+    """How many files of a piece are read at a time."""
+
+
+_HERE = Cut(64, 1, 256 << 20, 1)
+_ELSEWHERE = Cut(256, 128 << 20, 1 << 30, 4)
+"""A task costs as much as reading some megabytes, and a bucket answers late."""
 
 
 class Expected(NamedTuple):
@@ -121,7 +131,7 @@ def read_data(
     """Read the files whole, several at a time: here, or elsewhere. Returns their number and bytes."""
     source: Content = tree if remote is None else StoredFiles(remote.store, tree.disk)
     runner = LocalRunner(workers) if remote is None else remote.runner
-    batches = cut_batches(source, list(files), threads=1 if remote is None else _THREADS_ELSEWHERE)
+    batches = cut_batches(source, list(files), _HERE if remote is None else _ELSEWHERE)
     count = sum(len(batch.files) for batch in batches)
     size_bytes = sum(batch.size_bytes for batch in batches)
     with progress.task(f"reading {tree.disk}", items=count, size_bytes=size_bytes) as task:
@@ -139,12 +149,12 @@ def read_data(
     return count, size_bytes
 
 
-def cut_batches(source: Content, files: Sequence[Expected], *, threads: int = 1) -> list[ReadBatch]:
-    """Batches of about the same work, the largest first: enough of them to keep many busy, none that takes long."""
+def cut_batches(source: Content, files: Sequence[Expected], how: Cut) -> list[ReadBatch]:
+    """Batches of about the same work, the largest first."""
     work = sum(map(_work, files))
-    most = max(1, min(_BATCH_BYTES, work // _PIECES))
+    most = max(how.least_bytes, min(how.most_bytes, work // how.pieces))
     pieces = cut(files, _work, most=most, most_items=_BATCH_FILES)
-    batches = [ReadBatch(source, tuple(piece), threads) for piece in pieces]
+    batches = [ReadBatch(source, tuple(piece), how.threads) for piece in pieces]
     return sorted(batches, key=lambda one: one.size_bytes, reverse=True)
 
 

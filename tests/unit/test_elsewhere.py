@@ -63,7 +63,6 @@ class Copies(MemoryStore):
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(blob_copies, "_BATCH_OBJECTS", 3)
-    monkeypatch.setattr(blob_copies, "_PIECES", 1)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
