@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ import msgspec
 from disks import effects
 from oplog.errors import FrostlineError
 from tiering import mover
+from tiering.cold_schedule import ColdSchedule
 from tiering.engine import Store
 from tiering.locks import daemon_lock, daemon_lock_path, lock_holder
 from tiering.maintenance import TickReport
@@ -34,6 +36,9 @@ GC_GUARD = timedelta(hours=24)
 _FIRST_GC_SECONDS = 60.0
 """A gc waits this long after the start, so that a daemon that restarts in a loop does not list the bucket each time."""
 
+_FIRST_COLD_MERGE_SECONDS = 60.0
+_LOOK_SECONDS = 1.0
+
 log = logging.getLogger("frostline.daemon")
 
 
@@ -45,6 +50,7 @@ class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Fals
     started: datetime | None = None
     last_tick: datetime | None = None
     last_gc: datetime | None = None
+    last_cold_merge: datetime | None = None
     ticks: int = 0
     moved: int = 0
     merged: int = 0
@@ -69,10 +75,14 @@ def run(
     *,
     once: bool = False,
     on_tick: Callable[[TickReport], None] | None = None,
+    command: Sequence[str] = (sys.executable, "-m", "tiering.cli.main"),
 ) -> DaemonStatus:
-    """Work until `stop` is set, or for one pass. Raises `Locked` when another daemon works on this store."""
+    """Work until `stop` is set, or for one pass. `command` runs frostline with this store's configuration.
+
+    Raises `Locked` when another daemon works on this store.
+    """
     with daemon_lock(store.context.config.state_directory):
-        daemon = _Daemon(store, settings, stop, on_tick)
+        daemon = _Daemon(store, settings, stop, on_tick, command)
         if once:
             daemon.tick()
         else:
@@ -89,12 +99,14 @@ class _Daemon:
         settings: DaemonConfig,
         stop: threading.Event,
         on_tick: Callable[[TickReport], None] | None,
+        command: Sequence[str],
     ) -> None:
         self.store = store
         self.settings = settings
         self.stop = stop
         self.on_tick = on_tick
         self.unreachable: set[str] = set()
+        self.cold = ColdSchedule(store, settings, command)
         self.status = DaemonStatus(running=True, pid=os.getpid(), started=store.context.clock())
         self._write()
 
@@ -106,12 +118,18 @@ class _Daemon:
         first_gc = begin + timedelta(seconds=min(_FIRST_GC_SECONDS, seconds.gc_seconds))
         scheduler.add_job(self.tick, "interval", seconds=seconds.tick_seconds, next_run_time=begin)
         scheduler.add_job(self.collect, "interval", seconds=seconds.gc_seconds, next_run_time=first_gc)
+        if seconds.cold_merge_seconds is not None:
+            every = seconds.cold_merge_seconds
+            first_merge = begin + timedelta(seconds=min(_FIRST_COLD_MERGE_SECONDS, every))
+            scheduler.add_job(self.merge_cold, "interval", seconds=every, next_run_time=first_merge)
+            scheduler.add_job(self.look_after_merges, "interval", seconds=_LOOK_SECONDS)
         scheduler.start()
         try:
             self.stop.wait()
         finally:
             self.stop.set()
             scheduler.shutdown(wait=True)
+            self.cold.stop()
 
     def tick(self) -> None:
         """One pass: settle what other processes left, then merges, deletes and moves."""
@@ -158,6 +176,29 @@ class _Daemon:
                 log.error("gc of %s failed: %s", disk.name, error)
                 self._record(failures=self.status.failures + 1, last_error=f"gc of {disk.name}: {error}")
         self._record(last_gc=self.store.context.clock())
+
+    def merge_cold(self) -> None:
+        """Begin the cold merges that are due, in processes of their own."""
+        if self.stop.is_set():
+            return
+        try:
+            self.store.refresh()
+            self.cold.begin()
+        except (FrostlineError, OSError) as error:
+            log.error("cold merges did not begin: %s", error)
+            self._record(failures=self.status.failures + 1, last_error=f"cold merges: {error}")
+
+    def look_after_merges(self) -> None:
+        """Note the cold merges that have ended."""
+        if self.stop.is_set() or (ended := self.cold.look()) is None:
+            return
+        log.info("cold merges of %s: %d groups merged", ended.table, ended.merged)
+        changes: dict[str, Any] = {"merged": self.status.merged + ended.merged}
+        if ended.problem:
+            log.error("cold merges of %s: %s", ended.table, ended.problem)
+            changes["failures"] = self.status.failures + 1
+            changes["last_error"] = f"cold merges of {ended.table}: {ended.problem}"
+        self._record(last_cold_merge=self.store.context.clock(), **changes)
 
     def _note_unreachable(self) -> None:
         """Say once that a disk went away, and once that it is back; the pass does what needs the others only."""

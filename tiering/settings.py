@@ -49,6 +49,12 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The time between two garbage collections."""
     gc_delete: bool = False
     """Whether the daemon's gc deletes; by default it only reports."""
+    cold_merge_seconds: float | None = None
+    """The time between two runs of `merge --cold` for every table that has such merges due. Default: none."""
+    cold_merge_spark: bool = False
+    """Those runs are `merge --spark`, on the master of the section `spark`."""
+    cold_merge_options: tuple[str, ...] = ()
+    """More of that verb's options, such as `--target-size=1GiB`."""
 
 
 class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -1,6 +1,7 @@
 """`daemon run | status`."""
 
 import signal
+import sys
 import threading
 from types import FrameType
 from typing import Annotated, Any
@@ -48,7 +49,10 @@ def run(
         if document["moved"] or document["merges"] or document["failed"] or once:
             session.output.note(f"daemon: {counts}")
 
-    final = daemon.run(store, session.loaded.config.daemon, stop, once=once, on_tick=report)
+    command = [sys.executable, "-m", "tiering.cli.main"]
+    if session.options.config is not None:
+        command += ["--config", session.options.config]
+    final = daemon.run(store, session.loaded.config.daemon, stop, once=once, on_tick=report, command=command)
     if session.options.json:
         session.output.document(msgspec.to_builtins(final))
     if received:
