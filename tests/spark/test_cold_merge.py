@@ -146,3 +146,31 @@ def test_of_a_straggler_and_its_double_one_counts(config: Config, tmp_path: Path
     assert json.loads(done.stdout) == {"merged": MERGED, "failures": []}
     assert (notes / "straggled").exists()
     assert (all_rows(config), part_names(config)) == (before, MERGED)
+
+
+def test_spark_submit_runs_the_command_line(config: Config, tmp_path: Path, java: None) -> None:
+    """What was submitted decides where it runs; the exit code and the document are the command's own."""
+    import pyspark
+
+    before, path = all_rows(config), write_config(config, tmp_path / "frostline.json")
+    where = subprocess.run(
+        [sys.executable, "-m", "spark_tiering.submit"], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    submit = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", "local[1,3]"]
+    command = [*submit, "--conf", "spark.ui.enabled=false", where.stdout.strip(), "-c", str(path), "--json"]
+    seen = {
+        **environment(),
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_HOME": str(Path(pyspark.__file__).parent),
+    }
+
+    def submitted(*verb: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*command, *verb], cwd=tmp_path, env=seen, capture_output=True, text=True, timeout=120, check=False
+        )
+
+    done = submitted("merge", "d.t", "--spark")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["spark"]["master"] == "local[1,3]"
+    assert (all_rows(config), part_names(config)) == (before, MERGED)
+    assert submitted("merge", "d.nothing", "--spark").returncode == 10
