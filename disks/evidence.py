@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from disks.file_table import FileTable
-from disks.history import named_blobs, past_at
+from disks.history import named_blobs, named_in, past_at
 from disks.object_disk import ObjectDisk
 from disks.references import FUTURE_TOLERANCE, Inventory, is_set_aside, retained_from
 from oplog import pins
@@ -24,7 +24,8 @@ class Evidence:
     """The references of a disk at one moment, and how far they reach."""
 
     keys: frozenset[str]
-    """Every blob that a retained revision, a pin or the live table names."""
+    """Every blob that a retained revision, a pin or the live table names; of a listing that was compared with the
+    table already, those of its doubtful ones."""
     base: int
     """The oldest revision that the retention keeps; all later ones are covered by `keys`."""
     head: int
@@ -48,13 +49,14 @@ def gather(disk: ObjectDisk, found: Inventory, *, now: datetime, retention: time
     known_pins = pins.list_pins(disk.store)
     base = retained_from(found.commits, now=now, retention=retention)
     past = past_at(disk.log, found, base, strict=True)
+    among = found.blobs.doubtful
     try:
-        keys = past.keys()
+        keys = past.keys(among)
         past.named.clear()
         past.advance(found.head)
         _check_present(found, past.table, name)
         past.advance()
-        keys |= past.named
+        keys |= past.named if among is None else past.named.intersection(among)
         head, digest = past.revision, past.digest
     finally:
         past.close()
@@ -103,7 +105,7 @@ def _live_keys(disk: ObjectDisk, found: Inventory, head: int) -> set[str]:
     disk.refresh()
     with disk.file_table.read() as view:
         revision, _ = view.head()
-        keys = {key for key, _ in view.blobs()}
+        keys = named_in(view, found.blobs.doubtful)
     if revision < found.head or revision < head:
         raise Damaged(
             f"the cache of disk {disk.name} ends at revision {revision} and the log at {max(found.head, head)}"
@@ -114,7 +116,7 @@ def _live_keys(disk: ObjectDisk, found: Inventory, head: int) -> set[str]:
 def _pinned_keys(disk: ObjectDisk, found: Inventory, revision: int) -> set[str]:
     past = past_at(disk.log, found, revision, until=revision, strict=True)
     try:
-        return past.keys()
+        return past.keys(found.blobs.doubtful)
     finally:
         past.close()
 

@@ -6,9 +6,10 @@ Reads only. What exists is taken from an `Inventory` (one listing), so that a ca
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from datetime import datetime
 
-from disks.file_table import FileTable
+from disks.file_table import FileTable, TableReader
 from disks.references import Inventory
 from disks.stores.base import ObjectInfo
 from oplog import replay, snapshot
@@ -64,10 +65,10 @@ class Past:
                 if self._moves and entry.commit.kind == MOVE:
                     self.moved_in.update(step.path for step in entry.commit.operations if isinstance(step, Create))
 
-    def keys(self) -> set[str]:
-        """The blobs that the table names now."""
+    def keys(self, among: Collection[str] | None = None) -> set[str]:
+        """The blobs that the table names now; with `among` those of them that are among these."""
         with self.table.read() as view:
-            return {key for key, _ in view.blobs()}
+            return named_in(view, among)
 
     def rows(self) -> dict[str, FileRow]:
         """A copy of the table as it is now."""
@@ -185,6 +186,11 @@ def _dated(found: Inventory, revision: int, snapshot_object: ObjectInfo) -> date
     """When the store took the commit in; the snapshot's own, later time once the commit has been collected."""
     commit = found.commits.get(revision)
     return commit.modified if commit is not None else snapshot_object.modified
+
+
+def named_in(view: TableReader, among: Collection[str] | None = None) -> set[str]:
+    """The blobs that a table names, or those of them that are among these."""
+    return {key for key, _ in view.blobs() if among is None or key in among}
 
 
 def named_blobs(commit: Commit) -> set[str]:

@@ -180,6 +180,11 @@ class ComparedBlobs:
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def doubtful(self) -> Collection[str]:
+        """What nobody expected."""
+        return self._unexpected.keys()
+
     def size_of(self, key: str, expected_bytes: int) -> int | None:
         """Its size in bytes as listed; None when it is not listed. Only for what was expected with this size."""
         if (info := self._unexpected.get(key)) is not None:

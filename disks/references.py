@@ -63,6 +63,10 @@ class ListedBlobs(Protocol):
     def total_bytes(self) -> int:
         """The sum of their sizes."""
 
+    @property
+    def doubtful(self) -> Collection[str] | None:
+        """Those that `outside` may give, whatever is referenced; None: any of them."""
+
     def __len__(self) -> int: ...
 
     def size_of(self, key: str, expected_bytes: int) -> int | None:
@@ -116,6 +120,11 @@ class Blobs:
     def lacking(self, table: NamesBlobs) -> set[str]:
         """The blobs of the table that are not listed with their size."""
         return {key for key, size_bytes in table.blobs() if self._sizes.get(key) != size_bytes}
+
+    @property
+    def doubtful(self) -> None:
+        """Any of them may be unnamed."""
+        return None
 
     @property
     def newest(self) -> datetime:
