@@ -26,7 +26,7 @@ from tiering.row_masks import columns_of, row_mask
 from tiering.schema import TableDefinition
 from tiering.types import arrow_type, as_json, default_array, field_ids
 
-BATCH_ROWS = 32_768
+BATCH_ROWS = 65_536
 """Rows that cross to the JVM at once: measured, smaller ones cost more there and larger ones gain nothing."""
 _GROUP_BYTES = 8 * 1024 * 1024
 """Small row groups are fetched together, up to about this size."""
