@@ -23,6 +23,7 @@ from oplog.replay import FileRow
 from restore.clickhouse_bucket import WORKERS, ClickHouseTree
 from restore.clickhouse_rows import key_prefix, read_tree_of_bucket, rows_of, sentences
 from restore.clickhouse_tree import Tree, read_tree
+from restore.counted import CountingRunner, add_requests
 from restore.plan import MissingObject, Tally, compare, in_scope, missing_objects
 from restore.result import RestoreResult
 from tiering.progress import SILENT, Progress
@@ -54,6 +55,10 @@ def rebuild(
         )
     started = clock.monotonic()
     before = _requests(disk)
+    counting = None
+    if remote is not None:
+        counting = CountingRunner(remote.runner, remote.store)
+        remote = Remote(counting, remote.store)
     if apply:
         disk.finish()
     disk.check_schema()
@@ -88,6 +93,7 @@ def rebuild(
         disk.replace_rows(wanted.values(), tree.head, unknown=unknown, set_aside_damaged=True)
         result.applied = True
     result.requests = {verb: count - before.get(verb, 0) for verb, count in _requests(disk).items()}
+    add_requests(result.requests, counting.requests if counting is not None else {})
     result.seconds = clock.monotonic() - started
     return result
 

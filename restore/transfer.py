@@ -27,6 +27,7 @@ from oplog import paths
 from oplog.errors import Conflict, Refused, UsageError
 from oplog.replay import FileRow
 from restore.blob_copies import Attempt, BlobCopier, CopiedBlobs, Elsewhere, SourceChanged, begin, digest_of, end
+from restore.counted import CountingRunner, add_requests
 from restore.parallel import ask
 from restore.plan import Difference, MissingObject, Tally, compare, in_scope, leaves_frozen, lost_objects, matched
 from restore.rebuild import by_path, check_names, keep_reservations, log_inventory, requests_so_far
@@ -105,11 +106,16 @@ def restore_from(
         raise Refused(f"disk {disk.name} is read-only", hint="a preview, without --apply, is allowed")
     started = clock.monotonic()
     before = [requests_so_far(disk.store), requests_so_far(source)]
+    counting = None
+    if elsewhere is not None:
+        counting = CountingRunner(elsewhere.runner, elsewhere.target, elsewhere.source)
+        elsewhere = Elsewhere(counting, elsewhere.target, elsewhere.source)
     request = _Request(revision, time, tables, partitions, scope, actor, reason, workers, progress, elsewhere)
     result = _restored(disk, source, request) if apply else _previewed(disk, source, request)
     for store, earlier in zip((disk.store, source), before, strict=True):
-        for verb, count in requests_so_far(store).items():
-            result.requests[verb] = result.requests.get(verb, 0) + count - earlier.get(verb, 0)
+        sent = {verb: count - earlier.get(verb, 0) for verb, count in requests_so_far(store).items()}
+        add_requests(result.requests, sent)
+    add_requests(result.requests, counting.requests if counting is not None else {})
     result.seconds = clock.monotonic() - started
     return result
 

@@ -284,6 +284,7 @@ def test_executors_copy_what_is_restored_from_another_bucket(site: Site, tmp_pat
         assert content(target) == content(site.disk)
         assert result.copy is not None
         assert (result.copy.done, result.copy.inside_store) == (PARTS, True)
+        assert result.requests["COPY"] >= PARTS
         assert len({info.key for info in target.store.list("r")}) == PARTS
         again = restore_from(target, source, apply=True, elsewhere=elsewhere)
         assert (again.commit, again.unchanged) == (None, 2 * PARTS + 1)
