@@ -42,6 +42,7 @@ from tiering.progress import Task
 from tiering.schema import TableDefinition
 from tiering.shard_merge import MergeTask, ShardResult, merge_shard
 from tiering.shards import InputFile, Shard, cut_shards
+from tiering.sort_keys import stored_key
 
 SHARD_BYTES = 256 * 1024 * 1024
 """What a shard reads, about: half a minute of work for one core."""
@@ -222,6 +223,7 @@ class _Job:
         store = self.workers.store_of(disk)
         shards = shards_of(context, definition, plan, shard_bytes=self.job.shard_bytes, at_least=self._at_least(plan))
         drop_deleted = self.job.drop_deleted and holds_everything(context, definition, inputs)
+        now = context.clock()
         tasks = [
             MergeTask(
                 store=store,
@@ -229,7 +231,7 @@ class _Job:
                 shard=shard,
                 target=definition.part_directory(str(output)),
                 revision=disk.revision,
-                now=context.clock(),
+                now=now,
                 level=level,
                 drop_deleted=drop_deleted,
             )
@@ -244,6 +246,7 @@ class _Job:
         what = f"merge {len(inputs)} parts of {definition.full_name} into {output}"
         self.workers.runner.run(self.workers.merge, tasks, what=what, on_done=on_done)
         ordered = [results[index] for index in range(len(tasks))]
+        _check_keys(definition, shards, ordered, output)
         with self._lock:
             self.report.shards += len(ordered)
             self.report.cpu_seconds += sum(result.cpu_seconds for result in ordered)
@@ -304,6 +307,22 @@ class _Job:
             requests=dict(requests),
             bytes_read=sum(shard.bytes_read for shard in shards),
         )
+
+
+def _check_keys(
+    definition: TableDefinition, shards: Sequence[Shard], results: Sequence[ShardResult], output: PartName
+) -> None:
+    """That what each shard wrote lies within its range of keys, so that the files together are in order."""
+    for shard, result in zip(shards, results, strict=True):
+        for item in result.files:
+            for group in item.file.row_groups:
+                key = stored_key(group.first_key, definition)
+                if key is not None and key not in shard.within:
+                    raise Damaged(
+                        f"shard {shard.number} of the merge into {output} gave back {item.file.name}, which has keys "
+                        "of another shard",
+                        hint="the parts are kept as they are; run the merge again",
+                    )
 
 
 def _disk_of(context: Context, inputs: Sequence[StoredPart]) -> ObjectDisk:

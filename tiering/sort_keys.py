@@ -27,6 +27,9 @@ class KeyRange:
     low: Key | None = None
     high: Key | None = None
 
+    def __contains__(self, key: Key) -> bool:
+        return (self.low is None or key >= self.low) and (self.high is None or key < self.high)
+
 
 EVERYTHING = KeyRange()
 

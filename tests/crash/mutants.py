@@ -20,7 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from tests.compat import clickhouse_mistakes, clickhouse_writing_mistakes
-from tests.crash import history_mistakes, integrity_mistakes, ranges_mistakes, store_mistakes, transfer_mistakes
+from tests.crash import (
+    cold_merge_mistakes,
+    history_mistakes,
+    integrity_mistakes,
+    ranges_mistakes,
+    store_mistakes,
+    transfer_mistakes,
+)
 
 ENVIRONMENT = "FROSTLINE_MUTANT"
 CHECK_SECONDS = 240
@@ -304,6 +311,7 @@ MUTANTS: dict[str, Mutant] = {
             for mistake in (
                 *clickhouse_mistakes.MISTAKES,
                 *clickhouse_writing_mistakes.MISTAKES,
+                *cold_merge_mistakes.MISTAKES,
                 *history_mistakes.MISTAKES,
                 *transfer_mistakes.MISTAKES,
                 *store_mistakes.MISTAKES,

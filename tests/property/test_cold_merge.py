@@ -15,10 +15,11 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import HealthCheck, Phase, event, given, settings
 from hypothesis import strategies as st
 
 from tests.cold import as_rows, assert_sorted_and_disjoint, cold_config, cold_merge, content, digest, group
+from tests.crash import mutants
 from tiering import definitions, merge_rows, sorted_merge
 from tiering.catalog import StoredPart
 from tiering.engine import Store
@@ -201,7 +202,11 @@ def merged_in_one_piece(
     return pa.concat_tables([pq.read_table(out / file.name) for file in written.files])
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+# To make an example small takes minutes, and a mutant needs none.
+_PHASES = (Phase.generate,) if mutants.active() else tuple(Phase)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), phases=_PHASES)
 @given(st.data())
 def test_shards_give_what_one_merge_gives(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as name:
