@@ -97,12 +97,15 @@ class ObjectTransaction(Transaction):
             raise Refused(f"{row.path} lies in {1 + len(row.more)} objects", hint="upload it anew, as one object")
         self._add(Create(check_path(row.path), row.size_bytes, row.sha256, row.key, row.inline, row.blob_set))
 
-    def uploaded(self, path: str, key: str, size_bytes: int, sha256: str) -> None:
-        """Stage a file whose blob another process has put in the bucket since this transaction began, under a key of
-        its own. The bucket is asked for it. Raises `Refused` when it is not there with this size.
+    def uploaded(self, path: str, key: str, size_bytes: int, sha256: str, *, since: float | None = None) -> None:
+        """Stage a file whose blob another process has put in the bucket since this transaction began, or since a time
+        before it (seconds, as `time.time`), under a key of its own. The bucket is asked for it. Raises `Refused` when
+        it is not there with this size.
         """
+        wall, steady = self._began
+        began = (since, steady - max(0.0, wall - since)) if since is not None else self._began
         with self._lock:
-            self._first_upload = min(self._first_upload or self._began, self._began)
+            self._first_upload = min(self._first_upload or began, began)
         operation = Create(check_path(path), size_bytes, sha256, key, None, None)
         self._check_blob(operation)
         self._add(operation)

@@ -54,13 +54,13 @@ def first_free(context: Context, definition: TableDefinition) -> int:
     return max(used, default=current * RANGE_BLOCKS) + 1
 
 
-def allocate(context: Context, definition: TableDefinition, floor: int) -> int:
-    """The next block number of this machine, at least `floor`; nobody else ever gets it."""
-    number = context.journal.allocate_blocks(definition.uuid, 1, floor)
-    if range_of(number) in owned(context, definition):
+def allocate(context: Context, definition: TableDefinition, floor: int, count: int = 1) -> int:
+    """The first of the next `count` block numbers of this machine, at least `floor`; nobody else ever gets them."""
+    number = context.journal.allocate_blocks(definition.uuid, count, floor)
+    if range_of(number) in owned(context, definition) and range_of(number) == range_of(number + count - 1):
         return number
     start = _take_range(context, definition) * RANGE_BLOCKS
-    return context.journal.allocate_blocks(definition.uuid, 1, start + 1)
+    return context.journal.allocate_blocks(definition.uuid, count, start + 1)
 
 
 def owned(context: Context, definition: TableDefinition) -> set[int]:

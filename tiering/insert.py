@@ -42,8 +42,8 @@ from tiering.parquet_file import write_part_files
 from tiering.part import DataFile, Part, PartName
 from tiering.progress import Task
 from tiering.schema import TableDefinition
-from tiering.sorting import sort_table
-from tiering.transforms import Partition, partition_rows, partition_values_json
+from tiering.sorting import sorted_partitions
+from tiering.transforms import Partition, partition_values_json
 from tiering.types import cast_batch
 
 _BLOCK_BYTES = 256 * 1024 * 1024
@@ -204,7 +204,7 @@ class _Run:
         with claimed, ExitStack() as stack:
             # One choice for the block: cheaper than one a part, and the same for the same rows.
             encodings = choose_encodings(table, self.definition)
-            pieces = _sorted_partitions(table, self.definition)
+            pieces = sorted_partitions(table, self.definition)
             del table
             transactions: dict[str, Transaction] = {}
             futures = []
@@ -353,19 +353,6 @@ def known_digests(context: Context, definition: TableDefinition) -> dict[str, se
     for partition, digests in ordered.items():
         known[partition] = set(digests[-window:] if window else ())
     return known
-
-
-def _sorted_partitions(table: pa.Table, definition: TableDefinition) -> list[tuple[Partition, pa.Table]]:
-    """The block's rows by partition, each in sort order, with one sort and one copy of the rows."""
-    codes, partitions = partition_rows(table, definition)
-    if codes is None:
-        return [(partitions[0], sort_table(table, definition.order_by))]
-    ordered = sort_table(table, definition.order_by, leading=codes)
-    pieces, start = [], 0
-    for partition in partitions:
-        pieces.append((partition, ordered.slice(start, partition.rows)))
-        start += partition.rows
-    return pieces
 
 
 def _outline(definition: TableDefinition, rows: pa.Table, size_bytes: int, context: Context) -> Part | None:

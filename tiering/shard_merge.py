@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import resource
 import sys
-import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -22,8 +21,8 @@ import pyarrow.parquet as pq
 
 from disks.blobs import put_blob
 from disks.effects import op
-from disks.locks import OwnedDirectory, sweep
 from disks.runner import OpensStore
+from disks.scratch import task_scratch
 from disks.stores.base import ByteRange, ObjectStore
 from disks.stores.metered import MeteredStore
 from oplog.errors import Conflict, Damaged
@@ -85,7 +84,7 @@ def merge_shard(task: MergeTask, *, stop: threading.Event | None = None) -> Shar
     """
     started, cpu_started = time.monotonic(), time.process_time()
     store = MeteredStore(task.store.open())
-    scratch = _scratch_directory()
+    scratch = task_scratch("frostline-merge")
 
     def on_rows(rows: int) -> None:
         if stop is not None and stop.is_set():
@@ -119,13 +118,6 @@ def merge_shard(task: MergeTask, *, stop: threading.Event | None = None) -> Shar
         cpu_seconds=time.process_time() - cpu_started,
         peak_memory_bytes=_peak_memory_bytes(),
     )
-
-
-def _scratch_directory() -> OwnedDirectory:
-    """A directory of this task; what killed tasks left on this machine goes first."""
-    parent = Path(tempfile.gettempdir()) / "frostline-merge"
-    sweep(parent)
-    return OwnedDirectory(parent)
 
 
 def _fetched(store: ObjectStore, task: MergeTask, directory: Path) -> list[SortedFile]:

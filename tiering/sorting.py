@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tiering.parquet_file import NULLS
-from tiering.transforms import one_array
+from tiering.schema import TableDefinition
+from tiering.transforms import Partition, one_array, partition_rows
 
 
 def sort_table(table: pa.Table, keys: Sequence[str], *, leading: pa.Array | None = None) -> pa.Table:
@@ -26,6 +27,19 @@ def sort_table(table: pa.Table, keys: Sequence[str], *, leading: pa.Array | None
     columns = [] if leading is None else [leading]
     columns += [_sortable(one_array(table.column(name))) for name in keys]
     return table.take(_order(columns))
+
+
+def sorted_partitions(table: pa.Table, definition: TableDefinition) -> list[tuple[Partition, pa.Table]]:
+    """The rows by partition, each in sort order, with one sort and one copy of the rows."""
+    codes, partitions = partition_rows(table, definition)
+    if codes is None:
+        return [(partitions[0], sort_table(table, definition.order_by))]
+    ordered = sort_table(table, definition.order_by, leading=codes)
+    pieces, start = [], 0
+    for partition in partitions:
+        pieces.append((partition, ordered.slice(start, partition.rows)))
+        start += partition.rows
+    return pieces
 
 
 def _order(columns: list[pa.Array]) -> pa.Array:
