@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from disks.base import Disk
 from disks.object_disk import ObjectDisk
 from tiering import blocks, ttl
 from tiering.catalog import StoredPart
 from tiering.context import Context
-from tiering.merge_selection import MAX_PARTS, MergePlan, MergeStay, explain_rest, select_final, select_merges
+from tiering.merge_selection import MAX_PARTS, OLD, MergePlan, MergeStay, explain_rest, select_final, select_merges
 from tiering.new_parts import first_block_on_its_way
 from tiering.part import Part
 from tiering.placement import size_limit
@@ -65,7 +65,7 @@ def plan_merges(
     merges = select_merges(
         parts,
         definition.settings,
-        context.clock(),
+        rules.now,
         allowed=rules.allowed,
         busy=rules.claims,
         joinable=rules.joinable,
@@ -140,7 +140,7 @@ def explain_merges(
     stays = explain_rest(
         inside,
         definition.settings,
-        context.clock(),
+        rules.now,
         why_not=rules.why_not,
         why_apart=rules.why_apart,
         max_size_bytes=_largest_merge(context, definition, rules),
@@ -185,6 +185,11 @@ class _Rules:
             frozenset(blocks.owned(context, definition)),
             cold,
         )
+
+    @property
+    def now(self) -> datetime:
+        """By which parts are old enough to merge: in a bucket at once, for no company comes there by itself."""
+        return self.context.clock() + (OLD if self.cold is not None else timedelta(0))
 
     @property
     def min_inputs(self) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import groupby, pairwise
 
 from tiering.catalog import StoredPart
@@ -28,7 +28,8 @@ LOWEST_BASE = 1.5
 _PART_COST_BYTES = 2 * 1024 * 1024
 """What a part costs its readers beside its bytes; makes merges of many tiny parts go first."""
 _FRESH_SECONDS = 60.0
-_OLD_SECONDS = 86_400.0
+OLD = timedelta(days=1)
+"""From this age on a part is as easily merged as it ever will be."""
 _FEW_PARTS = 8
 _MANY_PARTS = 64
 
@@ -170,7 +171,7 @@ def _why_not_worth(
 
 def merge_base(size_bytes: int, age_seconds: float, part_count: int) -> float:
     """How many times its largest part a range must be: lower the older, the smaller and the more numerous parts are."""
-    aged = _share(math.log(max(age_seconds, 1.0)), math.log(_FRESH_SECONDS), math.log(_OLD_SECONDS))
+    aged = _share(math.log(max(age_seconds, 1.0)), math.log(_FRESH_SECONDS), math.log(OLD.total_seconds()))
     crowded = _share(part_count, _FEW_PARTS, _MANY_PARTS)
     small = 1.0 - _share(math.log(max(size_bytes, 1)), math.log(64 * 1024**2), math.log(16 * 1024**3))
     # Size only helps age: large fresh parts wait for company, small ones need not.

@@ -1,0 +1,13 @@
+"""The commands of docs/spark.md, run as they stand on the store of the demo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.integration import test_documents
+
+demo = test_documents.demo
+
+
+def test_every_command_about_spark_works_word_for_word(java: None, demo: Path, tmp_path: Path) -> None:
+    test_documents.test_every_command_of_the_document_works_word_for_word("docs/spark.md", demo, tmp_path)
