@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -124,6 +124,55 @@ def run(command: Sequence[str], *, environment: dict[str, str] | None = None, cw
     if code:
         raise RuntimeError(f"{' '.join(map(str, command))} exited {code}:\n{complaints[-4000:]}")
     return Run(seconds, peak_kib * 1024, text, cpu_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class TreeRun:
+    """A finished program and all the processes it started."""
+
+    seconds: float
+    peak_bytes: int
+    """The highest sum of their memory, what they share counted once (PSS)."""
+    output: str
+
+
+def run_tree(command: Sequence[str], *, environment: dict[str, str] | None = None) -> TreeRun:
+    """Run a command that starts others, such as Spark; its failure is ours. Memory is looked at four times a second."""
+    peak = 0
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        began = time.perf_counter()
+        process = subprocess.Popen(command, env={**os.environ, **(environment or {})}, stdout=output, stderr=errors)
+        while process.poll() is None:
+            peak = max(peak, sum(map(_pss_bytes, _tree(process.pid))))
+            time.sleep(0.25)
+        seconds = time.perf_counter() - began
+        output.seek(0)
+        errors.seek(0)
+        text, complaints = output.read(), errors.read()
+    if process.returncode:
+        raise RuntimeError(f"{command[:2]} exited {process.returncode}:\n{complaints[-4000:]}")
+    return TreeRun(seconds, peak, text)
+
+
+def _tree(root: int) -> set[int]:
+    """The process and its descendants."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError, IndexError):  # it has ended
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+    found = {root}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found
+
+
+def _pss_bytes(pid: int) -> int:
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    return 0
 
 
 def python(script: str, *arguments: str, environment: dict[str, str] | None = None) -> Run:
