@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from disks import listing
+from disks.clickhouse_disk import ClickHouseDisk
 from disks.config import DiskConfig
 from disks.garbage import GcReport, collect
 from disks.object_disk import ObjectDisk
@@ -30,6 +31,7 @@ from restore import blob_copies, check_data, parallel
 from restore.blob_copies import Elsewhere
 from restore.check import CheckResult, How, check
 from restore.clickhouse_bucket import read_bucket
+from restore.clickhouse_rebuild import rebuild
 from restore.transfer import restore_from
 from spark_tiering.runner import SparkRunner
 from tests.compat.buckets import captured, put_on_server
@@ -305,6 +307,30 @@ def test_executors_ask_the_objects_of_a_clickhouse_server(
     assert there.findings == here.findings
     assert len(here.files) > 100
     assert runner.figures.tasks > 3
+
+
+def test_a_disk_with_clickhouses_log_is_rebuilt_and_read(server: Server, spark: SparkSession, tmp_path: Path) -> None:
+    """I1, I7: the same table from the same requests; every byte of it read by executors."""
+    config = config_of(server, server.new_bucket(), log_format=1)
+    disk = open_disk("cold", config, tmp_path / "state")
+    assert isinstance(disk, ClickHouseDisk)
+    for number in range(5):
+        with disk.transaction("insert") as transaction:
+            transaction.create(f"store/abc/t/p{number}/data.bin", f"bytes of {number}".encode())
+            transaction.commit()
+    remote = Remote(SparkRunner(spark), SharedStore.of(config))
+    here, there = rebuild(disk).document(), rebuild(disk, remote=remote).document()
+    assert here.pop("seconds") != there.pop("seconds")
+    assert here == there
+    with open_store(config) as store:
+        key = disk.stat("store/abc/t/p3/data.bin").key
+        store.delete([str(key)])
+        server.client().put_object(Bucket=config.url.split("/")[2], Key=f"p/{key}", Body=b"others of 3")  # type: ignore[union-attr]
+    results = [check({"cold": disk}, How(read_data=True, remote=one)) for one in ({}, {"cold": remote})]
+    assert results[0] == results[1]
+    assert {problem.invariant for problem in results[0].problems} == {"I1", "I3"}
+    assert results[0].checked.files_read == 5
+    disk.close()
 
 
 def test_nothing_that_is_sent_or_said_shows_a_secret(ministack: Server, spark: SparkSession, tmp_path: Path) -> None:
