@@ -4,6 +4,8 @@
     spark_tiering.register(spark)
     spark.read.format("frostline").option("config", FILE).option("columns", "service, ts").load("db.table")
 
+    df.write.format("frostline").mode("append").option("config", FILE).save("db.table")
+
 Columns and filter are options because Spark 4.3 prunes no columns of a Python source, and its push-down of filters
 leaks from one query to others of the same data frame; so nothing is pushed down here, whatever Spark is told to.
 """
@@ -11,15 +13,22 @@ leaks from one query to others of the same data frame; so nothing is pushed down
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    InputPartition,
+    WriterCommitMessage,
+)
 
-from oplog.errors import FrostlineError
+from oplog.errors import FrostlineError, Refused
 from spark_tiering.arrow_types import spark_schema
 from spark_tiering.read_options import ReadOptions, read_options
 from tiering.pruning import Predicate
@@ -31,7 +40,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
+    from spark_tiering.part_writer import WriteJob, WrittenPart
     from spark_tiering.scan_planning import Piece
+    from spark_tiering.write_job import WriteOptions
 
 NAME = "frostline"
 
@@ -78,6 +89,21 @@ class FrostlineSource(DataSource):
             for name in schema.fieldNames():
                 definition.column(name)
             return FrostlineReader(asked, definition, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """What writes a data frame. Raises `UsageError` for columns that the table has not, `Refused` to overwrite."""
+        from spark_tiering.write_job import begin_job, write_options
+
+        with _told():
+            asked = write_options(self.options)
+            if overwrite:
+                raise Refused(
+                    f"mode 'overwrite' would remove the rows of {asked.table}; only 'append' is possible",
+                    hint="'frostline drop' or a TTL rule removes rows",
+                )
+            definition, job = begin_job(asked)
+            check_columns(schema, definition)
+            return FrostlineWriter(asked, job)
 
     def _asked(self) -> ReadOptions:
         return read_options(self.options, on_this_machine=self.on_this_machine, cores=self.cores)
@@ -133,6 +159,54 @@ class FrostlineReader(DataSourceReader):
         wanted = Projection(definition, self._columns, self._schema, partition.predicate, asked.truncate_nanoseconds)
         with _told(planning=False):
             yield from read_share(partition.pieces, wanted, partition.until)
+
+
+def check_columns(schema: StructType, definition: TableDefinition) -> None:
+    """Raise `UsageError` when rows of the schema can never go into the table."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    from tiering.types import cast_batch
+
+    cast_batch(pa.RecordBatch.from_pylist([], schema=to_arrow_schema(schema, timezone="UTC")), definition)
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """The parts that one task uploaded."""
+
+    parts: list[WrittenPart]
+
+
+class FrostlineWriter(DataSourceArrowWriter):
+    """Tasks upload parts; the driver commits all of them at once."""
+
+    def __init__(self, asked: WriteOptions, job: WriteJob | None) -> None:
+        self._asked = asked
+        self._job = job
+        """None: the job of this id is in the table already."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        from pyspark import TaskContext
+
+        from spark_tiering.part_writer import write_parts
+
+        if self._job is None:
+            deque(iterator, maxlen=0)
+            return Written([])
+        context = TaskContext.get()
+        task, attempt = (context.partitionId(), context.taskAttemptId()) if context is not None else (0, 0)
+        with _told(planning=False):
+            return Written(write_parts(iterator, self._job, task, attempt))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        from spark_tiering.write_job import commit_job
+
+        parts = [part for message in messages if isinstance(message, Written) for part in message.parts]
+        with _told():
+            commit_job(self._asked, self._job, parts)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Nothing names what was uploaded; gc collects it."""
 
 
 @contextmanager

@@ -1,0 +1,145 @@
+"""Writes what one task of Spark holds: sorted parts, uploaded under fresh keys, which nothing names until the commit.
+
+Rows are taken in blocks, each sorted and written to a scratch directory; at the end the blocks of a partition are
+merged into one part. Memory is that of a block, however much a task holds. A task that fails, or runs twice, leaves
+objects that gc collects.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from disks.blobs import put_blob
+from disks.effects import op
+from disks.scratch import task_scratch
+from disks.stores.base import ObjectStore
+from disks.stores.shared import SharedStore
+from tiering.encodings import choose_encodings
+from tiering.parquet_file import write_part_files
+from tiering.part import DataFile
+from tiering.schema import TableDefinition
+from tiering.sorted_merge import SortedFile, merged
+from tiering.sorting import sorted_partitions
+from tiering.transforms import Partition
+from tiering.types import cast_batch
+
+_BLOCK_BYTES = 64 * 1024 * 1024
+"""A block ends at this size in memory; sorting and writing it takes some four times as much."""
+_TRANSFERS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class WriteJob:
+    """What every task of a job needs."""
+
+    store: SharedStore
+    disk: str
+    definition: TableDefinition = field(repr=False)
+    token: str
+    """Names the job's uploads until its parts have names."""
+    revision: int
+    began: float
+    """When, in seconds as `time.time`: no blob of the job is older."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A data file, and the object that holds it."""
+
+    file: DataFile
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenPart:
+    """The rows of a partition that one task wrote."""
+
+    partition: Partition
+    rows: int
+    files: tuple[WrittenFile, ...]
+    directory: str
+    """Where the files are said to lie until the part has its name: each blob carries it."""
+
+
+def write_parts(batches: Iterable[pa.RecordBatch], job: WriteJob, task: int, attempt: int) -> list[WrittenPart]:
+    """Write and upload all rows. Raises `UsageError` naming the column and row of a value that does not fit."""
+    scratch = task_scratch("frostline-write")
+    try:
+        runs: dict[str, list[_Run]] = defaultdict(list)
+        for number, block in enumerate(_blocks(batches, job.definition, task)):
+            for run in _written(block, job.definition, scratch.path / f"block-{number}"):
+                runs[run.partition.id].append(run)
+        found = (_merged(runs[name], job.definition, scratch.path / f"part-{name}") for name in sorted(runs))
+        return [_uploaded(job.store.open(), job, run, f"{task}-{attempt}") for run in found]
+    finally:
+        scratch.remove()
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Sorted files of one partition in a directory."""
+
+    partition: Partition
+    files: tuple[DataFile, ...]
+    directory: Path
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files)
+
+
+def _blocks(batches: Iterable[pa.RecordBatch], definition: TableDefinition, task: int) -> Iterator[pa.Table]:
+    pending: list[pa.RecordBatch] = []
+    rows = held_rows = held_bytes = 0
+    for batch in batches:
+        pending.append(cast_batch(batch, definition, source=f"task {task}", first_row=rows))
+        rows += batch.num_rows
+        held_rows += batch.num_rows
+        held_bytes += pending[-1].nbytes
+        if held_rows >= definition.settings.insert_block_rows or held_bytes >= _BLOCK_BYTES:
+            yield pa.Table.from_batches(pending)
+            pending, held_rows, held_bytes = [], 0, 0
+    if held_rows:
+        yield pa.Table.from_batches(pending)
+
+
+def _written(block: pa.Table, definition: TableDefinition, directory: Path) -> Iterator[_Run]:
+    encodings = choose_encodings(block, definition)
+    for partition, rows in sorted_partitions(block, definition):
+        below = directory / partition.id
+        with op("fs.mkdir", below):
+            below.mkdir(parents=True)
+        yield _Run(partition, write_part_files([rows], definition, below, encodings=encodings), below)
+
+
+def _merged(runs: list[_Run], definition: TableDefinition, directory: Path) -> _Run:
+    """All runs of a partition as one."""
+    if len(runs) == 1:
+        return runs[0]
+    with op("fs.mkdir", directory):
+        directory.mkdir()
+    names = {column.id: column.name for column in definition.columns}
+    sources = [
+        SortedFile(run.directory / file.name, file, names, order, str(run.directory / file.name))
+        for order, run in enumerate(runs)
+        for file in run.files
+    ]
+    files = write_part_files(merged(sources, definition, directory), definition, directory)
+    return _Run(runs[0].partition, files, directory)
+
+
+def _uploaded(store: ObjectStore, job: WriteJob, run: _Run, task: str) -> WrittenPart:
+    directory = f"{job.definition.directory}/incoming-{job.token}/{task}-{run.partition.id}"
+
+    def upload(file: DataFile) -> WrittenFile:
+        path = f"{directory}/{file.name}"
+        return WrittenFile(file, put_blob(store, path, run.directory / file.name, file.sha256, revision=job.revision))
+
+    with ThreadPoolExecutor(_TRANSFERS, "upload") as pool:
+        return WrittenPart(run.partition, run.rows, tuple(pool.map(upload, run.files)), directory)

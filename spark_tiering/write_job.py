@@ -1,0 +1,254 @@
+"""A write of Spark on the driver's side: where it goes, and the one commit that brings all of its parts, or none.
+
+A job with an id is committed once: the commit creates `job-<digest>.json` in the table's directory, which can exist
+once, whichever machine or session runs the job again. Parts get their block numbers at the commit, under the claim that
+keeps merges off numbers that are still on their way, as those of an insert do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import secrets
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import datetime
+from difflib import get_close_matches
+from pathlib import Path
+
+from disks.object_disk import ObjectDisk
+from disks.object_transaction import ObjectTransaction
+from disks.stores.shared import SharedStore
+from oplog.errors import Conflict, NotFound, Refused, UsageError
+from spark_tiering.part_writer import WriteJob, WrittenPart
+from tiering import blocks
+from tiering import part as parts_format
+from tiering.column_ranges import combine_ranges
+from tiering.configuration import load
+from tiering.context import Context
+from tiering.engine import Store
+from tiering.new_parts import INSERT_CLAIM
+from tiering.part import PART_FILE, Part, PartName
+from tiering.placement import ordered_volumes
+from tiering.schema import TableDefinition
+from tiering.transforms import partition_values_json
+
+logger = logging.getLogger(__name__)
+
+REMEMBERED_JOBS = 1000
+"""Of each table; older ids are forgotten, and a job of such an id would go in again."""
+_ACTOR = "spark"
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """What a user asked for. Holds no secret."""
+
+    table: str
+    config: Path | None = None
+    job_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteResult:
+    """What a commit did."""
+
+    rows: int = 0
+    parts: tuple[str, ...] = ()
+    done_before: bool = False
+    """The job is in the table already; nothing was committed."""
+
+
+def write_options(given: Mapping[str, str]) -> WriteOptions:
+    """The options as Spark hands them over. Raises `UsageError` naming an unknown one."""
+    options = {name.lower(): value for name, value in given.items()}
+    table = options.pop("path", "")
+    if not table:
+        raise UsageError("which table?", hint="df.write.format('frostline').mode('append').save('db.table')")
+    known = ("config", "job_id")
+    for name in options:
+        if name not in known:
+            nearest = get_close_matches(name, known, 1)
+            hint = f"did you mean {nearest[0]!r}?" if nearest else f"the options are: {', '.join(known)}"
+            raise UsageError(f"no such option: {name}", hint=hint)
+    config = Path(options["config"]).expanduser() if options.get("config") else None
+    return WriteOptions(table, config, options.get("job_id", ""))
+
+
+def begin_job(options: WriteOptions) -> tuple[TableDefinition, WriteJob | None]:
+    """The table and what the tasks need; None when the job is in the table already.
+
+    Raises `Refused` when the table's policy has no bucket: executors reach nothing else.
+    """
+    with Store.open(load(options.config), actor=_ACTOR, recover=False) as store:
+        definition = store.definition(options.table)
+        disk = _target(store.context, definition)
+        if _is_done(disk, definition, options):
+            return definition, None
+        limits = store.context.config.limits
+        shared = SharedStore.of(
+            store.context.config.disks[disk.name],
+            bytes_per_second=limits.bytes_per_second,
+            requests_per_second=limits.requests_per_second,
+        )
+        return definition, WriteJob(
+            store=shared,
+            disk=disk.name,
+            definition=definition,
+            token=secrets.token_hex(8),
+            revision=disk.revision or 0,
+            began=time.time(),
+        )
+
+
+def commit_job(options: WriteOptions, job: WriteJob | None, parts: Sequence[WrittenPart]) -> WriteResult:
+    """Commit the parts of all tasks at once. Raises `NotFound` when the table was dropped meanwhile, `Refused` when the
+    uploads are so old that gc may have taken them; nothing is committed then."""
+    if job is None:
+        return _told_done(options)
+    if not parts and not options.job_id:
+        return WriteResult()
+    with Store.open(load(options.config), actor=_ACTOR) as store, ExitStack() as stack:
+        definition = _same_table(store, job)
+        disk = store.object_disk(job.disk)
+        size_bytes = sum(item.file.size_bytes for part in parts for item in part.files)
+        stack.enter_context(store.context.reservations.reserve(disk.name, size_bytes))
+        floor = blocks.first_free(store.context, definition)
+        claim = f"{INSERT_CLAIM}{floor}-{secrets.token_hex(6)}"
+        stack.enter_context(store.context.journal.claim(definition.uuid, [claim], "insert"))
+        described = _described(store.context, definition, job, parts, floor)
+        try:
+            _commit(store.context, disk, definition, options, job, described)
+        except Conflict:
+            disk.refresh()
+            if _is_done(disk, definition, options):
+                return _told_done(options)
+            raise
+        result = WriteResult(sum(part.rows for part in parts), tuple(part.name for _, part in described))
+        logger.info("%s rows in %s parts went into %s", result.rows, len(result.parts), definition.full_name)
+        return result
+
+
+def _target(context: Context, definition: TableDefinition) -> ObjectDisk:
+    """The hottest bucket of the table's policy that can be written to."""
+    problems = []
+    for volume in ordered_volumes(context.config.policy(definition.policy)):
+        for name in volume.disks:
+            disk = context.disk(name)
+            if not isinstance(disk, ObjectDisk):
+                problems.append(f"{name} is no bucket with a log of ours")
+            elif disk.read_only:
+                problems.append(f"{name} is read-only")
+            elif disk.unreachable:
+                problems.append(disk.unreachable)
+            else:
+                return disk
+    raise Refused(
+        f"Spark cannot write to {definition.full_name}: policy {definition.policy} has no bucket for it: "
+        f"{'; '.join(problems)}",
+        hint="add a volume with an object_disk, or use 'frostline insert', which writes to local disks",
+    )
+
+
+def _same_table(store: Store, job: WriteJob) -> TableDefinition:
+    """The table as it is now, which must still be the one that the tasks wrote for."""
+    try:
+        return store.definition(job.definition.uuid)
+    except NotFound as error:
+        raise NotFound(
+            f"table {job.definition.full_name} was dropped while it was written to", hint="nothing was committed"
+        ) from error
+
+
+def _described(
+    context: Context, definition: TableDefinition, job: WriteJob, parts: Sequence[WrittenPart], floor: int
+) -> list[tuple[WrittenPart, Part]]:
+    """The parts with their names: as many block numbers as the partition with most parts needs."""
+    turns: Counter[str] = Counter()
+    numbered = []
+    for part in parts:
+        numbered.append((part, turns[part.partition.id]))
+        turns[part.partition.id] += 1
+    first = blocks.allocate(context, definition, floor, max(turns.values(), default=1))
+    found = []
+    for part, turn in numbered:
+        files = tuple(item.file for item in part.files)
+        bytes_of = "".join(file.sha256 for file in files)
+        made = Part(
+            table=definition.uuid,
+            name=str(PartName(part.partition.id, first + turn, first + turn, 0)),
+            rows=part.rows,
+            size_bytes=sum(file.size_bytes for file in files),
+            created=context.clock(),
+            partition_values=partition_values_json(part.partition.values),
+            schema_version=job.definition.schema_version,
+            files=files,
+            columns=combine_ranges(files, job.definition),
+            # Of this job alone: to append the same rows again is no mistake here.
+            digests=(hashlib.sha256(f"{job.token}{part.directory}{bytes_of}".encode()).hexdigest(),),
+        )
+        found.append((part, made))
+    return found
+
+
+def _commit(
+    context: Context,
+    disk: ObjectDisk,
+    definition: TableDefinition,
+    options: WriteOptions,
+    job: WriteJob,
+    described: Sequence[tuple[WrittenPart, Part]],
+) -> None:
+    details = {"table": definition.full_name, "tasks_began": str(int(job.began))}
+    details |= {"job": options.job_id} if options.job_id else {}
+    reason = f"Spark wrote to {definition.full_name}"
+    with disk.transaction("insert", reason=reason, actor=context.actor, details=details) as transaction:
+        assert isinstance(transaction, ObjectTransaction)
+        transaction.require(present=(definition.path,))
+        for written, part in described:
+            for item in written.files:
+                path = f"{written.directory}/{item.file.name}"
+                transaction.uploaded(path, item.key, item.file.size_bytes, item.file.sha256, since=job.began)
+            target = definition.part_directory(part.name)
+            transaction.rename(written.directory, target)
+            transaction.create(f"{target}/{PART_FILE}", parts_format.encode(part))
+        if options.job_id:
+            for forgotten in _oldest_marks(disk, definition):
+                transaction.remove(forgotten)
+            rows = sum(part.rows for _, part in described)
+            transaction.create(_mark(definition, options.job_id), _note(options, rows, context.clock()))
+        transaction.commit()
+
+
+# -- jobs that were done ---------------------------------------------------------------------------------------------
+
+
+def _mark(definition: TableDefinition, job_id: str) -> str:
+    return f"{definition.directory}/job-{hashlib.sha256(job_id.encode()).hexdigest()[:32]}.json"
+
+
+def _note(options: WriteOptions, rows: int, now: datetime) -> bytes:
+    return json.dumps({"job": options.job_id, "rows": rows, "time": now.isoformat()}).encode()
+
+
+def _is_done(disk: ObjectDisk, definition: TableDefinition, options: WriteOptions) -> bool:
+    return bool(options.job_id) and disk.exists(_mark(definition, options.job_id))
+
+
+def _told_done(options: WriteOptions) -> WriteResult:
+    logger.warning("job %s is in %s already: nothing was written", options.job_id, options.table)
+    return WriteResult(done_before=True)
+
+
+def _oldest_marks(disk: ObjectDisk, definition: TableDefinition) -> list[str]:
+    """Marks to forget so that one more can be remembered."""
+    names = [name for name in disk.list(definition.directory) if name.startswith("job-") and name.endswith(".json")]
+    if len(names) < REMEMBERED_JOBS:
+        return []
+    paths = [f"{definition.directory}/{name}" for name in names]
+    paths.sort(key=lambda path: disk.stat(path).revision or 0)
+    return paths[: len(paths) - REMEMBERED_JOBS + 1]
