@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +38,9 @@ _READY_BYTES = 24 * 1024 * 1024
 _BATCH_ROWS = (256, 16_384)
 """The fewest and the most rows decoded at once."""
 _READ_BYTES = 32 * 1024
+_LARGEST_DICTIONARY = 2048
+"""Texts of more distinct values are read as they are: each batch brings the whole dictionary of its row group, and to
+put several of those together costs more than to move the texts (half the time of a merge, at 9,000 values)."""
 _QUEUED_TABLES = 1
 _DECODING_THREADS = min(4, os.cpu_count() or 1)
 
@@ -161,6 +164,8 @@ def _blocks(files: Sequence[SortedFile], definition: TableDefinition, within: Ke
     with ThreadPoolExecutor(min(len(runs), _DECODING_THREADS), "merge-decode") as pool:
         try:
             encoded = set.intersection(*pool.map(_Run.dictionary_columns, runs))
+            sizes = [run.dictionary_sizes(encoded) for run in _sample(runs)]
+            encoded = {column for column in encoded if all(size[column] <= _LARGEST_DICTIONARY for size in sizes)}
             for run in runs:
                 run.begin(encoded)
             batch_rows = _batch_rows(runs)
@@ -179,8 +184,13 @@ def _blocks(files: Sequence[SortedFile], definition: TableDefinition, within: Ke
 def _batch_rows(runs: Sequence[_Run]) -> int:
     """How many rows each file keeps ready, so that all together stay within the memory for it."""
     fewest, most = _BATCH_ROWS
-    width = max((run.row_bytes(fewest) for run in runs[:: max(1, len(runs) // 4)]), default=1.0)
+    width = max((run.row_bytes(fewest) for run in _sample(runs)), default=1.0)
     return max(fewest, min(most, int(_READY_BYTES / len(runs) / max(width, 1.0))))
+
+
+def _sample(runs: Sequence[_Run]) -> Sequence[_Run]:
+    """A few of the runs, to judge them all by."""
+    return runs[:: max(1, len(runs) // 4)]
 
 
 def _cut(runs: Sequence[_Run]) -> list[pa.Table]:
@@ -231,6 +241,23 @@ class _Run:
             and (place := places.get(self._item.names.get(column.id, ""))) is not None
             and all(group.column(place).has_dictionary_page for group in groups)
         }
+
+    def dictionary_sizes(self, columns: Collection[int]) -> dict[int, int]:
+        """How many texts the first dictionary of each column holds."""
+        names = {column: self._item.names[column] for column in columns}
+        if not names:
+            return {}
+        with self._reading():
+            self._encoded = list(names.values())
+            self._close_file()
+            groups = self._item.row_groups
+            first = self._opened().iter_batches(
+                1, row_groups=None if groups is None else groups[:1], columns=list(names.values()), use_threads=False
+            )
+            batch = next(first, None)
+        self._encoded = []
+        self._close_file()
+        return {column: 0 if batch is None else len(batch.column(name).dictionary) for column, name in names.items()}
 
     def begin(self, encoded: set[int]) -> None:
         """Read the texts of these field ids as dictionaries."""

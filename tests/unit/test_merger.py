@@ -325,3 +325,26 @@ def test_the_cold_volume_is_left_alone(context: Context) -> None:
     (stored,) = put(context, definition, rows([1]))[:1]
     cold = StoredPart(definition, stored.part, stored.name, "s3", "cold", 1)
     assert plan_merges(context, definition, [cold, cold], final=True) == []
+
+
+def test_texts_of_many_values_are_read_as_they_are(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To put large dictionaries together costs more than to move the texts."""
+    begun: list[set[int]] = []
+    original = sorted_merge._Run.begin
+
+    def begin(run: sorted_merge._Run, encoded: set[int]) -> None:
+        begun.append(encoded)
+        original(run, encoded)
+
+    monkeypatch.setattr(sorted_merge._Run, "begin", begin)
+    definition = define(context)
+    many, few = [f"value {number}" for number in range(3000)], ["one", "two"]
+    for values, kept in ((few, {3}), (many, set())):
+        texts = [value for value in values for _ in range(12_000 // len(values))]
+        table = rows(list(range(len(texts)))).set_column(2, SCHEMA.field(2), [texts])
+        parts = put(context, definition, table, table.slice(1))
+        merge(context, definition, [part for part in parts if part.part.rows >= 11_999], reason="test")
+        assert begun == [kept, kept]
+        context.catalog.refresh()
+        tables.drop_parts(context, context.catalog.parts(definition), reason="test")
+        begun.clear()
