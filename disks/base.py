@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import builtins
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -182,6 +182,10 @@ class Disk(ABC):
         """Whether a file or directory of this path exists."""
         directory, _, name = path.rpartition("/")
         return bool(self.list(path)) or name in self.list(directory)
+
+    def existing(self, paths: Iterable[str]) -> set[str]:
+        """Those of the paths that exist."""
+        return {path for path in paths if self.exists(path)}
 
     def small_files(self, directory: str, name: str) -> Iterator[tuple[str, bytes, int | None]]:
         """Path, bytes and revision of every file called `name` exactly one directory below `directory`, in path order:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
@@ -65,7 +65,7 @@ class op:  # noqa: N801 - read as a verb; a class because a generator costs thre
             ) from error
 
 
-def fsync_directory(path: Path) -> None:
+def fsync_directory(path: Path | str) -> None:
     """Make the directory's entries durable."""
     with op("fs.fsync_directory", path):
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -119,7 +119,7 @@ def replace_file(path: Path, data: bytes) -> None:
     fsync_directory(path.parent)
 
 
-def rename(source: Path, target: Path) -> None:
+def rename(source: Path | str, target: Path | str) -> None:
     """Rename within one file system. The caller makes both parents durable."""
     with op("fs.rename", source, target):
         os.rename(source, target)
@@ -139,27 +139,36 @@ def remove_file(path: Path, *, missing_ok: bool = False) -> None:
         path.unlink(missing_ok=missing_ok)
 
 
-def remove_tree(path: Path) -> None:
+def remove_tree(path: Path | str) -> None:
     """Remove a directory and everything below it, never following a symbolic link. Nothing when it is missing."""
-    if path.is_symlink() or not path.is_dir():
-        remove_file(path, missing_ok=True)
+    try:
+        is_directory = stat.S_ISDIR(os.lstat(path).st_mode)
+    except FileNotFoundError:
         return
-    _remove_directory(os.fspath(path))
+    if is_directory:
+        _remove_directory(os.fspath(path))
+    else:
+        _remove(os.unlink, "fs.unlink", os.fspath(path))
 
 
 def _remove_directory(path: str) -> None:
-    """Another process may be removing the same: what is gone is gone."""
     try:
         with os.scandir(path) as found:
             entries = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in found)
     except FileNotFoundError:
         return
     for name, is_directory in entries:
-        below = f"{path}/{name}"
         if is_directory:
-            _remove_directory(below)
-            continue
-        with op("fs.unlink", Path(below)), suppress(FileNotFoundError):
-            os.unlink(below)
-    with op("fs.rmdir", Path(path)), suppress(FileNotFoundError):
-        os.rmdir(path)
+            _remove_directory(f"{path}/{name}")
+        else:
+            _remove(os.unlink, "fs.unlink", f"{path}/{name}")
+    _remove(os.rmdir, "fs.rmdir", path)
+
+
+def _remove(remove: Callable[[str], None], name: str, path: str) -> None:
+    """Another process may be removing the same: what is gone is gone."""
+    with op(name, path):
+        try:
+            remove(path)
+        except FileNotFoundError:
+            pass

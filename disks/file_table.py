@@ -81,6 +81,11 @@ class TableReader:
         found = self._connection.execute(f"SELECT {_COLUMNS} FROM files WHERE path = ?", (path,)).fetchone()
         return _row(found) if found else None
 
+    def exists(self, path: str) -> bool:
+        """Whether a file has this path or lies below it."""
+        query = "SELECT 1 FROM files WHERE path = ? UNION ALL SELECT 1 FROM files WHERE path >= ? AND path < ? LIMIT 1"
+        return self._connection.execute(query, (path, *paths.below(path))).fetchone() is not None
+
     def has_directory(self, path: str) -> bool:
         """Whether a file lies below the path."""
         query = "SELECT 1 FROM files WHERE path >= ? AND path < ? LIMIT 1"
@@ -308,9 +313,9 @@ class FileTable:
         with self.read() as view:
             return view.get(path)
 
-    def has_directory(self, path: str) -> bool:
+    def exists(self, path: str) -> bool:
         with self.read() as view:
-            return view.has_directory(path)
+            return view.exists(path)
 
     def rows(self, directory: str = "") -> Iterator[FileRow]:
         with self.read() as view:

@@ -27,7 +27,7 @@ from disks.effects import (
 from disks.held_files import hold_files, let_go
 from disks.local_commits import LocalCommits
 from disks.local_transaction import LocalTransaction
-from disks.local_tree import OWN_DIRECTORY, TreeNow, join
+from disks.local_tree import OWN_DIRECTORY, TreeNow, join, read_whole
 from disks.locks import file_lock, sweep, try_file_lock
 from disks.stores.base import ByteRange
 from oplog.errors import Damaged, NotFound, Refused
@@ -100,9 +100,9 @@ class LocalDisk(LocalCommits, Disk):
         with self._view():
             self._stat_file(path)
             descriptor = self._open(path)
+        if byte_range is None:
+            return read_whole(descriptor)[1]
         with open(descriptor, "rb") as file:
-            if byte_range is None:
-                return file.read()
             size = os.fstat(file.fileno()).st_size
             if not 0 <= byte_range.start <= byte_range.stop <= size:
                 raise Damaged(
@@ -121,11 +121,11 @@ class LocalDisk(LocalCommits, Disk):
                 if not is_directory:
                     continue
                 try:
-                    with open(self._open(path), "rb") as file:
-                        if hidden.get(path) != os.fstat(file.fileno()).st_ino:
-                            found.append((path, file.read()))
+                    inode, data = read_whole(self._open(path))
                 except NotFound:
                     continue
+                if hidden.get(path) != inode:
+                    found.append((path, data))
         for path, data in sorted(found, key=lambda item: item[0].encode()):
             yield path, data, None
 

@@ -43,20 +43,9 @@ class LocalCommits(LocalTree):
         super().__init__(name, root)
         self.read_only = read_only
         self.lock_timeout_seconds = lock_timeout_seconds
+        self._staging, self._committed, self._trash = (self._own / part for part in ("staging", "committed", "trash"))
         self._ready = False
         self._bin = Trash(self._trash)
-
-    @property
-    def _staging(self) -> Path:
-        return self._own / "staging"
-
-    @property
-    def _committed(self) -> Path:
-        return self._own / "committed"
-
-    @property
-    def _trash(self) -> Path:
-        return self._own / "trash"
 
     def _prepare(self) -> None:
         if self._ready:
@@ -125,7 +114,7 @@ class LocalCommits(LocalTree):
                 f"{committed / RECORD} cannot be read: {error}",
                 hint="move the directory away and run 'frostline fsck'",
             ) from error
-        touched: set[Path] = set()
+        touched: set[str] = set()
         if not (committed / _MOVED).exists():
             self._do_moves(record.moves, committed, touched)
             if record.moves:
@@ -139,7 +128,7 @@ class LocalCommits(LocalTree):
                 self._make_way(arrival.path, committed.name)
                 make_directory(target.parent)
                 rename(staged, target)
-                touched.add(target.parent)
+                touched.add(str(target.parent))
         _fsync_all(touched)
         for parent in {move.source.rpartition("/")[0]: None for move in record.moves}:
             self._prune(self.root / parent)
@@ -147,7 +136,7 @@ class LocalCommits(LocalTree):
         fsync_directory(self._committed)
         return record.kind
 
-    def _do_moves(self, moves: tuple[Move, ...], committed: Path, touched: set[Path]) -> None:
+    def _do_moves(self, moves: tuple[Move, ...], committed: Path, touched: set[str]) -> None:
         """Every rename and removal that has not been done. What readers may still open is hidden, all at once."""
         chained = has_chains(moves)
         with try_file_lock(self._own / "readers.lock") as idle:
@@ -165,9 +154,9 @@ class LocalCommits(LocalTree):
                     self._mark(mark)
             self._hide(hiding, committed.name)
 
-    def _do_move(self, move: Move, transaction: str, touched: set[Path], *, hiding: dict[str, int] | None) -> None:
-        source = self.root / move.source
-        if inode_of(f"{self._root}/{move.source}") != move.inode:
+    def _do_move(self, move: Move, transaction: str, touched: set[str], *, hiding: dict[str, int] | None) -> None:
+        source = f"{self._root}/{move.source}"
+        if inode_of(source) != move.inode:
             return  # done before
         if move.target is None:
             if hiding is None:
@@ -181,8 +170,8 @@ class LocalCommits(LocalTree):
             self._make_way(move.target, transaction)
             make_directory(target.parent)
             rename(source, target)
-            touched.add(target.parent)
-        touched.add(source.parent)
+            touched.add(str(target.parent))
+        touched.add(os.path.dirname(source))
 
     def _hide(self, hiding: dict[str, int], transaction: str) -> None:
         """Put the files out of sight durably, for the sweep after the last reader; empties `hiding`."""
@@ -196,10 +185,9 @@ class LocalCommits(LocalTree):
         write_new_file(mark, b"")
         fsync_directory(mark.parent)
 
-    def _throw_away(self, path: Path, transaction: str) -> None:
-        trash = self._trash / f"{transaction}-{secrets.token_hex(4)}"
+    def _throw_away(self, path: Path | str, transaction: str) -> None:
         try:
-            rename(path, trash)
+            rename(path, f"{self._bin.path}/{transaction}-{secrets.token_hex(4)}")
         except FileNotFoundError:
             return
 
@@ -259,26 +247,26 @@ class LocalCommits(LocalTree):
     def _delete_hidden(self, gone: list[str], transaction: str) -> None:
         """Delete the files, durably: else a power cut brings them back when their record is gone. A directory with
         nothing else in it goes whole, which is one rename and, for all of them together, one fsync."""
-        touched: set[Path] = set()
+        touched: set[str] = set()
         by_directory: dict[Path, list[str]] = {}
         for path in gone:
             by_directory.setdefault((self.root / path).parent, []).append(path)
         for directory, files in by_directory.items():
             if directory != self.root and len(os.listdir(directory)) == len(files):
                 self._throw_away(directory, transaction)
-                touched.add(directory.parent)
+                touched.add(str(directory.parent))
                 continue
             for path in files:
                 remove_file(self.root / path, missing_ok=True)
-            touched.add(directory)
+            touched.add(str(directory))
         emptied = sorted(touched)
         _fsync_all(touched)
-        for directory in emptied:
-            self._prune(directory)
+        for name in emptied:
+            self._prune(Path(name))
 
 
-def _fsync_all(directories: set[Path]) -> None:
+def _fsync_all(directories: set[str]) -> None:
     for directory in sorted(directories):
-        if directory.is_dir():
+        if os.path.isdir(directory):
             fsync_directory(directory)
     directories.clear()

@@ -14,6 +14,7 @@ from disks.base import check_path
 from oplog.errors import Damaged, NotFound
 
 OWN_DIRECTORY = ".frostline"
+_READ_BYTES = 1 << 20
 
 
 class LocalTree:
@@ -128,6 +129,18 @@ class TreeNow:
 
     def absolute(self, path: str) -> Path:
         return self._tree.root / path
+
+
+def read_whole(descriptor: int) -> tuple[int, bytes]:
+    """The inode and the bytes of an open file, which is closed. A file object would cost more than a small file."""
+    try:
+        found = os.fstat(descriptor)
+        pieces = [os.read(descriptor, found.st_size + 1)]
+        while pieces[-1] and sum(map(len, pieces)) != found.st_size:
+            pieces.append(os.read(descriptor, _READ_BYTES))
+    finally:
+        os.close(descriptor)
+    return found.st_ino, b"".join(pieces)
 
 
 def join(directory: str, name: str) -> str:

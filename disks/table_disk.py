@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -59,8 +59,11 @@ class TableDisk(Disk):
         return row_info(self._row(path))
 
     def exists(self, path: str) -> bool:
+        return self.file_table.exists(path)
+
+    def existing(self, paths: Iterable[str]) -> set[str]:
         with self.file_table.read() as view:
-            return view.get(path) is not None or view.has_directory(path)
+            return {path for path in paths if view.exists(path)}
 
     def read(self, path: str, byte_range: ByteRange | None = None) -> bytes:
         return self._content(self._row(path), byte_range)

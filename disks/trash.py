@@ -34,7 +34,7 @@ class Trash:
         """Delete everything in it; the names of what was there."""
         names = sorted(os.listdir(self.path))
         for name in names:
-            remove_tree(self.path / name)
+            remove_tree(f"{self.path}/{name}")
         return names
 
     def empty_soon(self) -> None:

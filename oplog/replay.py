@@ -57,8 +57,8 @@ class FileTable(Protocol):
     def get(self, path: str) -> FileRow | None:
         """The file of this path."""
 
-    def has_directory(self, path: str) -> bool:
-        """Whether a file lies below the path."""
+    def exists(self, path: str) -> bool:
+        """Whether a file has this path or lies below it."""
 
     def insert(self, rows: Sequence[FileRow]) -> None:
         """Add files. Raises `Conflict` when a path is taken."""
@@ -82,8 +82,8 @@ class MemoryTable:
     def get(self, path: str) -> FileRow | None:
         return self._rows.get(path)
 
-    def has_directory(self, path: str) -> bool:
-        return any(name.startswith(f"{path}/") for name in self._rows)
+    def exists(self, path: str) -> bool:
+        return any(name == path or name.startswith(f"{path}/") for name in self._rows)
 
     def insert(self, rows: Sequence[FileRow]) -> None:
         for row in rows:
@@ -111,21 +111,26 @@ class MemoryTable:
 def check_preconditions(table: FileTable, commit: Commit) -> None:
     """Raise `Conflict` naming the first path that is not as the commit requires."""
     for path in commit.present:
-        if not _exists(table, path):
+        if not table.exists(path):
             raise Conflict(f"{path} is gone: another writer changed it first", hint="run the command again")
     for path in commit.absent:
-        if _exists(table, path):
+        if table.exists(path):
             raise Conflict(f"{path} exists already: another writer created it first", hint="run the command again")
 
 
 def execute(table: FileTable, commit: Commit) -> None:
     """Check the preconditions and every operation, and apply them in order. Raises `Conflict`."""
     check_preconditions(table, commit)
+    directories: set[str] = set()
+    """That are no files, for sure: a file was just created below each. Only creations keep them so."""
     for operation in commit.operations:
-        _check_operation(table, operation)
-        _apply_others(table, operation, commit) if not isinstance(operation, Create) else table.insert(
-            [_row(operation, commit.revision)]
-        )
+        if isinstance(operation, Create):
+            _check_free(table, operation.path, directories)
+            table.insert([_row(operation, commit.revision)])
+        else:
+            directories.clear()
+            _check_operation(table, operation)
+            _apply_others(table, operation, commit)
 
 
 def apply(table: FileTable, commit: Commit) -> None:
@@ -211,33 +216,29 @@ def _apply_others(table: FileTable, operation: Operation, commit: Commit) -> Non
                 raise Conflict(f"{path} does not exist")
 
 
-def _exists(table: FileTable, path: str) -> bool:
-    return table.get(path) is not None or table.has_directory(path)
-
-
-def _check_operation(table: FileTable, operation: Operation) -> None:
+def _check_operation(table: FileTable, operation: Link | Rename | Remove) -> None:
     match operation:
-        case Create(path=path):
-            _check_free(table, path)
         case Link(source=source, target=target):
             if table.get(source) is None:
                 raise Conflict(f"{source} does not exist")
-            _check_free(table, target)
+            _check_free(table, target, set())
         case Rename(source=source, target=target):
-            if not _exists(table, source):
+            if not table.exists(source):
                 raise Conflict(f"{source} does not exist")
-            _check_free(table, target)
+            _check_free(table, target, set())
         case Remove(path=path):
-            if not _exists(table, path):
+            if not table.exists(path):
                 raise Conflict(f"{path} does not exist")
 
 
-def _check_free(table: FileTable, path: str) -> None:
-    if _exists(table, path):
+def _check_free(table: FileTable, path: str, directories: set[str]) -> None:
+    """Raise `Conflict` unless a file may get this path. What is above it joins the known directories."""
+    if table.exists(path):
         raise Conflict(f"{path} exists already")
     for directory in paths.ancestors(path):
-        if table.get(directory) is not None:
+        if directory not in directories and table.get(directory) is not None:
             raise Conflict(f"{path} cannot exist: {directory} is a file")
+        directories.add(directory)
 
 
 def _check_paths(operation: Operation, commit: Commit) -> None:

@@ -8,6 +8,7 @@ volume is active and the other a duplicate. What cannot be read is reported as b
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -95,19 +96,35 @@ class Catalog:
         self._config = config
         self._disks = disks
         self._dropping = dropping
-        self._now = _Snapshot()
+        self._last = _Snapshot()
+        self._outdated = False
+        self._refreshing = threading.RLock()
 
     def refresh(self, *, disks: Iterable[str] | None = None) -> None:
         """Read all disks again; those in `disks` (default: all) first take in what other writers committed. A disk that
         cannot be reached counts with what it held when it last could be; it says so (`Disk.unreachable`)."""
         for name in self._disks if disks is None else disks:
             _refresh(self._disks[name])
-        snapshot = _Snapshot(dropping=frozenset(self._dropping()))
-        for disk in self._disks.values():
-            self._read_tables(disk, snapshot)
-        for definition in snapshot.tables.values():
-            snapshot.parts[definition.uuid] = self._read_parts(definition, snapshot)
-        self._now = snapshot
+        with self._refreshing:
+            self._outdated = False
+            snapshot = _Snapshot(dropping=frozenset(self._dropping()))
+            for disk in self._disks.values():
+                self._read_tables(disk, snapshot)
+            for definition in snapshot.tables.values():
+                snapshot.parts[definition.uuid] = self._read_parts(definition, snapshot)
+            self._last = snapshot
+
+    def outdate(self) -> None:
+        """As `refresh(disks=())`, but when somebody asks: after work that few look back at."""
+        self._outdated = True
+
+    @property
+    def _now(self) -> _Snapshot:
+        if self._outdated:
+            with self._refreshing:
+                if self._outdated:
+                    self.refresh(disks=())
+        return self._last
 
     @property
     def broken(self) -> list[Broken]:

@@ -96,19 +96,18 @@ class Journal(WorkJournal, WishJournal):
     def _take_claims(self, table_uuid: str, names: list[str], owner_kind: str, token: str) -> None:
         with self._write("claim", table_uuid, durable=False) as connection:
             self._delete_released(connection)
-            for name in names:
-                row = connection.execute(
-                    "SELECT * FROM claims WHERE table_uuid = ? AND part = ?", (table_uuid, name)
-                ).fetchone()
-                if row is not None and is_held(row):
+            wanted = set(names)
+            for row in connection.execute("SELECT * FROM claims WHERE table_uuid = ?", (table_uuid,)):
+                if row["part"] in wanted and is_held(row):
                     raise Locked(
-                        f"part {name} is in use by a {row['owner_kind']} of process {row['pid']}",
+                        f"part {row['part']} is in use by a {row['owner_kind']} of process {row['pid']}",
                         hint="wait for it to finish; 'frostline moves list --active' shows running work",
                     )
-                connection.execute(
-                    "INSERT OR REPLACE INTO claims VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                    (table_uuid, name, owner_kind, *self._owner, token, now_text()),
-                )
+            claim = (owner_kind, *self._owner, token, now_text())
+            connection.executemany(
+                "INSERT OR REPLACE INTO claims VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                [(table_uuid, name, *claim) for name in names],
+            )
 
     # Intents
 

@@ -177,18 +177,23 @@ class WorkJournal(OpenJournal):
         if not changes:
             return
         with self._write(f"set_{table}", state) as connection:
+            found = connection.execute(
+                f"SELECT id, state FROM {table} WHERE id IN (SELECT value FROM json_each(?))",
+                (json.dumps([row_id for row_id, _ in changes]),),
+            )
+            states = dict(map(tuple, found))
+            stamp = now_text()
+            updates: dict[str, list[tuple[object, ...]]] = {}
             for row_id, fields in changes:
                 if unknown := set(fields) - allowed:
                     raise UsageError(f"{table} have no field {', '.join(sorted(unknown))}")
-                row = connection.execute(f"SELECT state FROM {table} WHERE id = ?", (row_id,)).fetchone()
-                if row is None:
+                if row_id not in states:
                     raise NotFound(f"no such {table[:-1]}: {row_id}")
-                check_transition(transitions, f"{table[:-1]} {row_id}", row["state"], state)
-                columns = ["state", "updated", *fields]
-                connection.execute(
-                    f"UPDATE {table} SET {', '.join(f'{column} = ?' for column in columns)} WHERE id = ?",
-                    (state, now_text(), *fields.values(), row_id),
-                )
+                check_transition(transitions, f"{table[:-1]} {row_id}", states[row_id], state)
+                columns = ", ".join(f"{column} = ?" for column in ("state", "updated", *fields))
+                updates.setdefault(columns, []).append((state, stamp, *fields.values(), row_id))
+            for columns, rows in updates.items():
+                connection.executemany(f"UPDATE {table} SET {columns} WHERE id = ?", rows)
 
     def _select(self, table: str, states: list[str], limit: int | None, **equal: str | None) -> list[sqlite3.Row]:
         where, arguments = ["1 = 1"], list[Any]()

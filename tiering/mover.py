@@ -74,7 +74,7 @@ class _Run:
             except BaseException:
                 self.aborted = True  # the pools wait for their queues when they close: let these empty at once
                 raise
-        self.context.catalog.refresh(disks=())
+        self.context.catalog.outdate()
         return MoveReport.of(self.outcomes[move_id] for move_id in ids)
 
     def _all_batches(self, batches: list[list[Item]], stack: ExitStack, *, side_by_side: bool) -> None:
@@ -129,21 +129,29 @@ class _Run:
         return True
 
     def _look_at(self, items: list[Item]) -> None:
+        if not items:
+            return
         with ExitStack() as views:
             for name in sorted({item.move.source for item in items}):
                 views.enter_context(self.context.disk(name).steady())
+            try:
+                there = self.context.disk(items[0].move.target).existing(item.directory for item in items)
+            except (FrostlineError, OSError) as error:
+                for item in items:
+                    self._fail(item, error)
+                return
             for item in items:
-                self._guarded(item, self._look)
+                self._guarded(item, lambda item: self._look(item, on_target=item.directory in there))
 
-    def _look(self, item: Item) -> None:
-        """Read where the part is now: the plan may be old."""
+    def _look(self, item: Item, *, on_target: bool = True) -> None:
+        """Read where the part is now: the plan may be old. `on_target`: whether the target may have it too."""
         source, target = self.context.disk(item.move.source), self.context.disk(item.move.target)
         try:
             item.part, item.part_bytes = copying.read_part(source, item.directory)
         except NotFound:
             why = f"the part is not on {source.name} any more: merged, moved or dropped meanwhile"
             raise Stopped("abandoned", why) from None
-        item.on_target = copying.is_complete(target, item.directory, item.part_bytes, proof=True)
+        item.on_target = on_target and copying.is_complete(target, item.directory, item.part_bytes, proof=True)
         if not item.on_target:
             copying.check_files(source, item.directory, item.part)
             item.local = copying.local_directory(source, item.directory)

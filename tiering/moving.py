@@ -32,6 +32,7 @@ class Item:
         self.id = move_id
         self.move = move
         self.definition = definition
+        self.directory = "" if definition is None else definition.part_directory(move.part)
         self.part: Part | None = None
         self.part_bytes = b""
         self.local: Path | None = None
@@ -41,11 +42,6 @@ class Item:
         self.requests = 0
         self.started = self.ended = 0.0
         self.lock = threading.Lock()
-
-    @property
-    def directory(self) -> str:
-        assert self.definition is not None
-        return self.definition.part_directory(self.move.part)
 
     @property
     def seconds(self) -> float:

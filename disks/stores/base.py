@@ -8,6 +8,7 @@ they are checked on the way in and out. A key, once written, is never written ag
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,9 @@ from typing import Self
 
 from disks.stores.bucket_settings import BucketSettings, OldVersion
 from oplog.errors import FrostlineError
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_NO_SEGMENT = re.compile(r"(?:\A|/)\.{0,2}(?:/|\Z)")
 
 Payload = bytes | memoryview | Path
 """What a put sends: bytes in memory, or a file that is streamed."""
@@ -181,8 +185,8 @@ def check_key(key: str) -> str:
     """Return the key if it is safe in every store, else raise ValueError naming what is wrong with it."""
     if not key or len(key.encode()) > 1024:
         raise ValueError(f"object key is empty or longer than 1024 bytes: {key[:80]!r}")
-    if any(ord(character) < 32 or ord(character) == 127 for character in key):
+    if _CONTROL.search(key):
         raise ValueError(f"object key holds a control character: {key!r}")
-    if any(segment in ("", ".", "..") for segment in key.split("/")):
+    if _NO_SEGMENT.search(key):
         raise ValueError(f"object key has an empty, '.' or '..' segment: {key!r}")
     return key

@@ -47,7 +47,7 @@ class Recorder:
     def __call__(self, phase: Literal["before", "after"], name: str, arguments: tuple[object, ...]) -> None:
         if phase == "before" or name.startswith(("store.", "fs.fsync")):
             return
-        paths = [Path(argument) for argument in arguments if isinstance(argument, Path)]
+        paths = [Path(str(found)) for found in arguments if isinstance(found, Path) or name.startswith("fs.")]
         written: list[Path] = []
         if name == "journal.commit" and arguments[0] not in _NOT_DURABLE:
             written = [self.journal, self.journal.with_name("journal.db-wal")]

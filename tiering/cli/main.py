@@ -1,5 +1,6 @@
 """`frostline`: reads the command line, runs the verb, maps every failure to text or JSON and an exit code."""
 
+import gc
 import os
 import signal
 import sys
@@ -64,6 +65,7 @@ def build() -> typer.Typer:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """The entry point: exits with the documented code."""
+    gc.set_threshold(20_000)  # the usual 700 walks over everything imported again and again, while little is ever freed
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 
