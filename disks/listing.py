@@ -95,14 +95,18 @@ UNKNOWN_BYTES = -1
 
 
 def in_key_order(tables: Iterable[NamesBlobs], more: Iterable[str] = ()) -> Iterator[_Pair]:
-    """The blobs of the tables, and more of unknown sizes; each once, in key order."""
+    """The blobs of the tables, and more of unknown sizes; each once, in key order. One to which several sizes are given
+    is of unknown size."""
     streams: list[Iterator[_Pair]] = [((key, size) for key, size, _ in table.blobs_by_key()) for table in tables]
     streams.append(iter(sorted((key, UNKNOWN_BYTES) for key in more)))
     last: _Pair | None = None
-    for pair in heapq.merge(*streams):  # of one key, those with a size come last
-        if last is not None and last[0] != pair[0]:
+    contradicted: str | None = None
+    for key, size in heapq.merge(*streams):  # of one key, those with a size come last
+        if last is not None and last[0] != key:
             yield last
-        last = pair
+        elif last is not None and size != last[1] != UNKNOWN_BYTES:
+            contradicted = key
+        last = (key, UNKNOWN_BYTES if key == contradicted else size)
     if last is not None:
         yield last
 
@@ -200,7 +204,7 @@ class ComparedBlobs:
         lost: set[str] = set()
         expected = (pair for one in self._ranges for pair in unpack(one.expected))
         known = next(expected, None)
-        for key, size_bytes in in_key_order([table]):
+        for key, size_bytes, _ in table.blobs_by_key():
             while known is not None and known[0] < key:
                 known = next(expected, None)
             if (info := self._unexpected.get(key)) is not None:
@@ -229,7 +233,8 @@ def list_ranges(remote: Remote, ranges: Sequence[KeyRange], *, what: str) -> tup
     remote.runner.run(list_range, ranges, what=what, on_done=keep)
     blobs = ComparedBlobs(ranges, found)
     everything_else = inventory(info for one in found for info in one.others)
-    return replace(everything_else, blobs=blobs), _disagreement(blobs, found)
+    twice = any(one.twice for one in ranges)
+    return replace(everything_else, blobs=blobs), _disagreement(blobs, found) if twice else None
 
 
 def _disagreement(blobs: ComparedBlobs, found: Sequence[RangeListing]) -> str | None:

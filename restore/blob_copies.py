@@ -19,7 +19,7 @@ from urllib.parse import quote
 import msgspec
 
 from disks.effects import op, remove_file, replace_file
-from disks.locks import OwnedDirectory, sweep
+from disks.locks import OwnedDirectory
 from disks.object_disk import ObjectDisk
 from disks.runner import OpensStore, Remote, Runner
 from disks.stores.base import ByteRange, ObjectStore
@@ -40,7 +40,6 @@ _BATCH_OBJECTS = 500
 _BYTES_EACH = 64 * 1024
 _PIECES = 64
 _THREADS_ELSEWHERE = 8
-_SCRATCH_ELSEWHERE = "frostline-copies"
 
 
 class SourceChanged(NotFound):
@@ -181,8 +180,8 @@ class BlobCopier:
 
     def _sent(self, elsewhere: Elsewhere, wanted: Sequence[FileRow], task: Task) -> CopiedBlobs:
         def batch(rows: list[FileRow]) -> CopyBatch:
-            keys = {self._attempt.key(row.blobs) for row in rows}
-            there = {key: size for key, size in self._copying.there.items() if key in keys}
+            keys = [self._attempt.key(row.blobs) for row in rows] if self._copying.there else []
+            there = {key: self._copying.there[key] for key in keys if key in self._copying.there}
             return CopyBatch(elsewhere.target, elsewhere.source, self._attempt, there, rows)
 
         most = max(_LEAST_BATCH_BYTES, min(_BATCH_BYTES, sum(map(_work, wanted)) // _PIECES))
@@ -244,10 +243,9 @@ class BatchCopied:
 
 def copy_batch(batch: CopyBatch) -> BatchCopied:
     """Copy the objects of the batch. Raises `SourceChanged`, `Damaged`."""
-    scratch = Path(tempfile.gettempdir()) / _SCRATCH_ELSEWHERE
-    sweep(scratch)
-    copying = Copying(batch.target.open(), batch.source.open(), batch.attempt, batch.there, scratch)
-    copied = copying.bring(batch.rows, _THREADS_ELSEWHERE, Silent())
+    with tempfile.TemporaryDirectory(prefix="frostline-") as scratch:
+        copying = Copying(batch.target.open(), batch.source.open(), batch.attempt, batch.there, Path(scratch))
+        copied = copying.bring(batch.rows, _THREADS_ELSEWHERE, Silent())
     return BatchCopied(copied, copying.done, copying.inside_store)
 
 

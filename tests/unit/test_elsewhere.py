@@ -117,7 +117,7 @@ def test_two_servers_that_do_not_know_each_other(
     result = restored(target, source)
     assert (result.copy.done, result.copy.inside_store) == (FILES, False)
     assert content(target) == content(source)
-    assert list(tmp_path.glob("frostline-copies/*")) == []
+    assert list(tmp_path.glob("frostline-*")) == []
 
 
 def test_a_task_that_died_with_its_work_done_is_no_trouble_on_a_locked_bucket(
