@@ -172,3 +172,18 @@ def test_after_too_many_failures_no_more_begin(site: Site, monkeypatch: pytest.M
     done, _ = site.frostline("merge", "d.t", "--cold", "--max-failed-groups", "0", code=1)
     assert (len(done["failed"]), len(done["not_begun"]), done["merges"]) == (1, 2, [])
     assert len(site.contents()[2]) == 18
+
+
+def test_a_rule_that_recompresses_reaches_what_rests(site: Site) -> None:
+    """Without company, too; and once."""
+    count, total, _ = site.contents()
+    site.frostline("merge", "d.t", "--cold")
+    site.frostline("table", "alter", "d.t", "--ttl", "1d on ts recompress zstd(15)")
+    planned, _ = site.frostline("merge", "d.t", "--cold", "--dry-run")
+    assert {item["reason"] for item in planned["merges"]} == {"due: 1d on ts recompress zstd(15)"}
+    done, _ = site.frostline("merge", "d.t", "--cold")
+    assert len(done["merges"]) == 3
+    with Store.open(site.config) as store:
+        assert {stored.part.compression_level for stored in store.parts("d.t")} == {15}
+    assert site.contents()[:2] == (count, total)
+    assert site.frostline("merge", "d.t", "--cold")[0]["merges"] == []
