@@ -264,7 +264,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "NaN passed over",
         "the largest of numbers and NaN is a number",
-        f"{_MODES}::test_aggregating_is_a_group_by",
+        f"{_MODES}::test_nan_is_above_all_numbers",
         _nan_below_numbers,
     ),
     (

@@ -3,6 +3,7 @@ two steps, as parts merge, the same as in one."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -201,6 +202,15 @@ def test_a_sum_that_does_not_fit_is_an_error(kind: str, values: list[Any]) -> No
     table = pa.table({"k": [1] * len(values), "n": values}, arrow_schema(definition))
     with pytest.raises(UsageError, match="the sum of column n does not fit"):
         list(combine_rows([table], definition))
+
+
+@pytest.mark.parametrize("values", [[math.nan, 1.0], [1.0, math.nan, None], [None, math.nan]])
+def test_nan_is_above_all_numbers(values: list[float | None]) -> None:
+    definition = defined(["k:int64", "a:float64", "b:float64"], "aggregating:a=min,b=max", order_by="k")
+    table = pa.table({"k": [1] * len(values), "a": values, "b": values}, arrow_schema(definition))
+    ((least, most),) = [(row["a"], row["b"]) for out in combine_rows([table], definition) for row in out.to_pylist()]
+    assert math.isnan(most)
+    assert least == 1.0 if 1.0 in values else math.isnan(least)
 
 
 def test_a_sum_may_pass_its_type_on_the_way() -> None:
