@@ -280,3 +280,17 @@ def test_help_needs_at_most_three_tenths_of_a_second() -> None:
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         best = min(best, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert best <= 0.3
+
+
+def test_plain_values_need_no_converter() -> None:
+    """Importing the one that typer brings takes as long as most verbs; what is wrong is still said by it."""
+    script = (
+        "import sys\nfrom tiering.cli import main\n"
+        "code = main.run(['-c', 'none.yaml', '-j', '3', '--tpslimit', '7', 'moves', 'list', '--limit', '5'])\n"
+        "assert 'pydantic' not in sys.modules, 'imported'\nsys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert "imported" not in done.stderr
+    assert "none.yaml" in done.stderr
+    for wrong in ("0", "x", "-1"):
+        assert cli.run(["-j", wrong, "parts"]) == 2

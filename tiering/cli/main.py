@@ -24,6 +24,7 @@ from tiering.cli import (
     merging,
     moves,
     objbench,
+    plain_values,
     recovery,
     status,
     tables,
@@ -74,6 +75,7 @@ def run(arguments: Sequence[str]) -> int:
     json = "--json" in arguments
     verbose = "-vv" in arguments or "-vvv" in arguments
     previous = _catch_sigterm()
+    plain_values.install()
     try:
         code = build()(args=list(arguments), prog_name="frostline", standalone_mode=False)
         sys.stdout.flush()
