@@ -30,7 +30,7 @@ from oplog.errors import Damaged, NotFound
 from oplog.replay import FileRow
 from oplog.revision import OPERATIONS_PREFIX, SNAPSHOTS_PREFIX, commit_key, snapshot_key
 from restore.check_cache import CachedTable
-from restore.check_listing import Listing, listing_of
+from restore.check_listing import Listing, listing_of, still_kept
 from restore.findings import Checked, Findings, Problem, locate
 from tiering.part import PART_FILE
 from tiering.progress import SILENT, Progress
@@ -186,7 +186,7 @@ def check_bucket(
     if past is None:
         return BucketTree(disk, table, found.blobs, cache, repair)
     _check_end(disk, log, findings)
-    _check_retained(disk, found.blobs, past, findings)
+    _check_retained(disk, found, past, findings)
     _check_announcements(disk, found, past, findings)
     what = _fault_of_cache(disk, cache, past)
     if what is not None and repair and repaired is not None:
@@ -344,12 +344,12 @@ def _pass(
     past.advance(log.head)
 
 
-def _check_retained(disk: ObjectDisk, listed: ListedBlobs, past: Past, findings: Findings) -> None:
+def _check_retained(disk: ObjectDisk, found: Inventory, past: Past, findings: Findings) -> None:
     """What a revision within the retention names is there, also when the newest does not name it any more (I4)."""
-    lost = {key for key in past.named if listed.size_of(key, UNKNOWN_BYTES) is None}
+    lost = {key for key in past.named if found.blobs.size_of(key, UNKNOWN_BYTES) is None}
     if lost:
-        lost -= past.keys()
-    for key in sorted(lost):
+        lost -= past.keys(lost)
+    for key in sorted(still_kept(disk, found, lost) if lost else ()):
         what = f"object {key} is missing: a revision that is still kept names it, and could not be restored"
         findings.add(Problem("I4", what, disk.name, object=key))
 

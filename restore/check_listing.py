@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from disks.file_table import FileTable, TableReader
-from disks.history import Past
+from disks.history import Past, past_at
 from disks.listing import ComparedBlobs, cut_ranges, in_key_order, list_ranges
 from disks.object_disk import ObjectDisk
-from disks.references import Inventory, inventory
+from disks.references import Inventory, inventory, retained_from
 from disks.runner import Remote
+from oplog.errors import Damaged, NotFound
 from tiering.progress import Progress
 from tiering.runner import ShownRunner
 
@@ -84,6 +86,20 @@ class RangedListing:
         if self._base is not None:
             self._base.close()
             self._base = None
+
+
+def still_kept(disk: ObjectDisk, found: Inventory, lost: set[str]) -> set[str]:
+    """Those that a revision names which is within the retention now: the listing of a large bucket takes its time, in
+    which a collection may have taken what others name."""
+    base = retained_from(found.commits, now=datetime.now(UTC), retention=timedelta(seconds=disk.retention_seconds))
+    try:
+        with closing(past_at(disk.log, found, base)) as past:
+            kept = past.keys(lost)
+            past.named.clear()
+            past.advance(found.head)
+            return kept | (past.named & lost)
+    except (Damaged, NotFound):
+        return lost
 
 
 @contextmanager

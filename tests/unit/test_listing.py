@@ -23,6 +23,7 @@ from disks.stores.base import ObjectInfo, ObjectStore
 from disks.stores.memory import MemoryStore
 from oplog.errors import Damaged, UsageError
 from oplog.revision import blob_key, commit_key, snapshot_key
+from restore import check_listing
 from restore.check import CheckResult, How, check
 
 NOW = datetime.now(UTC)
@@ -375,6 +376,30 @@ def test_what_was_there_when_the_retention_began_is_expected(disk: ObjectDisk, b
     here, there = checked(disk)
     assert [(problem.invariant, problem.object) for problem in there.problems] == [("I4", key)]
     assert here == there
+
+
+def test_what_a_collection_takes_while_a_check_lists_is_not_lost(
+    disk: ObjectDisk, bucket: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I4: the last revision that names it has left the retention since the check began."""
+    key, gone = put(disk, "early", "late")
+    remove(disk, "early")
+    remove(disk, "late")
+    put(disk, "last")
+    original = check_listing.list_ranges
+
+    def late(*arguments: Any, **options: Any) -> Any:
+        for revision in (1, 2):
+            data, info = bucket._objects[commit_key(revision)]
+            old = NOW - timedelta(days=3)
+            bucket._objects[commit_key(revision)] = (data, ObjectInfo(info.key, info.size_bytes, old))
+        bucket._objects.pop(key, None)
+        bucket._objects.pop(gone, None)
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(check_listing, "list_ranges", late)
+    result = check({"cold": disk}, How(remote={"cold": remote(disk.store)}))
+    assert [problem.object for problem in result.problems] == [gone], "revision 2 is the oldest that is kept"
 
 
 def test_a_log_that_cannot_be_replayed_leaves_the_cache_to_compare_with(disk: ObjectDisk, bucket: MemoryStore) -> None:
