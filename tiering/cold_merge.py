@@ -30,12 +30,12 @@ from tiering.merge_output import (
     MergeResult,
     check_counts,
     check_range,
-    holds_everything,
     merged_part,
     output_name,
     recompression_level,
     recorded,
 )
+from tiering.merge_planning import holds_everything
 from tiering.merge_selection import MergePlan
 from tiering.part import PART_FILE, PartName
 from tiering.progress import Task

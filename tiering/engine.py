@@ -264,11 +264,19 @@ class Store:
         )
 
     def plan_merges(
-        self, table: str, *, partition: str | None = None, final: bool = False, cold: ColdOptions | None = None
+        self,
+        table: str,
+        *,
+        partition: str | None = None,
+        final: bool = False,
+        cold: ColdOptions | None = None,
+        drop_deleted: bool = False,
     ) -> list[MergePlan]:
         """What `merge`, or with `cold` `merge_cold`, would begin with. Changes nothing."""
         definition = self.definition(table)
-        return maintenance.plan_merges(self.context, definition, partition=partition, final=final, cold=cold)
+        return maintenance.plan_merges(
+            self.context, definition, partition=partition, final=final, cold=cold, drop_deleted=drop_deleted
+        )
 
     def explain_merges(
         self, table: str, plans: Sequence[MergePlan], *, partition: str | None = None, cold: ColdOptions | None = None

@@ -75,7 +75,7 @@ def merge(
                 return results
             results.append(_run(context, definition, plan, adopting=True))
         context.catalog.refresh()
-    while plans := plan_merges(context, definition, partition=partition, final=final):
+    while plans := plan_merges(context, definition, partition=partition, final=final, drop_deleted=drop_deleted):
         for plan in plans:
             if context.stop.is_set():
                 return results
@@ -104,7 +104,9 @@ def merge_cold(
     tried: set[tuple[str, ...]] = set()
     while plans := [
         plan
-        for plan in plan_merges(context, definition, partition=partition, final=final, cold=options)
+        for plan in plan_merges(
+            context, definition, partition=partition, final=final, cold=options, drop_deleted=job.drop_deleted
+        )
         if tuple(stored.part.name for stored in plan.parts) not in tried
     ]:
         tried |= {tuple(stored.part.name for stored in plan.parts) for plan in plans}
@@ -121,9 +123,11 @@ def plan_merges(
     partition: str | None = None,
     final: bool = False,
     cold: ColdOptions | None = None,
+    drop_deleted: bool = False,
 ) -> list[MergePlan]:
     """Which parts are worth merging now, and why. Raises `NotFound` for a partition without parts."""
-    return _plans(context, definition, _parts_of(context, definition, partition), final=final, cold=cold)
+    parts = _parts_of(context, definition, partition)
+    return _plans(context, definition, parts, final=final, cold=cold, drop_deleted=drop_deleted)
 
 
 def plan_adoptions(context: Context, definition: TableDefinition, *, partition: str | None = None) -> list[MergePlan]:
@@ -179,10 +183,11 @@ def _plans(
     *,
     final: bool,
     cold: ColdOptions | None = None,
+    drop_deleted: bool = False,
 ) -> list[MergePlan]:
     from tiering import merge_planning
 
-    return merge_planning.plan_merges(context, definition, parts, final=final, cold=cold)
+    return merge_planning.plan_merges(context, definition, parts, final=final, cold=cold, drop_deleted=drop_deleted)
 
 
 def _run(

@@ -101,17 +101,6 @@ def check_active(context: Context, definition: TableDefinition, inputs: Sequence
     return active
 
 
-def holds_everything(context: Context, definition: TableDefinition, inputs: Sequence[StoredPart]) -> bool:
-    """Whether the inputs are all parts of their partition that there can be, on any machine: only then may a merge
-    forget deleted keys, else an older row of a key could come back."""
-    partition = inputs[0].name.partition
-    known = {stored.name for stored in context.catalog.parts(definition) if stored.name.partition == partition}
-    if known != {stored.name for stored in inputs}:
-        return False
-    disks = [context.disk(name) for name in context.catalog.policy_disks(definition)]
-    return not any(disk.unreachable or blocks.foreign(context, definition, disk) for disk in disks)
-
-
 @contextmanager
 def recorded(
     context: Context, definition: TableDefinition, inputs: Sequence[StoredPart], output: PartName, reason: str

@@ -16,6 +16,7 @@ from disks.object_disk import ObjectDisk
 from tiering import blocks, ttl
 from tiering.catalog import StoredPart
 from tiering.context import Context
+from tiering.merge_modes import parse_merge_mode
 from tiering.merge_selection import MAX_PARTS, OLD, MergePlan, MergeStay, explain_rest, select_final, select_merges
 from tiering.new_parts import first_block_on_its_way
 from tiering.part import Part
@@ -50,9 +51,11 @@ def plan_merges(
     *,
     final: bool = False,
     cold: ColdOptions | None = None,
+    drop_deleted: bool = False,
 ) -> list[MergePlan]:
     """The merges worth doing among the parts, or with `final` one for each run of adjacent parts. With `cold`, among
-    the parts in buckets, whether their volume prefers to rest or not; else among the others."""
+    the parts in buckets, whether their volume prefers to rest or not; else among the others. `drop_deleted` adds parts
+    that are all of their partition and have deleted keys to forget."""
     rules = _Rules.of(context, definition, cold)
     if cold is not None:
         parts = _within(parts, definition, cold.where)
@@ -61,7 +64,9 @@ def plan_merges(
         plans = select_final(parts, allowed=rules.allowed, busy=rules.claims, joinable=rules.joinable)
         if cold is not None and limit is not None:
             plans = [portion for plan in plans for portion in _in_portions(plan, limit)]
-        return [plan for plan in plans if len(plan.parts) >= rules.min_inputs]
+        plans = [plan for plan in plans if len(plan.parts) >= rules.min_inputs]
+        rest = _not_in(plans, parts, rules)
+        return [*plans, *(_forgetting(context, definition, rest) if drop_deleted else ())]
     merges = select_merges(
         parts,
         definition.settings,
@@ -72,9 +77,26 @@ def plan_merges(
         max_size_bytes=limit,
     )
     merges = [plan for plan in merges if len(plan.parts) >= rules.min_inputs]
-    taken = {*rules.claims, *(stored.part.name for plan in merges for stored in plan.parts)}
-    rest = [stored for stored in parts if stored.part.name not in taken and rules.allowed(stored)]
-    return [*merges, *_recompressions(context, definition, rest)]
+    if drop_deleted:
+        merges += _forgetting(context, definition, _not_in(merges, parts, rules))
+    return [*merges, *_recompressions(context, definition, _not_in(merges, parts, rules))]
+
+
+def holds_everything(context: Context, definition: TableDefinition, parts: Sequence[StoredPart]) -> bool:
+    """Whether these are all parts of their partition that there can be, on any machine: only then may a merge forget
+    deleted keys, else an older row of a key could come back."""
+    partition = parts[0].name.partition
+    known = {stored.name for stored in context.catalog.parts(definition) if stored.name.partition == partition}
+    if known != {stored.name for stored in parts}:
+        return False
+    disks = [context.disk(name) for name in context.catalog.policy_disks(definition)]
+    return not any(disk.unreachable or blocks.foreign(context, definition, disk) for disk in disks)
+
+
+def _not_in(plans: Sequence[MergePlan], parts: Sequence[StoredPart], rules: _Rules) -> list[StoredPart]:
+    """The parts that none of the plans takes, and that may be merged."""
+    taken = {*rules.claims, *(stored.part.name for plan in plans for stored in plan.parts)}
+    return [stored for stored in parts if stored.part.name not in taken and rules.allowed(stored)]
 
 
 def _within(parts: Sequence[StoredPart], definition: TableDefinition, where: Predicate) -> list[StoredPart]:
@@ -269,6 +291,18 @@ def _largest_merge(context: Context, definition: TableDefinition, rules: _Rules)
     if rules.cold is not None and rules.cold.max_group_bytes is not None:
         bounds.append(rules.cold.max_group_bytes)
     return max(min(bounds), 1) if bounds else None
+
+
+def _forgetting(context: Context, definition: TableDefinition, parts: Sequence[StoredPart]) -> Iterator[MergePlan]:
+    """Parts to rewrite by themselves, because they hold deleted keys and nothing else is in their partition."""
+    deleted = parse_merge_mode(definition.merge_mode).deleted
+    if deleted is None:
+        return
+    column = str(definition.column(deleted).id)
+    for stored in parts:
+        known = stored.part.columns.get(column)
+        if known is not None and (known.min or known.max) and holds_everything(context, definition, [stored]):
+            yield MergePlan(stored.name.partition, (stored,), "deleted keys to forget")
 
 
 def _recompressions(context: Context, definition: TableDefinition, parts: Sequence[StoredPart]) -> Iterator[MergePlan]:

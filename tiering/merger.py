@@ -34,12 +34,12 @@ from tiering.merge_output import (
     check_active,
     check_counts,
     check_range,
-    holds_everything,
     merged_part,
     output_name,
     recompression_level,
     recorded,
 )
+from tiering.merge_planning import holds_everything
 from tiering.merge_stream import merge_files
 from tiering.new_parts import INSERT_CLAIM, stage_part
 from tiering.part import DataFile, PartName

@@ -90,7 +90,7 @@ def _merge_here(
     store = session.store()
     if session.dry_run:
         adoptions = store.plan_adoptions(table, partition=partition) if adopt else []
-        plans = [*adoptions, *store.plan_merges(table, partition=partition, final=final)]
+        plans = [*adoptions, *store.plan_merges(table, partition=partition, final=final, drop_deleted=drop_deleted)]
         documents = [merge_plan_document(table, plan.parts) for plan in plans]
     else:
         plans = []
@@ -148,7 +148,9 @@ class _ColdRun:
         session, table, partition = self.session, self.table, self.partition
         store = session.store()
         options, job = self.given.options(store, table), self.given.job()
-        plans = store.plan_merges(table, partition=partition, final=self.final, cold=options)
+        plans = store.plan_merges(
+            table, partition=partition, final=self.final, cold=options, drop_deleted=job.drop_deleted
+        )
         if session.dry_run or not plans:
             stays = store.explain_merges(table, plans, partition=partition, cold=options)
             tell(session, [plan_document(store, table, plan, job) for plan in plans], stays, {})
