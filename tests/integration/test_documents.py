@@ -116,7 +116,7 @@ def test_every_command_of_the_document_works_word_for_word(document: str, demo: 
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     for code in PYTHON.findall((REPOSITORY / document).read_text()):
-        subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment(tmp_path), timeout=60, check=True)
+        subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment(tmp_path), timeout=200, check=True)
 
 
 def test_links_between_documents_lead_somewhere() -> None:
