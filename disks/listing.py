@@ -2,7 +2,7 @@
 
 Keys are `r<64 binary digits>-file-<32 letters>`, so objects sort by the revision they were uploaded for. Whoever lists
 a range gets along with it the blobs that are expected there, and answers with what differs only: what is missing, what
-has another size, what nobody expected. The keys of a large bucket never come together in one process.
+has another size, what nobody expected. The keys of a large bucket never come together in one process, but packed.
 
 What is expected only keeps the answers small. That nothing names an object is decided by the one who asked, from all of
 the references (`disks.evidence`).
@@ -137,7 +137,7 @@ def cut_ranges(
 
 def list_range(wanted: KeyRange) -> RangeListing:
     """List the range, once or twice, and compare it with what is expected there. Raises `Damaged` for a store that
-    shows keys outside of the range, or out of order."""
+    shows keys from before the range."""
     found = RangeListing()
     blobs = Blobs()
     for info in _listed(wanted):
@@ -225,12 +225,11 @@ def list_whole(store: ObjectStore, *, twice: bool = False) -> tuple[Inventory, s
 
 def list_ranges(remote: Remote, ranges: Sequence[KeyRange], *, what: str) -> tuple[Inventory, str | None]:
     """The same, listed by others. An object that appears while they list may be left out, as in any listing."""
-    found: list[RangeListing] = [RangeListing()] * len(ranges)
-
-    def keep(index: int, listing: RangeListing) -> None:
-        found[index] = listing
-
-    remote.runner.run(list_range, ranges, what=what, on_done=keep)
+    answers: dict[int, RangeListing] = {}
+    remote.runner.run(list_range, ranges, what=what, on_done=answers.__setitem__)
+    if len(answers) != len(ranges):  # what nobody listed would look as if nothing was missing there
+        raise Damaged(f"{what}: only {len(answers)} of {len(ranges)} ranges of keys were listed")
+    found = [answers[index] for index in range(len(ranges))]
     blobs = ComparedBlobs(ranges, found)
     everything_else = inventory(info for one in found for info in one.others)
     twice = any(one.twice for one in ranges)

@@ -82,6 +82,8 @@ class SparkRunner:
                     raise Transient(f"{what}: stopped", hint="what is done stays done; run it again to go on")
             answers.take(job.early())
             answers.take(job.result(self._log))
+            if answers.count != len(items):
+                raise FrostlineError(f"{what}: Spark answered {answers.count} of {len(items)} pieces of work")
         except BaseException:
             job.cancel()
             raise
@@ -96,6 +98,11 @@ class _Answers:
         self._on_done = on_done
         self._figures = figures
         self._seen: set[int] = set()
+
+    @property
+    def count(self) -> int:
+        """How many items are answered."""
+        return len(self._seen)
 
     def take(self, answers: Iterable[bytes]) -> None:
         """Raises the error that an answer holds."""

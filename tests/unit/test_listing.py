@@ -167,6 +167,19 @@ def test_a_blob_that_a_listing_shows_twice_is_told() -> None:
     assert victim in objection
 
 
+def test_a_range_that_nobody_listed_is_no_empty_range() -> None:
+    """P29."""
+
+    class Forgets(LocalRunner):
+        def run(self, function: Any, items: Any, *, what: str, on_done: Any) -> None:
+            super().run(function, items[1:], what=what, on_done=on_done)
+
+    store = Listed(dict.fromkeys(KEYS, (1, 9.0)))
+    ranges = list(cut_ranges(Here(store), in_key_order([Table(dict.fromkeys(KEYS, 1))]), keys=2))
+    with pytest.raises(Damaged, match="ranges of keys"):
+        list_ranges(Remote(Forgets(), Here(store)), ranges, what="listing")
+
+
 # gc and fsck over ranges
 
 
