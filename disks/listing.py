@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 
 import msgspec
 import zstandard
@@ -39,7 +39,8 @@ _LOG_RANGE = 50_000
 
 _Pair = tuple[str, int]
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(list[_Pair])
+_pairs = msgspec.msgpack.Decoder(list[_Pair])
+_seen = msgspec.msgpack.Decoder(list[tuple[str, int, float]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +65,8 @@ class RangeListing:
     """Of all blobs of the range."""
     others: list[ObjectInfo] = field(default_factory=list)
     """What is no blob."""
-    unexpected: list[ObjectInfo] = field(default_factory=list)
-    """Blobs that nobody expected, or not with this size."""
+    unexpected: bytes = b""
+    """Blobs that nobody expected, or not with this size, packed: there may be as many as were removed in a day."""
     missing: list[str] = field(default_factory=list)
     """Expected blobs that the listing does not show."""
     repeated: str | None = None
@@ -87,7 +88,19 @@ def pack(pairs: Sequence[_Pair]) -> bytes:
 
 def unpack(packed: bytes) -> list[_Pair]:
     """The reverse of `pack`."""
-    return _decoder.decode(zstandard.ZstdDecompressor().decompress(packed))
+    return _pairs.decode(zstandard.ZstdDecompressor().decompress(packed))
+
+
+def pack_seen(infos: Iterable[ObjectInfo]) -> bytes:
+    """Keys with sizes and times."""
+    seen = [(info.key, info.size_bytes, info.modified.timestamp()) for info in infos]
+    return zstandard.ZstdCompressor(level=1).compress(_encoder.encode(seen))
+
+
+def unpack_seen(packed: bytes) -> Iterator[ObjectInfo]:
+    """The reverse of `pack_seen`."""
+    for key, size_bytes, modified in _seen.decode(zstandard.ZstdDecompressor().decompress(packed)):
+        yield ObjectInfo(key, size_bytes, datetime.fromtimestamp(modified, UTC))
 
 
 UNKNOWN_BYTES = -1
@@ -147,7 +160,7 @@ def list_range(wanted: KeyRange) -> RangeListing:
             found.others.append(info)
     found.blobs, found.size_bytes, found.repeated = len(blobs), blobs.total_bytes, blobs.repeated
     expected = dict(unpack(wanted.expected))
-    found.unexpected = [info for info in blobs if expected.get(info.key) != info.size_bytes]
+    found.unexpected = pack_seen(info for info in blobs if expected.get(info.key) != info.size_bytes)
     found.missing = [key for key in expected if blobs.size_of(key) is None]
     found.newest = blobs.newest
     if wanted.twice:
@@ -177,7 +190,7 @@ class ComparedBlobs:
         self._count = sum(one.blobs for one in found)
         self.total_bytes = sum(one.size_bytes for one in found)
         self.repeated = next((one.repeated for one in found if one.repeated is not None), None)
-        self._unexpected = {info.key: info for one in found for info in one.unexpected}
+        self._unexpected = Blobs(info for one in found for info in unpack_seen(one.unexpected))
         self.missing = {key for one in found for key in one.missing}
         """What was expected and is not listed."""
 
@@ -191,13 +204,13 @@ class ComparedBlobs:
 
     def size_of(self, key: str, expected_bytes: int) -> int | None:
         """Its size in bytes as listed; None when it is not listed. Only for what was expected with this size."""
-        if (info := self._unexpected.get(key)) is not None:
-            return info.size_bytes
+        if (size_bytes := self._unexpected.size_of(key)) is not None:
+            return size_bytes
         return None if key in self.missing else expected_bytes
 
     def outside(self, referenced: Collection[str]) -> Iterator[ObjectInfo]:
         """Those that are not referenced, in the order of the listing. What was expected counts as referenced."""
-        return (info for key, info in self._unexpected.items() if key not in referenced)
+        return self._unexpected.outside(referenced)
 
     def lacking(self, table: NamesBlobs) -> set[str]:
         """The blobs of the table that the listing does not show with their size, whether they were expected or not."""
@@ -207,11 +220,10 @@ class ComparedBlobs:
         for key, size_bytes, _ in table.blobs_by_key():
             while known is not None and known[0] < key:
                 known = next(expected, None)
-            if (info := self._unexpected.get(key)) is not None:
-                shown = info.size_bytes == size_bytes
-            else:
-                shown = known == (key, size_bytes) and key not in self.missing
-            if not shown:
+            there = self._unexpected.size_of(key)
+            if there is None and known == (key, size_bytes) and key not in self.missing:
+                there = size_bytes
+            if there != size_bytes:
                 lost.add(key)
         return lost
 

@@ -107,6 +107,10 @@ class Blobs:
     def __len__(self) -> int:
         return len(self._sizes)
 
+    def keys(self) -> Collection[str]:
+        """Their keys."""
+        return self._sizes.keys()
+
     def __iter__(self) -> Iterator[ObjectInfo]:
         for (key, size_bytes), modified in zip(self._sizes.items(), self._modified, strict=True):
             yield ObjectInfo(key, size_bytes, datetime.fromtimestamp(modified, UTC))

@@ -31,7 +31,7 @@ def _what_is_not_missing_is_there(self: Any, table: Any) -> set[str]:
 
 
 def _expected_is_named(self: Any, referenced: Any) -> Iterator[Any]:
-    return iter(self._unexpected.values())
+    return iter(self._unexpected)
 
 
 def _any_key(wanted: Any) -> Iterator[Any]:
