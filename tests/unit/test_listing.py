@@ -25,6 +25,7 @@ from oplog.errors import Damaged, UsageError
 from oplog.revision import blob_key, commit_key, snapshot_key
 from restore import check_listing
 from restore.check import CheckResult, How, check
+from restore.shares import Subset
 
 NOW = datetime.now(UTC)
 LATER = NOW + timedelta(days=3)
@@ -370,6 +371,17 @@ def test_data_that_others_read_is_found_to_be_altered(disk: ObjectDisk, bucket: 
     assert [problem.what for problem in here.problems] == ["the bytes do not match their SHA-256"]
     assert here == there
     assert there.checked.files_read == len(stays)
+
+
+def test_a_share_of_the_data_is_the_same_share_elsewhere(disk: ObjectDisk, bucket: MemoryStore) -> None:
+    """I1."""
+    stays, _ = fill(disk)
+    for key in stays:
+        data, info = bucket._objects[key]
+        bucket._objects[key] = (bytes(len(data)), info)
+    here, there = checked(disk, subset=Subset(3, 2))
+    assert here == there
+    assert 0 < there.checked.files_read == len(there.problems) < len(stays)
 
 
 def test_compared_blobs_of_nothing() -> None:
