@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tiering.dictionaries import used_values
 from tiering.part import ColumnRange, DataFile
 from tiering.schema import TableDefinition
 from tiering.types import arrow_type, as_json, from_json
@@ -63,6 +64,8 @@ class RangeSoFar:
 
     def add(self, column: pa.ChunkedArray) -> None:
         self._nulls += column.null_count
+        if pa.types.is_dictionary(column.type) and column.null_count < len(column):
+            column = used_values(column)
         kind = column.type
         if column.null_count == len(column) or pa.types.is_nested(kind):
             return

@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from disks.effects import op
+from tiering.dictionaries import decoded
 from tiering.merge_rows import combine_rows, live_rows
 from tiering.parquet_file import PartFiles
 from tiering.part import DataFile
@@ -50,6 +51,8 @@ def merge_files(
         directory.mkdir(parents=True)
     count = _Counted()
     rows = live_rows(count.through(merged(files, definition, scratch, within)), definition, now)
+    if definition.merge_mode != "ordinary":  # rows of a key are compared with those of the next table
+        rows = map(decoded, rows)
     output = PartFiles(directory, definition, compression_level=level or None, prefix=prefix)
     try:
         for table in combine_rows(rows, definition, drop_deleted=drop_deleted):

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from disks.effects import op
 from tiering.column_ranges import RangeSoFar, key_json
+from tiering.dictionaries import decoded, joined, laid_out, schema_note, with_dictionaries
 from tiering.encodings import Encodings, choose_encodings
 from tiering.part import DataFile, RowGroup
 from tiering.schema import TableDefinition
@@ -57,6 +58,7 @@ class PartFiles:
         self._pending_rows = 0
         self._encodings = encodings
         self._options: Encodings | None = None
+        self._file_schema = self._schema
         self._open: _OpenFile | None = None
         self._files: list[DataFile] = []
         self._last: pa.Table | None = None
@@ -92,8 +94,12 @@ class PartFiles:
 
     def _choose_layout(self, sample: pa.Table) -> None:
         """Decide encodings and, for wide rows, fewer rows a group; the sample goes back to the pending rows."""
-        self._options = self._encodings or choose_encodings(sample, self._definition)
-        width = sample.nbytes / max(sample.num_rows, 1)
+        texts = decoded(sample)
+        self._options = self._encodings or choose_encodings(texts, self._definition)
+        kept = {field.name for field in sample.schema if pa.types.is_dictionary(field.type)}
+        kept &= set(self._options["use_dictionary"] or ())
+        self._file_schema = with_dictionaries(self._schema, kept) if kept else self._schema
+        width = texts.nbytes / max(sample.num_rows, 1)
         # A guess of 4:1 compression, until the first row group is measured.
         narrower = int(4 * _ROW_GROUP_BYTES / max(width, 1))
         self._row_group_rows = max(min(self._row_group_rows, narrower), min(self._row_group_rows, _MIN_ROW_GROUP_ROWS))
@@ -106,7 +112,7 @@ class PartFiles:
             taken = self._pending[0]
             self._pending, self._pending_rows = [], 0
             return taken
-        pending = pa.concat_tables(self._pending) if self._pending else self._schema.empty_table()
+        pending = joined(self._pending) if self._pending else self._schema.empty_table()
         rest = pending.slice(rows)
         self._pending = [rest] if rest.num_rows else []
         self._pending_rows = rest.num_rows
@@ -120,7 +126,7 @@ class PartFiles:
                 return
         if self._open is None:
             path = self._directory / f"{self._prefix}-{len(self._files):04d}.parquet"
-            self._open = _OpenFile(path, self._definition, self._schema, self._options, self._level)
+            self._open = _OpenFile(path, self._definition, self._file_schema, self._options, self._level)
         self._open.write(rows)
         self._last = rows
         self._adapt()
@@ -137,8 +143,9 @@ class PartFiles:
         assert self._open is not None
         assert self._last is not None
         keys = self._definition.order_by
-        last = [self._last.column(name)[self._last.num_rows - 1] for name in keys]
-        same = _leading_equal_rows(rows, keys, last)
+        end = decoded(self._last.select(keys).slice(self._last.num_rows - 1))
+        last = [end.column(name)[0] for name in keys]
+        same = _leading_equal_rows(decoded(rows.select(keys)), keys, last)
         if same:
             self._open.write(rows.slice(0, same))
             self._last = rows.slice(0, same)
@@ -165,6 +172,7 @@ class _OpenFile:
         self._first_keys: list[tuple[Any, ...]] = []
         self._ranges = {column.name: RangeSoFar() for column in definition.columns}
         self._digest = hashlib.sha256()
+        self._schema = schema
         self.rows = 0
         with op("fs.create", path):
             self._writer = pq.ParquetWriter(
@@ -179,8 +187,10 @@ class _OpenFile:
                     pq.SortingColumn(schema.get_field_index(name), nulls_first=False) for name in definition.order_by
                 ],
                 metadata_collector=self._footer,
+                store_schema=False,
                 **options,
             )
+            self._writer.add_key_value_metadata(schema_note(arrow_schema(definition)))
         self._reader = path.open("rb")
 
     @property
@@ -191,6 +201,7 @@ class _OpenFile:
         """One row group."""
         if rows.num_rows == 0:
             return
+        rows = laid_out(rows, self._schema)
         self._first_keys.append(tuple(key_json(rows.column(name)[0]) for name in self._definition.order_by))
         for name, known in self._ranges.items():
             known.add(rows.column(name))

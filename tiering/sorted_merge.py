@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 
 from disks.effects import op, remove_file
 from oplog.errors import Damaged, FrostlineError
+from tiering.dictionaries import decoded
 from tiering.part import DataFile
 from tiering.schema import TableDefinition
 from tiering.sort_keys import EVERYTHING, Key, KeyRange, row_key, rows_below
@@ -71,7 +72,8 @@ class _Bounds:
 def merged(
     files: Sequence[SortedFile], definition: TableDefinition, scratch: Path, within: KeyRange = EVERYTHING
 ) -> Iterator[pa.Table]:
-    """The rows of all files in sort order, equal keys in `order`; only those with keys in the range.
+    """The rows of all files in sort order, equal keys in `order`; only those with keys in the range. Texts of few
+    values come as dictionaries (`tiering.dictionaries`), not in every table the same columns.
 
     Raises `Damaged` for a file that cannot be read.
     """
@@ -132,7 +134,7 @@ def _reduced(
         rows = 0
         with op("fs.write", path), pq.ParquetWriter(path, arrow_schema(definition), compression="zstd") as writer:
             for table in _merge_open(members, definition, within):
-                writer.write_table(table)
+                writer.write_table(decoded(table))
                 rows += table.num_rows
         _remove_intermediate(members)
         result.append(
@@ -160,7 +162,6 @@ def _merge_open(files: Sequence[SortedFile], definition: TableDefinition, within
 
 def _blocks(files: Sequence[SortedFile], definition: TableDefinition, within: KeyRange) -> Iterator[pa.Table]:
     runs = [_Run(item, definition, within) for item in files]
-    schema = arrow_schema(definition)
     with ThreadPoolExecutor(min(len(runs), _DECODING_THREADS), "merge-decode") as pool:
         try:
             encoded = set.intersection(*pool.map(_Run.dictionary_columns, runs))
@@ -173,9 +174,9 @@ def _blocks(files: Sequence[SortedFile], definition: TableDefinition, within: Ke
                 list(pool.map(lambda run: run.fill(batch_rows), runs))
                 runs = [run for run in runs if run.ready_rows]
                 if len(runs) == 1:
-                    yield runs[0].take(runs[0].ready_rows).cast(schema)
+                    yield runs[0].take(runs[0].ready_rows)
                 elif runs:
-                    yield sort_table(pa.concat_tables(_cut(runs)), definition.order_by).cast(schema)
+                    yield sort_table(pa.concat_tables(_cut(runs)), definition.order_by)
         finally:
             for run in runs:
                 run.close()

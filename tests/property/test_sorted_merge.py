@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from oplog.errors import Damaged
 from tiering import sorted_merge
 from tiering.column_ranges import column_range
+from tiering.dictionaries import decoded
 from tiering.parquet_file import write_part_files
 from tiering.part import DataFile
 from tiering.schema import Column, TableDefinition
@@ -139,7 +140,7 @@ def test_texts_of_several_dictionaries_become_plain_texts(tmp_path: Path) -> Non
         ranges = {"1": column_range(table.column("k1"))}
         described = DataFile(path.name, table.num_rows, path.stat().st_size, "x", columns=ranges)
         files.append(SortedFile(path, described, {1: "k1", 2: "came"}, number, "f"))
-    found = pa.concat_tables(merged(files, definition, tmp_path))
+    found = pa.concat_tables(map(decoded, merged(files, definition, tmp_path)))
     assert found.schema.equals(arrow_schema(definition))
     expected = [f"{letter}{number}" for letter in "abcxy" for number in range(3) for _ in range(50)] + [None] * 150
     assert found.column("k1").to_pylist() == expected

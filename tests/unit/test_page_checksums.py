@@ -15,6 +15,7 @@ import pytest
 
 from oplog.errors import Damaged
 from tiering.definitions import define_table
+from tiering.dictionaries import decoded
 from tiering.parquet_file import write_part_files
 from tiering.part import DataFile
 from tiering.schema import TableDefinition
@@ -47,7 +48,7 @@ def table(definition: TableDefinition) -> pa.Table:
 def rows_of(path: Path, file: DataFile, definition: TableDefinition, groups: tuple[int, ...] | None) -> pa.Table:
     names = {column.id: column.name for column in definition.columns}
     source = SortedFile(path, file, names, 0, "s3:store/a/part/data-0000.parquet", groups)
-    return pa.concat_tables(merged([source], definition, path.parent))
+    return pa.concat_tables(map(decoded, merged([source], definition, path.parent)))
 
 
 def test_no_altered_bit_of_a_row_group_gets_into_a_merge(
