@@ -12,7 +12,7 @@ import pytest
 
 from tests.servers import REPOSITORY, Server
 from tests.spark.cluster import Cluster
-from tests.spark.test_checks import SECRET, Site, damage
+from tests.spark.test_checks import PARTS, SECRET, Site, damage
 
 
 def frostline(config: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -60,6 +60,32 @@ def test_the_command_line_gives_the_same_document_and_what_spark_did(ministack: 
         + "".join(path.read_text(errors="replace") for path in (tmp_path / "cli").rglob("*.log*"))
     )
     assert SECRET not in everything
+
+
+def test_a_collection_and_a_restore_from_another_bucket(ministack: Server, tmp_path: Path) -> None:
+    """I5, I7: the same report; the same files, by requests that are all counted."""
+    site = Site(ministack, tmp_path / "state", None)  # type: ignore[arg-type]
+    site.drop(3)
+    site.disk.close()
+    config = configured(site, tmp_path)
+    here, there = (frostline(config, "gc", "--json", *spark) for spark in ((), ("--spark",)))
+    assert (here.returncode, there.returncode) == (0, 0), here.stderr + there.stderr
+    document = json.loads(there.stdout)
+    assert document.pop("spark")["tasks"] == 2
+    assert document == json.loads(here.stdout)
+
+    other = json.loads(config.read_text())
+    source = other["disks"]["cold"]["url"]
+    other["disks"]["cold"]["url"] = f"s3://{site.bucket}/another/"
+    other["state_path"] = str(tmp_path / "another")
+    config.write_text(json.dumps(other))
+    done = frostline(config, "restore", "cold", "--from", source, "--apply", "--spark", "--yes", "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["applied"], result["files"]) == (True, 2 * (PARTS - 1) + 1)
+    assert result["requests"]["COPY"] == PARTS - 1
+    assert result["spark"]["tasks"] >= 1
+    assert json.loads(frostline(config, "fsck", "--read-data", "--json").stdout)["ok"]
 
 
 def test_the_executors_of_a_cluster_have_nothing_but_what_they_are_sent(
