@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def register(session: SparkSession) -> None:
-    """Make `format("frostline")` known to the session."""
+    """Make `format("frostline")` known to the session, and our code to its executors where they are elsewhere."""
     from spark_tiering.datasource import register as _register
 
     _register(session)

@@ -12,11 +12,15 @@ leaks from one query to others of the same data frame; so nothing is pushed down
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
@@ -30,6 +34,7 @@ from pyspark.sql.datasource import (
 
 from oplog.errors import FrostlineError, Refused
 from spark_tiering.arrow_types import spark_schema
+from spark_tiering.package import shares_python, ship_code
 from spark_tiering.read_options import ReadOptions, read_options
 from tiering.pruning import Predicate
 from tiering.schema import TableDefinition
@@ -48,10 +53,13 @@ NAME = "frostline"
 
 
 def register(session: SparkSession) -> None:
-    """Make `format("frostline")` known to the session."""
+    """Make `format("frostline")` known to the session, and our code to its executors where they are elsewhere."""
     context = getattr(session, "_sc", None)  # a Connect session has none
-    master = str(context.master) if context is not None else ""
-    here = master.startswith("local") and "cluster" not in master
+    here = context is not None and shares_python(str(context.master))
+    if not here:
+        directory = Path(tempfile.mkdtemp(prefix="frostline-code-"))  # Spark serves the file as long as it runs
+        atexit.register(shutil.rmtree, directory, ignore_errors=True)
+        ship_code(session, directory)
     known = {"on_this_machine": here, "cores": context.defaultParallelism if context is not None else 1}
     session.dataSource.register(type("FrostlineSource", (FrostlineSource,), known))
 

@@ -25,7 +25,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # the first time that a zip can hold
 def ship_code(session: SparkSession, directory: Path) -> Path | None:
     """Send our code to the session's executors; None where they share this machine's Python."""
     context = getattr(session, "_sc", None)  # a Connect session has none
-    if context is not None and str(context.master).startswith("local") and "cluster" not in context.master:
+    if context is not None and shares_python(str(context.master)):
         return None
     archive = write_archive(directory)
     if context is None:
@@ -33,6 +33,11 @@ def ship_code(session: SparkSession, directory: Path) -> Path | None:
     elif archive.name not in (context._python_includes or ()):
         context.addPyFile(str(archive))
     return archive
+
+
+def shares_python(master: str) -> bool:
+    """Whether the tasks of the master run on this machine, with this Python and its files."""
+    return master == "local" or master.startswith("local[")
 
 
 def write_archive(directory: Path) -> Path:

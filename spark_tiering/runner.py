@@ -124,17 +124,11 @@ class _Job:
     def __init__(self, session: SparkSession, function: Callable[[Any], Any], items: Sequence[Any], what: str) -> None:
         from pyspark import cloudpickle
 
-        # A session of its own has settings of its own, and so one row is one task, also when several jobs run.
-        self._session = session.newSession()
+        self._session = session
         self._context: SparkContext | None = getattr(session, "_sc", None)
         self._group = f"frostline-{uuid.uuid4().hex[:12]}"
         self._what = what
-        self._rows = pa.table(
-            {
-                "number": pa.array(range(len(items)), pa.int64()),
-                "item": pa.array([cloudpickle.dumps(item) for item in items], pa.binary()),
-            }
-        )
+        self._items = [bytes(cloudpickle.dumps(item)) for item in items]
         early = None
         if self._context is not None:
             early = self._context.accumulator([], _Collected())
@@ -181,23 +175,32 @@ class _Job:
 
     def _run(self) -> None:
         try:
-            self._name()
-            # One row a batch and one batch a partition, whichever way Spark takes the rows in.
-            self._session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")
-            self._session.conf.set("spark.sql.leafNodeDefaultParallelism", str(self._rows.num_rows))
-            rows = self._session.createDataFrame(self._rows).mapInArrow(self._piece, _ANSWER)
-            self._answers = [bytes(row[0]) for row in rows.collect()]
+            # What the Spark UI shows, and what is cancelled; both belong to this thread.
+            if self._context is not None:
+                self._context.setJobGroup(self._group, self._what, interruptOnCancel=True)
+                self._answers = self._of_context(self._context)
+            else:
+                self._session.addTag(self._group)
+                self._answers = self._of_connect()
         except Exception as error:  # noqa: BLE001  whatever it is, the caller's thread raises it
             self._error = error
         finally:
             self.ended.set()
 
-    def _name(self) -> None:
-        """What the Spark UI shows, and what is cancelled; both belong to this thread."""
-        if self._context is None:
-            self._session.addTag(self._group)
-            return
-        self._context.setJobGroup(self._group, self._what, interruptOnCancel=True)
+    def _of_context(self, context: SparkContext) -> list[bytes]:
+        """Without SQL, whose machinery takes two seconds to warm up in a fresh JVM."""
+        return list(context.parallelize(enumerate(self._items), len(self._items)).mapPartitions(self._piece).collect())
+
+    def _of_connect(self) -> list[bytes]:
+        """Connect knows only data frames."""
+        # A session of its own has settings of its own, and so one row is one task, also when several jobs run.
+        session = self._session.newSession()
+        # One row a batch and one batch a partition, whichever way Spark takes the rows in.
+        session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")
+        session.conf.set("spark.sql.leafNodeDefaultParallelism", str(len(self._items)))
+        numbers, items = pa.array(range(len(self._items)), pa.int64()), pa.array(self._items, pa.binary())
+        rows = session.createDataFrame(pa.table({"number": numbers, "item": items}))
+        return [bytes(row[0]) for row in rows.mapInArrow(self._piece.of_batches, _ANSWER).collect()]
 
 
 @dataclass(frozen=True)
@@ -208,15 +211,18 @@ class _Piece:
     early: Any
     last_attempt: int
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        answers = []
-        for batch in batches:
-            for number, item in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                answer = self._answer(number, item)
-                if self.early is not None:
-                    self.early.add([answer])
-                answers.append(answer)
-        yield pa.record_batch({"answer": pa.array(answers, pa.binary())})
+    def __call__(self, rows: Iterable[tuple[int, bytes]]) -> Iterator[bytes]:
+        # All rows are taken before the answer: a worker with rows left over would not be used again.
+        for number, item in list(rows):
+            answer = self._answer(number, item)
+            if self.early is not None:
+                self.early.add([answer])
+            yield answer
+
+    def of_batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The same, as data frames have it."""
+        rows = (row for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
+        yield pa.record_batch({"answer": pa.array(list(self(rows)), pa.binary())})
 
     def _answer(self, number: int, item: bytes) -> bytes:
         from pyspark import TaskContext, cloudpickle

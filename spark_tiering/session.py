@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oplog.errors import FrostlineError, UsageError
-from spark_tiering.package import ship_code
+from spark_tiering.package import shares_python, ship_code
 from tiering.settings import Config
 
 if TYPE_CHECKING:
@@ -117,14 +117,9 @@ def retrying_master(master: str) -> str:
     return master
 
 
-def is_local(master: str) -> bool:
-    """Whether the tasks run in this machine's driver."""
-    return master == "local" or master.startswith("local[")
-
-
 def properties(settings: Config, master: str, defaults: Mapping[str, str]) -> dict[str, str]:
     """What to start Spark with; `defaults` are the properties of `spark-defaults.conf`, which win over ours."""
-    ours = _PROPERTIES | (_LOCAL_PROPERTIES if is_local(master) else {})
+    ours = _PROPERTIES | (_LOCAL_PROPERTIES if shares_python(master) else {})
     return {name: value for name, value in {**ours, **settings.spark.conf}.items() if name not in defaults}
 
 
