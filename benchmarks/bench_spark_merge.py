@@ -239,7 +239,7 @@ def workers(options: argparse.Namespace) -> list[Figure]:
     return [
         Figure(
             "cold merge, two workers", two, "s", "1.6 times as fast as one", one / two >= 1.6, one, "one worker",
-            f"({one / two:.2f} times as fast; standalone, one core each)",
+            f"({one / two:.2f} times as fast; standalone, one core each; the bucket is a directory)",
         )
     ]  # fmt: skip
 
