@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Protocol
 
 import msgspec
@@ -121,16 +122,17 @@ def check_preconditions(table: FileTable, commit: Commit) -> None:
 def execute(table: FileTable, commit: Commit) -> None:
     """Check the preconditions and every operation, and apply them in order. Raises `Conflict`."""
     check_preconditions(table, commit)
-    directories: set[str] = set()
-    """That are no files, for sure: a file was just created below each. Only creations keep them so."""
-    for operation in commit.operations:
-        if isinstance(operation, Create):
-            _check_free(table, operation.path, directories)
-            table.insert([_row(operation, commit.revision)])
+    empty = frozenset(commit.absent)
+    for are_new, operations in groupby(commit.operations, lambda operation: isinstance(operation, Create)):
+        if are_new:
+            created = [operation for operation in operations if isinstance(operation, Create)]
+            _check_new(table, [operation.path for operation in created], empty)
+            table.insert([_row(operation, commit.revision) for operation in created])
         else:
-            directories.clear()
-            _check_operation(table, operation)
-            _apply_others(table, operation, commit)
+            for operation in operations:
+                _check_operation(table, operation)
+                _apply_others(table, operation, commit)
+        empty = frozenset()  # from here on the preconditions say nothing any more
 
 
 def apply(table: FileTable, commit: Commit) -> None:
@@ -216,29 +218,37 @@ def _apply_others(table: FileTable, operation: Operation, commit: Commit) -> Non
                 raise Conflict(f"{path} does not exist")
 
 
-def _check_operation(table: FileTable, operation: Link | Rename | Remove) -> None:
+def _check_operation(table: FileTable, operation: Operation) -> None:
     match operation:
         case Link(source=source, target=target):
             if table.get(source) is None:
                 raise Conflict(f"{source} does not exist")
-            _check_free(table, target, set())
+            _check_new(table, [target])
         case Rename(source=source, target=target):
             if not table.exists(source):
                 raise Conflict(f"{source} does not exist")
-            _check_free(table, target, set())
+            _check_new(table, [target])
         case Remove(path=path):
             if not table.exists(path):
                 raise Conflict(f"{path} does not exist")
 
 
-def _check_free(table: FileTable, path: str, directories: set[str]) -> None:
-    """Raise `Conflict` unless a file may get this path. What is above it joins the known directories."""
-    if table.exists(path):
-        raise Conflict(f"{path} exists already")
-    for directory in paths.ancestors(path):
-        if directory not in directories and table.get(directory) is not None:
-            raise Conflict(f"{path} cannot exist: {directory} is a file")
-        directories.add(directory)
+def _check_new(table: FileTable, new: Sequence[str], empty: frozenset[str] = frozenset()) -> None:
+    """Raise `Conflict` unless files may get these paths, together. The table is asked nothing about what is at or below
+    the directories that are `empty`, and once about every directory above: a commit may create thousands of files."""
+    files: set[str] = set()
+    directories: set[str] = set()
+    for path in new:
+        above = paths.ancestors(path)
+        inside = not empty.isdisjoint(above)
+        if path in files or path in directories or (not inside and table.exists(path)):
+            raise Conflict(f"{path} exists already")
+        for directory in above:
+            known = directory in directories or directory in empty
+            if directory in files or (not known and table.get(directory) is not None):
+                raise Conflict(f"{path} cannot exist: {directory} is a file")
+            directories.add(directory)
+        files.add(path)
 
 
 def _check_paths(operation: Operation, commit: Commit) -> None:
