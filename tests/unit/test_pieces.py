@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
@@ -15,14 +16,18 @@ from disks.config import DiskConfig
 from disks.runner import LocalRunner, Remote
 from disks.stores.base import ObjectStore
 from disks.stores.shared import SharedStore
-from oplog.errors import NotFound
+from oplog.errors import NotFound, UsageError
 from oplog.replay import FileRow
 from restore.batches import cut
 from restore.check_data import Cut, Expected, StoredFiles, cut_batches, read_batch
 from restore.counted import CountingRunner
 from restore.parallel import ask
+from tiering.cli.options import GlobalOptions
+from tiering.cli.output import Output
+from tiering.cli.spark import SparkWork, wanted
 from tiering.progress import Silent
 from tiering.runner import ShownRunner
+from tiering.settings import LimitsConfig
 
 
 @given(st.lists(st.integers(0, 100)), st.integers(1, 150), st.integers(1, 5))
@@ -118,3 +123,30 @@ def test_a_shown_runner_tells_how_far_it_is() -> None:
     ShownRunner(LocalRunner(), recorded).run(str, [7, 8, 9], what="listing disk cold", on_done=answers.__setitem__)
     assert answers == {0: "7", 1: "8", 2: "9"}
     assert (recorded.what, recorded.items, recorded.done) == ("listing disk cold", 3, 3)
+
+
+def test_limits_are_divided_among_the_tasks() -> None:
+    """What the user allows is allowed to all executors together."""
+    runner = SimpleNamespace(
+        slots=4, master="local[4]", figures=SimpleNamespace(tasks=3, retried_tasks=1, seconds=1.23456)
+    )
+    limits = LimitsConfig(bytes_per_second=8_000_000, requests_per_second=20)
+    session: Any = SimpleNamespace(
+        options=GlobalOptions(bwlimit="4000000", json=True),
+        loaded=SimpleNamespace(config=SimpleNamespace(limits=limits)),
+        output=Output(json=True),
+        spark_runner=lambda app, master, stop: runner,
+    )
+    work = SparkWork(session, "fsck", None)
+    store = work.remote(DiskConfig(type="object_disk", url="file:///nowhere/")).store
+    assert isinstance(store, SharedStore)
+    assert (store.bytes_per_second, store.requests_per_second) == (1_000_000, 5)
+    work.tell()
+    assert session.output.beside["spark"] == {
+        "master": "local[4]",
+        "tasks": 3,
+        "retried_tasks": 1,
+        "seconds": 1.235,
+    }
+    with pytest.raises(UsageError, match="--master"):
+        wanted(False, "local[2]")
