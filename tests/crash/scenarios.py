@@ -183,6 +183,7 @@ def _cold_groups(store: Store, site: Site) -> None:
     for first, months in ((0, (1, 2)), (30, (1,)), (50, (1, 2))):
         insert(store, first, months=months)
     move(store, "cold")
+    site.scratch.mkdir()
 
 
 def _foreign(store: Store, site: Site) -> None:
@@ -365,7 +366,6 @@ def cold_merge(store: Store, site: Site) -> None:
     from tiering.merge_planning import ColdOptions
 
     plans = store.plan_merges(TABLE, final=True, cold=ColdOptions())
-    site.scratch.mkdir(exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", str(site.scratch))
         report = cold.cold_merge(store, plans, shard_bytes=1) if plans else None
