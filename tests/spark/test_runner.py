@@ -152,9 +152,12 @@ def test_no_secret_of_an_item_reaches_plans_properties_or_names(spark: SparkSess
     assert answers(SparkRunner(spark), [Secret(word)], length) == {0: len(word)}
     context = spark.sparkContext
     shown = [str(pair) for pair in context.getConf().getAll()]
-    executions = spark._jsparkSession.sharedState().statusStore().executionsList()
-    for number in range(executions.size()):
-        execution = executions.apply(number)
-        shown += [execution.physicalPlanDescription(), execution.description(), execution.details()]
-    assert any("MapInArrow" in text for text in shown)
+    store = context._jsc.sc().statusStore()
+    for jobs in (store.jobsList(None), spark._jsparkSession.sharedState().statusStore().executionsList()):
+        shown += [str(jobs.apply(number).description()) for number in range(jobs.size())]
+    newest = max(_our_jobs(spark))
+    for stage in context.statusTracker().getJobInfo(newest).stageIds:  # type: ignore[union-attr]
+        data = store.lastStageAttempt(stage)
+        shown += [str(data.name()), str(data.details()), str(data.description())]
+    assert any("testing" in text for text in shown)
     assert not [text for text in shown if word in text]
