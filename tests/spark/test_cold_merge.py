@@ -1,6 +1,6 @@
 """I13: cold merges by Spark, on a real S3 server: whatever dies, is late or is refused, the rows are the same.
 
-What must not happen to the store while a merge runs is in tests/property/test_cold_merge.py, without Spark.
+What must not happen to the store while a merge runs is in tests/crash/test_cold_merge_races.py, without Spark.
 """
 
 from __future__ import annotations
