@@ -29,7 +29,7 @@ from tiering.engine import Store
 COLD = """
 import json, sys, time
 from pathlib import Path
-from benchmarks.spark_data import TABLE
+from benchmarks.spark_data import TABLE, loaded
 from disks.stores.shared import SharedStore
 from spark_tiering.runner import SparkRunner
 from spark_tiering.session import spark_session
@@ -46,8 +46,10 @@ spark = SparkConfig(conf=conf)
 config = Config(state_path=loaded.state_path, disks=loaded.disks, policies=loaded.policies, spark=spark)
 began = time.perf_counter()
 session = spark_session(config, app="benchmark", master=master)
-started = time.perf_counter() - began
 runner = SparkRunner(session)
+# Starting is one thing and merging another: the first job of a session also starts a Python in every slot.
+runner.run(loaded, ["tiering.shard_merge"] * runner.slots, what="start", on_done=lambda index, seconds: None)
+started = time.perf_counter() - began
 with Store.open(config) as store:
     rows = sum(stored.part.rows for stored in store.parts(TABLE))
     store_of = lambda disk: SharedStore.of(config.disks[disk.name])
@@ -188,7 +190,7 @@ def compared(options: argparse.Namespace) -> list[Figure]:
     duckdb_job, duckdb_whole, duckdb_peak = median(duckdb)
     spark_job, spark_whole, spark_peak = median(spark)
     what = f"{options.parts} parts, {options.rows / 1e6:.0f} M rows"
-    detail = f"({told(ours[0][0])}; session {ours[0][0]['start']:.1f} s)"
+    detail = f"({told(ours[0][0])}; session and its workers {ours[0][0]['start']:.1f} s before)"
     others = f"(DuckDB used {duckdb_peak / 1e6:.0f} MB, wrote {duckdb[0][0]['bytes'] / 1e6:.0f} MB)"
     theirs = f"(a heap of {options.heap}; wrote {spark[0][0]['bytes'] / 1e6:.0f} MB)"
     return [

@@ -10,7 +10,9 @@ it, so that the parts of a day overlap a little, as those of a day's inserts do.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -117,6 +119,14 @@ def fill(config: Path, *, rows: int, number: int, partitions: int, **settings: i
         store.create_table(table)
         for each in parts(rows, number, partitions):
             store.table(table.full_name).insert(each.to_batches())
+
+
+def loaded(module: str) -> float:
+    """Imports the module, and what Arrow imports with its first array; the seconds that took."""
+    began = time.perf_counter()
+    importlib.import_module(module)
+    pa.array([module])
+    return time.perf_counter() - began
 
 
 def main() -> None:
