@@ -142,8 +142,8 @@ class LocalCommits(LocalTree):
         with try_file_lock(self._own / "readers.lock") as idle:
             hiding: dict[str, int] = {}
             for number, move in enumerate(moves):
-                mark = committed / f"{_MOVED}-{number}"
-                if mark.exists():
+                mark = f"{committed}/{_MOVED}-{number}"
+                if chained and os.path.exists(mark):
                     continue
                 if move.target is not None:
                     self._hide(hiding, committed.name)
@@ -151,7 +151,7 @@ class LocalCommits(LocalTree):
                 if chained:
                     self._hide(hiding, committed.name)
                     _fsync_all(touched)
-                    self._mark(mark)
+                    self._mark(Path(mark))
             self._hide(hiding, committed.name)
 
     def _do_move(self, move: Move, transaction: str, touched: set[str], *, hiding: dict[str, int] | None) -> None:

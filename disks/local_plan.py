@@ -152,8 +152,12 @@ class Plan:
                     self._removed.add(root)
 
     def _is_removed(self, path: str) -> bool:
-        removed = self._removed or set()
-        return bool(removed) and (path in removed or any(above in removed for above in paths.ancestors(path)))
+        removed = self._removed
+        while removed and path:
+            if path in removed:
+                return True
+            path = path.rpartition("/")[0]
+        return False
 
     def _roots(self, path: str) -> list[str]:
         if self._removed is not None:

@@ -51,6 +51,7 @@ class _Run:
         self.journal = context.journal
         self.outcomes: dict[int, MovedPart | FailedMove | SkippedMove] = {}
         self.pool: ThreadPoolExecutor | None = None
+        self.remote: dict[str, bool] = {}
         self.cancelled: set[int] = set()
         self.cancel_read = 0.0
         self.aborted = False
@@ -301,12 +302,17 @@ class _Run:
             with item.lock:
                 item.created.append(path)
                 item.ended = time.monotonic()
-                item.requests += reads if source.capabilities.remote else 0
-                item.requests += 1 if self.context.disk(item.move.target).capabilities.remote else 0
+                item.requests += reads * self._is_remote(item.move.source) + self._is_remote(item.move.target)
             self.task.advance(size_bytes=file.size_bytes)
         except (FrostlineError, OSError, Stopped) as error:
             with item.lock:
                 item.problem = item.problem or error
+
+    def _is_remote(self, disk: str) -> bool:
+        """Remembered: asking a disk for its capabilities may cost it a look at the file system."""
+        if disk not in self.remote:
+            self.remote[disk] = self.context.disk(disk).capabilities.remote
+        return self.remote[disk]
 
     def _stage_part_file(self, item: Item, transaction: Transaction) -> None:
         path = f"{item.directory}/{PART_FILE}"
