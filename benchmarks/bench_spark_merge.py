@@ -29,7 +29,7 @@ from tiering.engine import Store
 COLD = """
 import json, sys, time
 from pathlib import Path
-from benchmarks.spark_data import TABLE, loaded
+from benchmarks.spark_data import TABLE, imported
 from disks.stores.shared import SharedStore
 from spark_tiering.runner import SparkRunner
 from spark_tiering.session import spark_session
@@ -48,7 +48,7 @@ began = time.perf_counter()
 session = spark_session(config, app="benchmark", master=master)
 runner = SparkRunner(session)
 # Starting is one thing and merging another: the first job of a session also starts a Python in every slot.
-runner.run(loaded, ["tiering.shard_merge"] * runner.slots, what="start", on_done=lambda index, seconds: None)
+runner.run(imported, ["tiering.shard_merge"] * runner.slots, what="start", on_done=lambda index, seconds: None)
 started = time.perf_counter() - began
 with Store.open(config) as store:
     rows = sum(stored.part.rows for stored in store.parts(TABLE))

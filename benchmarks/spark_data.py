@@ -121,7 +121,7 @@ def fill(config: Path, *, rows: int, number: int, partitions: int, **settings: i
             store.table(table.full_name).insert(each.to_batches())
 
 
-def loaded(module: str) -> float:
+def imported(module: str) -> float:
     """Imports the module, and what Arrow imports with its first array; the seconds that took."""
     began = time.perf_counter()
     importlib.import_module(module)
