@@ -71,16 +71,39 @@ def read_share(share: Sequence[Piece], wanted: Projection, until: datetime) -> I
 
 def _read_piece(piece: Piece, wanted: Projection) -> Iterator[pa.RecordBatch]:
     if piece.store is None:
-        file = pq.ParquetFile(piece.path, page_checksum_verification=True, memory_map=True)
-        with file:
+        with _opened(pa.memory_map(piece.path), wanted) as file:
             yield from _batches(file, _numbers(file, piece, wanted), wanted)
         return
     store = piece.store.open()
     if _wants_all(piece, wanted):
-        with pq.ParquetFile(whole_file(store, piece.key, piece.sha256, piece.label)) as file:
+        source = whole_file(store, piece.key, piece.sha256, piece.label)
+        with _opened(source, wanted, checked=True) as file:
             yield from _batches(file, _numbers(file, piece, wanted), wanted)
     else:
         yield from _by_row_groups(store, piece, wanted)
+
+
+def _opened(source: Any, wanted: Projection, *, checked: bool = False) -> pq.ParquetFile:
+    """The file. Texts that it holds as dictionaries are read as such: to decode them a batch at a time takes a third
+    less than to read them one by one. Pages are compared with their checksums unless all bytes were `checked`."""
+    first = pq.ParquetFile(source)
+    names = set(_stored_names(first, wanted).values())
+    groups = [first.metadata.row_group(number) for number in range(first.metadata.num_row_groups)]
+    encoded = [
+        field.name
+        for field in first.schema_arrow
+        if field.name in names
+        and (pa.types.is_string(field.type) or pa.types.is_binary(field.type))
+        and all(_has_dictionary(group, field.name) for group in groups)
+    ]
+    return pq.ParquetFile(
+        source, metadata=first.metadata, read_dictionary=encoded, page_checksum_verification=not checked
+    )
+
+
+def _has_dictionary(group: pq.RowGroupMetaData, name: str) -> bool:
+    columns = (group.column(number) for number in range(group.num_columns))
+    return any(column.path_in_schema == name and column.has_dictionary_page for column in columns)
 
 
 def _wants_all(piece: Piece, wanted: Projection) -> bool:
@@ -93,7 +116,7 @@ def _by_row_groups(store: ObjectStore, piece: Piece, wanted: Projection) -> Iter
     """Only the wanted columns of the row groups that may match; the next ones are fetched while some are decoded."""
     source = BlobFile(store, piece.key, piece.size_bytes)
     with (
-        pq.ParquetFile(pa.PythonFile(source, mode="r"), page_checksum_verification=True) as file,
+        _opened(pa.PythonFile(source, mode="r"), wanted) as file,
         ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as ahead,
     ):
         names = set(_stored_names(file, wanted).values())
