@@ -1,7 +1,8 @@
 """What a local disk's transactions removed, on its way out: no longer part of the tree, deleted here.
 
 A few directories are deleted at once. Many are deleted in a thread of their own: a file system may take a millisecond
-for each, and whoever moved a hundred parts away need not wait for that. What a crash leaves the next opening deletes.
+for each (one that is mounted with `discard` waits for the device), and whoever moved a hundred parts away need not wait
+for that. One thread: removals from one directory wait for one another. What a crash leaves the next opening deletes.
 """
 
 from __future__ import annotations
