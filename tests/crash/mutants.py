@@ -22,6 +22,7 @@ from typing import Any
 from tests.compat import clickhouse_mistakes, clickhouse_writing_mistakes
 from tests.crash import (
     cold_merge_mistakes,
+    data_frame_mistakes,
     history_mistakes,
     integrity_mistakes,
     ranges_mistakes,
@@ -312,6 +313,7 @@ MUTANTS: dict[str, Mutant] = {
                 *clickhouse_mistakes.MISTAKES,
                 *clickhouse_writing_mistakes.MISTAKES,
                 *cold_merge_mistakes.MISTAKES,
+                *data_frame_mistakes.MISTAKES,
                 *history_mistakes.MISTAKES,
                 *transfer_mistakes.MISTAKES,
                 *store_mistakes.MISTAKES,

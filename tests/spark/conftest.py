@@ -11,6 +11,7 @@ import pytest
 
 from oplog.errors import UsageError
 from spark_tiering.session import check_java, spark_session
+from tests.crash import mutants
 from tests.spark.cluster import Cluster, standalone
 from tiering.settings import Config, SparkConfig, embedded
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HERE = Path(__file__).parent
+
+mutants.apply_from_environment()  # some tests here need no Spark, and are checks of `make mutants`
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -184,6 +184,14 @@ class TestOnce:
         assert (second.rows, second.done_before) == (0, True)
         assert counts(config) == whole(100)
 
+    def test_parts_of_several_tasks_have_names_of_their_own(self, config: Path) -> None:
+        asked = WriteOptions("db.logs", config)
+        _, job = begin_job(asked)
+        assert job is not None
+        parts = [part for task in range(3) for part in write_parts(batches(50), job, task, 0)]
+        assert len(set(commit_job(asked, job, parts).parts)) == 3
+        assert counts(config)[0] == 150
+
     def test_a_driver_that_dies_before_its_commit_leaves_garbage_only(self, config: Path) -> None:
         asked = WriteOptions("db.logs", config, "load")
         _, job = begin_job(asked)

@@ -1,0 +1,123 @@
+"""Seeded mistakes in what Spark reads and writes: of what is kept for readers, of what is pruned, and of the commit."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+_READER = "tests/spark/test_reader.py"
+_WRITER = "tests/spark/test_writer.py::TestOnce"
+
+
+def _job_marks_differ() -> None:
+    from spark_tiering import write_job
+
+    write_job._mark = lambda definition, job_id: f"{definition.directory}/job-{secrets.token_hex(16)}.json"
+
+
+def _uploads_without_age() -> None:
+    from disks.object_transaction import ObjectTransaction
+
+    original = ObjectTransaction.uploaded
+
+    def uploaded(self: Any, *arguments: Any, since: float | None = None) -> None:
+        original(self, *arguments)
+
+    ObjectTransaction.uploaded = uploaded  # type: ignore[method-assign]
+
+
+def _same_number_for_all() -> None:
+    from spark_tiering import write_job
+
+    write_job.Counter = lambda: _Zeros()  # type: ignore[assignment,misc]
+
+
+class _Zeros(dict[str, int]):
+    def __getitem__(self, key: str) -> int:
+        return 0
+
+
+def _no_pin() -> None:
+    from spark_tiering import scan_planning
+
+    scan_planning._pin = lambda *arguments: None
+
+
+def _nothing_held() -> None:
+    from disks import local
+
+    def hold_files(own: Path, files: list[Path], **more: Any) -> list[Path]:
+        return files
+
+    local.hold_files = hold_files  # type: ignore[assignment]
+
+
+def _row_group_ends_where_it_begins() -> None:
+    from spark_tiering import scan_planning
+    from tiering.part import ColumnRange
+
+    original = scan_planning._key_range
+
+    def key_range(*arguments: Any) -> dict[str, ColumnRange]:
+        return {name: ColumnRange(known.min, known.min) for name, known in original(*arguments).items()}
+
+    scan_planning._key_range = key_range
+
+
+def _bytes_not_compared() -> None:
+    from spark_tiering import reader
+    from spark_tiering.blob_file import whole_file as original
+
+    def whole_file(store: Any, key: str, sha256: str, label: str) -> Any:
+        return original(store, key, hashlib.sha256(store.get(key)).hexdigest(), label)
+
+    reader.whole_file = whole_file
+
+
+MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
+    (
+        "job marks differ",
+        "two runs of one job write different marks",
+        f"{_WRITER}::test_two_runs_of_a_job_at_once_commit_one",
+        _job_marks_differ,
+    ),
+    (
+        "uploads without age",
+        "a commit takes old uploads of tasks for new ones",
+        f"{_WRITER}::test_uploads_that_gc_may_have_taken_are_not_committed",
+        _uploads_without_age,
+    ),
+    (
+        "one number for all",
+        "the parts of all tasks get one block number",
+        f"{_WRITER}::test_parts_of_several_tasks_have_names_of_their_own",
+        _same_number_for_all,
+    ),
+    (
+        "data frame without pin",
+        "a revision that is read longer than the retention is not pinned",
+        f"{_READER}::TestThePast::test_a_long_retention_needs_no_pin",
+        _no_pin,
+    ),
+    (
+        "local files not held",
+        "files on an SSD that executors will read get no second name",
+        "tests/unit/test_held_files.py::test_what_is_held_stays_readable_when_it_is_removed",
+        _nothing_held,
+    ),
+    (
+        "row groups cut short",
+        "the sparse index is taken to say that a row group ends with its first key",
+        "tests/unit/test_blob_file.py::test_a_range_of_the_key_is_a_row_group_or_two",
+        _row_group_ends_where_it_begins,
+    ),
+    (
+        "share not compared",
+        "a file that a task reads whole is not compared with its SHA-256",
+        f"{_READER}::TestPlaces::test_an_object_that_is_gone_is_an_error_and_not_fewer_rows",
+        _bytes_not_compared,
+    ),
+)
