@@ -42,6 +42,7 @@ KEYS: dict[str, list[Any]] = {
     "bool": [False, True],
     "decimal(10, 2)": [Decimal("-1.50"), Decimal("0.00"), Decimal("1.25")],
     "timestamp[us, UTC]": [NOW + timedelta(microseconds=step) for step in range(-2, 3)],
+    "timestamp[ns]": [1_700_000_000_000_000_000 + step for step in (0, 1, 999, 1000, 1001)],
 }
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "v": st.integers(0, 3) | st.none(),
