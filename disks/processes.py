@@ -31,3 +31,18 @@ def _signal_probe(pid: int) -> str:
     except PermissionError:
         return "unknown"
     return "unknown"
+
+
+def nearest_ancestor(program: str) -> int | None:
+    """The process above this one that runs the program (its name as the kernel has it); None where none does, or on
+    systems without /proc."""
+    process = os.getppid()
+    while process > 1:
+        try:
+            stat = Path(f"/proc/{process}/stat").read_text()
+        except OSError:
+            return None
+        if stat.partition("(")[2].rpartition(")")[0] == program:
+            return process
+        process = int(stat.rpartition(")")[2].split()[1])
+    return None

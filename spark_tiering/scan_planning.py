@@ -17,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 
 from disks.local import LocalDisk
 from disks.object_disk import ObjectDisk
+from disks.processes import nearest_ancestor
 from disks.stores.shared import SharedStore
 from disks.table_disk import TableDisk
 from oplog import pins
@@ -247,11 +248,13 @@ def _shared(context: Context, disk: str) -> SharedStore:
 def _held(context: Context, chosen: Sequence[_Chosen], pieces: Sequence[Piece], until: datetime) -> list[Piece]:
     """The pieces with local files under names that stay until then, or until the driver ends."""
     names: dict[str, str] = {}
+    # Spark plans in helpers of the driver's JVM that come and go; as long as the JVM runs somebody may read.
+    driver = nearest_ancestor("java") or os.getpid()
     for name in sorted({stored.disk for stored, _ in chosen}):
         disk = context.disk(name)
         if isinstance(disk, LocalDisk):
             paths = [piece.path for piece in pieces if piece.path and piece.label == f"{name}:{piece.path}"]
-            held = disk.hold(paths, until=until, process=os.getppid())
+            held = disk.hold(paths, until=until, process=driver)
             names |= {f"{name}:{path}": str(file) for path, file in zip(paths, held, strict=True)}
     return [replace(piece, path=names[piece.label]) if piece.path else piece for piece in pieces]
 

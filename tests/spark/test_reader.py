@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -325,6 +326,14 @@ class TestPlaces:
         assert "option('local_disks', 'skip')" in caught.value.hint
         assert plan_scan(ReadOptions("db.logs", config, filter="ts < '2026-01-03'")).shares  # not needed: not refused
         assert plan_scan(ReadOptions("db.logs", config, local_disks="shared")).shares
+
+    def test_files_on_the_ssd_are_held_as_long_as_the_driver_runs(self, spark: SparkSession, config: Path) -> None:
+        assert read(spark, config, "db.logs").count() == 2500
+        notes = [
+            json.loads(note.read_bytes()) for note in (config.parent / "ssd").glob(".frostline/readers/*/until.json")
+        ]
+        programs = {Path(f"/proc/{note['pid']}/comm").read_text().strip() for note in notes}
+        assert "java" in programs
 
     def test_older_parts_have_todays_columns(self, spark: SparkSession, ministack: Server, tmp_path: Path) -> None:
         file = write_config(tmp_path, ministack, hot=False)

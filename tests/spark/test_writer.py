@@ -152,6 +152,16 @@ class TestRows:
             write(frame_of(spark, 100), config)
         assert counts(config)[0] == 200
 
+    def test_no_secret_reaches_plans(self, spark: SparkSession, config: Path, ministack: Server) -> None:
+        write(frame_of(spark, 10), config)
+        executions = spark._jsparkSession.sharedState().statusStore().executionsList()
+        shown = []
+        for number in range(executions.size()):
+            execution = executions.apply(number)
+            shown += [execution.physicalPlanDescription(), execution.description(), execution.details()]
+        assert any("frostline" in text.lower() or "PythonBatchWrite" in text for text in shown)
+        assert not [text for text in shown if ministack.secret_access_key in text]
+
     def test_an_empty_frame_commits_nothing(self, spark: SparkSession, config: Path) -> None:
         with opened(config) as store:
             before = store.object_disk("s3").revision
