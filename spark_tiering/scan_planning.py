@@ -173,14 +173,10 @@ def _pinned_revision(store: Store, options: ReadOptions, until: datetime) -> int
 
 
 def _pin(disk: ObjectDisk, revision: int, until: datetime) -> None:
-    """A pin that runs out by itself: nobody knows when a data frame is read for the last time."""
-    if revision == 0:
+    """A pin that runs out by itself: nobody knows when a data frame is read for the last time. A disk that is only read
+    cannot be pinned: an object that its owner collects is then an error of the read."""
+    if revision == 0 or disk.read_only:
         return
-    if disk.read_only:
-        raise Refused(
-            f"disk {disk.name} is read-only, so revision {revision} cannot be kept while it is read",
-            hint="read the newest revision, or set read_only: false",
-        )
     name = f"spark-{secrets.token_hex(8)}"
     pins.create(disk.store, name, revision, holder=f"spark@{socket.gethostname()}", until=until, reason="read by Spark")
 

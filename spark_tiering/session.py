@@ -11,11 +11,11 @@ import logging
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,20 +87,30 @@ def spark_session(settings: Config, *, app: str, master: str | None = None, verb
         check_java()
     # Otherwise the workers run whichever python3 is first on their PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    interrupt = signal.getsignal(signal.SIGINT)
-    try:
-        if submitted:
-            _start_submitted(settings, app, master)
-        else:
-            _start(settings, app, master, verbose)
-        session = SparkSession.builder.getOrCreate()
-    finally:
-        # Spark takes Ctrl-C for itself; the runner cancels its own jobs.
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, interrupt)
+    if submitted:
+        _beside(lambda: _start_submitted(settings, app, master))
+    else:
+        _beside(lambda: _start(settings, app, master, verbose))
+    session = SparkSession.builder.getOrCreate()
     if settings.spark.ship_code:
         ship_code(session, settings.state_directory / "spark")
     return session
+
+
+def _beside(start: Callable[[], None]) -> None:
+    """Start Spark in a thread of its own. In the main thread it would take Ctrl-C for itself, and one that came while
+    it starts would end in stack traces; so it ends the wait, and the runner cancels its own jobs."""
+    ended: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            start()
+            ended.set_result(None)
+        except BaseException as error:  # noqa: BLE001  the caller raises it
+            ended.set_exception(error)
+
+    threading.Thread(target=run, name="spark-start", daemon=True).start()
+    ended.result()
 
 
 def log_file(settings: Config) -> Path:
