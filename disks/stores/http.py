@@ -11,17 +11,16 @@ used again only if the server has neither closed it nor sent anything since.
 from __future__ import annotations
 
 import base64
-import io
 import select
 import socket
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
+from disks.stores.http_answers import Answer, read_answer
 from oplog.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
 
 _PIECE_BYTES = 256 * 1024
 """How much is sent at once: a socket's time limit holds for one piece, so a slow line may take as long as it needs."""
-_RECEIVE_BYTES = 64 * 1024
-_MOST_HEAD_BYTES = 256 * 1024
 _MOST_IDLE = 64
 _QUICK_ACK: int | None = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
 _ALWAYS = "user-agent: frostline\r\naccept-encoding: identity\r\n"
@@ -38,23 +35,6 @@ _ALWAYS = "user-agent: frostline\r\naccept-encoding: identity\r\n"
 
 class NotConnected(OSError):
     """No connection could be made: the request was not sent. The cause says why."""
-
-
-class NotHttp(OSError):
-    """The answer is not HTTP/1.x."""
-
-
-class CutOff(OSError):
-    """The body of an answer ended before its announced length."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Names of headers are in lower case, values as Latin-1; those of one name are joined by commas."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
 
 
 class Connections:
@@ -65,7 +45,7 @@ class Connections:
         password."""
         server = urlsplit(url)
         self._secure = server.scheme == "https"
-        self._host, self._port = server.hostname or "", server.port or (443 if self._secure else 80)
+        self._host, self._port = server.hostname or "", _port(server, 443 if self._secure else 80)
         self._ca_bundle = ca_bundle
         self._proxy = _Proxy(proxy_url) if proxy_url else None
         # What a proxy forwards names the server in each request; through a tunnel nobody but the server reads it.
@@ -96,7 +76,7 @@ class Connections:
             connection.set_patience(silence_seconds)
             problem = connection.send(head, body)
             try:
-                answer, may_be_kept = _read_answer(connection.socket, method)
+                answer, may_be_kept = read_answer(connection.socket, method)
             except OSError as error:
                 if problem is not None:
                     raise problem from error
@@ -171,7 +151,7 @@ class _Proxy:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme != "http":
             raise UsageError(f"a proxy has to be reached by http, not by {parts.scheme}", hint="HTTPS_PROXY=http://…")
-        self.host, self.port = parts.hostname or "", parts.port or 80
+        self.host, self.port = parts.hostname or "", _port(parts, 80)
         self.credentials = ""
         if parts.username is not None:
             pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
@@ -180,9 +160,16 @@ class _Proxy:
     def tunnel(self, connection: socket.socket, place: str) -> None:
         """Have everything that follows forwarded to the place as it is."""
         connection.sendall(f"CONNECT {place} HTTP/1.1\r\nhost: {place}\r\n{self.credentials}\r\n".encode())
-        answer, _ = _read_answer(connection, "CONNECT")
+        answer, _ = read_answer(connection, "CONNECT")
         if not 200 <= answer.status < 300:
             raise ConnectionRefusedError(f"the proxy {self.host} answered {answer.status} for {place}")
+
+
+def _port(parts: SplitResult, usual: int) -> int:
+    try:
+        return parts.port or usual
+    except ValueError as error:
+        raise UsageError(f"no port of this kind: {parts.netloc.rpartition('@')[2]}", hint="1 to 65535") from error
 
 
 class _Connection:
@@ -229,113 +216,3 @@ class _Connection:
             # (Ceph) waits for that before the second: 44 ms for a listing of 2 ms.
             self.socket.setsockopt(socket.IPPROTO_TCP, _QUICK_ACK, 1)
         return None
-
-
-def _read_answer(connection: socket.socket, method: str) -> tuple[Answer, bool]:
-    """The answer to a request of this method, and whether the connection may carry another one."""
-    rest = b""
-    while True:
-        head, rest = _read_head(connection, rest)
-        version, status, headers = _parse_head(head)
-        if status >= 200:  # else: 100 (continue), which we did not wait for
-            break
-    lasting = version == "HTTP/1.1" and headers.get("connection", "").lower() != "close"
-    if method in ("HEAD", "CONNECT") or status in (204, 304):
-        return Answer(status, headers, b""), lasting and not rest
-    if headers.get("transfer-encoding", "").lower() == "chunked":
-        body, rest = _read_chunks(connection, rest)
-    elif (length := headers.get("content-length")) is not None:
-        body, rest = _read_exactly(connection, rest, _number(length, 10))
-    else:
-        body, lasting = _read_to_end(connection, rest), False
-        rest = b""
-    return Answer(status, headers, body), lasting and not rest
-
-
-def _read_head(connection: socket.socket, data: bytes) -> tuple[str, bytes]:
-    """The lines of a head, and what came after it."""
-    while (end := data.find(b"\r\n\r\n")) < 0:
-        more = connection.recv(_RECEIVE_BYTES)
-        if not more:
-            raise ConnectionResetError("the server closed the connection without an answer")
-        data += more
-        if len(data) > _MOST_HEAD_BYTES:
-            raise NotHttp("the answer has no end of its headers")
-    return data[:end].decode("latin-1"), data[end + 4 :]
-
-
-def _parse_head(head: str) -> tuple[str, int, dict[str, str]]:
-    first, *lines = head.split("\r\n")
-    version, _, rest = first.partition(" ")
-    if not version.startswith("HTTP/1.") or not rest[:3].isdecimal():
-        raise NotHttp(f"the answer is not HTTP: {first[:40]!r}")
-    headers: dict[str, str] = {}
-    for line in lines:
-        name, colon, value = line.partition(":")
-        if not colon:
-            raise NotHttp(f"the answer has a header without a name: {line[:40]!r}")
-        name, value = name.lower(), value.strip()
-        headers[name] = f"{headers[name]}, {value}" if name in headers else value
-    return version, int(rest[:3]), headers
-
-
-def _read_exactly(connection: socket.socket, data: bytes, size_bytes: int) -> tuple[bytes, bytes]:
-    """So many bytes, which begin with these, and what came after them."""
-    if len(data) >= size_bytes:
-        return (data, b"") if len(data) == size_bytes else (data[:size_bytes], data[size_bytes:])
-    # Written behind its end, a BytesIO grows at once, and gives its bytes away without a copy: a second 8 MiB of fresh
-    # memory would cost more than all the rest.
-    whole = io.BytesIO(data)
-    whole.seek(size_bytes - 1)
-    whole.write(b"\0")
-    with whole.getbuffer() as view:
-        filled = len(data)
-        while filled < size_bytes:
-            count = connection.recv_into(view[filled:])
-            if not count:
-                raise CutOff(f"{filled} of {size_bytes} bytes arrived")
-            filled += count
-    return whole.getvalue(), b""
-
-
-def _read_chunks(connection: socket.socket, data: bytes) -> tuple[bytes, bytes]:
-    """A body in chunks, and what came after it."""
-    chunks: list[bytes] = []
-    while True:
-        line, data = _read_line(connection, data)
-        size_bytes = _number(line.partition(b";")[0].decode("latin-1"), 16)
-        if not size_bytes:
-            break
-        chunk, data = _read_exactly(connection, data, size_bytes + 2)
-        chunks.append(chunk[:-2])
-    while line:  # trailers, then an empty line
-        line, data = _read_line(connection, data)
-    return b"".join(chunks), data
-
-
-def _read_line(connection: socket.socket, data: bytes) -> tuple[bytes, bytes]:
-    while (end := data.find(b"\r\n")) < 0:
-        more = connection.recv(_RECEIVE_BYTES)
-        if not more:
-            raise CutOff("the body ended within its chunks")
-        data += more
-        if len(data) > _MOST_HEAD_BYTES:
-            raise NotHttp("a chunk has no size")
-    return data[:end], data[end + 2 :]
-
-
-def _read_to_end(connection: socket.socket, data: bytes) -> bytes:
-    pieces = [data]
-    while pieces[-1] or len(pieces) == 1:
-        pieces.append(connection.recv(_RECEIVE_BYTES))
-    return b"".join(pieces)
-
-
-def _number(text: str, base: int) -> int:
-    try:
-        number = int(text, base)
-    except ValueError:
-        number = -1
-    if number < 0:
-        raise NotHttp(f"the answer has an impossible length: {text[:40]!r}")
-    return number

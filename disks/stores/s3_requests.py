@@ -28,7 +28,8 @@ from urllib.parse import quote, unquote_plus, urlsplit
 from xml.etree import ElementTree
 
 from disks.stores.base import ByteRange
-from disks.stores.http import Answer, Connections, CutOff, NotConnected
+from disks.stores.http import Connections, NotConnected
+from disks.stores.http_answers import Answer, CutOff
 from disks.stores.patience import patience_seconds
 from disks.stores.payload import Truncated
 from disks.stores.s3_errors import S3Place, error_of_xml, not_answered, unreachable

@@ -104,14 +104,14 @@ def _any_certificate() -> None:
 
 
 def _half_a_body() -> None:
-    from disks.stores import http
+    from disks.stores import http_answers
 
     def read(connection: Any, data: bytes, size_bytes: int) -> tuple[bytes, bytes]:
         while len(data) < size_bytes and (more := connection.recv(size_bytes - len(data))):
             data += more
         return data[:size_bytes], data[size_bytes:]
 
-    http._read_exactly = read
+    http_answers._read_exactly = read
 
 
 def _stale_connection() -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from disks.stores.http import Answer, Connections, CutOff, NotConnected, NotHttp
+from disks.stores.http import Connections, NotConnected
+from disks.stores.http_answers import Answer, CutOff, NotHttp
 from oplog.errors import UsageError
 from tests.servers import free_port
 
@@ -305,6 +306,12 @@ def test_http_is_forwarded_with_the_whole_address() -> None:
         assert ask(Connections("http://s3.test:81", proxy_url=f"u:p@127.0.0.1:{proxy}")).body == b"ok"
     assert peer.requests[0].startswith(b"GET http://s3.test:81/b/k HTTP/1.1\r\n")
     assert b"proxy-authorization: Basic dTpw\r\n" in peer.requests[0]
+
+
+@pytest.mark.parametrize("url", ["http://s3.test:99999", "https://s3.test:x"])
+def test_a_port_that_is_none_is_named(url: str) -> None:
+    with pytest.raises(UsageError, match=r"s3\.test"):
+        Connections(url)
 
 
 def test_a_proxy_that_wants_tls_itself_is_refused_in_words() -> None:
