@@ -174,3 +174,25 @@ def test_spark_submit_runs_the_command_line(config: Config, tmp_path: Path, java
     assert json.loads(done.stdout)["spark"]["master"] == "local[1,3]"
     assert (all_rows(config), part_names(config)) == (before, MERGED)
     assert submitted("merge", "d.nothing", "--spark").returncode == 10
+
+
+@pytest.mark.parametrize("seconds", [3, 8])
+def test_ctrl_c_ends_a_merge_whatever_spark_is_doing(config: Config, tmp_path: Path, java: None, seconds: int) -> None:
+    """While Spark starts, or while it works: one line, the documented exit code, and no trace of Python or Java."""
+    before, path = all_rows(config), write_config(config, tmp_path / "frostline.json")
+    merging = subprocess.Popen(
+        [sys.executable, "-m", "tiering.cli.main", "-c", str(path), "merge", "d.t", "--spark", "--shard-size", "1MiB"],
+        cwd=REPOSITORY,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    time.sleep(seconds)
+    merging.send_signal(signal.SIGINT)
+    said, _ = merging.communicate(timeout=60)
+    assert all_rows(config) == before
+    if merging.returncode != 0:  # a fast machine was done before
+        assert merging.returncode == 130
+        assert "interrupted" in said
+        assert "Traceback" not in said
