@@ -20,6 +20,7 @@ BENCHMARKS = (
     "bench_move",
     "bench_spark_checks",
     "bench_spark_merge",
+    "bench_spark_reader",
 )
 
 
