@@ -195,11 +195,15 @@ def _start(settings: Config, app: str, master: str | None, verbose: bool) -> Non
         _make_room(file)
         for name in ("py4j", "pyspark"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
+        for handler in logging.getLogger().handlers:
+            handler.addFilter(_is_not_py4j)
+    before = file.stat().st_size if file.exists() else 0
     try:
         SparkContext(conf=conf, gateway=_gateway(conf, None if verbose else file))
     except (PySparkRuntimeError, Py4JError, OSError) as error:
         hint = "" if verbose else f"all that it said: {file}"
-        raise FrostlineError(f"Spark did not start on {chosen}: {_reason(error)}", hint=hint) from error
+        reason = _last_words(file, before) or _reason(error)
+        raise FrostlineError(f"Spark did not start on {chosen}: {reason}", hint=hint) from error
 
 
 def _gateway(conf: SparkConf, log: Path | None) -> Any:
@@ -214,10 +218,26 @@ def _gateway(conf: SparkConf, log: Path | None) -> Any:
         return launch_gateway(conf, {"stdout": output, "stderr": output} if output else {})
 
 
+def _is_not_py4j(record: logging.LogRecord) -> bool:
+    """py4j tells the root logger, with a trace, of each call that Ctrl-C ends."""
+    return "py4j" not in Path(record.pathname).parts
+
+
 def _make_room(file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     if file.exists() and file.stat().st_size > _LOG_BYTES:
         file.replace(file.with_suffix(".log.1"))
+
+
+def _last_words(log: Path, start: int) -> str:
+    """Why a JVM ended at once, from what it wrote since; empty when it does not say."""
+    if not log.exists():
+        return ""
+    with log.open("rb") as file:
+        file.seek(start)
+        text = file.read().decode(errors="replace")
+    found = re.search(r"^(?:Error: |Exception in thread \S+ |Caused by: )(.+)$", text, re.MULTILINE)
+    return found[1].strip()[:300] if found else ""
 
 
 def _reason(error: Exception) -> str:
