@@ -120,18 +120,45 @@ class TestSession:
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
     def test_nothing_reaches_the_terminal(self, java: None, tmp_path: Path) -> None:
-        code = (
-            "import sys\nfrom pathlib import Path\nfrom spark_tiering.session import spark_session\n"
-            "from spark_tiering.runner import SparkRunner\nfrom tests.spark.conftest import settings\n"
-            "from tests.spark.pieces import nap\n"
+        done = _program(
+            tmp_path,
             "session = spark_session(settings(Path(sys.argv[1])), app='quiet')\n"
             "SparkRunner(session).run(nap, [0.0, 0.0], what='naps', on_done=lambda *answer: None)\n"
-            "session.stop()\n"
+            "session.stop()\n",
         )
-        command = [sys.executable, "-c", code, str(tmp_path)]
-        done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False)
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
         assert "WARN" in (tmp_path / "state" / "spark" / "driver.log").read_text()
+
+    def test_one_that_does_not_start_says_why(self, java: None, tmp_path: Path) -> None:
+        done = _program(tmp_path, "spark_session(settings(Path(sys.argv[1])), app='no', master='nonsense://host')")
+        assert done.returncode == 1
+        last = done.stderr.strip().splitlines()[-1]
+        assert "Spark did not start on nonsense://host: " in last
+        assert "master" in last.lower()
+
+    def test_ctrl_c_ends_the_job_and_nothing_else_is_said(self, java: None, tmp_path: Path) -> None:
+        done = _program(
+            tmp_path,
+            "session = spark_session(settings(Path(sys.argv[1])), app='long')\n"
+            "threading.Timer(4, lambda: os.kill(os.getpid(), signal.SIGINT)).start()\n"
+            "try:\n"
+            "    SparkRunner(session).run(nap, [90.0, 90.0], what='naps', on_done=print)\n"
+            "except KeyboardInterrupt:\n"
+            "    print('interrupted')\n"
+            "session.stop()\n",
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")
+
+
+def _program(home: Path, code: str) -> subprocess.CompletedProcess[str]:
+    """Run a program of its own that starts Spark; much shorter than the naps of its tasks."""
+    imports = (
+        "import os, signal, sys, threading\nfrom pathlib import Path\nfrom spark_tiering.session import spark_session\n"
+        "from spark_tiering.runner import SparkRunner\nfrom tests.spark.conftest import settings\n"
+        "from tests.spark.pieces import nap\n"
+    )
+    command = [sys.executable, "-c", imports + code, str(home)]
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=80, check=False)
 
 
 class TestPackage:
