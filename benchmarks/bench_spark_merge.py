@@ -235,7 +235,7 @@ def workers(options: argparse.Namespace) -> list[Figure]:
         source = made(options, stack, rows=options.rows, parts=options.parts, partitions=options.partitions)
         for _ in range(options.rounds):
             for count, found in seconds.items():
-                with standalone(workers=count) as cluster:
+                with standalone(workers=count, pinned=True) as cluster:
                     found.append(merged(source, cluster.url)[0]["job"])
     one, two = (statistics.median(seconds[count]) for count in (1, 2))
     return [

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from tests.servers import REPOSITORY, _end_with_parent, free_port
@@ -51,8 +52,9 @@ def environment() -> dict[str, str]:
 
 
 @contextmanager
-def standalone(workers: int = 2, memory: str = "1g") -> Iterator[Cluster]:
-    """A cluster that is there until the context is left, whatever happens to this process."""
+def standalone(workers: int = 2, memory: str = "1g", *, pinned: bool = False) -> Iterator[Cluster]:
+    """A cluster that is there until the context is left, whatever happens to this process. `pinned`: each worker runs
+    on a core of its own, else its one core is only what Spark believes."""
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="frostline-spark-") as name, ExitStack() as stack:
         cluster = Cluster(f"spark://127.0.0.1:{port}", Path(name))
@@ -62,14 +64,15 @@ def standalone(workers: int = 2, memory: str = "1g") -> Iterator[Cluster]:
             address = f"127.0.0.{number + 2}"
             worker = ["org.apache.spark.deploy.worker.Worker", "-h", address, "-c", "1", "-m", memory]
             worker += ["--webui-port", "0", "-d", str(cluster.directory / f"work{number}"), cluster.url]
-            cluster.workers.append(_start(stack, f"worker{number}", worker, cluster, address))
+            core = number % (os.cpu_count() or 1) if pinned else None
+            cluster.workers.append(_start(stack, f"worker{number}", worker, cluster, address, core))
         for number in range(workers):
             _wait_for(cluster, f"worker{number}", "Successfully registered with master")
         yield cluster
 
 
 def _start(
-    stack: ExitStack, name: str, command: Sequence[str], cluster: Cluster, address: str
+    stack: ExitStack, name: str, command: Sequence[str], cluster: Cluster, address: str, core: int | None = None
 ) -> subprocess.Popen[bytes]:
     import pyspark
 
@@ -90,12 +93,18 @@ def _start(
         stdout=log,
         stderr=subprocess.STDOUT,
         start_new_session=True,
-        preexec_fn=_end_with_parent,
+        preexec_fn=partial(_begin, core),
     )
     stack.callback(_end, process)
     if name == "master":
         _wait_for_port(cluster, process)
     return process
+
+
+def _begin(core: int | None) -> None:
+    _end_with_parent()
+    if core is not None:
+        os.sched_setaffinity(0, {core})
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
