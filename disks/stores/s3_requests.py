@@ -6,8 +6,7 @@ known digest for the signature; they hash the body again. Here it serves twice, 
 Measured on loopback with RadosGW, two rounds on a busy machine; the wall of puts is the server's.
   4 puts of 100 MB: 0.12 CPU seconds here, 0.30 to 0.35 in obstore with its SHA-256, 0.08 to 0.10 without.
   600 puts of 250 KB: 0.17 to 0.21 CPU seconds here, 0.22 to 0.24 and 0.14 to 0.17 there.
-  1,500 HEADs by 32 threads: 0.13 CPU seconds a thousand here, 1.2 to 1.5 in boto3 at a fifth of the rate, 0.16 to 0.19
-  in obstore.
+  1,500 HEADs by 32 threads: 0.13 CPU seconds a thousand here, 1.2 to 1.5 in boto3, 0.16 to 0.19 in obstore.
 Listings: obstore matches whole path segments only, and fails as a whole on one key that it dislikes.
 Gets: half the processor time of obstore for 8 MiB (2.6 and 5 ms), as much for 64 KiB (0.2), and no wait for a delayed
 acknowledgement: 4 KiB from RadosGW take 1 to 6 ms instead of 46.
