@@ -125,6 +125,13 @@ def hold_leases(context: Context, parts: Iterable[StoredPart], stack: ExitStack)
         stack.enter_context(context.disk(name).read_lease())
 
 
+def _may_hold_nan(definition: TableDefinition, selected: SelectedFile) -> bool:
+    """Whether a column of fractions has no upper bound though it has values: NaN is in it, or nobody knows."""
+    ranges = selected.file.columns or selected.stored.part.columns
+    known = [ranges.get(str(column.id)) for column in definition.columns if column.type.startswith("float")]
+    return any(one is not None and one.max is None and one.nulls < selected.file.rows for one in known)
+
+
 class EngineSession:
     """One session of the engine, for one query. Tables are added as data frames, for SQL or for `scan`."""
 
@@ -140,17 +147,27 @@ class EngineSession:
         self._objects: dict[str, SelectedFile] = {}
         self._closing = closing
         self._text_views = text_views
+        self._prunes = True
         self._copies: str | None = None
 
     def frame(self, definition: TableDefinition, files: Sequence[SelectedFile]) -> DataFrame:
         """The rows of the files with exactly the table's columns, in its order and types. Opens no data."""
         if not files:
             return self._empty(definition)
+        if any(_may_hold_nan(definition, file) for file in files):
+            self._read_without_statistics()
         frames = list(self._frames(definition, files))
         whole = frames[0]
         for frame in frames[1:]:
             whole = whole.union(frame)
         return whole
+
+    def _read_without_statistics(self) -> None:
+        """Statistics in files leave NaN out, which is greater than every number: by them the engine would pass over row
+        groups with rows of the answer. Parts and files are pruned before, by ranges that know of NaN."""
+        self._prunes = False
+        for name in ("parquet.pruning", "parquet.enable_page_index", "collect_statistics"):
+            self.engine.sql(f"SET datafusion.execution.{name} = false").collect()
 
     def _empty(self, definition: TableDefinition) -> DataFrame:
         return self.engine.read_batch(pa.RecordBatch.from_pylist([], schema=self._schema(definition.columns)))
@@ -228,15 +245,18 @@ class EngineSession:
     def _many_files(self, urls: list[str], schema: pa.Schema) -> DataFrame:
         """One table over the files. The engine's Python interface takes one path a table, so a plan for the first file
         is given the paths of all; should that plan ever look different, the files are joined by UNION ALL."""
-        template = self.engine.read_parquet(urls[0], file_extension="", schema=schema)
+        template = self._one_file(urls[0], schema)
         if len(urls) == 1:
             return template
         widened = with_paths(template.logical_plan().to_bytes(), urls)
         if widened is not None:
             return self.engine.create_dataframe_from_logical_plan(LogicalPlan.from_bytes(self.engine, widened))
         for url in urls[1:]:
-            template = template.union(self.engine.read_parquet(url, file_extension="", schema=schema))
+            template = template.union(self._one_file(url, schema))
         return template
+
+    def _one_file(self, url: str, schema: pa.Schema) -> DataFrame:
+        return self.engine.read_parquet(url, file_extension="", schema=schema, parquet_pruning=self._prunes)
 
     def _fetched(self, file: SelectedFile) -> SelectedFile:
         """The file as a local copy that the engine can open, kept as long as the session."""
