@@ -19,6 +19,7 @@ import pytest
 
 from disks import garbage
 from disks.config import DiskConfig
+from disks.effects import op
 from disks.garbage import GcReport
 from disks.object_disk import ObjectDisk
 from disks.registry import open_disk
@@ -183,7 +184,8 @@ def _cold_groups(store: Store, site: Site) -> None:
     for first, months in ((0, (1, 2)), (30, (1,)), (50, (1, 2))):
         insert(store, first, months=months)
     move(store, "cold")
-    site.scratch.mkdir()
+    with op("fs.mkdir", site.scratch):
+        site.scratch.mkdir()
 
 
 def _foreign(store: Store, site: Site) -> None:
