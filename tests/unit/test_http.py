@@ -8,6 +8,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ class Peer:
     def serve(self, connection: socket.socket) -> None:
         self.connections += 1
         with suppress(OSError), connection, connection.makefile("rb") as file:
-            while head := b"".join(iter(file.readline, b"\r\n")):
+            while head := b"".join(takewhile(lambda line: line not in (b"", b"\r\n"), iter(file.readline, None))):
                 length = [line for line in head.splitlines() if line.lower().startswith(b"content-length:")]
                 body = file.read(int(length[0].split(b":")[1])) if length and self._reads_bodies else b""
                 self.requests.append(head + b"\r\n" + body)
