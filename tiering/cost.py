@@ -21,6 +21,8 @@ T = TypeVar("T")
 BATCH_PARTS = 100
 """Parts of one table and target that share a commit."""
 BATCH_BYTES = 10 * 1024**3
+_BATCHES_TO_TAPER = 4
+_SMALLEST_PIECE = 15
 WHOLE_FILE_BYTES = 8 * 1024 * 1024
 """Remote files up to this size are read in one request, larger ones in ranges of `RANGE_BYTES`."""
 RANGE_BYTES = 16 * 1024 * 1024
@@ -96,7 +98,20 @@ def batches(items: Sequence[T], move_of: Callable[[T], Move]) -> list[list[T]]:
             size = 0
         group[-1].append(item)
         sizes[key] = size + move.bytes
-    return [batch for group in groups.values() for batch in group]
+    return [batch for group in groups.values() for batch in _tapered(group)]
+
+
+def _tapered(group: list[list[T]]) -> list[list[T]]:
+    """Of many batches the last in pieces, each half of what is left: what follows its upload (commit, removal of the
+    sources) overlaps with no other batch, so it should be little."""
+    if len(group) < _BATCHES_TO_TAPER:
+        return group
+    *whole, last = group
+    while len(last) > _SMALLEST_PIECE:
+        middle = -(-len(last) // 2)
+        whole.append(last[:middle])
+        last = last[middle:]
+    return [*whole, last]
 
 
 def _of_one(move: Move, part: Part | None, remote: Set[str]) -> Cost:
