@@ -7,7 +7,6 @@ not read lately have read everything after n of them.
 from __future__ import annotations
 
 import hashlib
-import io
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ from typing import NamedTuple, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from disks.ranged_file import RangedFile
 from disks.references import DETACHED_DIRECTORY
 from disks.row_content import read_row
 from disks.runner import LocalRunner, OpensStore, Remote
@@ -195,32 +195,12 @@ def _fault_in(source: Content, expected: Expected) -> str | None:
     return None
 
 
-class _Reader(io.RawIOBase):
-    """A seekable file over ranged reads, for the Parquet footer."""
+class _Reader(RangedFile):
+    """A file over ranged reads of a disk, for the Parquet footer."""
 
     def __init__(self, source: Content, row: FileRow) -> None:
+        super().__init__(row.size_bytes)
         self._source, self._row = source, row
-        self._position = 0
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._row.size_bytes}[whence]
-        self._position = base + offset
-        return self._position
-
-    def read(self, size: int = -1, /) -> bytes:
-        end = self._row.size_bytes
-        stop = end if size < 0 else min(self._position + size, end)
-        if stop <= self._position:
-            return b""
-        data = self._source.content(self._row, ByteRange(self._position, stop))
-        self._position = stop
-        return data
+    def _bytes(self, start: int, stop: int) -> bytes:
+        return self._source.content(self._row, ByteRange(start, stop))

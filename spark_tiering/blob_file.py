@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import io
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from disks.ranged_file import RangedFile
 from disks.stores.base import ByteRange, ObjectStore
 from oplog.errors import Damaged
 
@@ -29,13 +28,12 @@ def whole_file(store: ObjectStore, key: str, sha256: str, label: str) -> pa.Buff
     return pa.BufferReader(data)
 
 
-class BlobFile(io.RawIOBase):
+class BlobFile(RangedFile):
     """Reads of a blob, from ranges that were fetched before; anything else is a request of its own."""
 
     def __init__(self, store: ObjectStore, key: str, size_bytes: int) -> None:
-        super().__init__()
-        self._store, self._key, self._size = store, key, size_bytes
-        self._position = 0
+        super().__init__(size_bytes)
+        self._store, self._key = store, key
         self._held: list[tuple[int, memoryview]] = []
         self._tail = max(0, size_bytes - TAIL_BYTES)
         self._tail_bytes: memoryview | None = None
@@ -49,28 +47,6 @@ class BlobFile(io.RawIOBase):
     def hold(self, fetched: Sequence[tuple[int, memoryview]]) -> None:
         """Read from these bytes from now on, and forget those before."""
         self._held = list(fetched)
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        self._position = base + offset
-        return self._position
-
-    def size(self) -> int:
-        return self._size
-
-    def read(self, size: int | None = -1) -> Any:
-        stop = self._size if size is None or size < 0 else min(self._position + size, self._size)
-        start, self._position = self._position, max(stop, self._position)
-        return self._bytes(start, stop) if stop > start else b""
 
     def _bytes(self, start: int, stop: int) -> memoryview | bytes:
         for first, data in self._held:

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
 
-from disks.blobs import put_blob
 from disks.effects import op
 from disks.scratch import task_scratch
 from disks.stores.base import ObjectStore
@@ -28,10 +26,10 @@ from tiering.sorted_merge import SortedFile, merged
 from tiering.sorting import sorted_partitions
 from tiering.transforms import Partition
 from tiering.types import cast_batch
+from tiering.uploads import UploadedFile, upload_files
 
 _BLOCK_BYTES = 64 * 1024 * 1024
 """A block ends at this size in memory; sorting and writing it takes some four times as much."""
-_TRANSFERS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +47,12 @@ class WriteJob:
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenFile:
-    """A data file, and the object that holds it."""
-
-    file: DataFile
-    key: str
-
-
-@dataclass(frozen=True, slots=True)
 class WrittenPart:
     """The rows of a partition that one task wrote."""
 
     partition: Partition
     rows: int
-    files: tuple[WrittenFile, ...]
+    files: tuple[UploadedFile, ...]
     directory: str
     """Where the files are said to lie until the part has its name: each blob carries it."""
 
@@ -136,10 +126,5 @@ def _merged(runs: list[_Run], definition: TableDefinition, directory: Path) -> _
 
 def _uploaded(store: ObjectStore, job: WriteJob, run: _Run, task: str) -> WrittenPart:
     directory = f"{job.definition.directory}/incoming-{job.token}/{task}-{run.partition.id}"
-
-    def upload(file: DataFile) -> WrittenFile:
-        path = f"{directory}/{file.name}"
-        return WrittenFile(file, put_blob(store, path, run.directory / file.name, file.sha256, revision=job.revision))
-
-    with ThreadPoolExecutor(_TRANSFERS, "upload") as pool:
-        return WrittenPart(run.partition, run.rows, tuple(pool.map(upload, run.files)), directory)
+    files = upload_files(store, run.files, run.directory, directory, revision=job.revision)
+    return WrittenPart(run.partition, run.rows, files, directory)

@@ -221,7 +221,7 @@ class _Job:
         """The results of all shards, in key order."""
         context, definition = self.context, self.definition
         store = self.workers.store_of(disk)
-        shards = shards_of(context, definition, plan, shard_bytes=self.job.shard_bytes, at_least=self._at_least(plan))
+        shards = shards_of(context, definition, plan, shard_bytes=self.job.shard_bytes, at_least=self._at_least)
         drop_deleted = self.job.drop_deleted and holds_everything(context, definition, inputs)
         now = context.clock()
         tasks = [
@@ -254,8 +254,9 @@ class _Job:
             self.report.peak_memory_bytes = max(self.report.peak_memory_bytes, peak)
         return ordered
 
-    def _at_least(self, plan: MergePlan) -> int:
-        """Shards that keep all workers busy, when there are fewer groups than workers."""
+    @property
+    def _at_least(self) -> int:
+        """Shards a group needs so that as many groups as may be in flight keep all workers busy."""
         return -(-self.workers.parallelism // max(self.workers.groups_in_flight, 1))
 
     def _committed(

@@ -54,8 +54,8 @@ def plan_merges(
     drop_deleted: bool = False,
 ) -> list[MergePlan]:
     """The merges worth doing among the parts, or with `final` one for each run of adjacent parts. With `cold`, among
-    the parts in buckets, whether their volume prefers to rest or not; else among the others. `drop_deleted` adds parts
-    that are all of their partition and have deleted keys to forget."""
+    the parts in buckets, whether their volume prefers to rest or not; else among those on volumes that do not.
+    `drop_deleted` adds parts that are all of their partition and have deleted keys to forget."""
     rules = _Rules.of(context, definition, cold)
     if cold is not None:
         parts = _within(parts, definition, cold.where)

@@ -19,7 +19,6 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from disks.blobs import put_blob
 from disks.effects import op
 from disks.runner import OpensStore
 from disks.scratch import task_scratch
@@ -28,14 +27,11 @@ from disks.stores.metered import MeteredStore
 from oplog.errors import Conflict, Damaged
 from tiering.cost import RANGE_BYTES
 from tiering.merge_stream import merge_files
-from tiering.part import DataFile
 from tiering.schema import TableDefinition
 from tiering.shards import Shard, ShardFile
 from tiering.sorted_merge import SortedFile
 from tiering.types import field_ids
-
-_TRANSFERS = 4
-"""Objects that a shard fetches, or sends, side by side."""
+from tiering.uploads import TRANSFERS, UploadedFile, upload_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +48,6 @@ class MergeTask:
     """By which rows are past their TTL."""
     level: int = 0
     drop_deleted: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class UploadedFile:
-    """A data file of the output and the object that holds it."""
-
-    file: DataFile
-    key: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +92,8 @@ def merge_shard(task: MergeTask, *, stop: threading.Event | None = None) -> Shar
             on_rows=on_rows,
         )
         on_rows(0)
-        uploaded = _uploaded(store, task, scratch.path / "merged", merged.files)
+        written = [file for file in merged.files if file.rows]
+        uploaded = upload_files(store, written, scratch.path / "merged", task.target, revision=task.revision)
     finally:
         scratch.remove()
     return ShardResult(
@@ -133,7 +122,7 @@ def _fetched(store: ObjectStore, task: MergeTask, directory: Path) -> list[Sorte
         names = {column.id: column.name for column in task.definition.columns} if item.current else _names(item, path)
         return SortedFile(path, item.file, names, item.order, item.label, item.row_groups)
 
-    with ThreadPoolExecutor(_TRANSFERS, "merge-fetch") as pool:
+    with ThreadPoolExecutor(TRANSFERS, "merge-fetch") as pool:
         return list(pool.map(fetch, range(len(task.shard.files))))
 
 
@@ -159,18 +148,6 @@ def _names(item: ShardFile, path: Path) -> dict[int, str]:
         return field_ids(pq.read_schema(path))
     except (OSError, ValueError) as error:
         raise Damaged(f"{item.label} cannot be read: {error}", hint="run 'frostline fsck'") from error
-
-
-def _uploaded(
-    store: ObjectStore, task: MergeTask, directory: Path, files: tuple[DataFile, ...]
-) -> tuple[UploadedFile, ...]:
-    def upload(file: DataFile) -> UploadedFile:
-        path = f"{task.target}/{file.name}"
-        key = put_blob(store, path, directory / file.name, file.sha256, revision=task.revision)
-        return UploadedFile(file, key)
-
-    with ThreadPoolExecutor(_TRANSFERS, "merge-upload") as pool:
-        return tuple(pool.map(upload, [file for file in files if file.rows]))
 
 
 def _peak_memory_bytes() -> int:

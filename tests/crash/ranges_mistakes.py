@@ -5,25 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tests.crash.seeding import nothing, replaced
+
 _LISTING = "tests/unit/test_listing.py"
 _ELSEWHERE = "tests/unit/test_elsewhere.py"
-
-
-def _replaced(module: str, name: str, value: Any) -> Callable[[], None]:
-    """Something of a module is replaced; `module:Class` for something of a class."""
-
-    def apply() -> None:
-        import importlib
-
-        path, _, owner = module.partition(":")
-        found: Any = importlib.import_module(path)
-        setattr(getattr(found, owner) if owner else found, name, value)
-
-    return apply
-
-
-def _nothing(*arguments: Any, **options: Any) -> None:
-    return None
 
 
 def _what_is_not_missing_is_there(self: Any, table: Any) -> set[str]:
@@ -90,31 +75,31 @@ MISTAKES: tuple[Mistake, ...] = (
         "ranges: all is there (P25)",
         "what no range called missing counts as listed, expected or not",
         f"{_LISTING}::test_what_another_machine_wrote_and_no_range_shows_stops_everything",
-        _replaced("disks.listing:ComparedBlobs", "lacking", _what_is_not_missing_is_there),
+        replaced("disks.listing:ComparedBlobs", "lacking", _what_is_not_missing_is_there),
     ),
     (
         "ranges: unexpected is unnamed (P25)",
         "gc takes for garbage whatever the ranges did not expect",
         f"{_LISTING}::test_young_garbage_and_pinned_revisions_stay",
-        _replaced("disks.listing:ComparedBlobs", "outside", _expected_is_named),
+        replaced("disks.listing:ComparedBlobs", "outside", _expected_is_named),
     ),
     (
         "ranges: one listing is enough (P29)",
         "that two listings of a range differ is not told",
         f"{_LISTING}::test_listings_of_a_range_that_disagree_are_told",
-        _replaced("disks.listing", "_disagreement", _nothing),
+        replaced("disks.listing", "_disagreement", nothing),
     ),
     (
         "ranges: each its own clock (P29)",
         "what appears in a range is compared with the times of that range only",
         f"{_LISTING}::test_listings_of_a_range_that_disagree_are_told",
-        _replaced("disks.listing", "_disagreement", _own_newest),
+        replaced("disks.listing", "_disagreement", _own_newest),
     ),
     (
         "ranges: any key will do",
         "keys outside of the range are taken for its own",
         f"{_LISTING}::test_ranges_say_what_a_whole_listing_says",
-        _replaced("disks.listing", "_listed", _any_key),
+        replaced("disks.listing", "_listed", _any_key),
     ),
     (
         "ranges: a gap",
@@ -132,13 +117,13 @@ MISTAKES: tuple[Mistake, ...] = (
         "ranges: retention not expected",
         "what was there when the retention began is not looked for",
         f"{_LISTING}::test_what_was_there_when_the_retention_began_is_expected",
-        _replaced("restore.check_listing:RangedListing", "at_base", _nothing),
+        replaced("restore.check_listing:RangedListing", "at_base", nothing),
     ),
     (
         "others read and compare nothing",
         "a batch is read, and no fault in it told",
         f"{_LISTING}::test_data_that_others_read_is_found_to_be_altered",
-        _replaced("restore.check_data", "read_batch", lambda batch: []),
+        replaced("restore.check_data", "read_batch", lambda batch: []),
     ),
     (
         "copies of others forgotten",
@@ -150,6 +135,6 @@ MISTAKES: tuple[Mistake, ...] = (
         "copies of others not proved",
         "a store that copies nothing is believed",
         f"{_ELSEWHERE}::test_copies_that_were_not_made_are_noticed",
-        _replaced("restore.blob_copies:BlobCopier", "_check", _nothing),
+        replaced("restore.blob_copies:BlobCopier", "_check", nothing),
     ),
 )

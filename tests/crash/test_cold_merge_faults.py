@@ -19,7 +19,8 @@ from tiering.catalog import StoredPart
 from tiering.definitions import define_table
 from tiering.engine import Store
 from tiering.part import DataFile
-from tiering.shard_merge import MergeTask, ShardResult, UploadedFile, merge_shard
+from tiering.shard_merge import MergeTask, ShardResult, merge_shard
+from tiering.uploads import UploadedFile
 
 ROWS = 120
 
