@@ -33,7 +33,7 @@ from tests.crash.scenarios import (
     rows,
 )
 from tests.crash.test_races import interrupt
-from tiering import shard_merge
+from tiering import shard_merge, uploads
 from tiering.cold_merge import ColdMergeReport
 from tiering.engine import Store
 from tiering.merge_planning import ColdOptions
@@ -158,6 +158,13 @@ def seen(config: Config) -> Rows | None:
     return None
 
 
+@pytest.fixture(autouse=True)
+def one_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests one after the other, so that the turn before a request is the same in every run."""
+    for module in (uploads, shard_merge):
+        monkeypatch.setattr(module, "TRANSFERS", 1)
+
+
 def check_races(server: ForkServer, site: Site, name: str, *, there: bool, stride: int) -> None:
     server.value(prepare, "cold_merge", site)
     with site.open() as store:
@@ -193,26 +200,17 @@ def check_races(server: ForkServer, site: Site, name: str, *, there: bool, strid
 
 
 @pytest.mark.parametrize("name", WORKS)
-def test_another_machine_between_two_requests(
-    server: ForkServer, site: Site, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.setattr(shard_merge, "_TRANSFERS", 1)
+def test_another_machine_between_two_requests(server: ForkServer, site: Site, name: str) -> None:
     check_races(server, site, name, there=True, stride=STRIDE)
 
 
 @pytest.mark.parametrize("name", WORKS)
-def test_another_process_between_two_requests(
-    server: ForkServer, site: Site, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.setattr(shard_merge, "_TRANSFERS", 1)
+def test_another_process_between_two_requests(server: ForkServer, site: Site, name: str) -> None:
     check_races(server, site, name, there=False, stride=2 * STRIDE)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("there", [False, True])
 @pytest.mark.parametrize("name", WORKS)
-def test_another_between_any_two_requests(
-    server: ForkServer, site: Site, monkeypatch: pytest.MonkeyPatch, name: str, there: bool
-) -> None:
-    monkeypatch.setattr(shard_merge, "_TRANSFERS", 1)
+def test_another_between_any_two_requests(server: ForkServer, site: Site, name: str, there: bool) -> None:
     check_races(server, site, name, there=there, stride=1)
