@@ -53,7 +53,7 @@ started = time.perf_counter() - began
 with Store.open(config) as store:
     rows = sum(stored.part.rows for stored in store.parts(TABLE))
     store_of = lambda disk: SharedStore.of(config.disks[disk.name])
-    workers = Workers(runner, store_of, parallelism=runner.slots, groups_in_flight=4)
+    workers = Workers(runner, store_of, groups_in_flight=4)
     began = time.perf_counter()
     done = store.merge_cold(TABLE, workers, final=True, options=ColdOptions(), job=ColdJob())
     job = time.perf_counter() - began

@@ -35,6 +35,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--directory", type=Path, help="a store that benchmarks.spark_data made, instead of a new one")
     parser.add_argument("--server", action="store_true", help="the bucket is on an S3 server, not a directory")
+    parser.add_argument("--plain", action="store_true", help="a session without spark_tiering.PROPERTIES")
     options = parser.parse_args()
     with ExitStack() as stack:
         directory = options.directory or stack.enter_context(scratch())
@@ -49,7 +50,7 @@ def main() -> None:
             spark_data.fill(config, rows=options.rows, number=options.parts, partitions=options.partitions)
         copies = stack.enter_context(scratch()) / "parquet"
         copy_files(config, copies)
-        session = start()
+        session = start(recommended=not options.plain)
         stack.callback(session.stop)
         measure(session, config, copies, options.rounds)
 
@@ -64,7 +65,7 @@ def copy_files(config: Path, copies: Path) -> None:
                 (copies / f"{part.part.name}-{file.name}").write_bytes(data)
 
 
-def start() -> SparkSession:
+def start(*, recommended: bool) -> SparkSession:
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -75,16 +76,10 @@ def start() -> SparkSession:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "2g",
         "spark.log.level": "ERROR",
-        # What docs/spark.md recommends to programs that read much: less work for each value, and for each byte.
-        "spark.driver.extraJavaOptions": (
-            "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
-        ),
-        "spark.python.unix.domain.socket.enabled": "true",
     }
-    builder = SparkSession.builder.master("local[2]").appName("bench")
-    for name, value in conf.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
+    if recommended:
+        conf |= spark_tiering.PROPERTIES
+    session = SparkSession.builder.master("local[2]").appName("bench").config(map=conf).getOrCreate()
     spark_tiering.register(session)
     return session
 

@@ -7,7 +7,7 @@ small result; the caller, on the driver, is the only one that commits anything.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -31,23 +31,21 @@ class Runner(Protocol):
 
 
 class LocalRunner:
-    """Runs the pieces in threads of this process."""
+    """Runs the pieces in threads of this process: never more at once than there are workers, however many callers."""
 
     def __init__(self, workers: int = 1) -> None:
-        self._workers = max(1, workers)
+        self._pool = ThreadPoolExecutor(max(1, workers), thread_name_prefix="run")
 
     def run(
         self, function: Callable[[T], R], items: Sequence[T], *, what: str, on_done: Callable[[int, R], None]
     ) -> None:
         """As `Runner.run`."""
-        with ThreadPoolExecutor(self._workers, thread_name_prefix="run") as pool:
-            running = {pool.submit(function, item): index for index, item in enumerate(items)}
-            try:
-                for future in as_completed(running):
-                    on_done(running[future], future.result())
-            finally:
-                for future in running:
-                    future.cancel()
+        running = {self._pool.submit(function, item): index for index, item in enumerate(items)}
+        try:
+            for future in as_completed(running):
+                on_done(running[future], future.result())
+        finally:
+            wait([future for future in running if not future.cancel()])
 
 
 class OpensStore(Protocol):

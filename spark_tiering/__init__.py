@@ -1,6 +1,7 @@
 """Spark: where large work runs, and a data source for tables. Nothing else in Frostline imports pyspark.
 
-spark_tiering.register(spark)    then spark.read.format("frostline")
+SparkSession.builder.config(map=spark_tiering.PROPERTIES)    sessions that read much
+spark_tiering.register(spark)                                then spark.read.format("frostline")
 """
 
 from __future__ import annotations
@@ -9,6 +10,17 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_JAVA_OPTIONS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
+
+PROPERTIES = {
+    "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
+    "spark.executor.extraJavaOptions": _JAVA_OPTIONS,
+    "spark.python.unix.domain.socket.enabled": "true",
+}
+"""Properties of a session that make reading faster: less work in the JVM for each value and for each byte that a Python
+worker hands to it. They must be there when Spark starts. The first two turn off the checks of bounds and of nulls that
+Arrow makes for each value of a vector; Spark asks for nulls by itself."""
 
 
 def register(session: SparkSession) -> None:

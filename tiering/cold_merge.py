@@ -55,8 +55,6 @@ class Workers:
     runner: Runner
     store_of: Callable[[ObjectDisk], OpensStore]
     """How the shards reach a disk's bucket."""
-    parallelism: int = 1
-    """Shards that can run at the same time."""
     groups_in_flight: int = 2
     """Groups that are worked on at once: their inputs are claimed, and their outputs garbage until the commit."""
     merge: Callable[[MergeTask], ShardResult] = merge_shard
@@ -68,7 +66,7 @@ class Workers:
         def merge(task: MergeTask) -> ShardResult:
             return merge_shard(task, stop=context.stop)
 
-        return cls(LocalRunner(2), _OpenStore, parallelism=2, groups_in_flight=1, merge=merge)
+        return cls(LocalRunner(2), _OpenStore, groups_in_flight=2, merge=merge)
 
 
 class _OpenStore:
@@ -170,12 +168,10 @@ def _told(error: FrostlineError | OSError, plan: MergePlan) -> FrostlineError:
 
 
 def shards_of(
-    context: Context, definition: TableDefinition, plan: MergePlan, *, shard_bytes: int = SHARD_BYTES, at_least: int = 1
+    context: Context, definition: TableDefinition, plan: MergePlan, *, shard_bytes: int = SHARD_BYTES
 ) -> list[Shard]:
-    """How a group would be cut. Reads no object."""
-    return cut_shards(
-        _input_files(context, definition, plan.parts), definition, shard_bytes=shard_bytes, at_least=at_least
-    )
+    """How a group is cut, whoever merges the shards. Reads no object."""
+    return cut_shards(_input_files(context, definition, plan.parts), definition, shard_bytes=shard_bytes)
 
 
 @dataclass(slots=True)
@@ -221,7 +217,7 @@ class _Job:
         """The results of all shards, in key order."""
         context, definition = self.context, self.definition
         store = self.workers.store_of(disk)
-        shards = shards_of(context, definition, plan, shard_bytes=self.job.shard_bytes, at_least=self._at_least)
+        shards = shards_of(context, definition, plan, shard_bytes=self.job.shard_bytes)
         drop_deleted = self.job.drop_deleted and holds_everything(context, definition, inputs)
         now = context.clock()
         tasks = [
@@ -253,11 +249,6 @@ class _Job:
             peak = max(result.peak_memory_bytes for result in ordered)
             self.report.peak_memory_bytes = max(self.report.peak_memory_bytes, peak)
         return ordered
-
-    @property
-    def _at_least(self) -> int:
-        """Shards a group needs so that as many groups as may be in flight keep all workers busy."""
-        return -(-self.workers.parallelism // max(self.workers.groups_in_flight, 1))
 
     def _committed(
         self,

@@ -72,14 +72,12 @@ _NEAR_BYTES = 1024 * 1024
 """Ranges of an object that are closer than this are read as one: a request costs more than the bytes between them."""
 
 
-def cut_shards(
-    inputs: Sequence[InputFile], definition: TableDefinition, *, shard_bytes: int, at_least: int = 1
-) -> list[Shard]:
-    """The shards of a merge in key order: so many that each reads about `shard_bytes`, and `at_least` that many where
-    that costs little. One shard for keys that cannot be told apart."""
+def cut_shards(inputs: Sequence[InputFile], definition: TableDefinition, *, shard_bytes: int) -> list[Shard]:
+    """The shards of a merge in key order: so many that each reads about `shard_bytes` where that costs little. One
+    shard for keys that cannot be told apart."""
     size_bytes = sum(item.file.size_bytes for item in inputs)
     groups = sum(len(item.file.row_groups) for item in inputs)
-    wanted = max(-(-size_bytes // max(shard_bytes, 1)), at_least)
+    wanted = -(-size_bytes // max(shard_bytes, 1))
     # Each cut goes through about half a row group of every input.
     affordable = int(_MOST_READ_TWICE * 2 * groups / max(len(inputs), 1))
     # Beyond what is affordable, memory and scratch space decide: a shard must fit.

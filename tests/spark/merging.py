@@ -94,7 +94,7 @@ def part_names(config: Config) -> list[str]:
 def merge(store: Store, runner: Runner, *, merging: Any = merge_shard) -> ColdMergeReport:
     """Merge all of the table by the runner, in shards of 64 KiB."""
     configs = store.context.config.disks
-    workers = Workers(runner, lambda disk: SharedStore.of(configs[disk.name]), parallelism=2, merge=merging)
+    workers = Workers(runner, lambda disk: SharedStore.of(configs[disk.name]), merge=merging)
     return store.merge_cold("d.t", workers, options=ColdOptions(), job=ColdJob(SHARD_BYTES))
 
 

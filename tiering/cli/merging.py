@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tiering.merge_planning import ColdOptions
 
 _GROUPS_IN_FLIGHT = 4
+"""Unless Spark can run more tasks than this."""
 
 
 def register(app: typer.Typer) -> None:
@@ -49,8 +50,8 @@ def merge(
     ] = None,
     shard_size: Annotated[str, typer.Option(metavar="SIZE", help="cold: what one task reads")] = "256MiB",
     groups_in_flight: Annotated[
-        int, typer.Option(metavar="N", min=1, help="with --spark: groups that are merged at once")
-    ] = _GROUPS_IN_FLIGHT,
+        int | None, typer.Option(metavar="N", min=1, help="with --spark: groups that are merged at once")
+    ] = None,
     max_failed_groups: Annotated[
         int | None, typer.Option(metavar="N", min=0, help="cold: begin no more after more failures")
     ] = None,
@@ -144,7 +145,7 @@ class _ColdRun:
     final: bool
     given: _Given
 
-    def run(self, *, spark: bool, master: str | None, groups_in_flight: int) -> None:
+    def run(self, *, spark: bool, master: str | None, groups_in_flight: int | None) -> None:
         session, table, partition = self.session, self.table, self.partition
         store = session.store()
         options, job = self.given.options(store, table), self.given.job()
@@ -184,13 +185,12 @@ def _own_workers(store: "Store") -> "Workers":
     return Workers.of_this_process(store.context)
 
 
-def _spark_workers(work: SparkWork, store: "Store", groups_in_flight: int) -> "Workers":
+def _spark_workers(work: SparkWork, store: "Store", groups_in_flight: int | None) -> "Workers":
     from tiering.cold_merge import Workers
 
     configs = store.context.config.disks
     return Workers(
         work.runner,
         lambda disk: work.remote(configs[disk.name]).store,
-        parallelism=work.runner.slots,
-        groups_in_flight=groups_in_flight,
+        groups_in_flight=groups_in_flight or max(_GROUPS_IN_FLIGHT, work.runner.slots),
     )
