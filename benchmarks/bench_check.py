@@ -1,14 +1,15 @@
 """fsck (quick) and the gc report over 100,000 objects, against the bare listing of the same prefix by the same client.
 
 100,000 parts of one file each, written in 1,000 commits: a snapshot of the first 950, and the 50 that gc has not taken
-yet. In a bucket on a real S3 server, and in a directory; with --large also 1,000,000 files in a directory, for the
-memory. The listing, fsck and gc run in turn; medians of three rounds.
+yet. In a bucket on a real S3 server, which processes list as they do for the verbs, and in a directory; with --large
+also 1,000,000 files in a directory, for the memory. The listing, fsck and gc run in turn; medians of three rounds.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import os
 import statistics
 import sys
 import uuid
@@ -21,14 +22,17 @@ from benchmarks.measure import Figure, bound_figure, python, ratio_figure, repor
 from disks.config import DiskConfig
 from disks.garbage import collect
 from disks.object_disk import ObjectDisk
+from disks.process_runner import ProcessRunner
+from disks.runner import Remote
 from disks.stores.base import ObjectStore
 from disks.stores.directory import DirectoryStore
 from disks.stores.open import open_store
+from disks.stores.shared import SharedStore
 from oplog import entry, snapshot
 from oplog.entry import GENESIS_DIGEST, Commit, Create
 from oplog.replay import FileRow
 from oplog.revision import SCHEMA_VERSION_KEY, blob_key, commit_key, snapshot_key
-from restore.check import check
+from restore.check import How, check
 from tests.servers import SERVERS, ceph_missing
 from tiering import part as part_format
 from tiering import schema
@@ -55,8 +59,10 @@ import sys
 from pathlib import Path
 from disks.garbage import collect
 from disks.object_disk import ObjectDisk
+from disks.process_runner import ProcessRunner
+from disks.runner import Remote
 from disks.stores.directory import DirectoryStore
-from restore.check import check
+from restore.check import How, check
 root, what = Path(sys.argv[1]), sys.argv[2]
 disk = ObjectDisk("s3", DirectoryStore(root / "bucket"), root / "state", retention_seconds=0)
 if what == "fsck":
@@ -133,15 +139,15 @@ def fill_directory(root: Path, parts: int) -> None:
         (root / key).write_bytes(data)
 
 
-def compare(store: ObjectStore, state: Path, what: str) -> list[Figure]:
-    """fsck and gc against the listing, in turn."""
+def compare(store: ObjectStore, state: Path, what: str, config: DiskConfig | None = None) -> list[Figure]:
+    """fsck and gc against the listing, in turn. With `config`, processes list its bucket."""
     disk = ObjectDisk("s3", store, state, retention_seconds=0)
     disk.refresh()
     seconds: dict[str, list[float]] = {"listing": [], "fsck": [], "gc": []}
     for _ in range(ROUNDS):
         seconds["listing"].append(timed(lambda: _list(store)))
-        seconds["fsck"].append(timed(lambda: _fsck(disk)))
-        seconds["gc"].append(timed(lambda: _gc(disk)))
+        seconds["fsck"].append(timed(lambda: _fsck(disk, _lister(config))))
+        seconds["gc"].append(timed(lambda: _gc(disk, _lister(config))))
     listing = statistics.median(seconds["listing"])
     return [
         ratio_figure(
@@ -159,14 +165,18 @@ def _list(store: ObjectStore) -> None:
     assert sum(1 for _ in store.list()) > OBJECTS
 
 
-def _fsck(disk: ObjectDisk) -> None:
-    result = check({"s3": disk})
+def _lister(config: DiskConfig | None) -> Remote | None:
+    return Remote(ProcessRunner(os.cpu_count() or 1), SharedStore.of(config)) if config is not None else None
+
+
+def _fsck(disk: ObjectDisk, lister: Remote | None) -> None:
+    result = check({"s3": disk}, How(listers={"s3": lister} if lister else {}))
     assert result.ok, result.problems[:3]
     assert result.checked.objects == OBJECTS
 
 
-def _gc(disk: ObjectDisk) -> None:
-    found = collect(disk)
+def _gc(disk: ObjectDisk, lister: Remote | None) -> None:
+    found = collect(disk, remote=lister)
     assert found.refused is None, found.refused
     assert found.referenced == OBJECTS
 
@@ -188,7 +198,7 @@ def on_server(directory: Path) -> list[Figure]:
         with ThreadPoolExecutor(16) as pool:
             for _ in pool.map(lambda item: _put(store, *item), bucket(OBJECTS)):
                 pass
-        figures = compare(store, directory / "on-server", f"S3 ({kind})")
+        figures = compare(store, directory / "on-server", f"S3 ({kind})", config)
         store.close()
     return figures
 

@@ -174,6 +174,11 @@ class TableReader:
 class TableWriter(TableReader):
     """The view of a transaction that may change the table."""
 
+    def __init__(self, connection: sqlite3.Connection, *, removed: set[str] | None = None) -> None:
+        """`removed` takes the objects of the files that are removed."""
+        super().__init__(connection)
+        self._removed = removed
+
     def set_head(self, revision: int, digest: str) -> None:
         """Say which revision the rows now stand for."""
         self.remember(revision=str(revision), digest=digest)
@@ -221,8 +226,11 @@ class TableWriter(TableReader):
 
     def remove(self, path: str) -> int:
         """Take a file, or all files below a directory, out of the table; how many."""
-        query = "DELETE FROM files WHERE path = ? OR (path >= ? AND path < ?)"
-        return self._connection.execute(query, (path, *paths.below(path))).rowcount
+        where, below = "path = ? OR (path >= ? AND path < ?)", (path, *paths.below(path))
+        if self._removed is not None:
+            going = self._connection.execute(f"SELECT {_COLUMNS} FROM files WHERE {where}", below)
+            self._removed.update(key for row in map(_row, going) for key, _ in row.blobs)
+        return self._connection.execute(f"DELETE FROM files WHERE {where}", below).rowcount
 
     def clear(self) -> None:
         """Forget all rows and the revision."""
@@ -283,13 +291,14 @@ class FileTable:
             self._give_back(connection)
 
     @contextmanager
-    def write(self) -> Iterator[TableWriter]:
+    def write(self, *, removed: set[str] | None = None) -> Iterator[TableWriter]:
         """One SQLite transaction, committed when the block ends and rolled back when it raises. Excludes the writers of
-        other processes. Raises `Locked` when one of them holds it for a minute."""
+        other processes. `removed` takes the objects of the files that are removed. Raises `Locked` when another process
+        holds the table for a minute."""
         with self._write_lock, self._translated():
             self._writer.execute("BEGIN IMMEDIATE")
             try:
-                yield TableWriter(self._writer)
+                yield TableWriter(self._writer, removed=removed)
             except BaseException:
                 self._writer.execute("ROLLBACK")
                 raise

@@ -157,7 +157,7 @@ class _Collection:
         try:
             with self._disk.file_table.read() as view:
                 head, _ = view.head()
-                ranges = list(cut_ranges(self._remote.store, in_key_order([view]), head=head, twice=twice))
+                ranges = list(cut_ranges(self._remote.store, in_key_order(view), head=head, twice=twice))
         except FrostlineError as error:
             raise Objection(f"the references cannot be read whole: {error.message}") from error
         return list_ranges(self._remote, ranges, what=f"listing disk {self._disk.name}")

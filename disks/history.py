@@ -43,6 +43,8 @@ class Past:
             self.digest = header.digest
         self.named: set[str] = set()
         """Blobs that the entries gone past since the last `clear()` of this set have created."""
+        self.removed: set[str] | None = None
+        """Once it is a set, the blobs of the files that the entries gone past remove. A link may still name them."""
         self.moved_in: set[str] = set()
         """Paths that moves from other disks have created since the start."""
         self._entries = log.entries(after=start, until=until, previous=self.digest)
@@ -53,7 +55,7 @@ class Past:
         """Apply entries up to a revision, or up to the last before the first that is later than a moment, or all."""
         if until is not None and until <= self.revision:
             return
-        with self.table.write() as view:
+        with self.table.write(removed=self.removed) as view:
             while (entry := self._next()) is not None:
                 late = before is not None and entry.commit.time > before
                 if late or (until is not None and entry.commit.revision > until):

@@ -10,7 +10,6 @@ the references (`disks.evidence`).
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -107,19 +106,14 @@ UNKNOWN_BYTES = -1
 """Expected, with whatever size: it is told what the listing shows."""
 
 
-def in_key_order(tables: Iterable[NamesBlobs], more: Iterable[str] = ()) -> Iterator[_Pair]:
-    """The blobs of the tables, and more of unknown sizes; each once, in key order. One to which several sizes are given
-    is of unknown size."""
-    streams: list[Iterator[_Pair]] = [((key, size) for key, size, _ in table.blobs_by_key()) for table in tables]
-    streams.append(iter(sorted((key, UNKNOWN_BYTES) for key in more)))
+def in_key_order(table: NamesBlobs) -> Iterator[_Pair]:
+    """The blobs of the table, each once, in key order. One to which several sizes are given is of unknown size."""
     last: _Pair | None = None
-    contradicted: str | None = None
-    for key, size in heapq.merge(*streams):  # of one key, those with a size come last
-        if last is not None and last[0] != key:
+    for key, size_bytes, _ in table.blobs_by_key():
+        same = last is not None and last[0] == key
+        if last is not None and not same:
             yield last
-        elif last is not None and size != last[1] != UNKNOWN_BYTES:
-            contradicted = key
-        last = (key, UNKNOWN_BYTES if key == contradicted else size)
+        last = (key, UNKNOWN_BYTES if same and last is not None and size_bytes != last[1] else size_bytes)
     if last is not None:
         yield last
 
@@ -226,6 +220,14 @@ class ComparedBlobs:
             if there != size_bytes:
                 lost.add(key)
         return lost
+
+    def absent(self, keys: Collection[str]) -> set[str]:
+        """Those of the keys that the listing does not show, whether they were expected or not."""
+        unlisted = {key for key in keys if self._unexpected.size_of(key) is None}
+        if not unlisted:
+            return unlisted
+        expected = (key for one in self._ranges for key, _ in unpack(one.expected))
+        return unlisted - {key for key in expected if key in unlisted and key not in self.missing}
 
 
 def list_whole(store: ObjectStore, *, twice: bool = False) -> tuple[Inventory, str | None]:

@@ -78,6 +78,9 @@ class ListedBlobs(Protocol):
     def lacking(self, table: NamesBlobs) -> set[str]:
         """The blobs of the table that are not listed with their size."""
 
+    def absent(self, keys: Collection[str]) -> set[str]:
+        """Those of the keys that are not listed."""
+
 
 class Blobs:
     """The blobs of one listing, in its order: a million of them in 280 MB."""
@@ -124,6 +127,10 @@ class Blobs:
     def lacking(self, table: NamesBlobs) -> set[str]:
         """The blobs of the table that are not listed with their size."""
         return {key for key, size_bytes in table.blobs() if self._sizes.get(key) != size_bytes}
+
+    def absent(self, keys: Collection[str]) -> set[str]:
+        """Those of the keys that are not listed."""
+        return {key for key in keys if key not in self._sizes}
 
     @property
     def doubtful(self) -> None:

@@ -1,4 +1,5 @@
-"""Where pieces of work run: in this process, or as the tasks of a Spark job (`spark_tiering.runner`).
+"""Where pieces of work run: in threads, in processes (`disks.process_runner`), or as the tasks of a Spark job
+(`spark_tiering.runner`).
 
 What is run this way is a plain function of one picklable item. It reads and writes a bucket by itself and returns a
 small result; the caller, on the driver, is the only one that commits anything.
@@ -7,7 +8,7 @@ small result; the caller, on the driver, is the only one that commits anything.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed, wait
+from concurrent.futures import Executor, ThreadPoolExecutor, as_completed, wait
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -30,11 +31,11 @@ class Runner(Protocol):
         """
 
 
-class LocalRunner:
-    """Runs the pieces in threads of this process: never more at once than there are workers, however many callers."""
+class PoolRunner:
+    """Runs the pieces in a pool: never more at once than it has workers, however many callers."""
 
-    def __init__(self, workers: int = 1) -> None:
-        self._pool = ThreadPoolExecutor(max(1, workers), thread_name_prefix="run")
+    def __init__(self, pool: Executor) -> None:
+        self._pool = pool
 
     def run(
         self, function: Callable[[T], R], items: Sequence[T], *, what: str, on_done: Callable[[int, R], None]
@@ -46,6 +47,13 @@ class LocalRunner:
                 on_done(running[future], future.result())
         finally:
             wait([future for future in running if not future.cancel()])
+
+
+class LocalRunner(PoolRunner):
+    """Runs the pieces in threads of this process."""
+
+    def __init__(self, workers: int = 1) -> None:
+        super().__init__(ThreadPoolExecutor(max(1, workers), thread_name_prefix="run"))
 
 
 class OpensStore(Protocol):

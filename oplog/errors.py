@@ -39,6 +39,16 @@ class FrostlineError(Exception):
         self.message = message
         self.hint = hint
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickled as it is, whatever its constructor asks for: errors come back from other processes."""
+        return _unpickled, (type(self), self.args, self.__dict__)
+
+
+def _unpickled(kind: type[FrostlineError], arguments: tuple[object, ...], state: dict[str, object]) -> FrostlineError:
+    error = kind.__new__(kind, *arguments)
+    error.__dict__.update(state)
+    return error
+
 
 class UsageError(FrostlineError):
     """The arguments or the configuration are wrong; nothing was changed."""

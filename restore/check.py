@@ -55,7 +55,9 @@ class How:
     """Who repairs, for the log."""
     seed: int | None = None
     remote: Mapping[str, Remote] = field(default_factory=dict)
-    """The disks in buckets that other processes list and read."""
+    """The disks in buckets that others list and read."""
+    listers: Mapping[str, Remote] = field(default_factory=dict)
+    """The disks in buckets that others only list."""
 
 
 def check(
@@ -112,7 +114,7 @@ def _tree(disk: Disk, findings: Findings, result: CheckResult, how: How, progres
             repair=how.repair,
             repaired=result.repaired,
             dry_run=how.dry_run,
-            remote=how.remote.get(disk.name),
+            remote=how.remote.get(disk.name) or how.listers.get(disk.name),
             progress=progress,
         )
     if isinstance(disk, ClickHouseDisk):

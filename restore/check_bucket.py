@@ -1,8 +1,8 @@
 """Checks of an object disk: its log, snapshots and pins, the blobs it names, and the cache (I3, I4, I6, I7, I8, I15).
 
 The table that everything is compared with is replayed from the log, so a damaged cache is found and hides nothing. The
-log is replayed while the listing comes in: the entries are listed first, so whatever they name was there before the
-listing of the blobs began.
+log is replayed, and the parts are looked at, while the listing comes in: the entries are listed first, so whatever they
+name was there before the listing of the blobs began.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from dataclasses import dataclass, field
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from disks.announcements import announced
 from disks.file_table import FileTable, TableReader
 from disks.history import Past
-from disks.listing import UNKNOWN_BYTES
 from disks.object_disk import ObjectDisk
 from disks.references import DETACHED_DIRECTORY, Inventory, ListedBlobs, inventory, newest_at_or_below, retained_from
 from disks.row_content import read_row
@@ -30,7 +29,7 @@ from oplog.errors import Damaged, NotFound
 from oplog.replay import FileRow
 from oplog.revision import OPERATIONS_PREFIX, SNAPSHOTS_PREFIX, commit_key, snapshot_key
 from restore.check_cache import CachedTable
-from restore.check_listing import Listing, listing_of, still_kept
+from restore.check_listing import Listing, listing_of, reading, still_kept
 from restore.findings import Checked, Findings, Problem, locate
 from tiering.part import PART_FILE
 from tiering.progress import SILENT, Progress
@@ -62,30 +61,42 @@ class BucketTree:
 
     source: ObjectDisk
     table: FileTable | TableReader
-    listed: ListedBlobs
+    past: Past | None
+    """The replayed log, whose table it is; None when it cannot be replayed."""
     cache: CachedTable
+    log: Inventory
+    """The entries and snapshots, listed before everything else."""
+    listing: Listing
+    checked: Checked
     look_at_all: bool = False
     """Look up every blob that the listing lacks, and not only the first: a repair acts on it."""
-    past: Past | None = None
-    _lost: list[_Lost] = field(default_factory=list)
 
     @property
     def disk(self) -> str:
         return self.source.name
 
     def sweep(self, findings: Findings) -> Iterator[FileRow]:
+        """As `FileTree.sweep`; at its end, what the listing shows."""
         for row in self.table.rows():
             inline = row.inline
             if inline is not None:
                 if not row.path.endswith(_READ_BY_SURVEY) and hashlib.sha256(inline).hexdigest() != row.sha256:
                     _add_at(findings, "I15", "inline bytes do not match their SHA-256", self.disk, row)
-            elif row.key is not None:
-                self._check_blobs(row)
-            elif row.size_bytes:
+            elif row.key is None and row.size_bytes:
                 what = "the file has neither an object nor inline bytes"
                 _add_at(findings, "I3", what, self.disk, row, unusable="missing")
             yield row
-        self._tell_lost(findings)
+        found = self.listing.result()
+        self.checked.objects += len(found.blobs)
+        _check_listing(self.source, self.log, found, findings)
+        _check_schema(self.source, found, findings)
+        _check_gaps(self.source, found, findings)
+        _check_pins(self.source, found, findings)
+        if self.past is not None:
+            _check_end(self.source, self.log, findings)
+            _check_retained(self.source, found, self.past, findings)
+            _check_announcements(self.source, found, self.past, findings)
+        self._check_blobs(found.blobs, findings)
 
     def rows(self) -> Iterator[FileRow]:
         return iter(self.table.rows())
@@ -97,27 +108,33 @@ class BucketTree:
         return read_row(self.source.store, row, byte_range, disk=self.disk)
 
     def close(self) -> None:
+        self.listing.close()
         self.cache.close()
         if self.past is not None:
             self.past.close()
         elif isinstance(self.table, FileTable):
             self.table.close()
 
-    def _check_blobs(self, row: FileRow) -> None:
-        if not row.more and row.key is not None and self.listed.size_of(row.key, row.size_bytes) == row.size_bytes:
-            return
-        for key, size_bytes in row.blobs:
-            found_bytes = self.listed.size_of(key, size_bytes)
-            if found_bytes != size_bytes:
-                self._lost.append(_Lost(row, key, size_bytes, found_bytes))
+    def _check_blobs(self, listed: ListedBlobs, findings: Findings) -> None:
+        """Every object that a file needs is listed with its size."""
+        with reading(self.table) as view:
+            if not listed.lacking(view):
+                return
+        lost = [
+            _Lost(row, key, size_bytes, found_bytes)
+            for row in self.table.rows()
+            for key, size_bytes in row.blobs
+            if (found_bytes := listed.size_of(key, size_bytes)) != size_bytes
+        ]
+        self._tell_lost(lost, findings)
 
-    def _tell_lost(self, findings: Findings) -> None:
-        gone = [lost.key for lost in self._lost if lost.found_bytes is None]
+    def _tell_lost(self, all_lost: list[_Lost], findings: Findings) -> None:
+        gone = [lost.key for lost in all_lost if lost.found_bytes is None]
         looked_at = dict.fromkeys(gone if self.look_at_all else gone[:_SECOND_LOOKS])
         with ThreadPoolExecutor(16, thread_name_prefix="fsck") as pool:
             sizes = dict(zip(looked_at, pool.map(self._size, looked_at), strict=True))
-        times = Counter(lost.key for lost in self._lost)
-        for lost in self._lost:
+        times = Counter(lost.key for lost in all_lost)
+        for lost in all_lost:
             there = sizes.get(lost.key)
             if there is not None:
                 what = "the listing does not show the object, which exists: the listing is incomplete"
@@ -131,7 +148,6 @@ class BucketTree:
             else:
                 what = f"object {lost.key} has {lost.found_bytes} bytes and the file table says {lost.size_bytes}"
                 _add_at(findings, "I3", what, self.disk, lost.row, key=lost.key, unusable="altered")
-        self._lost.clear()
 
     def _size(self, key: str) -> int | None:
         try:
@@ -169,25 +185,20 @@ def check_bucket(
     remote: Remote | None = None,
     progress: Progress = SILENT,
 ) -> BucketTree:
-    """Check everything but the parts. Returns the files as the log has them; as the cache has them, if the log cannot
-    be replayed. `repaired` takes a sentence for a cache that was rebuilt, or would be. `remote` lists the bucket."""
+    """Check log, snapshots and cache, and begin the listing, which a sweep of the tree ends. Returns the files as the
+    log has them; as the cache has them, if the log cannot be replayed. `repaired` takes a sentence for a cache that was
+    rebuilt, or would be. `remote` lists the bucket."""
     store = disk.store
     log = inventory([*store.list(OPERATIONS_PREFIX), *store.list(SNAPSHOTS_PREFIX)])
-    with closing(listing_of(disk, remote, progress)) as listing:
-        cache = CachedTable(disk)
-        past = _replay(disk, log, listing, cache, findings, every_snapshot=every_snapshot)
+    with ExitStack() as stack:
+        listing = stack.enter_context(closing(listing_of(disk, remote, progress, head=log.head)))
+        cache = stack.enter_context(closing(CachedTable(disk)))
+        past = _replay(disk, log, cache, findings, every_snapshot=every_snapshot)
         table = past.table if past is not None else cache.rows_or_nothing()
-        found = listing.result(table, past)
-    checked.objects += len(found.blobs)
-    _check_listing(disk, log, found, findings)
-    _check_schema(disk, found, findings)
-    _check_gaps(disk, found, findings)
-    _check_pins(disk, found, findings)
+        tree = BucketTree(disk, table, past, cache, log, listing, checked, look_at_all=repair)
+        stack.pop_all()
     if past is None:
-        return BucketTree(disk, table, found.blobs, cache, repair)
-    _check_end(disk, log, findings)
-    _check_retained(disk, found, past, findings)
-    _check_announcements(disk, found, past, findings)
+        return tree
     what = _fault_of_cache(disk, cache, past)
     if what is not None and repair and repaired is not None:
         if not dry_run:
@@ -196,7 +207,7 @@ def check_bucket(
         repaired.append(f"disk {disk.name}: {verb} the local file table from {disk.store.name} ({what})")
     if what is not None and (dry_run or not repair):
         findings.add(Problem("I7", what, disk.name, path=str(disk.table_path)))
-    return BucketTree(disk, past.table, found.blobs, cache, repair, past)
+    return tree
 
 
 class _Rows(Collection[FileRow]):
@@ -284,7 +295,6 @@ def _check_end(disk: ObjectDisk, log: Inventory, findings: Findings) -> None:
 def _replay(
     disk: ObjectDisk,
     log: Inventory,
-    listing: Listing,
     cache: CachedTable,
     findings: Findings,
     *,
@@ -302,7 +312,7 @@ def _replay(
             _damage(disk, findings, "I15", error)
             continue
         try:
-            _pass(disk, log, listing, cache, past, findings, every_snapshot=every_snapshot)
+            _pass(disk, log, cache, past, findings, every_snapshot=every_snapshot)
         except (Damaged, NotFound) as error:
             past.close()
             _damage(disk, findings, "I6", error)
@@ -317,7 +327,6 @@ def _replay(
 def _pass(
     disk: ObjectDisk,
     log: Inventory,
-    listing: Listing,
     cache: CachedTable,
     past: Past,
     findings: Findings,
@@ -338,15 +347,13 @@ def _pass(
         if compared and stop == cache.revision:
             cache.compare(past)
         if stop == base:
-            past.named.clear()  # what came and went before the retention may be gone
-        if stop == base < log.head:
-            listing.at_base(past)
+            past.removed = set()  # what went before the retention may be gone
     past.advance(log.head)
 
 
 def _check_retained(disk: ObjectDisk, found: Inventory, past: Past, findings: Findings) -> None:
     """What a revision within the retention names is there, also when the newest does not name it any more (I4)."""
-    lost = {key for key in past.named if found.blobs.size_of(key, UNKNOWN_BYTES) is None}
+    lost = found.blobs.absent(past.removed or ())
     if lost:
         lost -= past.keys(lost)
     for key in sorted(still_kept(disk, found, lost) if lost else ()):

@@ -1,20 +1,22 @@
-"""The listing that a check compares a bucket with: made here while the log is replayed, or in ranges by others."""
+"""The listing that a check compares a bucket with: made here or by others, while everything else is looked at."""
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from disks.file_table import FileTable, TableReader
-from disks.history import Past, past_at
-from disks.listing import ComparedBlobs, cut_ranges, in_key_order, list_ranges
+from disks.history import past_at
+from disks.listing import KeyRange, cut_ranges, in_key_order, list_ranges
 from disks.object_disk import ObjectDisk
 from disks.references import Inventory, inventory, retained_from
 from disks.runner import Remote
 from oplog.errors import Damaged, NotFound
+from restore.check_cache import CachedTable
 from tiering.progress import Progress
 from tiering.runner import ShownRunner
 
@@ -22,36 +24,26 @@ from tiering.runner import ShownRunner
 class Listing(Protocol):
     """One listing of a disk's prefix, taken after the entries of its log were listed."""
 
-    def at_base(self, past: Past) -> None:
-        """`past` stands where the retention begins, and is to go on from there: what its table names belongs to
-        `past.named` from now on, if the listing does not show it."""
-
-    def result(self, table: FileTable | TableReader, past: Past | None) -> Inventory:
-        """What is there. `table` is the newest one; `past`, where there is one, has `table`, and knows what came and
-        went within the retention."""
+    def result(self) -> Inventory:
+        """What is there, when it is complete."""
 
     def close(self) -> None:
         """Let go of what it holds."""
 
 
-def listing_of(disk: ObjectDisk, remote: Remote | None, progress: Progress) -> Listing:
-    """Begins the listing where that can begin at once."""
-    return WholeListing(disk) if remote is None else RangedListing(disk, remote, progress)
+def listing_of(disk: ObjectDisk, remote: Remote | None, progress: Progress, *, head: int) -> Listing:
+    """Begins the listing. `head` is about where the log ends."""
+    return WholeListing(disk) if remote is None else RangedListing(disk, remote, progress, head=head)
 
 
 class WholeListing:
-    """Comes in while the log is replayed, and is kept whole."""
+    """Comes in while the check does something else, and is kept whole."""
 
     def __init__(self, disk: ObjectDisk) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="listing")
         self._found = self._pool.submit(lambda: inventory(disk.store.list()))
 
-    def at_base(self, past: Past) -> None:
-        blobs = self._found.result().blobs
-        with past.table.read() as view:
-            past.named.update(key for key, size_bytes in view.blobs() if blobs.size_of(key, size_bytes) is None)
-
-    def result(self, table: FileTable | TableReader, past: Past | None) -> Inventory:
+    def result(self) -> Inventory:
         return self._found.result()
 
     def close(self) -> None:
@@ -59,33 +51,33 @@ class WholeListing:
 
 
 class RangedListing:
-    """Begins when the log was replayed, for then it is known what to expect."""
+    """Comes in meanwhile, too: others list ranges of keys. What they compare them with is what the cache names, which
+    only keeps their answers small; a cache that cannot be read names nothing."""
 
-    def __init__(self, disk: ObjectDisk, remote: Remote, progress: Progress) -> None:
+    def __init__(self, disk: ObjectDisk, remote: Remote, progress: Progress, *, head: int) -> None:
         self._disk = disk
         self._remote = Remote(ShownRunner(remote.runner, progress), remote.store)
-        self._base: FileTable | None = None
+        self._head = head
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="listing")
+        self._found = self._pool.submit(self._list)
 
-    def at_base(self, past: Past) -> None:
-        self.close()
-        self._base = past.table.copy()
-
-    def result(self, table: FileTable | TableReader, past: Past | None) -> Inventory:
-        head = past.revision if past is not None else 0
-        with ExitStack() as stack:
-            tables = [stack.enter_context(_reading(one)) for one in (self._base, table) if one is not None]
-            expected = in_key_order(tables, past.named if past is not None else ())
-            ranges = list(cut_ranges(self._remote.store, expected, head=head))
-        found, _ = list_ranges(self._remote, ranges, what=f"listing disk {self._disk.name}")
-        assert isinstance(found.blobs, ComparedBlobs)
-        if past is not None:
-            past.named.update(found.blobs.missing)
-        return found
+    def result(self) -> Inventory:
+        return self._found.result()
 
     def close(self) -> None:
-        if self._base is not None:
-            self._base.close()
-            self._base = None
+        self._pool.shutdown()
+
+    def _list(self) -> Inventory:
+        found, _ = list_ranges(self._remote, self._ranges(), what=f"listing disk {self._disk.name}")
+        return found
+
+    def _ranges(self) -> list[KeyRange]:
+        with closing(CachedTable(self._disk)) as cache:
+            expected = in_key_order(cache.table) if cache.table is not None else ()
+            try:
+                return list(cut_ranges(self._remote.store, expected, head=self._head))
+            except (sqlite3.Error, ValueError, TypeError):  # which the check of the cache tells
+                return list(cut_ranges(self._remote.store, (), head=self._head))
 
 
 def still_kept(disk: ObjectDisk, found: Inventory, lost: set[str]) -> set[str]:
@@ -103,7 +95,8 @@ def still_kept(disk: ObjectDisk, found: Inventory, lost: set[str]) -> set[str]:
 
 
 @contextmanager
-def _reading(table: FileTable | TableReader) -> Iterator[TableReader]:
+def reading(table: FileTable | TableReader) -> Iterator[TableReader]:
+    """One consistent view of a table."""
     if isinstance(table, TableReader):
         yield table
     else:

@@ -114,7 +114,7 @@ class _Answers:
             self._figures.tasks += 1
             self._figures.retried_tasks += attempt
             if error is not None:
-                raise error.rebuilt()
+                raise error
             self._on_done(index, value)
 
 
@@ -235,31 +235,13 @@ class _Piece:
         except FrostlineError as failed:
             if isinstance(failed, Transient) and not last:
                 raise
-            value, error = None, _Error.of(failed)
+            value, error = None, failed
         except Exception as failed:
             if not last:
                 raise
             said = f"a task failed: {type(failed).__name__}: {failed}"
-            value, error = None, _Error.of(FrostlineError(said, hint=traceback.format_exc(limit=-3)))
+            value, error = None, FrostlineError(said, hint=traceback.format_exc(limit=-3))
         return bytes(cloudpickle.dumps((number, value, error, attempt)))
-
-
-@dataclass(frozen=True)
-class _Error:
-    """A `FrostlineError` on its way: their constructors differ, so it is taken apart."""
-
-    kind: type[FrostlineError]
-    arguments: tuple[Any, ...]
-    state: dict[str, Any]
-
-    @classmethod
-    def of(cls, error: FrostlineError) -> _Error:
-        return cls(type(error), error.args, dict(error.__dict__))
-
-    def rebuilt(self) -> FrostlineError:
-        error = self.kind.__new__(self.kind, *self.arguments)
-        error.__dict__.update(self.state)
-        return error
 
 
 class _Collected:

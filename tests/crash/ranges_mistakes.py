@@ -45,18 +45,12 @@ def _gap_between_ranges() -> None:
         vars(module)["cut_ranges"] = cut
 
 
-def _first_size_counts() -> None:
-    from disks import listing
-    from restore import check_listing
+def _last_size_counts(table: Any) -> Iterator[Any]:
+    return iter(sorted({key: size for key, size, _ in table.blobs_by_key()}.items()))
 
-    original = listing.in_key_order
 
-    def order(tables: Any, more: Any = ()) -> Iterator[Any]:
-        more = set(more)
-        for key, size in original(tables, more):
-            yield key, listing.UNKNOWN_BYTES if key in more else size
-
-    listing.in_key_order = check_listing.in_key_order = order
+def _unexpected_is_there(self: Any, keys: Any) -> set[str]:
+    return set(keys) & self.missing
 
 
 def _copies_of_others_forgotten() -> None:
@@ -109,15 +103,15 @@ MISTAKES: tuple[Mistake, ...] = (
     ),
     (
         "ranges: sizes forgotten",
-        "of a blob that came within the retention no size is expected",
-        f"{_LISTING}::test_of_one_blob_the_known_size_is_expected",
-        _first_size_counts,
+        "of a blob with two sizes the last is expected",
+        f"{_LISTING}::test_of_a_blob_with_several_sizes_none_is_expected",
+        replaced("disks.listing", "in_key_order", _last_size_counts),
     ),
     (
         "ranges: retention not expected",
-        "what was there when the retention began is not looked for",
-        f"{_LISTING}::test_what_was_there_when_the_retention_began_is_expected",
-        replaced("restore.check_listing:RangedListing", "at_base", nothing),
+        "what was removed within the retention counts as listed, since nobody expected it",
+        f"{_LISTING}::test_what_was_there_when_the_retention_began_is_looked_for",
+        replaced("disks.listing:ComparedBlobs", "absent", _unexpected_is_there),
     ),
     (
         "others read and compare nothing",

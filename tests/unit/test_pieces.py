@@ -24,7 +24,7 @@ from restore.counted import CountingRunner
 from restore.parallel import ask
 from tiering.cli.options import GlobalOptions
 from tiering.cli.output import Output
-from tiering.cli.spark import SparkWork, wanted
+from tiering.cli.remote_work import SparkWork, wanted
 from tiering.progress import Silent
 from tiering.runner import ShownRunner
 from tiering.settings import LimitsConfig

@@ -6,15 +6,16 @@ import typer
 
 from oplog.errors import PartlyDone, Refused, UsageError
 from tiering.cli.output import counted
+from tiering.cli.remote_work import Master, Spark, SparkWork, lister, wanted
 from tiering.cli.session import Session, actor
-from tiering.cli.spark import Master, Spark, SparkWork, wanted
 from tiering.cli.verb import verb
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from disks.base import Disk
     from disks.garbage import GcReport
+    from disks.runner import Remote
     from restore.check import CheckResult, How
     from tiering.engine import Store
     from tiering.settings import Config
@@ -67,6 +68,7 @@ def fsck(
         workers=session.options.workers or config.limits.workers,
         actor=actor(),
         remote={name: work.remote(config.disks[name]) for name in listed} if work is not None else {},
+        listers={} if work is not None else _listers(session, disks.values()),
     )
     with ExitStack() as stack:
         result = check(
@@ -85,6 +87,11 @@ def fsck(
         _print_check(session, result, how)
     if not result.ok:
         session.found_something()
+
+
+def _listers(session: Session, disks: "Iterable[Disk]") -> "dict[str, Remote]":
+    found = ((disk.name, lister(session, disk)) for disk in disks)
+    return {name: remote for name, remote in found if remote is not None}
 
 
 def _disks_for_spark(disks: "Mapping[str, Disk]", *, reading: bool) -> list[str]:
@@ -214,7 +221,7 @@ def gc(
             quarantine=parse_duration(quarantine),
             allow_short_guard=allow_short_guard_interval,
             allow_bucket_root=allow_bucket_root,
-            remote=work.remote(session.loaded.config.disks[name], shown=True) if work is not None else None,
+            remote=_remote(session, work, store.disk(name)),
         )
         documents.append(gc_document(report))
     if work is not None:
@@ -233,6 +240,15 @@ def gc(
         raise PartlyDone(f"{failed} objects could not be deleted", hint="the next gc tries them again")
     if any(document["orphaned"] or document["refused"] for document in documents) and not delete:
         session.found_something()
+
+
+def _remote(session: Session, work: SparkWork | None, disk: "Disk") -> "Remote | None":
+    """Who lists the disk's bucket, if others do."""
+    return (
+        lister(session, disk, shown=True)
+        if work is None
+        else work.remote(session.loaded.config.disks[disk.name], shown=True)
+    )
 
 
 def _collected_with_spark(store: "Store", names: list[str]) -> bool:

@@ -8,10 +8,10 @@ import typer
 from oplog.errors import UsageError
 from tiering.cli.merge_reports import done_document, plan_document, size_of, summary_document, tell
 from tiering.cli.output import counted
+from tiering.cli.remote_work import Master, SparkWork
+from tiering.cli.remote_work import wanted as spark_wanted
 from tiering.cli.reports import merge_document, merge_plan_document
 from tiering.cli.session import Session, fail_if_partly
-from tiering.cli.spark import Master, SparkWork
-from tiering.cli.spark import wanted as spark_wanted
 from tiering.cli.tables import TableName
 from tiering.cli.verb import verb
 

@@ -9,8 +9,8 @@ import typer
 from oplog.errors import UsageError
 from tiering.cli.location import location, open_read_only
 from tiering.cli.output import counted
+from tiering.cli.remote_work import Master, Spark, SparkWork, wanted
 from tiering.cli.session import Session, actor
-from tiering.cli.spark import Master, Spark, SparkWork, wanted
 from tiering.cli.verb import verb
 
 if TYPE_CHECKING:
