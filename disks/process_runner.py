@@ -6,11 +6,13 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait
 
-from disks.runner import PoolRunner
+from disks.runner import PoolRunner, R, T
+from oplog.errors import FrostlineError
 
 
 class ProcessRunner(PoolRunner):
@@ -21,6 +23,17 @@ class ProcessRunner(PoolRunner):
 
     def __init__(self, workers: int) -> None:
         super().__init__(ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_begin))
+
+    def run(
+        self, function: Callable[[T], R], items: Sequence[T], *, what: str, on_done: Callable[[int, R], None]
+    ) -> None:
+        """As `Runner.run`. Raises `FrostlineError` when one of the processes is killed."""
+        try:
+            super().run(function, items, what=what, on_done=on_done)
+        except BrokenExecutor as error:
+            raise FrostlineError(
+                f"{what}: a process that worked on it died; for lack of memory, perhaps", hint="run it again"
+            ) from error
 
 
 def _begin() -> None:

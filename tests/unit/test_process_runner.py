@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from disks.process_runner import ProcessRunner
-from oplog.errors import Retained
+from oplog.errors import FrostlineError, Retained
 from tests.servers import REPOSITORY
 
 UNTIL = datetime(2027, 1, 1, tzinfo=UTC)
@@ -27,6 +27,12 @@ def square(number: int) -> tuple[int, int]:
 def refuse(number: int) -> int:
     if number == 2:
         raise Retained(f"object {number} is kept", until=UNTIL, hint="wait")
+    return number
+
+
+def die(number: int) -> int:
+    if number == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
     return number
 
 
@@ -46,6 +52,12 @@ def test_an_error_arrives_whole() -> None:
     with pytest.raises(Retained, match="object 2 is kept") as caught:
         ProcessRunner(1).run(refuse, [1, 2, 3], what="refusals", on_done=lambda index, answer: None)
     assert (caught.value.until, caught.value.hint, caught.value.exit_code) == (UNTIL, "wait", 13)
+
+
+def test_a_process_that_is_killed_is_an_error_with_a_next_step() -> None:
+    with pytest.raises(FrostlineError, match="sizes: a process that worked on it died") as caught:
+        ProcessRunner(2).run(die, [1, 2, 3], what="sizes", on_done=lambda index, answer: None)
+    assert caught.value.hint == "run it again"
 
 
 PROGRAM = """

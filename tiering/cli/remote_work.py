@@ -74,7 +74,11 @@ def lister(session: Session, disk: "Disk", *, shown: bool = False) -> "Remote | 
     with closing(CachedTable(disk)) as cache:
         if cache.table is None or cache.table.count() <= LARGE_FILES:
             return None
-    return remote(session, ProcessRunner(processes), config, slots=processes, shown=shown)
+    try:
+        runner = ProcessRunner(processes)
+    except (OSError, NotImplementedError):  # a system without shared memory: one process does it, too
+        return None
+    return remote(session, runner, config, slots=processes, shown=shown)
 
 
 def remote(session: Session, runner: "Runner", config: "DiskConfig", *, slots: int, shown: bool = False) -> "Remote":
