@@ -35,6 +35,14 @@ class CachedTable:
         """Whether there is something to compare with the log."""
         return self.table is not None and not self.older_layout
 
+    def count(self) -> int:
+        """How many files it has; 0 when it cannot be read."""
+        try:
+            return self.table.count() if self.table is not None else 0
+        except sqlite3.Error as error:
+            self._damaged(error)
+            return 0
+
     def _open(self, store: str) -> None:
         self._connection = sqlite3.connect(f"file:{quote(str(self._path))}?mode=ro", uri=True, check_same_thread=False)
         self._connection.execute("BEGIN")
@@ -50,12 +58,12 @@ class CachedTable:
     def compare(self, past: Past) -> None:
         """`problem` says so when the cache is not what the log says at its revision, where `past` stands now."""
         assert self.table is not None
-        try:
-            with past.table.read() as view:
+        with past.table.read() as view:  # which would call any error of SQLite its own
+            try:
                 same = self.digest == past.digest and self.table.same_rows(view)
-        except (sqlite3.Error, ValueError, TypeError) as error:
-            self._damaged(error)
-            return
+            except (sqlite3.Error, ValueError, TypeError) as error:
+                self._damaged(error)
+                return
         if not same:
             self.problem = f"the local file table is not what the log says at revision {self.revision}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,24 @@ def test_a_collection_reports_and_deletes_the_same(
     assert site.frostline("gc", code=0) == expected
     assert site.frostline("gc", "--delete", "--yes", code=0)["deleted"] == 0
     assert large == [3, 3]
+
+
+def test_a_cache_that_cannot_be_read_expects_nothing(site: Site, large: list[int]) -> None:
+    """I7: it is found to be damaged, and everything else is checked all the same."""
+    site.put(*(f"g{number:04d}" for number in range(3_000)))
+    site.disk.close()
+    assert isinstance(site.disk, ObjectDisk)
+    with sqlite3.connect(site.disk.table_path) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
+    connection.close()
+    data = bytearray(site.disk.table_path.read_bytes())
+    for page in range(8, len(data) // page_bytes):
+        data[page * page_bytes : page * page_bytes + 100] = b"\xff" * 100
+    site.disk.table_path.write_bytes(bytes(data))
+    answer = site.frostline("fsck", code=4)
+    assert [problem["invariant"] for problem in answer["problems"]] == ["I7"]
+    assert answer["checked"]["objects"] == 3_020
 
 
 def test_one_processor_lists_by_itself(site: Site, large: list[int], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,7 +170,9 @@ def test_after_too_many_failures_no_more_begin(site: Site, monkeypatch: pytest.M
 
     monkeypatch.setattr(cold_merge, "check_counts", refusing)
     done, _ = site.frostline("merge", "d.t", "--cold", "--max-failed-groups", "0", code=1)
-    assert (len(done["failed"]), len(done["not_begun"]), done["merges"]) == (1, 2, [])
+    failed, left = len(done["failed"]), len(done["not_begun"])
+    assert failed in (1, 2), "two groups are in work at once: the second may have begun before the first failed"
+    assert (failed + left, done["merges"]) == (3, [])
     assert len(site.contents()[2]) == 18
 
 

@@ -72,7 +72,7 @@ def lister(session: Session, disk: "Disk", *, shown: bool = False) -> "Remote | 
     if not isinstance(disk, ObjectDisk) or not (config.url or "").startswith("s3:") or processes < 2:
         return None
     with closing(CachedTable(disk)) as cache:
-        if cache.table is None or cache.table.count() <= LARGE_FILES:
+        if cache.count() <= LARGE_FILES:
             return None
     try:
         runner = ProcessRunner(processes)
