@@ -10,7 +10,7 @@ the references (`disks.evidence`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -237,10 +237,18 @@ def list_whole(store: ObjectStore, *, twice: bool = False) -> tuple[Inventory, s
     return found, disagreement(found.blobs, store.list()) if twice else None
 
 
-def list_ranges(remote: Remote, ranges: Sequence[KeyRange], *, what: str) -> tuple[Inventory, str | None]:
-    """The same, listed by others. An object that appears while they list may be left out, as in any listing."""
+def list_ranges(
+    remote: Remote, ranges: Sequence[KeyRange], *, what: str, on_range: Callable[[], None] = lambda: None
+) -> tuple[Inventory, str | None]:
+    """The same, listed by others. An object that appears while they list may be left out, as in any listing. What
+    `on_range` raises when a range is listed ends it."""
     answers: dict[int, RangeListing] = {}
-    remote.runner.run(list_range, ranges, what=what, on_done=answers.__setitem__)
+
+    def on_done(index: int, found: RangeListing) -> None:
+        answers[index] = found
+        on_range()
+
+    remote.runner.run(list_range, ranges, what=what, on_done=on_done)
     if len(answers) != len(ranges):  # what nobody listed would look as if nothing was missing there
         raise Damaged(f"{what}: only {len(answers)} of {len(ranges)} ranges of keys were listed")
     found = [answers[index] for index in range(len(ranges))]

@@ -29,7 +29,7 @@ from oplog.errors import Damaged, NotFound
 from oplog.replay import FileRow
 from oplog.revision import OPERATIONS_PREFIX, SNAPSHOTS_PREFIX, commit_key, snapshot_key
 from restore.check_cache import CachedTable
-from restore.check_listing import Listing, listing_of, reading, still_kept
+from restore.check_listing import Listing, reading, still_kept
 from restore.findings import Checked, Findings, Problem, locate
 from tiering.part import PART_FILE
 from tiering.progress import SILENT, Progress
@@ -191,13 +191,15 @@ def check_bucket(
     store = disk.store
     log = inventory([*store.list(OPERATIONS_PREFIX), *store.list(SNAPSHOTS_PREFIX)])
     with ExitStack() as stack:
-        listing = stack.enter_context(closing(listing_of(disk, remote, progress, head=log.head)))
+        listing = stack.enter_context(closing(Listing(disk, remote, progress, head=log.head)))
         cache = stack.enter_context(closing(CachedTable(disk)))
         past = _replay(disk, log, cache, findings, every_snapshot=every_snapshot)
         table = past.table if past is not None else cache.rows_or_nothing()
         tree = BucketTree(disk, table, past, cache, log, listing, checked, look_at_all=repair)
         stack.pop_all()
     if past is None:
+        if cache.problem is not None:
+            findings.add(Problem("I7", cache.problem, disk.name, path=str(disk.table_path)))
         return tree
     what = _fault_of_cache(disk, cache, past)
     if what is not None and repair and repaired is not None:

@@ -68,8 +68,16 @@ class CachedTable:
             self.problem = f"the local file table is not what the log says at revision {self.revision}"
 
     def rows_or_nothing(self) -> TableReader | FileTable:
-        """What is left to look at when the log cannot be replayed."""
-        return self.table if self.comparable and self.table is not None else FileTable(None)
+        """What is left to look at when the log cannot be replayed; `problem` says why it is nothing."""
+        if self._connection is None or not self.comparable:
+            return FileTable(None)
+        try:
+            ((said,),) = self._connection.execute("PRAGMA quick_check(1)")
+        except sqlite3.Error as error:
+            said = str(error)
+        if said != "ok":
+            self._damaged(sqlite3.DatabaseError(said))
+        return self.table or FileTable(None)
 
     def close(self) -> None:
         """Release the file."""

@@ -3,81 +3,78 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
 
 from disks.file_table import FileTable, TableReader
 from disks.history import past_at
 from disks.listing import KeyRange, cut_ranges, in_key_order, list_ranges
 from disks.object_disk import ObjectDisk
 from disks.references import Inventory, inventory, retained_from
-from disks.runner import Remote
+from disks.runner import OpensStore, Remote
+from disks.stores.base import ObjectInfo
 from oplog.errors import Damaged, NotFound
 from restore.check_cache import CachedTable
 from tiering.progress import Progress
 from tiering.runner import ShownRunner
 
 
-class Listing(Protocol):
-    """One listing of a disk's prefix, taken after the entries of its log were listed."""
+class Listing:
+    """One listing of a disk's prefix. It begins at once and comes in while the check does something else, so it must be
+    made after the entries of the log were listed.
+
+    With `remote` others list ranges of keys. What they compare them with is what the cache names, which only keeps
+    their answers small; a cache that cannot be read names nothing.
+    """
+
+    def __init__(self, disk: ObjectDisk, remote: Remote | None, progress: Progress, *, head: int) -> None:
+        """`head` is about where the log ends."""
+        self._disk = disk
+        self._head = head
+        self._closed = threading.Event()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="listing")
+        if remote is None:
+            self._found = self._pool.submit(self._here)
+        else:
+            shown = Remote(ShownRunner(remote.runner, progress), remote.store)
+            self._found = self._pool.submit(self._by_others, shown)
 
     def result(self) -> Inventory:
         """What is there, when it is complete."""
-
-    def close(self) -> None:
-        """Let go of what it holds."""
-
-
-def listing_of(disk: ObjectDisk, remote: Remote | None, progress: Progress, *, head: int) -> Listing:
-    """Begins the listing. `head` is about where the log ends."""
-    return WholeListing(disk) if remote is None else RangedListing(disk, remote, progress, head=head)
-
-
-class WholeListing:
-    """Comes in while the check does something else, and is kept whole."""
-
-    def __init__(self, disk: ObjectDisk) -> None:
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="listing")
-        self._found = self._pool.submit(lambda: inventory(disk.store.list()))
-
-    def result(self) -> Inventory:
         return self._found.result()
 
     def close(self) -> None:
+        """Give up what nobody waits for any more; returns when no request is under way."""
+        self._closed.set()
         self._pool.shutdown()
 
+    def _go_on(self) -> None:
+        if self._closed.is_set():
+            raise CancelledError
 
-class RangedListing:
-    """Comes in meanwhile, too: others list ranges of keys. What they compare them with is what the cache names, which
-    only keeps their answers small; a cache that cannot be read names nothing."""
+    def _here(self) -> Inventory:
+        def infos() -> Iterator[ObjectInfo]:
+            for info in self._disk.store.list():
+                self._go_on()
+                yield info
 
-    def __init__(self, disk: ObjectDisk, remote: Remote, progress: Progress, *, head: int) -> None:
-        self._disk = disk
-        self._remote = Remote(ShownRunner(remote.runner, progress), remote.store)
-        self._head = head
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="listing")
-        self._found = self._pool.submit(self._list)
+        return inventory(infos())
 
-    def result(self) -> Inventory:
-        return self._found.result()
-
-    def close(self) -> None:
-        self._pool.shutdown()
-
-    def _list(self) -> Inventory:
-        found, _ = list_ranges(self._remote, self._ranges(), what=f"listing disk {self._disk.name}")
+    def _by_others(self, remote: Remote) -> Inventory:
+        what = f"listing disk {self._disk.name}"
+        found, _ = list_ranges(remote, self._ranges(remote.store), what=what, on_range=self._go_on)
         return found
 
-    def _ranges(self) -> list[KeyRange]:
+    def _ranges(self, store: OpensStore) -> list[KeyRange]:
         with closing(CachedTable(self._disk)) as cache:
             expected = in_key_order(cache.table) if cache.table is not None else ()
             try:
-                return list(cut_ranges(self._remote.store, expected, head=self._head))
+                return list(cut_ranges(store, expected, head=self._head))
             except (sqlite3.Error, ValueError, TypeError):  # which the check of the cache tells
-                return list(cut_ranges(self._remote.store, (), head=self._head))
+                return list(cut_ranges(store, (), head=self._head))
 
 
 def still_kept(disk: ObjectDisk, found: Inventory, lost: set[str]) -> set[str]:

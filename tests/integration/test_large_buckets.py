@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from disks.config import DiskConfig
 from disks.object_disk import ObjectDisk
 from disks.process_runner import ProcessRunner
 from disks.registry import open_disk
+from tests.damage import break_pages
 from tests.servers import Server
 from tiering.cli import remote_work
 from tiering.cli.main import run
@@ -117,14 +117,7 @@ def test_a_cache_that_cannot_be_read_expects_nothing(site: Site, large: list[int
     site.put(*(f"g{number:04d}" for number in range(3_000)))
     site.disk.close()
     assert isinstance(site.disk, ObjectDisk)
-    with sqlite3.connect(site.disk.table_path) as connection:
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
-    connection.close()
-    data = bytearray(site.disk.table_path.read_bytes())
-    for page in range(8, len(data) // page_bytes):
-        data[page * page_bytes : page * page_bytes + 100] = b"\xff" * 100
-    site.disk.table_path.write_bytes(bytes(data))
+    break_pages(site.disk.table_path)
     answer = site.frostline("fsck", code=4)
     assert [problem["invariant"] for problem in answer["problems"]] == ["I7"]
     assert answer["checked"]["objects"] == 3_020

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from disks import listing
 from disks.garbage import GcReport, collect
-from disks.listing import ComparedBlobs, cut_ranges, in_key_order, list_range, list_ranges, list_whole
+from disks.listing import ComparedBlobs, RangeListing, cut_ranges, in_key_order, list_range, list_ranges, list_whole
 from disks.object_disk import ObjectDisk
 from disks.runner import LocalRunner, Remote
 from disks.stores.base import ObjectInfo, ObjectStore
@@ -25,7 +26,10 @@ from oplog.errors import Damaged, UsageError
 from oplog.revision import blob_key, commit_key, snapshot_key
 from restore import check_listing
 from restore.check import CheckResult, How, check
+from restore.check_listing import Listing
 from restore.shares import Subset
+from tests.damage import break_pages
+from tiering.progress import SILENT
 
 NOW = datetime.now(UTC)
 LATER = NOW + timedelta(days=3)
@@ -435,3 +439,41 @@ def test_a_log_that_cannot_be_replayed_leaves_the_cache_to_compare_with(disk: Ob
     here, there = checked(disk)
     assert not here.ok
     assert here == there
+
+
+def test_of_a_log_and_a_cache_that_cannot_be_read_both_are_told(disk: ObjectDisk, bucket: MemoryStore) -> None:
+    """I6, I7."""
+    put(disk, *(f"{number:04d}" for number in range(3_000)))
+    data, info = bucket._objects[commit_key(1)]
+    bucket._objects[commit_key(1)] = (data.replace(b"a", b"b", 1), info)
+    disk.close()
+    break_pages(disk.table_path)
+    here, there = checked(disk)
+    assert {"I6", "I7"} <= {problem.invariant for problem in here.problems}
+    assert any("cannot be read" in problem.what and str(disk.table_path) in problem.what for problem in here.problems)
+    assert here == there
+
+
+class Endless(MemoryStore):
+    """Shows blobs without end."""
+
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
+        return (ObjectInfo(blob_key(1), 1, NOW) for _ in iter(int, 1))
+
+
+class Forever(LocalRunner):
+    """Lists ranges without end."""
+
+    def run(self, function: Any, items: Any, *, what: str, on_done: Any) -> None:
+        for _ in iter(int, 1):
+            on_done(0, RangeListing())
+
+
+@pytest.mark.parametrize("by_others", [False, True])
+def test_a_listing_that_nobody_waits_for_is_given_up(tmp_path: Path, by_others: bool) -> None:
+    """Ctrl-C ends a check of a large bucket, and does not wait for its listing."""
+    disk = ObjectDisk("cold", Endless(), tmp_path / "state")
+    found = Listing(disk, Remote(Forever(), Here(disk.store)) if by_others else None, SILENT, head=0)
+    found.close()
+    with pytest.raises(CancelledError):
+        found.result()

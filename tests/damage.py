@@ -1,0 +1,19 @@
+"""What tests do to files behind the back of whoever owns them."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+
+def break_pages(table: Path, *, first: int = 8) -> None:
+    """Overwrite the beginning of every page of a SQLite file from page `first` on. Nobody may have it open."""
+    with closing(sqlite3.connect(table)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
+    data = bytearray(table.read_bytes())
+    assert len(data) > (first + 1) * page_bytes, "the file is too small to be broken there"
+    for start in range(first * page_bytes, len(data), page_bytes):
+        data[start : start + 100] = b"\xff" * 100
+    table.write_bytes(bytes(data))
