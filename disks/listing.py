@@ -196,12 +196,6 @@ class ComparedBlobs:
         """What nobody expected."""
         return self._unexpected.keys()
 
-    def size_of(self, key: str, expected_bytes: int) -> int | None:
-        """Its size in bytes as listed; None when it is not listed. Only for what was expected with this size."""
-        if (size_bytes := self._unexpected.size_of(key)) is not None:
-            return size_bytes
-        return None if key in self.missing else expected_bytes
-
     def outside(self, referenced: Collection[str]) -> Iterator[ObjectInfo]:
         """Those that are not referenced, in the order of the listing. What was expected counts as referenced."""
         return self._unexpected.outside(referenced)
@@ -221,13 +215,13 @@ class ComparedBlobs:
                 lost.add(key)
         return lost
 
-    def absent(self, keys: Collection[str]) -> set[str]:
-        """Those of the keys that the listing does not show, whether they were expected or not."""
-        unlisted = {key for key in keys if self._unexpected.size_of(key) is None}
-        if not unlisted:
-            return unlisted
-        expected = (key for one in self._ranges for key, _ in unpack(one.expected))
-        return unlisted - {key for key in expected if key in unlisted and key not in self.missing}
+    def sizes(self, keys: Collection[str]) -> dict[str, int]:
+        """Those of the keys that are listed, whether they were expected or not, with their sizes in bytes."""
+        found = self._unexpected.sizes(keys)
+        asked = {key for key in keys if key not in found and key not in self.missing}
+        if asked:
+            found |= {key: size for one in self._ranges for key, size in unpack(one.expected) if key in asked}
+        return found
 
 
 def list_whole(store: ObjectStore, *, twice: bool = False) -> tuple[Inventory, str | None]:

@@ -69,17 +69,14 @@ class ListedBlobs(Protocol):
 
     def __len__(self) -> int: ...
 
-    def size_of(self, key: str, expected_bytes: int) -> int | None:
-        """The size in bytes of a blob that is expected to have `expected_bytes`; None when it is not listed."""
-
     def outside(self, referenced: Collection[str]) -> Iterator[ObjectInfo]:
         """Those that are not referenced, in the order of the listing."""
 
     def lacking(self, table: NamesBlobs) -> set[str]:
         """The blobs of the table that are not listed with their size."""
 
-    def absent(self, keys: Collection[str]) -> set[str]:
-        """Those of the keys that are not listed."""
+    def sizes(self, keys: Collection[str]) -> dict[str, int]:
+        """Those of the keys that are listed, with their sizes in bytes."""
 
 
 class Blobs:
@@ -103,8 +100,8 @@ class Blobs:
         self._sizes[blob.key] = blob.size_bytes
         self._modified.append(blob.modified.timestamp())
 
-    def size_of(self, key: str, expected_bytes: int = 0) -> int | None:
-        """Its size in bytes, whatever is expected; None when the listing does not show it."""
+    def size_of(self, key: str) -> int | None:
+        """Its size in bytes; None when the listing does not show it."""
         return self._sizes.get(key)
 
     def __len__(self) -> int:
@@ -128,9 +125,9 @@ class Blobs:
         """The blobs of the table that are not listed with their size."""
         return {key for key, size_bytes in table.blobs() if self._sizes.get(key) != size_bytes}
 
-    def absent(self, keys: Collection[str]) -> set[str]:
-        """Those of the keys that are not listed."""
-        return {key for key in keys if key not in self._sizes}
+    def sizes(self, keys: Collection[str]) -> dict[str, int]:
+        """Those of the keys that are listed, with their sizes in bytes."""
+        return {key: self._sizes[key] for key in keys if key in self._sizes}
 
     @property
     def doubtful(self) -> None:

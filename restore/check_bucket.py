@@ -118,15 +118,16 @@ class BucketTree:
     def _check_blobs(self, listed: ListedBlobs, findings: Findings) -> None:
         """Every object that a file needs is listed with its size."""
         with reading(self.table) as view:
-            if not listed.lacking(view):
-                return
-        lost = [
-            _Lost(row, key, size_bytes, found_bytes)
-            for row in self.table.rows()
-            for key, size_bytes in row.blobs
-            if (found_bytes := listed.size_of(key, size_bytes)) != size_bytes
-        ]
-        self._tell_lost(lost, findings)
+            lacking = listed.lacking(view)
+        if lacking:
+            there = listed.sizes(lacking)
+            lost = [
+                _Lost(row, key, size_bytes, there.get(key))
+                for row in self.table.rows()
+                for key, size_bytes in row.blobs
+                if key in lacking and there.get(key) != size_bytes
+            ]
+            self._tell_lost(lost, findings)
 
     def _tell_lost(self, all_lost: list[_Lost], findings: Findings) -> None:
         gone = [lost.key for lost in all_lost if lost.found_bytes is None]
@@ -355,7 +356,8 @@ def _pass(
 
 def _check_retained(disk: ObjectDisk, found: Inventory, past: Past, findings: Findings) -> None:
     """What a revision within the retention names is there, also when the newest does not name it any more (I4)."""
-    lost = found.blobs.absent(past.removed or ())
+    removed = past.removed or set()
+    lost = removed - found.blobs.sizes(removed).keys()
     if lost:
         lost -= past.keys(lost)
     for key in sorted(still_kept(disk, found, lost) if lost else ()):
