@@ -94,7 +94,7 @@ def _modified(store: ObjectStore, key: str) -> datetime | None:
     """By a look past the meters: what a test counts is what the product sends."""
     try:
         if isinstance(store, S3Store):
-            return parsedate_to_datetime(store.session.requests.head(key)["Last-Modified"])
+            return parsedate_to_datetime(store.session.requests.head(key)["last-modified"])
         return store.head(key).modified
     except (NotFound, ValueError):
         return None
