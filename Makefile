@@ -60,8 +60,8 @@ static: $(VENV)/.dev ## the checks that run nothing
 mutants: $(VENV)/.dev ## show that the crash tests kill every seeded fault
 	$(BIN)/python -m tests.crash.mutants
 
-bench: $(VENV)/.dev ## every figure, each with its ratio to a peer measured in the same run
-	$(BIN)/python -m benchmarks.run_all
+bench: $(VENV)/.dev ## every figure, each with its ratio to a peer measured in the same run (ROUNDS=1: in half an hour)
+	$(BIN)/python -m benchmarks.run_all $(if $(ROUNDS),--rounds $(ROUNDS))
 
 generate: $(VENV)/.dev ## write docs/reference and configs/schema.json
 	$(BIN)/python -m tiering.cli.reference

@@ -22,16 +22,30 @@ BENCHMARKS = (
     "bench_spark_merge",
     "bench_spark_reader",
 )
+IN_ROUNDS = (
+    "bench_clickhouse",
+    "bench_insert",
+    "bench_merge",
+    "bench_scan",
+    "bench_move",
+    "bench_spark_merge",
+    "bench_spark_reader",
+)
+"""Those that run everyone in turn several times; the others repeat by themselves what is short."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=BENCHMARKS, action="append", help="run these alone")
+    parser.add_argument("--rounds", type=int, help="of each: fewer take less time and say less")
     options = parser.parse_args()
     figures: list[dict[str, object]] = []
     broken: list[str] = []
     for name in options.only or BENCHMARKS:
-        process = subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], stdout=subprocess.PIPE, text=True)
+        command = [sys.executable, "-m", f"benchmarks.{name}"]
+        if options.rounds and name in IN_ROUNDS:
+            command += ["--rounds", str(options.rounds)]
+        process = subprocess.run(command, stdout=subprocess.PIPE, text=True)
         figures += [json.loads(line) for line in process.stdout.splitlines() if line.startswith("{")]
         if process.returncode:
             broken.append(name)
