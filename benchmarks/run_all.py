@@ -7,31 +7,22 @@ import json
 import subprocess
 import sys
 
-BENCHMARKS = (
-    "bench_help",
-    "bench_open",
-    "bench_rebuild",
-    "bench_log",
-    "bench_check",
-    "bench_clickhouse",
-    "bench_insert",
-    "bench_merge",
-    "bench_scan",
-    "bench_move",
-    "bench_spark_checks",
-    "bench_spark_merge",
-    "bench_spark_reader",
-)
-IN_ROUNDS = (
-    "bench_clickhouse",
-    "bench_insert",
-    "bench_merge",
-    "bench_scan",
-    "bench_move",
-    "bench_spark_merge",
-    "bench_spark_reader",
-)
-"""Those that run everyone in turn several times; the others repeat by themselves what is short."""
+BENCHMARKS = {
+    "bench_help": False,
+    "bench_open": False,
+    "bench_rebuild": False,
+    "bench_log": False,
+    "bench_check": False,
+    "bench_clickhouse": True,
+    "bench_insert": True,
+    "bench_merge": True,
+    "bench_scan": True,
+    "bench_move": True,
+    "bench_spark_checks": False,
+    "bench_spark_merge": True,
+    "bench_spark_reader": True,
+}
+"""In their order; whether each runs everyone in turn several times. The others repeat by themselves what is short."""
 
 
 def main() -> int:
@@ -43,7 +34,7 @@ def main() -> int:
     broken: list[str] = []
     for name in options.only or BENCHMARKS:
         command = [sys.executable, "-m", f"benchmarks.{name}"]
-        if options.rounds and name in IN_ROUNDS:
+        if options.rounds and BENCHMARKS[name]:
             command += ["--rounds", str(options.rounds)]
         process = subprocess.run(command, stdout=subprocess.PIPE, text=True)
         figures += [json.loads(line) for line in process.stdout.splitlines() if line.startswith("{")]

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import groupby
+from operator import itemgetter
 
 import msgspec
 import zstandard
@@ -108,14 +110,9 @@ UNKNOWN_BYTES = -1
 
 def in_key_order(table: NamesBlobs) -> Iterator[_Pair]:
     """The blobs of the table, each once, in key order. One to which several sizes are given is of unknown size."""
-    last: _Pair | None = None
-    for key, size_bytes, _ in table.blobs_by_key():
-        same = last is not None and last[0] == key
-        if last is not None and not same:
-            yield last
-        last = (key, UNKNOWN_BYTES if same and last is not None and size_bytes != last[1] else size_bytes)
-    if last is not None:
-        yield last
+    for key, blobs in groupby(table.blobs_by_key(), itemgetter(0)):
+        sizes = {size_bytes for _, size_bytes, _ in blobs}
+        yield key, sizes.pop() if len(sizes) == 1 else UNKNOWN_BYTES
 
 
 def cut_ranges(

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from disks.runner import Remote, Runner
     from spark_tiering.runner import SparkRunner
 
+LARGE_FILES = 50_000
+"""A bucket with more files is listed by several processes; a smaller one before they would have started."""
+_MOST_PROCESSES = 8
+
 Spark = Annotated[bool, typer.Option("--spark", help="let the executors of Spark list, read and copy")]
 Master = Annotated[
     str | None, typer.Option("--master", metavar="M", help="with --spark: where; else as the configuration says")
@@ -27,11 +31,6 @@ def wanted(spark: bool, master: str | None) -> bool:
     if master is not None and not spark:
         raise UsageError("--master says where Spark runs", hint="add --spark")
     return spark
-
-
-LARGE_FILES = 50_000
-"""A bucket with more files is listed by several processes; a smaller one before they would have started."""
-_MOST_PROCESSES = 8
 
 
 class SparkWork:
