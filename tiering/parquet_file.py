@@ -175,21 +175,28 @@ class _OpenFile:
         self._schema = schema
         self.rows = 0
         with op("fs.create", path):
-            self._writer = pq.ParquetWriter(
-                path,
-                schema,
-                compression="zstd",
-                compression_level=level,
-                write_statistics=True,
-                write_page_index=True,
-                write_page_checksum=True,
-                sorting_columns=[
-                    pq.SortingColumn(schema.get_field_index(name), nulls_first=False) for name in definition.order_by
-                ],
-                metadata_collector=self._footer,
-                store_schema=False,
-                **options,
-            )
+            # Opened here and not by the writer: one whose last write fails would hold the file, and its space, open.
+            self._sink = pa.OSFile(str(path), "wb")
+            try:
+                self._writer = pq.ParquetWriter(
+                    self._sink,
+                    schema,
+                    compression="zstd",
+                    compression_level=level,
+                    write_statistics=True,
+                    write_page_index=True,
+                    write_page_checksum=True,
+                    sorting_columns=[
+                        pq.SortingColumn(schema.get_field_index(name), nulls_first=False)
+                        for name in definition.order_by
+                    ],
+                    metadata_collector=self._footer,
+                    store_schema=False,
+                    **options,
+                )
+            except BaseException:
+                self._sink.close()
+                raise
             self._writer.add_key_value_metadata(schema_note(arrow_schema(definition)))
         self._reader = path.open("rb")
 
@@ -214,6 +221,7 @@ class _OpenFile:
         """Close the file and describe it."""
         with op("fs.write", self._path):
             self._writer.close()
+            self._sink.close()
         metadata = self._footer[0]
         groups = tuple(
             _row_group(metadata.row_group(number), self._first_keys[number])
@@ -242,7 +250,9 @@ class _OpenFile:
         except (OSError, RuntimeError, pa.ArrowException):
             # The file is thrown away; the error that made us abandon it is the one to report. A writer that could not
             # write its footer, as on a full disk, has no metadata and says so by a RuntimeError.
-            return
+            pass
+        finally:
+            self._sink.close()
 
 
 def write_part_files(

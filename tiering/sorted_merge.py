@@ -132,7 +132,11 @@ def _reduced(
         members = files[number * share : (number + 1) * share]
         path = directory / f"{number:04d}.parquet"
         rows = 0
-        with op("fs.write", path), pq.ParquetWriter(path, arrow_schema(definition), compression="zstd") as writer:
+        with (
+            op("fs.write", path),
+            pa.OSFile(str(path), "wb") as sink,
+            pq.ParquetWriter(sink, arrow_schema(definition), compression="zstd") as writer,
+        ):
             for table in _merge_open(members, definition, within):
                 writer.write_table(decoded(table))
                 rows += table.num_rows

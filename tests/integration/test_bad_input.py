@@ -27,9 +27,13 @@ import pytest
 
 from disks import effects
 from disks.stores.retry import Backoff
+from oplog.errors import NoSpace
 from tests.servers import Server
 from tiering.cli.main import run
+from tiering.definitions import define_table
 from tiering.locks import daemon_lock
+from tiering.parquet_file import write_part_files
+from tiering.types import arrow_schema
 
 TABLE = "demo.events"
 JANUARY, FEBRUARY = "202601", "202602"
@@ -310,6 +314,19 @@ def test_a_really_full_ssd(cli: Cli, tmp_path: Path, small_ssd: Path) -> None:
     assert count == [[10]]
     small.ok("-c", config, "insert", "demo.noise", few)
     assert small("-c", config, "fsck", "--read-data").code == 0
+
+
+def test_a_write_that_failed_gives_its_space_back_at_once(small_ssd: Path) -> None:
+    """Its error is still held here, as it may be by whoever reports it, and with it all that the writer held."""
+    definition = define_table("demo.noise", columns=["key:int64", "text:string"], order_by="key", policy="p")
+    noise = [os.urandom(1000).hex() for _ in range(3000)]
+    rows = pa.table({"key": list(range(3000)), "text": noise}, arrow_schema(definition))
+    with pytest.raises(NoSpace) as held:
+        write_part_files([rows], definition, small_ssd)
+    for path in small_ssd.iterdir():
+        path.unlink()
+    space = os.statvfs(small_ssd)
+    assert space.f_bavail == space.f_blocks, held.value
 
 
 # Damage behind our back
