@@ -14,7 +14,7 @@ from disks.stores.open import open_store
 from restore.clickhouse_bucket import read_bucket
 from restore.clickhouse_parts import State, find_tables
 from restore.clickhouse_tree import read_tree
-from tests.compat.test_clickhouse_engine import engines, run
+from tests.compat.test_clickhouse_engine import engines, run, version_of
 from tests.servers import Server
 
 pytestmark = [
@@ -28,6 +28,8 @@ def test_restarts_of_a_real_server_lose_nothing(
     python: str, s3_environment: Server, bucket: str, tmp_path: Path
 ) -> None:
     """Its own restore gave 1000 of 2000 rows here, and no error."""
+    if version_of(python, tmp_path) >= (26, 0):
+        pytest.skip("26.9 writes no log any more")
     settings = {
         "name": "frostline",
         "type": "s3",
