@@ -222,6 +222,7 @@ class CommitIndex:
 def touched(commit: Commit) -> set[tuple[str, bool]]:
     """The directories a commit changed something in, at any depth, and (True) the paths it removed or renamed."""
     found: set[tuple[str, bool]] = set()
+    directories: set[str] = set()
     for operation in commit.operations:
         match operation:
             case Create(path=path):
@@ -233,9 +234,13 @@ def touched(commit: Commit) -> set[tuple[str, bool]]:
             case Rename(source=source, target=target):
                 named, whole = [source, target], True
         for path in named:
-            found.update((directory, False) for directory in paths.ancestors(path))
+            above = path.rpartition("/")[0]
+            while above and above not in directories:  # else those above it were found with it
+                directories.add(above)
+                above = above.rpartition("/")[0]
             if whole:
                 found.add((path, True))
+    found.update((directory, False) for directory in directories)
     return found
 
 

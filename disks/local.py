@@ -16,7 +16,7 @@ import builtins
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -98,12 +98,10 @@ class LocalDisk(LocalCommits, Disk):
 
     def read(self, path: str, byte_range: ByteRange | None = None) -> bytes:
         with self._view():
-            self._stat_file(path)
-            descriptor = self._open(path)
+            descriptor, size = self._open(path, self._hidden())
         if byte_range is None:
-            return read_whole(descriptor)[1]
+            return read_whole(descriptor, size)
         with open(descriptor, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
             if not 0 <= byte_range.start <= byte_range.stop <= size:
                 raise Damaged(
                     f"{self.root / path} has {size} bytes; [{byte_range.start}, {byte_range.stop}) is not in it",
@@ -120,12 +118,8 @@ class LocalDisk(LocalCommits, Disk):
                 path = f"{join(directory, entry.name)}/{name}"
                 if not is_directory:
                     continue
-                try:
-                    inode, data = read_whole(self._open(path))
-                except NotFound:
-                    continue
-                if hidden.get(path) != inode:
-                    found.append((path, data))
+                with suppress(NotFound):
+                    found.append((path, read_whole(*self._open(path, hidden))))
         for path, data in sorted(found, key=lambda item: item[0].encode()):
             yield path, data, None
 

@@ -147,20 +147,22 @@ class LocalCommits(LocalTree):
                     continue
                 if move.target is not None:
                     self._hide(hiding, committed.name)
-                self._do_move(move, committed.name, touched, hiding=None if idle else hiding)
+                self._do_move(move, number, committed.name, touched, hiding=None if idle else hiding)
                 if chained:
                     self._hide(hiding, committed.name)
                     _fsync_all(touched)
                     self._mark(Path(mark))
             self._hide(hiding, committed.name)
 
-    def _do_move(self, move: Move, transaction: str, touched: set[str], *, hiding: dict[str, int] | None) -> None:
+    def _do_move(
+        self, move: Move, number: int, transaction: str, touched: set[str], *, hiding: dict[str, int] | None
+    ) -> None:
         source = f"{self._root}/{move.source}"
         if inode_of(source) != move.inode:
             return  # done before
         if move.target is None:
             if hiding is None:
-                self._throw_away(source, transaction)
+                self._throw_away(source, transaction, f"m{number}")
             else:
                 files = {name: entry.inode() for name, entry in self._files(move.source, self._hidden())}
                 hiding.update(files or {move.source: move.inode})
@@ -185,9 +187,10 @@ class LocalCommits(LocalTree):
         write_new_file(mark, b"")
         fsync_directory(mark.parent)
 
-    def _throw_away(self, path: Path | str, transaction: str) -> None:
+    def _throw_away(self, path: Path | str, transaction: str, name: str | None = None) -> None:
+        """Rename it into the trash; `name` is its own within the transaction, else a random one is taken."""
         try:
-            rename(path, f"{self._bin.path}/{transaction}-{secrets.token_hex(4)}")
+            rename(path, f"{self._bin.path}/{transaction}-{name or secrets.token_hex(4)}")
         except FileNotFoundError:
             return
 

@@ -73,6 +73,8 @@ class Plan:
         self._moves: list[Move] = []
         self._removed: set[str] | None = set()
         """The sources of all moves while each is a removal, so that thousands of them stay cheap; then None."""
+        self._landed: set[str] = set()
+        """Where everything that was renamed lies now: also below a directory that was renamed after it."""
         self._arrivals: dict[str, int] = {}
 
     def record(self, kind: str, reason: str) -> Record:
@@ -145,7 +147,10 @@ class Plan:
             present = self.present_path(root)
             inode = None if present is None else self._tree.inode(present)
             if inode is not None:
-                self._moves.append(Move(root, None if target is None else target + root[len(source) :], inode))
+                goal = None if target is None else target + root[len(source) :]
+                self._moves.append(Move(root, goal, inode))
+                after = (_after(place, root, goal) for place in self._landed)
+                self._landed = {place for place in (*after, goal) if place is not None}
                 if target is not None:
                     self._removed = None
                 elif self._removed is not None:
@@ -162,7 +167,8 @@ class Plan:
     def _roots(self, path: str) -> list[str]:
         if self._removed is not None:
             return [path]
-        return [path, *(move.target for move in self._moves if move.target and move.target.startswith(f"{path}/"))]
+        inside = (place for place in self._landed if place.startswith(f"{path}/"))
+        return [path, *sorted(inside, key=len)]  # a directory before what is in it, which goes with it
 
     def _arriving(self, path: str) -> bool:
         return path in self._arrivals or any(name.startswith(f"{path}/") for name in self._arrivals)
@@ -184,12 +190,11 @@ class Plan:
     def _future_path(self, path: str) -> str | None:
         if self._removed is not None:
             return None if self._is_removed(path) else path
+        future: str | None = path
         for move in self._moves:
-            if _within(path, move.source):
-                if move.target is None:
-                    return None
-                path = move.target + path[len(move.source) :]
-        return path
+            if future is not None:
+                future = _after(future, move.source, move.target)
+        return future
 
     def _is_file(self, path: str) -> bool:
         present = self.present_path(path)
@@ -209,3 +214,10 @@ class Plan:
 
 def _within(path: str, directory: str) -> bool:
     return path == directory or path.startswith(f"{directory}/")
+
+
+def _after(path: str, source: str, target: str | None) -> str | None:
+    """Where the path is once `source` has become `target`, or is removed."""
+    if not _within(path, source):
+        return path
+    return None if target is None else target + path[len(source) :]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import threading
@@ -82,20 +83,35 @@ class LocalTree:
     def _stat_file(self, path: str) -> os.stat_result:
         try:
             found = os.lstat(f"{self._root}/{check_path(path)}")
-        except (FileNotFoundError, NotADirectoryError):
-            found = None
-        if found is None or stat.S_ISDIR(found.st_mode) or self._hidden().get(path) == found.st_ino:
-            raise NotFound(f"no file {path} on disk {self.name}")
-        if not stat.S_ISREG(found.st_mode):
-            raise Damaged(f"{self.root / path} is not a regular file", hint="move it away")
-        return found
-
-    def _open(self, path: str) -> int:
-        check_path(path)
-        try:
-            return os.open(f"{self._root}/{path}", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise NotFound(f"no file {path} on disk {self.name}") from error
+        self._check_file(path, found, self._hidden())
+        return found
+
+    def _check_file(self, path: str, found: os.stat_result, hidden: dict[str, int]) -> None:
+        if stat.S_ISDIR(found.st_mode) or hidden.get(path) == found.st_ino:
+            raise NotFound(f"no file {path} on disk {self.name}")
+        if not stat.S_ISREG(found.st_mode):
+            raise _strange(self.root / path)
+
+    def _open(self, path: str, hidden: dict[str, int]) -> tuple[int, int]:
+        """The descriptor and the size of a visible file."""
+        check_path(path)
+        try:
+            descriptor = os.open(f"{self._root}/{path}", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise NotFound(f"no file {path} on disk {self.name}") from error
+        except OSError as error:
+            if error.errno == errno.ELOOP:  # a symbolic link
+                raise _strange(self.root / path) from error
+            raise
+        try:
+            found = os.fstat(descriptor)
+            self._check_file(path, found, hidden)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor, found.st_size
 
 
 class _Steady(threading.local):
@@ -110,19 +126,18 @@ class TreeNow:
     def __init__(self, tree: LocalTree) -> None:
         self._tree = tree
         self._hidden = tree._hidden()
+        self._seen: dict[str, os.stat_result | None] = {}
 
     def is_file(self, path: str) -> bool:
-        try:
-            found = os.lstat(f"{self._tree._root}/{path}")
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        return stat.S_ISREG(found.st_mode) and self._hidden.get(path) != found.st_ino
+        found = self._stat(path)
+        return found is not None and stat.S_ISREG(found.st_mode) and self._hidden.get(path) != found.st_ino
 
     def files(self, directory: str) -> Iterator[str]:
         return (path for path, _ in self._tree._files(directory, self._hidden))
 
     def inode(self, path: str) -> int | None:
-        return inode_of(f"{self._tree._root}/{path}")
+        found = self._stat(path)
+        return None if found is None else found.st_ino
 
     def exists(self, path: str) -> bool:
         return self.is_file(path) or next(self.files(path), None) is not None
@@ -130,17 +145,24 @@ class TreeNow:
     def absolute(self, path: str) -> Path:
         return self._tree.root / path
 
+    def _stat(self, path: str) -> os.stat_result | None:
+        if path not in self._seen:
+            try:
+                self._seen[path] = os.lstat(f"{self._tree._root}/{path}")
+            except (FileNotFoundError, NotADirectoryError):
+                self._seen[path] = None
+        return self._seen[path]
 
-def read_whole(descriptor: int) -> tuple[int, bytes]:
-    """The inode and the bytes of an open file, which is closed. A file object would cost more than a small file."""
+
+def read_whole(descriptor: int, size_bytes: int) -> bytes:
+    """The bytes of an open file, which is closed. A file object would cost more than a small file."""
     try:
-        found = os.fstat(descriptor)
-        pieces = [os.read(descriptor, found.st_size + 1)]
-        while pieces[-1] and sum(map(len, pieces)) != found.st_size:
+        pieces = [os.read(descriptor, size_bytes + 1)]
+        while pieces[-1] and sum(map(len, pieces)) != size_bytes:
             pieces.append(os.read(descriptor, _READ_BYTES))
     finally:
         os.close(descriptor)
-    return found.st_ino, b"".join(pieces)
+    return b"".join(pieces)
 
 
 def join(directory: str, name: str) -> str:
@@ -162,3 +184,7 @@ def is_other_than_directory(path: Path) -> bool:
         return not stat.S_ISDIR(os.lstat(path).st_mode)
     except (FileNotFoundError, NotADirectoryError):
         return False
+
+
+def _strange(path: Path) -> Damaged:
+    return Damaged(f"{path} is not a regular file", hint="move it away")

@@ -237,17 +237,24 @@ def _check_new(table: FileTable, new: Sequence[str], empty: frozenset[str] = fro
     """Raise `Conflict` unless files may get these paths, together. The table is asked nothing about what is at or below
     the directories that are `empty`, and once about every directory above: a commit may create thousands of files."""
     files: set[str] = set()
-    directories: set[str] = set()
+    directories: dict[str, bool] = {}
+    """With whether nothing is below: the directory, or one above it, is empty."""
+
+    def enter(directory: str) -> bool:
+        known = directories.get(directory)
+        if known is None:
+            above = directory.rpartition("/")[0]
+            known = (enter(above) if above else False) or directory in empty
+            if directory in files or (not known and table.get(directory) is not None):
+                raise Conflict(f"{directory} cannot be a directory: it is a file")
+            directories[directory] = known
+        return known
+
     for path in new:
-        above = paths.ancestors(path)
-        inside = not empty.isdisjoint(above)
+        above = path.rpartition("/")[0]
+        inside = enter(above) if above else False
         if path in files or path in directories or (not inside and table.exists(path)):
             raise Conflict(f"{path} exists already")
-        for directory in above:
-            known = directory in directories or directory in empty
-            if directory in files or (not known and table.get(directory) is not None):
-                raise Conflict(f"{path} cannot exist: {directory} is a file")
-            directories.add(directory)
         files.add(path)
 
 

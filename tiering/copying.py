@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from disks.base import Disk, Transaction
@@ -29,25 +29,37 @@ def read_part(disk: Disk, directory: str) -> tuple[Part, bytes]:
 def check_files(disk: Disk, directory: str, part: Part) -> None:
     """Whether the directory holds exactly the files that `part.json` names, with their sizes. Raises `Damaged`."""
     found = {info.path.rpartition("/")[2]: info for info in disk.walk(directory)}
-    where = f"{disk.name}:{directory}"
-    wanted = {file.name: file for file in part.files}
-    for name, file in wanted.items():
-        info = found.get(name)
-        if info is None:
-            raise Damaged(f"{where}/{name} is missing", hint="run 'frostline fsck'; restore the part from a backup")
+    check_names(disk, directory, part, found)
+    for file in part.files:
+        info = found[file.name]
         if info.size_bytes != file.size_bytes:
-            raise Damaged(
-                f"{where}/{name} has {info.size_bytes} bytes, part.json says {file.size_bytes}",
-                hint="run 'frostline fsck'; restore the part from a backup",
-            )
+            raise _wrong_size(f"{disk.name}:{directory}/{file.name}", info.size_bytes, file)
         if info.sha256 is not None and info.sha256 != file.sha256:
-            raise Damaged(f"{where}/{name} is not the file that part.json names", hint="run 'frostline fsck'")
-    strangers = sorted(set(found) - set(wanted) - {PART_FILE})
+            raise Damaged(
+                f"{disk.name}:{directory}/{file.name} is not the file that part.json names",
+                hint="run 'frostline fsck'",
+            )
+
+
+def check_names(disk: Disk, directory: str, part: Part, found: Iterable[str]) -> None:
+    """Whether the names found in the directory are those of the files that `part.json` names. Raises `Damaged`."""
+    where = f"{disk.name}:{directory}"
+    wanted = {file.name for file in part.files}
+    for name in sorted(wanted.difference(found)):
+        raise Damaged(f"{where}/{name} is missing", hint="run 'frostline fsck'; restore the part from a backup")
+    strangers = sorted(set(found) - wanted - {PART_FILE})
     if strangers:
         raise Damaged(
             f"{where} holds files that part.json does not name: {', '.join(strangers)}",
             hint="move them elsewhere; a move would lose them",
         )
+
+
+def _wrong_size(where: str, size_bytes: int, file: DataFile) -> Damaged:
+    return Damaged(
+        f"{where} has {size_bytes} bytes, part.json says {file.size_bytes}",
+        hint="run 'frostline fsck'; restore the part from a backup",
+    )
 
 
 def is_complete(disk: Disk, directory: str, part_bytes: bytes, *, proof: bool = False) -> bool:
@@ -97,7 +109,7 @@ def _check_objects(disk: ObjectDisk, directory: str) -> None:
 
 
 def copy_file(
-    source: Disk, path: str, file: DataFile, transaction: Transaction, checkpoint: Checkpoint, local: Path | None
+    source: Disk, path: str, file: DataFile, transaction: Transaction, checkpoint: Checkpoint, local: str | None
 ) -> int:
     """Stage the file in the target's transaction; returns how many reads of the source it took.
 
@@ -105,9 +117,12 @@ def copy_file(
     the part's directory as `local_directory` gives it.
     """
     if local is not None:
+        there = Path(f"{local}/{file.name}")
         try:
-            transaction.create(path, local / file.name, sha256=file.sha256)
+            transaction.create(path, there, sha256=file.sha256)
         except Damaged as error:  # the store names the object that it refused; what is wrong is the source
+            if (size := there.stat().st_size) != file.size_bytes:
+                raise _wrong_size(f"{source.name}:{path}", size, file) from error
             raise Damaged(
                 f"{source.name}:{path} does not have the SHA-256 of its part.json; nothing was moved",
                 hint="run 'frostline fsck --read-data'; restore the part from a backup",
@@ -139,9 +154,9 @@ def _download(source: Disk, path: str, file: DataFile, scratch: Path, checkpoint
     return reads
 
 
-def local_directory(disk: Disk, directory: str) -> Path | None:
+def local_directory(disk: Disk, directory: str) -> str | None:
     """Where a part of a local disk lies in the file system: its files are read there, without asking for each."""
-    return disk.root / directory if isinstance(disk, LocalDisk) else None
+    return f"{disk.root}/{directory}" if isinstance(disk, LocalDisk) else None
 
 
 def _check_digest(disk: Disk, path: str, file: DataFile) -> None:

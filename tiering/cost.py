@@ -18,8 +18,8 @@ from tiering.settings import PricesConfig
 
 T = TypeVar("T")
 
-BATCH_PARTS = 100
-"""Parts of one table and target that share a commit."""
+BATCH_PARTS = 250
+"""Parts of one table and target that share a commit: each commit takes a request and some ten writes of the journal."""
 BATCH_BYTES = 10 * 1024**3
 _BATCHES_TO_TAPER = 4
 _SMALLEST_PIECE = 15

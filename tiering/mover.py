@@ -154,8 +154,11 @@ class _Run:
             raise Stopped("abandoned", why) from None
         item.on_target = on_target and copying.is_complete(target, item.directory, item.part_bytes, proof=True)
         if not item.on_target:
-            copying.check_files(source, item.directory, item.part)
             item.local = copying.local_directory(source, item.directory)
+            if item.local is None:
+                copying.check_files(source, item.directory, item.part)
+            else:  # sizes and digests are checked as the files are read
+                copying.check_names(source, item.directory, item.part, source.list(item.directory))
 
     def _copy_and_commit(self, items: list[Item]) -> list[Item]:
         """Bring the parts to the target; returns those that are there, durably."""

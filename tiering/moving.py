@@ -6,7 +6,6 @@ import json
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 from oplog.errors import FrostlineError, NoSpace
 from tiering.context import Context
@@ -35,7 +34,7 @@ class Item:
         self.directory = "" if definition is None else definition.part_directory(move.part)
         self.part: Part | None = None
         self.part_bytes = b""
-        self.local: Path | None = None
+        self.local: str | None = None
         self.created: list[str] = []
         self.problem: Exception | None = None
         self.on_target = False

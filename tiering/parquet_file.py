@@ -20,6 +20,7 @@ from disks.effects import op
 from tiering.column_ranges import RangeSoFar, key_json
 from tiering.dictionaries import decoded, joined, laid_out, schema_note, with_dictionaries
 from tiering.encodings import Encodings, choose_encodings
+from tiering.parquet_writer import ParquetFileWriter
 from tiering.part import DataFile, RowGroup
 from tiering.schema import TableDefinition
 from tiering.types import arrow_schema
@@ -175,28 +176,21 @@ class _OpenFile:
         self._schema = schema
         self.rows = 0
         with op("fs.create", path):
-            # Opened here and not by the writer: one whose last write fails would hold the file, and its space, open.
-            self._sink = pa.OSFile(str(path), "wb")
-            try:
-                self._writer = pq.ParquetWriter(
-                    self._sink,
-                    schema,
-                    compression="zstd",
-                    compression_level=level,
-                    write_statistics=True,
-                    write_page_index=True,
-                    write_page_checksum=True,
-                    sorting_columns=[
-                        pq.SortingColumn(schema.get_field_index(name), nulls_first=False)
-                        for name in definition.order_by
-                    ],
-                    metadata_collector=self._footer,
-                    store_schema=False,
-                    **options,
-                )
-            except BaseException:
-                self._sink.close()
-                raise
+            self._writer = ParquetFileWriter(
+                path,
+                schema,
+                compression="zstd",
+                compression_level=level,
+                write_statistics=True,
+                write_page_index=True,
+                write_page_checksum=True,
+                sorting_columns=[
+                    pq.SortingColumn(schema.get_field_index(name), nulls_first=False) for name in definition.order_by
+                ],
+                metadata_collector=self._footer,
+                store_schema=False,
+                **options,
+            )
             self._writer.add_key_value_metadata(schema_note(arrow_schema(definition)))
         self._reader = path.open("rb")
 
@@ -221,7 +215,6 @@ class _OpenFile:
         """Close the file and describe it."""
         with op("fs.write", self._path):
             self._writer.close()
-            self._sink.close()
         metadata = self._footer[0]
         groups = tuple(
             _row_group(metadata.row_group(number), self._first_keys[number])
@@ -250,9 +243,7 @@ class _OpenFile:
         except (OSError, RuntimeError, pa.ArrowException):
             # The file is thrown away; the error that made us abandon it is the one to report. A writer that could not
             # write its footer, as on a full disk, has no metadata and says so by a RuntimeError.
-            pass
-        finally:
-            self._sink.close()
+            return
 
 
 def write_part_files(

@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 from disks.effects import op, remove_file
 from oplog.errors import Damaged, FrostlineError
 from tiering.dictionaries import decoded
+from tiering.parquet_writer import ParquetFileWriter
 from tiering.part import DataFile
 from tiering.schema import TableDefinition
 from tiering.sort_keys import EVERYTHING, Key, KeyRange, row_key, rows_below
@@ -132,11 +133,7 @@ def _reduced(
         members = files[number * share : (number + 1) * share]
         path = directory / f"{number:04d}.parquet"
         rows = 0
-        with (
-            op("fs.write", path),
-            pa.OSFile(str(path), "wb") as sink,
-            pq.ParquetWriter(sink, arrow_schema(definition), compression="zstd") as writer,
-        ):
+        with op("fs.write", path), ParquetFileWriter(path, arrow_schema(definition), compression="zstd") as writer:
             for table in _merge_open(members, definition, within):
                 writer.write_table(decoded(table))
                 rows += table.num_rows

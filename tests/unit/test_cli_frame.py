@@ -19,6 +19,7 @@ from tiering.cli.options import GlobalOptions
 from tiering.cli.output import Output, aligned, encode
 from tiering.cli.session import Session, fail_if_partly
 from tiering.cli.terminal_progress import Bars, Lines, choose
+from tiering.cli.verbs import VERBS, build
 from tiering.progress import Silent
 
 REPOSITORY = Path(__file__).parents[2]
@@ -78,6 +79,18 @@ class TestHelp:
             assert f"## frostline {verb}\n" in text
         assert cli.run(["--help"]) == 0
         assert "Commands:" in capsys.readouterr().out
+
+    def test_the_table_of_verbs_names_what_each_module_has(self) -> None:
+        for module, names in VERBS.items():
+            assert tuple(build(module)) == names
+
+    def test_one_verb_is_built_without_the_others(self) -> None:
+        code = (
+            "import sys; from tiering.cli.main import run; run(['du', '--help']);"
+            "print([name for name in ('moves', 'merging') if f'tiering.cli.{name}' in sys.modules], file=sys.stderr)"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY, check=True)
+        assert done.stderr.strip() == "[]"
 
     def test_help_imports_nothing_heavy(self) -> None:
         code = (

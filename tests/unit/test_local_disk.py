@@ -121,6 +121,25 @@ def test_readers_keep_their_files_and_writers_do_not_wait(disk: LocalDisk) -> No
     assert leftovers(disk) == []
 
 
+def test_what_lies_in_a_renamed_directory_is_known_where_only_hidden_files_surround_it(disk: LocalDisk) -> None:
+    """`old` was removed but is still read: to the plan its directory is empty, and yet the new files moved with it."""
+    with disk.transaction("insert") as transaction:
+        transaction.create("old/file", b"old")
+        transaction.create("new/file", b"new")
+        transaction.commit()
+    with disk.read_lease():
+        with disk.transaction("drop") as transaction:
+            transaction.remove("old")
+            transaction.commit()
+        with disk.transaction("move") as transaction:
+            transaction.rename("new", "old/new")
+            transaction.rename("old", "at/last")
+            transaction.rename("at", "in/the/end")
+            transaction.commit()
+        assert [info.path for info in disk.walk()] == ["in/the/end/last/new/file"]
+        assert disk.read("in/the/end/last/new/file") == b"new"
+
+
 def test_a_reader_that_died_holds_nothing(disk: LocalDisk) -> None:
     put(disk, {"t/p1/x": b"1"})
     reader = subprocess.Popen(

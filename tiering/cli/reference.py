@@ -13,6 +13,7 @@ from typing import Any, get_args, get_origin
 
 import msgspec
 import typer
+from typer.core import TyperGroup
 
 from disks.config import DiskConfig
 from tiering.cli.main import build
@@ -69,8 +70,8 @@ def command_line() -> str:
 def _helps(command: Any, parent: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
     context = typer.Context(command, info_name=path[-1], parent=parent, terminal_width=WIDTH, max_content_width=WIDTH)
     yield path, "\n".join(line.rstrip() for line in command.get_help(context).splitlines())
-    for name, below in sorted(getattr(command, "commands", {}).items()):
-        yield from _helps(below, context, (*path, name))
+    for name in sorted(command.list_commands(context)) if isinstance(command, TyperGroup) else ():
+        yield from _helps(command.get_command(context, name), context, (*path, name))
 
 
 # -- the configuration ---------------------------------------------------------------------------------------------
