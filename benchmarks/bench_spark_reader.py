@@ -35,6 +35,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--directory", type=Path, help="a store that benchmarks.spark_data made, instead of a new one")
     parser.add_argument("--server", action="store_true", help="the bucket is on an S3 server, not a directory")
+    parser.add_argument("--nullable", action="store_true", help="the columns of the table may hold nulls; none does")
     parser.add_argument("--plain", action="store_true", help="a session without spark_tiering.PROPERTIES")
     options = parser.parse_args()
     with ExitStack() as stack:
@@ -47,7 +48,8 @@ def main() -> None:
         if not config.exists():
             url = f"s3://{server.new_bucket()}/bench/" if options.server else None
             spark_data.configuration(directory, url)
-            spark_data.fill(config, rows=options.rows, number=options.parts, partitions=options.partitions)
+            size = {"rows": options.rows, "number": options.parts, "partitions": options.partitions}
+            spark_data.fill(config, **size, nullable=options.nullable)
         copies = stack.enter_context(scratch()) / "parquet"
         copy_files(config, copies)
         session = start(recommended=not options.plain)

@@ -44,13 +44,18 @@ COLUMNS = {
 }
 
 
-def definition(*, policy: str = "cold", row_group_rows: int = 65_536, **settings: int) -> TableDefinition:
-    """The table, sorted by (service, ts), a partition a day. One insert of any size makes one part a day."""
+def definition(
+    *, policy: str = "cold", row_group_rows: int = 65_536, nullable: bool = False, **settings: int
+) -> TableDefinition:
+    """The table, sorted by (service, ts), a partition a day. One insert of any size makes one part a day. No column
+    takes nulls, unless all are to be `nullable`."""
     return TableDefinition(
         uuid="5f0e8b1c-0000-4000-8000-00000000109e",
         database="bench",
         name="logs",
-        columns=tuple(Column(number, name, kind) for number, (name, kind) in enumerate(COLUMNS.items(), 1)),
+        columns=tuple(
+            Column(number, name, kind, nullable=nullable) for number, (name, kind) in enumerate(COLUMNS.items(), 1)
+        ),
         order_by=("service", "ts"),
         partition_by=(PartitionField("day", "ts"),),
         policy=policy,
@@ -112,9 +117,9 @@ def configuration(directory: Path, url: str | None = None) -> Path:
     return file
 
 
-def fill(config: Path, *, rows: int, number: int, partitions: int, **settings: int) -> None:
+def fill(config: Path, *, rows: int, number: int, partitions: int, nullable: bool = False) -> None:
     """Create the table and insert its parts, one insert each."""
-    table = definition(**settings)
+    table = definition(nullable=nullable)
     with Store.open(config) as store:
         store.create_table(table)
         for each in parts(rows, number, partitions):

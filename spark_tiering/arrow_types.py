@@ -51,9 +51,12 @@ def _carried(kind: pa.DataType, column: Column, truncate: bool) -> pa.DataType:
 
 
 def carried_schema(columns: Iterable[Column], *, truncate_nanoseconds: bool = False) -> pa.Schema:
-    """The columns as Spark gets them; all may be null, since older parts may lack one."""
+    """The columns as Spark gets them. Older parts may lack a column, but not null only one that has a default."""
     return pa.schema(
-        [pa.field(column.name, carried_type(column, truncate_nanoseconds=truncate_nanoseconds)) for column in columns]
+        [
+            pa.field(column.name, carried_type(column, truncate_nanoseconds=truncate_nanoseconds), column.nullable)
+            for column in columns
+        ]
     )
 
 

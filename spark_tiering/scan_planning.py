@@ -119,22 +119,25 @@ def _opened(options: ReadOptions) -> Iterator[Store]:
 
 
 def divide(pieces: Iterable[Piece], most_bytes: int, cores: int = 1) -> tuple[tuple[Piece, ...], ...]:
-    """Shares of neighbours: small files together, large files by row groups. None is much larger than `most_bytes`, and
-    a small table is divided among the cores, too."""
+    """Shares of neighbours: small files together, large files by row groups. All are of about one size, not much more
+    than `most_bytes`, and as many as a multiple of the cores: a last task alone would leave the others idle."""
     pieces = list(pieces)
-    total = sum(piece.wanted_bytes + OPEN_COST_BYTES for piece in pieces)
+    total = sum(map(_cost, pieces))
     target = min(most_bytes, max(LEAST_BYTES, -(-total // cores)))
-    shares: list[tuple[Piece, ...]] = []
-    current: list[Piece] = []
-    size = 0
-    for piece in (smaller for whole in pieces for smaller in _split(whole, target)):
-        cost = piece.wanted_bytes + OPEN_COST_BYTES
-        if current and size + cost > target:
-            shares.append(tuple(current))
-            current, size = [], 0
-        current.append(piece)
-        size += cost
-    return (*shares, tuple(current)) if current else tuple(shares)
+    count = -(-total // target)
+    if count > cores:
+        count = -(-count // cores) * cores
+    divided = [smaller for whole in pieces for smaller in _split(whole, -(-total // max(count, 1)))]
+    shares: list[list[Piece]] = [[] for _ in range(count)]
+    total, before = sum(map(_cost, divided)), 0
+    for piece in divided:  # to the share in which its middle lies
+        shares[(2 * before + _cost(piece)) * count // (2 * total)].append(piece)
+        before += _cost(piece)
+    return tuple(tuple(share) for share in shares if share)
+
+
+def _cost(piece: Piece) -> int:
+    return piece.wanted_bytes + OPEN_COST_BYTES
 
 
 def _split(piece: Piece, target_bytes: int) -> Iterator[Piece]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import secrets
 from collections.abc import Callable
@@ -77,6 +78,21 @@ def _bytes_not_compared() -> None:
     reader.whole_file = whole_file
 
 
+def _nulls_taken_for_values() -> None:
+    import msgspec
+
+    from spark_tiering import reader
+
+    original = reader._as_defined
+
+    def as_defined(batch: Any, names: dict[int, str], wanted: Any) -> Any:
+        loose = [msgspec.structs.replace(column, nullable=True) for column in wanted.definition.columns]
+        definition = msgspec.structs.replace(wanted.definition, columns=tuple(loose))
+        return original(batch, names, dataclasses.replace(wanted, definition=definition))
+
+    reader._as_defined = as_defined
+
+
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "job marks differ",
@@ -119,5 +135,11 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "a file that a task reads whole is not compared with its SHA-256",
         f"{_READER}::TestPlaces::test_an_object_that_is_gone_is_an_error_and_not_fewer_rows",
         _bytes_not_compared,
+    ),
+    (
+        "nulls taken for values",
+        "a null in a column that takes none reaches Spark, which does not look for it",
+        f"{_READER}::TestPlaces::test_a_null_where_none_may_be_is_an_error_and_not_a_zero",
+        _nulls_taken_for_values,
     ),
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 _LOCK = "tests/integration/test_object_lock.py"
 _DOCTOR = "tests/integration/test_doctor.py"
+_LOCAL = "tests/unit/test_local_disk.py"
 _HTTP = "tests/unit/test_http.py"
 
 
@@ -88,6 +89,23 @@ def _bench_compares_nothing() -> None:
     from disks.stores.bench import _Bench
 
     _Bench._expect = lambda self, promise, kept, where: self._tried.add(promise)  # type: ignore[method-assign]
+
+
+def _failed_file_stays_open() -> None:
+    import pyarrow.parquet as pq
+
+    from tiering.parquet_writer import ParquetFileWriter
+
+    ParquetFileWriter.close = pq.ParquetWriter.close  # type: ignore[method-assign]
+
+
+def _renamed_within_forgotten() -> None:
+    from disks.local_plan import Plan
+
+    def roots(self: Any, path: str) -> list[str]:
+        return [path, *(move.target for move in self._moves if move.target and move.target.startswith(f"{path}/"))]
+
+    Plan._roots = roots  # type: ignore[method-assign]
 
 
 def _any_certificate() -> None:
@@ -222,5 +240,17 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "a server that refuses a body while it is sent is taken for one that is gone",
         f"{_HTTP}::test_a_server_that_refuses_before_the_body_has_come_is_heard",
         _refusal_unheard,
+    ),
+    (
+        "failed file stays open",
+        "a Parquet file whose writing failed keeps its space on a full disk",
+        "tests/integration/test_bad_input.py::test_a_write_that_failed_gives_its_space_back_at_once",
+        _failed_file_stays_open,
+    ),
+    (
+        "renamed within forgotten",
+        "the plan of a local commit loses what was renamed with the directory around it",
+        f"{_LOCAL}::test_what_lies_in_a_renamed_directory_is_known_where_only_hidden_files_surround_it",
+        _renamed_within_forgotten,
     ),
 )

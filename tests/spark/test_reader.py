@@ -8,6 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from oplog import pins
@@ -348,17 +349,30 @@ class TestPlaces:
                         Column(1, "k", "int64"),
                         Column(2, "b", "int64"),
                         Column(4, "a", "string", default="none"),
+                        Column(5, "n", "int32", nullable=False, default=7),
                     ),
                     "version": 2,
                     "schema_version": 2,
-                    "last_column_id": 4,
+                    "last_column_id": 5,
                 }
             )
             store.alter_table(old, new)
-            insert(store, new, {"k": [3], "b": [30], "a": ["new"]})
-        assert rows_of(read(spark, file, "db.t")) == [(1, 10, "none"), (2, 20, "none"), (3, 30, "new")]
+            insert(store, new, {"k": [3], "b": [30], "a": ["new"], "n": [8]})
+        frame = read(spark, file, "db.t")
+        assert rows_of(frame) == [(1, 10, "none", 7), (2, 20, "none", 7), (3, 30, "new", 8)]
+        assert [field.nullable for field in frame.schema] == [True, True, True, False]
         assert rows_of(read(spark, file, "db.t", columns="a", filter="b <= 20")) == [("none",), ("none",)]
         assert rows_of(read(spark, file, "db.t", columns="a", filter="a = 'none'")) == [("none",), ("none",)]
+
+    def test_a_null_where_none_may_be_is_an_error_and_not_a_zero(self, config: Path) -> None:
+        """Spark asks for no nulls where the schema has none: it would take what lies below one for a value."""
+        scan = plan_scan(ReadOptions("db.types", config))
+        sure = [msgspec.structs.replace(column, nullable=column.name != "u8") for column in scan.definition.columns]
+        wanted = _everything(msgspec.structs.replace(scan.definition, columns=tuple(sure)))
+        with pytest.raises(
+            Damaged, match="data-0000.parquet cannot be read: column u8 takes no nulls, and it holds some"
+        ):
+            list(read_share(scan.shares[0], wanted, datetime.now(UTC) + timedelta(hours=1)))
 
     def test_an_object_that_is_gone_is_an_error_and_not_fewer_rows(self, config: Path, ministack: Server) -> None:
         scan = plan_scan(ReadOptions("db.types", config))

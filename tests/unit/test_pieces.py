@@ -22,6 +22,7 @@ from restore.batches import cut
 from restore.check_data import Cut, Expected, StoredFiles, cut_batches, read_batch
 from restore.counted import CountingRunner
 from restore.parallel import ask
+from spark_tiering.scan_planning import OPEN_COST_BYTES, Piece, divide
 from tiering.cli.options import GlobalOptions
 from tiering.cli.output import Output
 from tiering.cli.remote_work import SparkWork, wanted
@@ -57,6 +58,41 @@ def test_files_to_read_are_balanced_by_bytes_the_largest_first() -> None:
     many = cut_batches(source, files(*[0] * 5_000), Cut(10, 1 << 30, 1 << 30, 4))
     assert [len(batch.files) for batch in many] == [4_000, 1_000]
     assert "frostline" not in repr(pickle.loads(pickle.dumps(batches[0])))
+
+
+MEGA = 1 << 20
+
+
+@given(
+    st.lists(st.lists(st.integers(1, 40 * MEGA), min_size=1, max_size=8), max_size=30),
+    st.integers(4 * MEGA, 64 * MEGA),
+    st.integers(1, 5),
+)
+def test_a_scan_is_divided_evenly_and_leaves_no_row_group_out(files: list[list[int]], most: int, cores: int) -> None:
+    pieces = [
+        Piece(f"f{number}", sum(groups), "", None, sum(groups), tuple(groups)) for number, groups in enumerate(files)
+    ]
+    shares = divide(pieces, most, cores)
+    read = [
+        (piece.label, number)
+        for share in shares
+        for piece in share
+        for number in (piece.row_groups or range(len(files[int(piece.label[1:])])))
+    ]
+    assert read == [(f"f{file}", number) for file, groups in enumerate(files) for number in range(len(groups))]
+    sizes = [[piece.wanted_bytes + OPEN_COST_BYTES for piece in share] for share in shares]
+    for share in sizes:
+        assert sum(share) <= sum(map(sum, sizes)) / len(sizes) + max(map(max, sizes))
+
+
+def test_the_last_round_of_tasks_has_work_for_every_core() -> None:
+    """64 files in shares of up to seven were nine tasks of seven and one of one: on two cores, half a round idle."""
+    pieces = [Piece(f"f{number}", 8 * MEGA, "", None, 8 * MEGA, ()) for number in range(64)]
+    shares = divide(pieces, 64 * MEGA, 2)
+    assert [len(share) for share in shares] == [6, 7, 6, 7, 6, 6, 7, 6, 7, 6]
+    assert len(divide(pieces, 64 * MEGA, 4)) == 12
+    assert len(divide(pieces[:1], 64 * MEGA, 4)) == 1
+    assert divide([], 64 * MEGA, 4) == ()
 
 
 @pytest.fixture
