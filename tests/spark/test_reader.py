@@ -370,7 +370,7 @@ class TestPlaces:
         sure = [msgspec.structs.replace(column, nullable=column.name != "u8") for column in scan.definition.columns]
         wanted = _everything(msgspec.structs.replace(scan.definition, columns=tuple(sure)))
         with pytest.raises(
-            Damaged, match="data-0000.parquet cannot be read: column u8 takes no nulls, and it holds some"
+            Damaged, match=r"data-0000\.parquet cannot be read: column u8 takes no nulls, and it holds some"
         ):
             list(read_share(scan.shares[0], wanted, datetime.now(UTC) + timedelta(hours=1)))
 
