@@ -7,7 +7,8 @@ shares one commit. A merge in a bucket reads each input in ranges and sends each
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from itertools import islice
 from typing import TypeVar
 
 import msgspec
@@ -102,16 +103,26 @@ def batches(items: Sequence[T], move_of: Callable[[T], Move]) -> list[list[T]]:
 
 
 def _tapered(group: list[list[T]]) -> list[list[T]]:
-    """Of many batches the last in pieces, each half of what is left: what follows its upload (commit, removal of the
-    sources) overlaps with no other batch, so it should be little."""
+    """Of many batches the first and the last in pieces. What comes before the first upload (a look at every part) and
+    after the last one (commit, removal of the sources) overlaps with no other batch, so it should be little."""
     if len(group) < _BATCHES_TO_TAPER:
         return group
-    *whole, last = group
-    while len(last) > _SMALLEST_PIECE:
-        middle = -(-len(last) // 2)
-        whole.append(last[:middle])
-        last = last[middle:]
-    return [*whole, last]
+    first, *whole, last = group
+    return [*_cut(first, reversed(_halves(len(first)))), *whole, *_cut(last, _halves(len(last)))]
+
+
+def _halves(count: int) -> list[int]:
+    """Half of it, half of the rest, and so on."""
+    sizes = []
+    while count > _SMALLEST_PIECE:
+        sizes.append(-(-count // 2))
+        count //= 2
+    return [*sizes, count]
+
+
+def _cut(batch: list[T], sizes: Iterable[int]) -> Iterator[list[T]]:
+    rest = iter(batch)
+    return (list(islice(rest, size)) for size in sizes)
 
 
 def _of_one(move: Move, part: Part | None, remote: Set[str]) -> Cost:

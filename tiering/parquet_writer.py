@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 
-class ParquetFileWriter(pq.ParquetWriter):
+class ParquetFileWriter(pq.ParquetWriter):  # type: ignore[misc]  # pyarrow has no types
     """pyarrow's writer, but for one thing: after a write that failed it closes its file all the same.
 
     pyarrow's keeps the file open until the last reference to the writer is gone, and the error holds one. On a full

@@ -83,3 +83,12 @@ def test_batches_are_bounded_in_bytes_and_keep_their_order() -> None:
         ["all_3_3_0", "all_4_4_0"],
         ["all_1_1_0"],
     ]
+
+
+def test_many_batches_begin_and_end_with_small_ones() -> None:
+    """What precedes the first upload and follows the last one overlaps with nothing."""
+    moves = [move("ssd", "s3", part=f"all_{number}_{number}_0") for number in range(1990)]
+    groups = cost.batches(moves, lambda planned: planned)
+    assert [planned for group in groups for planned in group] == moves
+    sizes = [len(group) for group in groups]
+    assert sizes == [15, 16, 31, 63, 125, *[250] * 6, 120, 60, 30, 15, 15]
