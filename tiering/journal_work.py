@@ -29,6 +29,16 @@ _MERGE_FIELDS = frozenset({"output", "rows_in", "rows_out", "bytes_in", "bytes_o
 _OWNER = frozenset({"pid", "start", "instance"})
 
 
+_PLAN_MOVE = """
+INSERT INTO moves (table_name, table_uuid, part, source, target, bytes, reason_kind, reason_detail, actor, keep_source,
+  pid, start, instance, created, updated, state, attempts)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?14, 'planned', 1 + ifnull((
+  SELECT CASE state WHEN 'failed' THEN attempts ELSE 0 END FROM moves
+  WHERE table_uuid = ?2 AND part = ?3 AND target = ?5 AND state IN ('failed', 'done') ORDER BY id DESC LIMIT 1), 0))
+"""
+"""One more attempt than the last one of the same move, when that failed."""
+
+
 class WorkJournal(OpenJournal):
     """The part of the journal that movers and mergers write."""
 
@@ -36,23 +46,20 @@ class WorkJournal(OpenJournal):
 
     def plan_moves(self, moves: Iterable[NewMove]) -> list[int]:
         """Record the moves as planned, all in one commit; returns their ids in order."""
-        ids = []
         stamp = now_text()
+        rows = [
+            (
+                *(move.table, move.table_uuid, move.part, move.source, move.target, move.bytes),
+                *(move.reason_kind, move.reason_detail, move.actor, move.keep_source),
+                *(*self._owner, stamp),
+            )
+            for move in moves
+        ]
         with self._write("plan_moves") as connection:
-            for move in moves:
-                previous = _failure_of(connection, move.table_uuid, move.part, move.target)
-                cursor = connection.execute(
-                    "INSERT INTO moves (table_name, table_uuid, part, source, target, bytes, reason_kind,"
-                    " reason_detail, actor, keep_source, state, attempts, pid, start, instance, created, updated)"
-                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'planned', ?, ?, ?, ?, ?, ?)",
-                    (
-                        *(move.table, move.table_uuid, move.part, move.source, move.target, move.bytes),
-                        *(move.reason_kind, move.reason_detail, move.actor, move.keep_source),
-                        *((previous.attempts if previous else 0) + 1, *self._owner, stamp, stamp),
-                    ),
-                )
-                ids.append(cursor.lastrowid or 0)
-        return ids
+            (last,) = connection.execute("SELECT max(seq) FROM sqlite_sequence WHERE name = 'moves'").fetchone()
+            connection.executemany(_PLAN_MOVE, rows)
+        first = (last or 0) + 1  # AUTOINCREMENT: each gets the next one
+        return list(range(first, first + len(rows)))
 
     def set_move(self, move_id: int, state: MoveState, **fields: Any) -> None:
         """Bring one move to the state. Raises `NotFound`, and `UsageError` for a step the table does not allow."""
@@ -208,17 +215,6 @@ class WorkJournal(OpenJournal):
         return self._read(
             f"SELECT * FROM {table} WHERE {' AND '.join(where)} ORDER BY id DESC LIMIT ?", tuple(arguments)
         )
-
-
-def _failure_of(connection: sqlite3.Connection, table_uuid: str, part: str, target: str) -> Failure | None:
-    row = connection.execute(
-        "SELECT state, attempts, error, updated FROM moves WHERE table_uuid = ? AND part = ? AND target = ?"
-        " AND state IN ('failed', 'done') ORDER BY id DESC LIMIT 1",
-        (table_uuid, part, target),
-    ).fetchone()
-    if row is None or row["state"] != "failed":
-        return None
-    return Failure(attempts=row["attempts"], error=row["error"], at=time_of(row["updated"]))
 
 
 def _move(row: sqlite3.Row) -> MoveRecord:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from types import TracebackType
 
 from disks.stores.base import ByteRange, ObjectInfo, ObjectStore, Payload, Upload
 from disks.stores.payload import size_bytes
@@ -66,26 +67,9 @@ class Limiter:
         """Whether sizes matter; else a caller need not look for them."""
         return self._bytes is not None
 
-    @contextmanager
-    def slot(self, size_bytes: int = 0) -> Iterator[None]:
+    def slot(self, size_bytes: int = 0) -> AbstractContextManager[None]:
         """Hold one request's place while it runs; waits until the limits allow it."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._running < int(self._allowed))
-            self._running += 1
-            self._started += 1
-            ticket = self._started
-        try:
-            self._pace(size_bytes)
-            yield
-        except Throttled:
-            self._back_off(ticket)
-            raise
-        else:
-            self._recover()
-        finally:
-            with self._changed:
-                self._running -= 1
-                self._changed.notify()
+        return _Slot(self, size_bytes)
 
     def charge(self, received_bytes: int) -> None:
         """Account for bytes whose number was known only afterwards (a whole GET): later requests wait for them."""
@@ -104,18 +88,50 @@ class Limiter:
         if wait > 0:
             self._sleep(wait)
 
-    def _back_off(self, ticket: int) -> None:
+    def _enter(self) -> int:
+        """Wait for a place and take it; its ticket."""
         with self._changed:
-            if ticket <= self._started_at_backoff:
-                return  # sent before the last reduction: it says nothing about the new level
-            self._started_at_backoff = self._started
-            self._allowed = max(1.0, self._allowed / 2)
+            while self._running >= int(self._allowed):
+                self._changed.wait()
+            self._running += 1
+            self._started += 1
+            return self._started
 
-    def _recover(self) -> None:
+    def _leave(self, ticket: int, error: BaseException | None) -> None:
+        """Give the place back, and take from how the request ended how many may run at once."""
         with self._changed:
-            if self._allowed < self._max_concurrency:
+            self._running -= 1
+            if error is None:
                 self._allowed = min(float(self._max_concurrency), self._allowed + 1 / self._allowed)
-                self._changed.notify()
+            elif isinstance(error, Throttled) and ticket > self._started_at_backoff:
+                # One that was sent before the last reduction would say nothing about the new level.
+                self._started_at_backoff = self._started
+                self._allowed = max(1.0, self._allowed / 2)
+            self._changed.notify(2)  # the place that is free, and the one that there may be more
+
+
+class _Slot:
+    """One request's place. A class because a generator costs three times as much, and requests are many."""
+
+    __slots__ = ("_limiter", "_size_bytes", "_ticket")
+
+    def __init__(self, limiter: Limiter, size_bytes: int) -> None:
+        self._limiter = limiter
+        self._size_bytes = size_bytes
+        self._ticket = 0
+
+    def __enter__(self) -> None:
+        self._ticket = self._limiter._enter()
+        try:
+            self._limiter._pace(self._size_bytes)
+        except BaseException as error:
+            self._limiter._leave(self._ticket, error)
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._limiter._leave(self._ticket, error)
 
 
 class LimitedStore(WrappedStore):
