@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from disks import effects
 from oplog.errors import Locked
+
+_LOOK_SECONDS = 0.001
 
 
 @contextmanager
@@ -22,11 +25,11 @@ def hold_lock(path: Path, *, what: str, hint: str, wait: bool = False) -> Iterat
     with effects.op("fs.create", path):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if wait:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        elif not _take(descriptor):
             holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
-            raise Locked(f"{what} is held by process {holder} ({path})", hint=hint) from None
+            raise Locked(f"{what} is held by process {holder} ({path})", hint=hint)
         with effects.op("fs.write", path):
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
@@ -42,13 +45,31 @@ def lock_holder(path: Path) -> int | None:
     except FileNotFoundError:
         return None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
+        if _try(descriptor, fcntl.LOCK_SH):
+            return None
         text = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
         return int(text) if text.isdigit() else 0
     finally:
         os.close(descriptor)
-    return None
+
+
+def _take(descriptor: int) -> bool:
+    """Take the lock; False when somebody holds it. Whoever only looks, as `lock_holder` does, shares it for a moment:
+    that is waited for."""
+    while not _try(descriptor, fcntl.LOCK_EX):
+        if not _try(descriptor, fcntl.LOCK_SH):
+            return False
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        time.sleep(_LOOK_SECONDS)
+    return True
+
+
+def _try(descriptor: int, mode: int) -> bool:
+    try:
+        fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def daemon_lock_path(state_directory: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
 import subprocess
@@ -274,6 +275,15 @@ def test_one_daemon_a_store(tmp_path: Path) -> None:
             pass
         assert lock_holder(daemon_lock_path(tmp_path)) == os.getpid()
     assert lock_holder(daemon_lock_path(tmp_path)) is None
+
+
+def test_a_daemon_starts_although_somebody_looks_whether_one_runs(tmp_path: Path) -> None:
+    """`status` shares the lock for a moment; who looks is not who holds."""
+    with daemon_lock_path(tmp_path).open("w") as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        threading.Timer(0.1, fcntl.flock, (looking, fcntl.LOCK_UN)).start()
+        with daemon_lock(tmp_path):
+            assert lock_holder(daemon_lock_path(tmp_path)) == os.getpid()
 
 
 def test_a_claim_whose_release_failed_does_not_hold_for_ever(journal: Journal) -> None:
