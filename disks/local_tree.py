@@ -147,10 +147,7 @@ class TreeNow:
 
     def _stat(self, path: str) -> os.stat_result | None:
         if path not in self._seen:
-            try:
-                self._seen[path] = os.lstat(f"{self._tree._root}/{path}")
-            except (FileNotFoundError, NotADirectoryError):
-                self._seen[path] = None
+            self._seen[path] = _lstat(f"{self._tree._root}/{path}")
         return self._seen[path]
 
 
@@ -172,18 +169,21 @@ def join(directory: str, name: str) -> str:
 
 def inode_of(path: Path | str) -> int | None:
     """The inode at the path, links not followed; None when nothing is there."""
-    try:
-        return os.lstat(path).st_ino
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+    found = _lstat(path)
+    return None if found is None else found.st_ino
 
 
 def is_other_than_directory(path: Path) -> bool:
     """Whether something is there, and not a directory."""
+    found = _lstat(path)
+    return found is not None and not stat.S_ISDIR(found.st_mode)
+
+
+def _lstat(path: Path | str) -> os.stat_result | None:
     try:
-        return not stat.S_ISDIR(os.lstat(path).st_mode)
+        return os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
-        return False
+        return None
 
 
 def _strange(path: Path) -> Damaged:

@@ -27,7 +27,7 @@ def file_lock(path: Path, *, shared: bool = False, timeout_seconds: float = 60.0
     try:
         mode = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         deadline = time.monotonic() + timeout_seconds
-        while not _try_lock(descriptor, mode):
+        while not try_lock(descriptor, mode):
             if time.monotonic() >= deadline:
                 raise Locked(f"{path} is held by another process", hint="wait for it to finish, then try again")
             time.sleep(_POLL_SECONDS)
@@ -41,12 +41,13 @@ def try_file_lock(path: Path) -> Iterator[bool]:
     """Hold the exclusive lock of this file if nobody has it; yields whether we do. Never waits."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
-        yield _try_lock(descriptor, fcntl.LOCK_EX)
+        yield try_lock(descriptor, fcntl.LOCK_EX)
     finally:
         os.close(descriptor)
 
 
-def _try_lock(descriptor: int, mode: int) -> bool:
+def try_lock(descriptor: int, mode: int) -> bool:
+    """Lock the open file, shared or exclusively (`fcntl.LOCK_SH`, `LOCK_EX`), if that takes no waiting."""
     try:
         fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
     except BlockingIOError:

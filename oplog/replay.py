@@ -240,19 +240,19 @@ def _check_new(table: FileTable, new: Sequence[str], empty: frozenset[str] = fro
     directories: dict[str, bool] = {}
     """With whether nothing is below: the directory, or one above it, is empty."""
 
-    def enter(directory: str) -> bool:
+    def enter(directory: str, path: str) -> bool:
         known = directories.get(directory)
         if known is None:
             above = directory.rpartition("/")[0]
-            known = (enter(above) if above else False) or directory in empty
+            known = (enter(above, path) if above else False) or directory in empty
             if directory in files or (not known and table.get(directory) is not None):
-                raise Conflict(f"{directory} cannot be a directory: it is a file")
+                raise Conflict(f"{path} cannot exist: {directory} is a file")
             directories[directory] = known
         return known
 
     for path in new:
         above = path.rpartition("/")[0]
-        inside = enter(above) if above else False
+        inside = enter(above, path) if above else False
         if path in files or path in directories or (not inside and table.exists(path)):
             raise Conflict(f"{path} exists already")
         files.add(path)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from disks import effects
+from disks.locks import try_lock
 from oplog.errors import Locked
 
 _LOOK_SECONDS = 0.001
@@ -45,7 +46,7 @@ def lock_holder(path: Path) -> int | None:
     except FileNotFoundError:
         return None
     try:
-        if _try(descriptor, fcntl.LOCK_SH):
+        if try_lock(descriptor, fcntl.LOCK_SH):
             return None
         text = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
         return int(text) if text.isdigit() else 0
@@ -56,19 +57,11 @@ def lock_holder(path: Path) -> int | None:
 def _take(descriptor: int) -> bool:
     """Take the lock; False when somebody holds it. Whoever only looks, as `lock_holder` does, shares it for a moment:
     that is waited for."""
-    while not _try(descriptor, fcntl.LOCK_EX):
-        if not _try(descriptor, fcntl.LOCK_SH):
+    while not try_lock(descriptor, fcntl.LOCK_EX):
+        if not try_lock(descriptor, fcntl.LOCK_SH):
             return False
         fcntl.flock(descriptor, fcntl.LOCK_UN)
         time.sleep(_LOOK_SECONDS)
-    return True
-
-
-def _try(descriptor: int, mode: int) -> bool:
-    try:
-        fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
     return True
 
 
