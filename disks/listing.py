@@ -10,7 +10,8 @@ the references (`disks.evidence`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+import threading
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import groupby
@@ -229,17 +230,13 @@ def list_whole(store: ObjectStore, *, twice: bool = False) -> tuple[Inventory, s
 
 
 def list_ranges(
-    remote: Remote, ranges: Sequence[KeyRange], *, what: str, on_range: Callable[[], None] = lambda: None
+    remote: Remote, ranges: Sequence[KeyRange], *, what: str, stop: threading.Event | None = None
 ) -> tuple[Inventory, str | None]:
-    """The same, listed by others. An object that appears while they list may be left out, as in any listing. What
-    `on_range` raises when a range is listed ends it."""
+    """The same, listed by others. An object that appears while they list may be left out, as in any listing.
+    `stop` as in `Runner.run`."""
     answers: dict[int, RangeListing] = {}
 
-    def on_done(index: int, found: RangeListing) -> None:
-        answers[index] = found
-        on_range()
-
-    remote.runner.run(list_range, ranges, what=what, on_done=on_done)
+    remote.runner.run(list_range, ranges, what=what, on_done=answers.__setitem__, stop=stop)
     if len(answers) != len(ranges):  # what nobody listed would look as if nothing was missing there
         raise Damaged(f"{what}: only {len(answers)} of {len(ranges)} ranges of keys were listed")
     found = [answers[index] for index in range(len(ranges))]

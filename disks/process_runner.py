@@ -25,11 +25,17 @@ class ProcessRunner(PoolRunner):
         super().__init__(ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_begin))
 
     def run(
-        self, function: Callable[[T], R], items: Sequence[T], *, what: str, on_done: Callable[[int, R], None]
+        self,
+        function: Callable[[T], R],
+        items: Sequence[T],
+        *,
+        what: str,
+        on_done: Callable[[int, R], None],
+        stop: threading.Event | None = None,
     ) -> None:
         """As `Runner.run`. Raises `FrostlineError` when one of the processes is killed."""
         try:
-            super().run(function, items, what=what, on_done=on_done)
+            super().run(function, items, what=what, on_done=on_done, stop=stop)
         except BrokenExecutor as error:
             raise FrostlineError(
                 f"{what}: a process that worked on it died; for lack of memory, perhaps", hint="run it again"

@@ -7,12 +7,14 @@ small result; the caller, on the driver, is the only one that commits anything.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, as_completed, wait
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from disks.stores.base import ObjectStore
+from oplog.errors import Transient
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -22,13 +24,26 @@ class Runner(Protocol):
     """Runs independent pieces of work."""
 
     def run(
-        self, function: Callable[[T], R], items: Sequence[T], *, what: str, on_done: Callable[[int, R], None]
+        self,
+        function: Callable[[T], R],
+        items: Sequence[T],
+        *,
+        what: str,
+        on_done: Callable[[int, R], None],
+        stop: threading.Event | None = None,
     ) -> None:
         """Do `function(item)` for every item, in any order; hand each result with the item's index to `on_done`, one
         after the other. `what` names the work for people. A piece may run more than once; one result of it counts.
 
-        Raises the first error of a piece after those in work have ended; no new ones begin then.
+        Raises the first error of a piece after those in work have ended; no new ones begin then. Another thread may
+        set `stop`: then it is `Transient` that is raised, soon.
         """
+
+
+def check_stop(stop: threading.Event | None, what: str) -> None:
+    """Raises `Transient` when somebody wants the work to end."""
+    if stop is not None and stop.is_set():
+        raise Transient(f"{what}: stopped", hint="what is done stays done; run it again to go on")
 
 
 class PoolRunner:
@@ -38,12 +53,19 @@ class PoolRunner:
         self._pool = pool
 
     def run(
-        self, function: Callable[[T], R], items: Sequence[T], *, what: str, on_done: Callable[[int, R], None]
+        self,
+        function: Callable[[T], R],
+        items: Sequence[T],
+        *,
+        what: str,
+        on_done: Callable[[int, R], None],
+        stop: threading.Event | None = None,
     ) -> None:
         """As `Runner.run`."""
         running = {self._pool.submit(function, item): index for index, item in enumerate(items)}
         try:
             for future in as_completed(running):
+                check_stop(stop, what)
                 on_done(running[future], future.result())
         finally:
             wait([future for future in running if not future.cancel()])

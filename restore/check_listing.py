@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Iterator
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 
@@ -14,7 +14,7 @@ from disks.history import past_at
 from disks.listing import KeyRange, cut_ranges, in_key_order, list_ranges
 from disks.object_disk import ObjectDisk
 from disks.references import Inventory, inventory, retained_from
-from disks.runner import OpensStore, Remote
+from disks.runner import OpensStore, Remote, check_stop
 from disks.stores.base import ObjectInfo
 from oplog.errors import Damaged, NotFound
 from restore.check_cache import CachedTable
@@ -51,21 +51,19 @@ class Listing:
         self._closed.set()
         self._pool.shutdown()
 
-    def _go_on(self) -> None:
-        if self._closed.is_set():
-            raise CancelledError
-
     def _here(self) -> Inventory:
+        what = f"listing disk {self._disk.name}"
+
         def infos() -> Iterator[ObjectInfo]:
             for info in self._disk.store.list():
-                self._go_on()
+                check_stop(self._closed, what)
                 yield info
 
         return inventory(infos())
 
     def _by_others(self, remote: Remote) -> Inventory:
         what = f"listing disk {self._disk.name}"
-        found, _ = list_ranges(remote, self._ranges(remote.store), what=what, on_range=self._go_on)
+        found, _ = list_ranges(remote, self._ranges(remote.store), what=what, stop=self._closed)
         return found
 
     def _ranges(self, store: OpensStore) -> list[KeyRange]:

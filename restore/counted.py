@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,13 @@ class CountingRunner:
         self.requests: Counter[str] = Counter()
 
     def run(
-        self, function: Callable[[T], R], items: Sequence[T], *, what: str, on_done: Callable[[int, R], None]
+        self,
+        function: Callable[[T], R],
+        items: Sequence[T],
+        *,
+        what: str,
+        on_done: Callable[[int, R], None],
+        stop: threading.Event | None = None,
     ) -> None:
         """As `Runner.run`. What a piece sent that was lost is not known."""
 
@@ -31,7 +38,7 @@ class CountingRunner:
             self.requests.update(requests)
             on_done(index, result)
 
-        self._runner.run(Counted(function, self._stores), items, what=what, on_done=done)
+        self._runner.run(Counted(function, self._stores), items, what=what, on_done=done, stop=stop)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ what crashes and what raises `Transient`; every other error is an answer, since 
 
 from __future__ import annotations
 
+import logging
 import pickle
 import re
 import threading
@@ -19,17 +20,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
+from disks.runner import check_stop
 from oplog.errors import FrostlineError, Transient
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 R = TypeVar("R")
 
 POLL_SECONDS = 0.05
 """How often the driver looks for results and for a wish to stop."""
+WITHOUT_EXECUTOR_SECONDS = 20.0
+"""How long a cluster may take to give an executor, or a new one, before people are told what they wait for."""
 _ANSWER = "answer binary"
 
 
@@ -47,10 +52,9 @@ class Figures:
 class SparkRunner:
     """Runs the pieces as tasks of jobs of one session. Several jobs may run at once, from several threads."""
 
-    def __init__(self, session: SparkSession, *, stop: threading.Event | None = None, log: str = "") -> None:
-        """Setting `stop` cancels what runs. `log` names the file that Spark writes to, for messages."""
+    def __init__(self, session: SparkSession, *, log: str = "") -> None:
+        """`log` names the file that Spark writes to, for messages."""
         self._session = session
-        self._stop = stop or threading.Event()
         self._log = log
         self.figures = Figures()
 
@@ -66,20 +70,29 @@ class SparkRunner:
         return max(1, int(context.defaultParallelism)) if context is not None else 1
 
     def run(
-        self, function: Callable[[T], R], items: Sequence[T], *, what: str, on_done: Callable[[int, R], None]
+        self,
+        function: Callable[[T], R],
+        items: Sequence[T],
+        *,
+        what: str,
+        on_done: Callable[[int, R], None],
+        stop: threading.Event | None = None,
     ) -> None:
-        """As `Runner.run`. The first error cancels the tasks that run; `Transient` when it was stopped."""
+        """As `Runner.run`. The first error, and `stop`, cancel the tasks that run. A cluster that gives no executor is
+        waited for, with a warning."""
         if not items:
             return
         job = _Job(self._session, function, items, what)
         answers = _Answers(on_done, self.figures)
         began = time.monotonic()
+        warn_at: float | None = began + WITHOUT_EXECUTOR_SECONDS
         try:
             job.start()
             while not job.ended.wait(POLL_SECONDS):
                 answers.take(job.early())
-                if self._stop.is_set():
-                    raise Transient(f"{what}: stopped", hint="what is done stays done; run it again to go on")
+                check_stop(stop, what)
+                if warn_at is not None and time.monotonic() > warn_at:
+                    warn_at = None if self._warn_without_executor(what) else time.monotonic() + WITHOUT_EXECUTOR_SECONDS
             answers.take(job.early())
             answers.take(job.result(self._log))
             if answers.count != len(items):
@@ -89,6 +102,22 @@ class SparkRunner:
             raise
         finally:
             self.figures.seconds += time.monotonic() - began
+
+    def _warn_without_executor(self, what: str) -> bool:
+        """Whether there was a reason to: Spark itself would wait for ever, and say so in its log only."""
+        context = getattr(self._session, "_sc", None)
+        if context is None or str(context.master).startswith("local"):
+            return False
+        if len(context._jsc.sc().statusTracker().getExecutorInfos()) > 1:  # the driver is one
+            return False
+        logger.warning(
+            "%s: waiting for an executor: %s has given none for %.0f s. Has it a worker that is free, with as much "
+            "memory and as many cores as spark.executor.memory and spark.executor.cores ask? Ctrl-C ends the wait",
+            what,
+            context.master,
+            WITHOUT_EXECUTOR_SECONDS,
+        )
+        return True
 
 
 class _Answers:

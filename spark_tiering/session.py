@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -20,7 +21,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oplog.errors import FrostlineError, UsageError
+from oplog.errors import FrostlineError, Transient, UsageError
 from spark_tiering.package import shares_python, ship_code
 from tiering.settings import Config
 
@@ -37,6 +38,11 @@ JAVA_HINT = (
     "'java' on the PATH or set JAVA_HOME"
 )
 _LOG_BYTES = 10 << 20
+_MASTER = re.compile(
+    r"local(?:\[\s*(?:\d+|\*)\s*(?:,\s*\d+\s*)?\])?|local-cluster\[.+\]|yarn|k8s://.+"
+    r"|spark://[^,\s]+:\d{1,5}(?:,[^,\s]+:\d{1,5})*"
+)
+_CONNECT_SECONDS = 5.0
 
 _PROPERTIES = {
     "spark.ui.enabled": "false",
@@ -73,8 +79,8 @@ def check_java() -> None:
 def spark_session(settings: Config, *, app: str, master: str | None = None, verbose: bool = False) -> SparkSession:
     """The Spark session to work with: the one that exists, else a new one on `master` (default: the configuration's).
 
-    With `verbose`, Spark's own log goes to stderr. Raises `UsageError` as `check_java`; `FrostlineError` when Spark
-    does not start.
+    With `verbose`, Spark's own log goes to stderr. Raises `UsageError` as `check_java` and `check_master`, `Transient`
+    as the latter; `FrostlineError` when Spark does not start.
     """
     _check_pyspark()
     from pyspark import SparkContext
@@ -116,6 +122,27 @@ def _beside(start: Callable[[], None]) -> None:
 def log_file(settings: Config) -> Path:
     """Where Spark's own output goes."""
     return settings.state_directory / "spark" / "driver.log"
+
+
+def check_master(master: str) -> None:
+    """Raises `UsageError` for what Spark would not take for a master, and `Transient` when no standalone master of
+    those named accepts a connection, for which Spark itself would wait a minute without a word."""
+    if not _MASTER.fullmatch(master):
+        raise UsageError(
+            f"{master!r} is no master of Spark",
+            hint="local[N], spark://HOST:PORT, yarn or k8s://https://HOST:PORT; for Spark Connect set SPARK_REMOTE",
+        )
+    if not master.startswith("spark://"):
+        return
+    said = ""
+    for place in master.removeprefix("spark://").split(","):
+        host, _, port = place.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
+            return
+        except (OSError, OverflowError) as error:
+            said = getattr(error, "strerror", None) or str(error)
+    raise Transient(f"no Spark master answers at {master}: {said}", hint="start it, or name another with --master")
 
 
 def retrying_master(master: str) -> str:
@@ -177,16 +204,16 @@ def _start_submitted(settings: Config, app: str, master: str | None) -> None:
         conf.setIfMissing(name, value)
     conf.setIfMissing("spark.app.name", app)
     conf.setIfMissing("spark.master", retrying_master(master or settings.spark.master))
-    SparkContext(conf=conf)
+    check_master(conf.get("spark.master") or "")
+    _open(conf, None)
 
 
 def _start(settings: Config, app: str, master: str | None, verbose: bool) -> None:
-    from py4j.protocol import Py4JError
-    from pyspark import SparkConf, SparkContext
-    from pyspark.errors import PySparkRuntimeError
+    from pyspark import SparkConf
 
     defaults = defaults_of(os.environ)
     chosen = retrying_master(master or defaults.get("spark.master") or settings.spark.master)
+    check_master(chosen)
     conf = SparkConf(loadDefaults=False).setAppName(app).setMaster(chosen)
     for name, value in properties(settings, chosen, defaults).items():
         conf.set(name, value)
@@ -197,13 +224,24 @@ def _start(settings: Config, app: str, master: str | None, verbose: bool) -> Non
             logging.getLogger(name).setLevel(logging.CRITICAL)
         for handler in logging.getLogger().handlers:
             handler.addFilter(_is_not_py4j)
-    before = file.stat().st_size if file.exists() else 0
+    _open(conf, None if verbose else file)
+
+
+def _open(conf: SparkConf, log: Path | None) -> None:
+    """The context and its session, which are then the active ones. Raises `FrostlineError` with Spark's reason."""
+    from py4j.protocol import Py4JError
+    from pyspark import SparkContext
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    before = log.stat().st_size if log and log.exists() else 0
     try:
-        SparkContext(conf=conf, gateway=_gateway(conf, None if verbose else file))
+        SparkContext(conf=conf, gateway=_gateway(conf, log))
+        SparkSession.builder.getOrCreate()  # fails where the context ended at once, refused by its cluster
     except (PySparkRuntimeError, Py4JError, OSError) as error:
-        hint = "" if verbose else f"all that it said: {file}"
-        reason = _last_words(file, before) or _reason(error)
-        raise FrostlineError(f"Spark did not start on {chosen}: {reason}", hint=hint) from error
+        hint = f"all that it said: {log}" if log else ""
+        reason = (_last_words(log, before) if log else "") or _reason(error)
+        raise FrostlineError(f"Spark did not start on {conf.get('spark.master')}: {reason}", hint=hint) from error
 
 
 def _gateway(conf: SparkConf, log: Path | None) -> Any:
@@ -230,13 +268,15 @@ def _make_room(file: Path) -> None:
 
 
 def _last_words(log: Path, start: int) -> str:
-    """Why a JVM ended at once, from what it wrote since; empty when it does not say."""
+    """Why a JVM or its context ended at once, from what was written since; empty when it does not say."""
     if not log.exists():
         return ""
     with log.open("rb") as file:
         file.seek(start)
         text = file.read().decode(errors="replace")
-    found = re.search(r"^(?:Error: |Exception in thread \S+ |Caused by: )(.+)$", text, re.MULTILINE)
+    found = re.search(
+        r"(?:^Error: |^Exception in thread \S+ |^Caused by: |has been killed\. Reason: )(.+)$", text, re.MULTILINE
+    )
     return found[1].strip()[:300] if found else ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -19,7 +20,13 @@ class ShownRunner:
         self._runner, self._progress = runner, progress
 
     def run(
-        self, function: Callable[[T], R], items: Sequence[T], *, what: str, on_done: Callable[[int, R], None]
+        self,
+        function: Callable[[T], R],
+        items: Sequence[T],
+        *,
+        what: str,
+        on_done: Callable[[int, R], None],
+        stop: threading.Event | None = None,
     ) -> None:
         """As `Runner.run`."""
         with self._progress.task(what, items=len(items)) as task:
@@ -28,4 +35,4 @@ class ShownRunner:
                 on_done(index, result)
                 task.advance(items=1)
 
-            self._runner.run(function, items, what=what, on_done=done)
+            self._runner.run(function, items, what=what, on_done=done, stop=stop)

@@ -114,6 +114,12 @@ MISTAKES: tuple[Mistake, ...] = (
         replaced("disks.listing:ComparedBlobs", "sizes", _unexpected_is_there),
     ),
     (
+        "work is not stopped",
+        "a listing that nobody waits for any more is made to its end",
+        f"{_LISTING}::test_work_in_a_pool_can_be_stopped",
+        replaced("disks.runner", "check_stop", nothing),
+    ),
+    (
         "others read and compare nothing",
         "a batch is read, and no fault in it told",
         f"{_LISTING}::test_data_that_others_read_is_found_to_be_altered",

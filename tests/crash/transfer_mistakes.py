@@ -128,7 +128,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "between forgotten",
         "gc takes objects that only revisions between the oldest kept and the newest name",
-        f"{_HISTORY}::TestInMemory",
+        f"{_HISTORY}::test_what_came_and_went_within_the_retention_is_kept",
         _between_forgotten,
     ),
 )

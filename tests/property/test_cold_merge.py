@@ -244,3 +244,27 @@ def test_shards_give_what_one_merge_gives(data: st.DataObject) -> None:
                 assert found == expected
                 assert digest(found) == digest(as_rows(single))
                 assert made.part.rows == result.rows_out == len(expected)
+
+
+@pytest.mark.parametrize("mode", ["ordinary", "replacing"])
+def test_a_key_at_the_end_of_a_shard_is_merged_once(tmp_path: Path, mode: str) -> None:
+    """The shards of one insert end within the row groups of the other."""
+    with Store.open(cold_config(tmp_path, f"memory://{uuid.uuid4()}"), clock=lambda: NOW) as store:
+        definition = store.create_table(
+            definitions.define_table(
+                "db.t", columns=["k:int64", "n:int32"], order_by="k", policy="cold", merge_mode=mode,
+                settings=["row_group_rows=2"],
+            )
+        )  # fmt: skip
+        for number in range(2):
+            rows = pa.table({"k": range(number, number + 8), "n": [number] * 8}, schema=arrow_schema(definition))
+            store.table("db.t").insert(rows.to_batches())
+            store.refresh()
+        report = cold_merge(store, [group(store.parts("db.t"))], shard_bytes=1)
+        assert report.failures == []
+        assert report.shards >= 7
+        (made,) = store.parts("db.t")
+        found = [row for file in content(store.context, definition, made) for row in file.to_pylist()]
+        first = 8 if mode == "ordinary" else 1
+        expected = sorted([(key, 0) for key in range(first)] + [(key, 1) for key in range(1, 9)])
+        assert [(row["k"], row["n"]) for row in found] == expected

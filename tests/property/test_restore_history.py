@@ -228,3 +228,22 @@ def test_the_revision_that_the_retention_began_with_is_kept(tmp_path: Path) -> N
     assert content(past) == {"table/data": b"early"}
     past.close()
     disk.close()
+
+
+def test_what_came_and_went_within_the_retention_is_kept(tmp_path: Path) -> None:
+    """I4: neither the oldest revision that is kept nor the newest names it."""
+    store = Ageing(MemoryStore("edge"))
+    disk = ObjectDisk("s3", store, tmp_path)
+    for removed, made in ((None, "table/first"), ("table/first", "table/between"), ("table/between", "table/last")):
+        with disk.transaction("work") as transaction:
+            if removed:
+                transaction.remove(removed)
+            transaction.create(made, made.encode())
+            transaction.commit()
+        store.now += timedelta(hours=1)
+    store.now = START + RETENTION
+    collect(disk, now=store.now, delete=True, retention_seconds=RETENTION.total_seconds(), max_delete_fraction=1.0)
+    past = PastDisk(disk, 2)
+    assert content(past) == {"table/between": b"table/between"}
+    past.close()
+    disk.close()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import spark_tiering.runner
+from oplog.errors import Transient
 from spark_tiering.runner import SparkRunner
 from spark_tiering.session import log_file, spark_session
 from tests.spark.pieces import Attempt, nap, whereabouts, work
@@ -31,6 +34,25 @@ def naps(runner: SparkRunner, home: Path) -> list[Any]:
     return _all(runner, nap, [8.0, 8.0])
 
 
+def without_executors(runner: SparkRunner, home: Path) -> list[Any]:
+    """What people are told while a cluster gives no executor, until they stop it."""
+    told: list[Any] = []
+    stop = threading.Event()
+
+    class Reader(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            told.append(record.getMessage())
+            stop.set()
+
+    logging.getLogger("spark_tiering").addHandler(Reader())
+    spark_tiering.runner.WITHOUT_EXECUTOR_SECONDS = 1.0
+    try:
+        runner.run(nap, [0.0], what="testing", on_done=lambda index, answer: told.append(answer), stop=stop)
+    except Transient as error:
+        told.append(error.message)
+    return told
+
+
 def _all(runner: SparkRunner, function: Callable[[Any], Any], items: list[Any]) -> list[Any]:
     found: list[Any] = [None] * len(items)
     runner.run(function, items, what="testing", on_done=found.__setitem__)
@@ -41,6 +63,7 @@ WHAT: dict[str, Callable[[SparkRunner, Path], list[Any]]] = {
     "whereabouts": whereabouts_of_tasks,
     "die once": first_attempts_that_die,
     "naps": naps,
+    "without executors": without_executors,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +40,13 @@ class DyingRunner:
         self._runs = 0
 
     def run(
-        self, function: Callable[[T], R], items: Sequence[T], *, what: str, on_done: Callable[[int, R], None]
+        self,
+        function: Callable[[T], R],
+        items: Sequence[T],
+        *,
+        what: str,
+        on_done: Callable[[int, R], None],
+        stop: threading.Event | None = None,
     ) -> None:
         self._runs += 1
         notes = self._notes / str(self._runs)
@@ -47,4 +54,4 @@ class DyingRunner:
         for number in range(len(items)):
             if number % self._every:
                 (notes / str(number)).touch()
-        self._runner.run(Dying(function, notes), list(enumerate(items)), what=what, on_done=on_done)
+        self._runner.run(Dying(function, notes), list(enumerate(items)), what=what, on_done=on_done, stop=stop)

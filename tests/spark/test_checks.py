@@ -337,7 +337,7 @@ def test_nothing_that_is_sent_or_said_shows_a_secret(ministack: Server, spark: S
     said: list[str] = []
 
     class Overheard:
-        def run(self, function: Callable[[Any], Any], items: Any, *, what: str, on_done: Any) -> None:
+        def run(self, function: Callable[[Any], Any], items: Any, *, what: str, on_done: Any, stop: Any = None) -> None:
             said.extend([what, repr(function), *map(repr, items), *map(str, items)])
             SparkRunner(spark).run(function, items, what=what, on_done=on_done)
 

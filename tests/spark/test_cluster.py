@@ -42,3 +42,13 @@ def test_a_worker_that_is_killed_costs_time_only(java: None, tmp_path: Path) -> 
         output, errors = driver.communicate(timeout=120)
     assert driver.returncode == 0, errors
     assert json.loads(output) == [8.0, 8.0]
+
+
+def test_a_cluster_that_gives_no_executor_is_waited_for_with_a_word(java: None, tmp_path: Path) -> None:
+    """As long as somebody wants to wait: the tasks may not be lost, and nothing else would say why they do not run."""
+    with standalone(workers=0) as cluster:
+        done = cluster.run("tests.spark.drivers", "without executors", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    warning, end = json.loads(done.stdout)
+    assert f"waiting for an executor: {cluster.url} has given none" in warning
+    assert end == "testing: stopped"

@@ -140,7 +140,7 @@ def test_a_wish_to_stop_cancels_what_runs(spark: SparkSession, tmp_path: Path) -
     stop = threading.Event()
     threading.Timer(1.0, stop.set).start()
     with pytest.raises(Transient, match="naps: stopped"):
-        SparkRunner(spark, stop=stop).run(nap, [60.0, 60.0], what="naps", on_done=lambda index, answer: None)
+        SparkRunner(spark).run(nap, [60.0, 60.0], what="naps", on_done=lambda index, answer: None, stop=stop)
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline and spark.sparkContext.statusTracker().getActiveJobsIds():
         time.sleep(0.1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 import zipfile
@@ -11,10 +12,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from oplog.errors import UsageError
+from oplog.errors import Transient, UsageError
 from spark_tiering.package import archive_bytes, write_archive
-from spark_tiering.session import check_java, defaults_of, log_file, properties, retrying_master, spark_session
-from tests.servers import REPOSITORY
+from spark_tiering.session import (
+    check_java,
+    check_master,
+    defaults_of,
+    log_file,
+    properties,
+    retrying_master,
+    spark_session,
+)
+from tests.servers import REPOSITORY, free_port
 from tests.spark.conftest import settings
 from tiering.settings import SparkConfig, embedded
 
@@ -109,6 +118,44 @@ class TestProperties:
         assert embedded(tmp_path).spark == SparkConfig(master="local[*]", conf={}, ship_code=True)
 
 
+class TestMaster:
+    @pytest.mark.parametrize(
+        "master",
+        [
+            "local",
+            "local[4]",
+            "local[*]",
+            "local[2,7]",
+            "local-cluster[2,1,512]",
+            "yarn",
+            "k8s://https://10.0.0.1:6443",
+        ],
+    )
+    def test_those_that_spark_knows_pass(self, master: str) -> None:
+        check_master(master)
+
+    @pytest.mark.parametrize(
+        "master", ["", "nonsense", "nonsense://host", "local[x]", "local 2", "spark://host", "spark://host:x", "yarn "]
+    )
+    def test_others_are_refused_before_java_starts(self, master: str) -> None:
+        with pytest.raises(UsageError, match="no master of Spark") as caught:
+            check_master(master)
+        assert "spark://HOST:PORT" in caught.value.hint
+
+    def test_one_of_several_that_answers_will_do(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as master:
+            check_master(f"spark://127.0.0.1:{free_port()},127.0.0.1:{master.getsockname()[1]}")
+
+    def test_none_that_answers_is_told_at_once(self) -> None:
+        place = f"spark://127.0.0.1:{free_port()}"
+        with pytest.raises(Transient, match=f"no Spark master answers at {place}: Connection refused"):
+            check_master(place)
+
+    def test_nor_is_a_port_that_there_cannot_be(self) -> None:
+        with pytest.raises(Transient, match="no Spark master answers"):
+            check_master("spark://127.0.0.1:99999")
+
+
 class TestSession:
     def test_one_that_exists_is_used_as_it_is(self, spark: SparkSession, tmp_path: Path) -> None:
         again = spark_session(settings(tmp_path, **{"spark.sql.shuffle.partitions": "77"}), app="other")
@@ -129,12 +176,16 @@ class TestSession:
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
         assert "WARN" in (tmp_path / "state" / "spark" / "driver.log").read_text()
 
-    def test_one_that_does_not_start_says_why(self, java: None, tmp_path: Path) -> None:
-        done = _program(tmp_path, "spark_session(settings(Path(sys.argv[1])), app='no', master='nonsense://host')")
+    def test_one_that_does_not_start_says_why(
+        self, java: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"):
+            monkeypatch.delenv(name, raising=False)
+        done = _program(tmp_path, "spark_session(settings(Path(sys.argv[1])), app='no', master='yarn')")
         assert done.returncode == 1
         last = done.stderr.strip().splitlines()[-1]
-        assert "Spark did not start on nonsense://host: " in last
-        assert "master" in last.lower()
+        assert "Spark did not start on yarn: " in last
+        assert "HADOOP_CONF_DIR" in last
 
     def test_ctrl_c_ends_the_job_and_nothing_else_is_said(self, java: None, tmp_path: Path) -> None:
         done = _program(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -38,7 +39,13 @@ class Stops:
         self._after = after
 
     def run(
-        self, function: Callable[[Any], Any], items: Sequence[Any], *, what: str, on_done: Callable[[int, Any], None]
+        self,
+        function: Callable[[Any], Any],
+        items: Sequence[Any],
+        *,
+        what: str,
+        on_done: Callable[[int, Any], None],
+        stop: threading.Event | None = None,
     ) -> None:
         LocalRunner().run(function, items[: self._after], what=what, on_done=on_done)
         if len(items) > self._after:
@@ -126,7 +133,7 @@ def test_a_task_that_died_with_its_work_done_is_no_trouble_on_a_locked_bucket(
     """Done again, its objects are there and cannot be written again."""
 
     class Twice:
-        def run(self, function: Any, items: Any, *, what: str, on_done: Any) -> None:
+        def run(self, function: Any, items: Any, *, what: str, on_done: Any, stop: Any = None) -> None:
             LocalRunner().run(function, items, what=what, on_done=lambda index, result: None)
             LocalRunner().run(function, items, what=what, on_done=on_done)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 from disks import listing
 from disks.garbage import GcReport, collect
-from disks.listing import ComparedBlobs, RangeListing, cut_ranges, in_key_order, list_range, list_ranges, list_whole
+from disks.listing import ComparedBlobs, cut_ranges, in_key_order, list_range, list_ranges, list_whole
 from disks.object_disk import ObjectDisk
-from disks.runner import LocalRunner, Remote
+from disks.runner import LocalRunner, Remote, check_stop
 from disks.stores.base import ObjectInfo, ObjectStore
 from disks.stores.memory import MemoryStore
-from oplog.errors import Damaged, UsageError
+from oplog.errors import Damaged, Transient, UsageError
 from oplog.revision import blob_key, commit_key, snapshot_key
 from restore import check_listing
 from restore.check import CheckResult, How, check
@@ -173,7 +173,7 @@ def test_a_range_that_nobody_listed_is_no_empty_range() -> None:
     """P29."""
 
     class Forgets(LocalRunner):
-        def run(self, function: Any, items: Any, *, what: str, on_done: Any) -> None:
+        def run(self, function: Any, items: Any, *, what: str, on_done: Any, stop: Any = None) -> None:
             super().run(function, items[1:], what=what, on_done=on_done)
 
     store = Listed(dict.fromkeys(KEYS, (1, 9.0)))
@@ -470,11 +470,11 @@ class Endless(MemoryStore):
 
 
 class Forever(LocalRunner):
-    """Lists ranges without end."""
+    """Lists no range ever, as a cluster without executors does."""
 
-    def run(self, function: Any, items: Any, *, what: str, on_done: Any) -> None:
-        for _ in iter(int, 1):
-            on_done(0, RangeListing())
+    def run(self, function: Any, items: Any, *, what: str, on_done: Any, stop: Any = None) -> None:
+        assert stop.wait(20)
+        check_stop(stop, what)
 
 
 @pytest.mark.parametrize("by_others", [False, True])
@@ -483,5 +483,20 @@ def test_a_listing_that_nobody_waits_for_is_given_up(tmp_path: Path, by_others: 
     disk = ObjectDisk("cold", Endless(), tmp_path / "state")
     found = Listing(disk, Remote(Forever(), Here(disk.store)) if by_others else None, SILENT, head=0)
     found.close()
-    with pytest.raises(CancelledError):
+    with pytest.raises(Transient, match="listing disk cold: stopped"):
         found.result()
+
+
+def test_work_in_a_pool_can_be_stopped() -> None:
+    """What is in work ends, and nothing begins any more."""
+    stop, began = threading.Event(), list[int]()
+
+    def piece(number: int) -> None:
+        began.append(number)
+        stop.set()
+
+    with pytest.raises(Transient, match="pieces: stopped"):
+        LocalRunner(1).run(piece, range(1000), what="pieces", on_done=lambda index, result: None, stop=stop)
+    assert len(began) < 1000
+    with pytest.raises(Transient, match="pieces: stopped"):
+        LocalRunner(1).run(piece, range(1000), what="pieces", on_done=lambda index, result: None, stop=stop)

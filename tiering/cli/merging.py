@@ -157,7 +157,7 @@ class _ColdRun:
             tell(session, [plan_document(store, table, plan, job) for plan in plans], stays, {})
             return
         before = size_of(store, table, partition)
-        work = SparkWork(session, f"merge {table}", master, stop=store.context.stop) if spark else None
+        work = SparkWork(session, f"merge {table}", master) if spark else None
         workers = _spark_workers(work, store, groups_in_flight) if work else _own_workers(store)
         report = store.merge_cold(table, workers, partition=partition, final=self.final, options=options, job=job)
         if work is not None:

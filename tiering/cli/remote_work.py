@@ -1,7 +1,6 @@
 """Work on buckets that a verb gives to others: the executors of Spark (`--spark`), or processes of this machine."""
 
 import os
-import threading
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,10 +35,9 @@ def wanted(spark: bool, master: str | None) -> bool:
 class SparkWork:
     """Spark, started for one verb."""
 
-    def __init__(self, session: Session, verb: str, master: str | None, *, stop: threading.Event | None = None) -> None:
-        """Setting `stop` cancels what runs."""
+    def __init__(self, session: Session, verb: str, master: str | None) -> None:
         self._session = session
-        self.runner: SparkRunner = session.spark_runner(f"frostline {verb}", master, stop)
+        self.runner: SparkRunner = session.spark_runner(f"frostline {verb}", master)
 
     def remote(self, config: "DiskConfig", *, shown: bool = False) -> "Remote":
         """Work on the bucket of a disk. `shown`: what the verb does not show by itself has a bar."""

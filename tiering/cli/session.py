@@ -3,7 +3,6 @@
 import logging
 import os
 import sys
-import threading
 from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -134,7 +133,7 @@ class Session:
             )
         return self._limiter
 
-    def spark_runner(self, app: str, master: str | None = None, stop: threading.Event | None = None) -> "SparkRunner":
+    def spark_runner(self, app: str, master: str | None = None) -> "SparkRunner":
         """What runs work as Spark jobs, on `master` or where the configuration says. Spark is stopped at the end.
 
         Raises `UsageError` with what to install when pyspark or Java is missing.
@@ -145,7 +144,7 @@ class Session:
         config = self.loaded.config
         spark = spark_session(config, app=app, master=master, verbose=self.options.verbose > 0)
         self._stack.callback(spark.stop)
-        return SparkRunner(spark, stop=stop, log=str(log_file(config)))
+        return SparkRunner(spark, log=str(log_file(config)))
 
     def progress(self) -> "Progress":
         """Where long work shows how far it is."""
