@@ -107,7 +107,7 @@ class FrostlineSource(DataSource):
             if overwrite:
                 raise Refused(
                     f"mode 'overwrite' would remove the rows of {asked.table}; only 'append' is possible",
-                    hint="'frostline drop' or a TTL rule removes rows",
+                    hint="'frostline table drop' and TTL rules remove rows",
                 )
             definition, job = begin_job(asked)
             check_columns(schema, definition)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -307,3 +308,29 @@ def test_plain_values_need_no_converter() -> None:
     assert "none.yaml" in done.stderr
     for wrong in ("0", "x", "-1"):
         assert cli.run(["-j", wrong, "parts"]) == 2
+
+
+PACKAGES = ("oplog", "disks", "tiering", "restore", "spark_tiering")
+
+
+def test_commands_that_messages_and_pages_name_exist() -> None:
+    """Each `'frostline …'` in quotes, in the code and in the documents: its verb, and its options."""
+    known = {name: command for module in VERBS for name, command in build(module).items()}
+    files = [file for package in PACKAGES for file in (REPOSITORY / package).rglob("*.py")]
+    files += [REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md")]
+    named = [(file, text) for file in files for text in re.findall(r"['`]frostline ([^'`\n]+)['`]", file.read_text())]
+    assert len(named) > 50
+    for file, text in named:
+        verb, *rest = text.split()
+        if verb == "VERB" or verb.startswith(("-", "{")):
+            continue
+        assert verb in known, f"{file.name}: frostline {text}"
+        command = known[verb]
+        if hasattr(command, "commands"):
+            if not rest:
+                continue
+            assert rest[0] in command.commands, f"{file.name}: frostline {text}"
+            command = command.commands[rest[0]]
+        options = {option for parameter in command.params for option in parameter.opts} | {"--help"}
+        used = {re.split(r"[=,;]", word)[0] for word in rest if word.startswith("--")}
+        assert used <= options, f"{file.name}: frostline {text}"
