@@ -56,6 +56,8 @@ class SparkRunner:
         """`log` names the file that Spark writes to, for messages."""
         self._session = session
         self._log = log
+        self._told = False
+        self._telling = threading.Lock()
         self.figures = Figures()
 
     @property
@@ -85,14 +87,15 @@ class SparkRunner:
         job = _Job(self._session, function, items, what)
         answers = _Answers(on_done, self.figures)
         began = time.monotonic()
-        warn_at: float | None = began + WITHOUT_EXECUTOR_SECONDS
+        look_at = began + WITHOUT_EXECUTOR_SECONDS
         try:
             job.start()
             while not job.ended.wait(POLL_SECONDS):
                 answers.take(job.early())
                 check_stop(stop, what)
-                if warn_at is not None and time.monotonic() > warn_at:
-                    warn_at = None if self._warn_without_executor(what) else time.monotonic() + WITHOUT_EXECUTOR_SECONDS
+                if time.monotonic() > look_at:
+                    look_at += WITHOUT_EXECUTOR_SECONDS
+                    self._warn_without_executor(what)
             answers.take(job.early())
             answers.take(job.result(self._log))
             if answers.count != len(items):
@@ -103,13 +106,15 @@ class SparkRunner:
         finally:
             self.figures.seconds += time.monotonic() - began
 
-    def _warn_without_executor(self, what: str) -> bool:
-        """Whether there was a reason to: Spark itself would wait for ever, and say so in its log only."""
+    def _warn_without_executor(self, what: str) -> None:
+        """Once, if there is none: Spark itself would wait for ever, and say so in its log only."""
         context = getattr(self._session, "_sc", None)
         if context is None or str(context.master).startswith("local"):
-            return False
-        if len(context._jsc.sc().statusTracker().getExecutorInfos()) > 1:  # the driver is one
-            return False
+            return
+        with self._telling:
+            if self._told or len(context._jsc.sc().statusTracker().getExecutorInfos()) > 1:  # the driver is one
+                return
+            self._told = True
         logger.warning(
             "%s: waiting for an executor: %s has given none for %.0f s. Has it a worker that is free, with as much "
             "memory and as many cores as spark.executor.memory and spark.executor.cores ask? Ctrl-C ends the wait",
@@ -117,7 +122,6 @@ class SparkRunner:
             context.master,
             WITHOUT_EXECUTOR_SECONDS,
         )
-        return True
 
 
 class _Answers:

@@ -7,6 +7,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -35,22 +36,28 @@ def naps(runner: SparkRunner, home: Path) -> list[Any]:
 
 
 def without_executors(runner: SparkRunner, home: Path) -> list[Any]:
-    """What people are told while a cluster gives no executor, until they stop it."""
+    """What people are told while a cluster gives no executor to two jobs at once, and then that both were stopped."""
     told: list[Any] = []
     stop = threading.Event()
 
     class Reader(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             told.append(record.getMessage())
-            stop.set()
 
     logging.getLogger("spark_tiering").addHandler(Reader())
     spark_tiering.runner.WITHOUT_EXECUTOR_SECONDS = 1.0
-    try:
-        runner.run(nap, [0.0], what="testing", on_done=lambda index, answer: told.append(answer), stop=stop)
-    except Transient as error:
-        told.append(error.message)
-    return told
+    threading.Timer(8.0, stop.set).start()
+
+    def job(what: str) -> str:
+        try:
+            runner.run(nap, [0.0], what=what, on_done=lambda index, answer: told.append(answer), stop=stop)
+        except Transient as error:
+            return error.message
+        return "done"
+
+    with ThreadPoolExecutor(2) as pool:
+        ends = list(pool.map(job, ("first", "second")))
+    return [*told, *ends]
 
 
 def _all(runner: SparkRunner, function: Callable[[Any], Any], items: list[Any]) -> list[Any]:

@@ -49,6 +49,6 @@ def test_a_cluster_that_gives_no_executor_is_waited_for_with_a_word(java: None, 
     with standalone(workers=0) as cluster:
         done = cluster.run("tests.spark.drivers", "without executors", str(tmp_path))
     assert done.returncode == 0, done.stderr
-    warning, end = json.loads(done.stdout)
+    warning, *ends = json.loads(done.stdout)
     assert f"waiting for an executor: {cluster.url} has given none" in warning
-    assert end == "testing: stopped"
+    assert ends == ["first: stopped", "second: stopped"]
