@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -494,6 +495,7 @@ def test_work_in_a_pool_can_be_stopped() -> None:
     def piece(number: int) -> None:
         began.append(number)
         stop.set()
+        time.sleep(0.01)  # all of them would take ten seconds
 
     with pytest.raises(Transient, match="pieces: stopped"):
         LocalRunner(1).run(piece, range(1000), what="pieces", on_done=lambda index, result: None, stop=stop)

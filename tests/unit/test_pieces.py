@@ -171,7 +171,7 @@ def test_limits_are_divided_among_the_tasks() -> None:
         options=GlobalOptions(bwlimit="4000000", json=True),
         loaded=SimpleNamespace(config=SimpleNamespace(limits=limits)),
         output=Output(json=True),
-        spark_runner=lambda app, master, stop: runner,
+        spark_runner=lambda app, master: runner,
     )
     work = SparkWork(session, "fsck", None)
     store = work.remote(DiskConfig(type="object_disk", url="file:///nowhere/")).store
