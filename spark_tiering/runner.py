@@ -15,6 +15,7 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -56,20 +57,25 @@ class SparkRunner:
         """`log` names the file that Spark writes to, for messages."""
         self._session = session
         self._log = log
+        # Asked now: a Java process that has died answers nothing, and the end of a verb tells these.
+        self.master = str(session.conf.get("spark.master", "") or "connect")
+        """Where the tasks run."""
+        self._last_attempt = _last_attempt(getattr(session, "_sc", None), session)
         self._told = False
         self._telling = threading.Lock()
         self.figures = Figures()
 
     @property
-    def master(self) -> str:
-        """Where the tasks run."""
-        return str(self._session.conf.get("spark.master", "") or "connect")
-
-    @property
     def slots(self) -> int:
-        """About how many tasks run at once: limits are divided among them. At least 1."""
+        """About how many tasks run at once: limits are divided among them. At least 1. Raises `FrostlineError` when
+        Spark has died."""
+        from py4j.protocol import Py4JError
+
         context = getattr(self._session, "_sc", None)
-        return max(1, int(context.defaultParallelism)) if context is not None else 1
+        try:
+            return max(1, int(context.defaultParallelism)) if context is not None else 1
+        except (Py4JError, ConnectionError) as error:
+            raise _failed("Spark", error, self._log) from error
 
     def run(
         self,
@@ -84,7 +90,7 @@ class SparkRunner:
         waited for, with a warning."""
         if not items:
             return
-        job = _Job(self._session, function, items, what)
+        job = _Job(self._session, function, items, what, self._last_attempt)
         answers = _Answers(on_done, self.figures)
         began = time.monotonic()
         look_at = began + WITHOUT_EXECUTOR_SECONDS
@@ -112,7 +118,11 @@ class SparkRunner:
         if context is None or str(context.master).startswith("local"):
             return
         with self._telling:
-            if self._told or len(context._jsc.sc().statusTracker().getExecutorInfos()) > 1:  # the driver is one
+            try:
+                executors = len(context._jsc.sc().statusTracker().getExecutorInfos()) - 1  # the driver is one
+            except Exception:  # noqa: BLE001  Spark is ending, and the job's end will say why
+                return
+            if executors or self._told:
                 return
             self._told = True
         logger.warning(
@@ -154,7 +164,14 @@ class _Answers:
 class _Job:
     """One Spark job, in a thread of its own so that the caller's can be interrupted."""
 
-    def __init__(self, session: SparkSession, function: Callable[[Any], Any], items: Sequence[Any], what: str) -> None:
+    def __init__(
+        self,
+        session: SparkSession,
+        function: Callable[[Any], Any],
+        items: Sequence[Any],
+        what: str,
+        last_attempt: int,
+    ) -> None:
         from pyspark import cloudpickle
 
         self._session = session
@@ -167,7 +184,7 @@ class _Job:
             early = self._context.accumulator([], _Collected())
         self._early = early
         self._taken = 0
-        self._piece = _Piece(cloudpickle.dumps(function), early, _last_attempt(self._context, session))
+        self._piece = _Piece(cloudpickle.dumps(function), early, last_attempt)
         self._answers: list[bytes] = []
         self._error: Exception | None = None
         self.ended = threading.Event()
@@ -187,18 +204,19 @@ class _Job:
         """All answers. Raises `FrostlineError` when the job failed as a whole."""
         self._forget()
         if self._error is not None:
-            hint = f"all that Spark said: {log}" if log else "see the log of the Spark driver"
-            raise FrostlineError(f"{self._what}: {_reason(self._error)}", hint=hint) from self._error
+            raise _failed(self._what, self._error, log) from self._error
         return self._answers
 
     def cancel(self) -> None:
         """Ends the tasks that run; the caller does not wait for them."""
-        if not self.ended.is_set():
+        self._forget()
+        if self.ended.is_set():
+            return
+        with suppress(Exception):  # Spark is ending, and its tasks with it
             if self._context is not None:
                 self._context.cancelJobGroup(self._group)
             else:
                 self._session.interruptTag(self._group)
-        self._forget()
 
     def _forget(self) -> None:
         from pyspark.accumulators import _accumulatorRegistry
@@ -295,8 +313,17 @@ def _last_attempt(context: SparkContext | None, session: SparkSession) -> int:
     return int(failures or 4) - 1
 
 
+def _failed(what: str, error: Exception, log: str) -> FrostlineError:
+    hint = f"all that Spark said: {log}" if log else "see the log of the Spark driver"
+    return FrostlineError(f"{what}: {_reason(error)}", hint=hint)
+
+
 def _reason(error: Exception) -> str:
     """Why a job failed, in a line: the last failure of the task that failed too often."""
+    from py4j.protocol import Py4JNetworkError
+
+    if isinstance(error, (Py4JNetworkError, ConnectionError)):
+        return "the Java process of Spark's driver ended; for lack of memory, perhaps (spark.driver.memory)"
     text = str(error)
     if "cancelled" in text and "job group" in text:
         return "the job was cancelled"

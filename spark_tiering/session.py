@@ -17,7 +17,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,6 +101,14 @@ def spark_session(settings: Config, *, app: str, master: str | None = None, verb
     if settings.spark.ship_code:
         ship_code(session, settings.state_directory / "spark")
     return session
+
+
+def stop_session(session: SparkSession) -> None:
+    """Stop Spark. One whose Java process has died already needs no stopping."""
+    from py4j.protocol import Py4JError
+
+    with suppress(Py4JError, ConnectionError):
+        session.stop()
 
 
 def _beside(start: Callable[[], None]) -> None:
@@ -236,7 +244,10 @@ def _open(conf: SparkConf, log: Path | None) -> None:
 
     before = log.stat().st_size if log and log.exists() else 0
     try:
-        SparkContext(conf=conf, gateway=_gateway(conf, log))
+        context = SparkContext(conf=conf, gateway=_gateway(conf, log))
+        if log is not None and (server := getattr(context, "_accumulatorServer", None)) is not None:
+            # It prints a trace when the Java process dies, which the error of the job tells.
+            server.handle_error = lambda request, address: None
         SparkSession.builder.getOrCreate()  # fails where the context ended at once, refused by its cluster
     except (PySparkRuntimeError, Py4JError, OSError) as error:
         hint = f"all that it said: {log}" if log else ""

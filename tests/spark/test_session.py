@@ -200,11 +200,26 @@ class TestSession:
         )
         assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")
 
+    def test_a_driver_whose_java_is_killed_is_told(self, java: None, tmp_path: Path) -> None:
+        done = _program(
+            tmp_path,
+            "session = spark_session(settings(Path(sys.argv[1])), app='killed')\n"
+            "threading.Timer(4, session.sparkContext._gateway.proc.kill).start()\n"
+            "try:\n"
+            "    SparkRunner(session).run(nap, [90.0, 90.0], what='naps', on_done=print)\n"
+            "except FrostlineError as error:\n"
+            "    print(error.message)\n"
+            "stop_session(session)\n",
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith("naps: the Java process of Spark's driver ended"), done.stdout
+
 
 def _program(home: Path, code: str) -> subprocess.CompletedProcess[str]:
     """Run a program of its own that starts Spark; much shorter than the naps of its tasks."""
     imports = (
-        "import os, signal, sys, threading\nfrom pathlib import Path\nfrom spark_tiering.session import spark_session\n"
+        "import os, signal, sys, threading\nfrom pathlib import Path\nfrom oplog.errors import FrostlineError\n"
+        "from spark_tiering.session import spark_session, stop_session\n"
         "from spark_tiering.runner import SparkRunner\nfrom tests.spark.conftest import settings\n"
         "from tests.spark.pieces import nap\n"
     )

@@ -139,11 +139,11 @@ class Session:
         Raises `UsageError` with what to install when pyspark or Java is missing.
         """
         from spark_tiering.runner import SparkRunner
-        from spark_tiering.session import log_file, spark_session
+        from spark_tiering.session import log_file, spark_session, stop_session
 
         config = self.loaded.config
         spark = spark_session(config, app=app, master=master, verbose=self.options.verbose > 0)
-        self._stack.callback(spark.stop)
+        self._stack.callback(stop_session, spark)
         return SparkRunner(spark, log=str(log_file(config)))
 
     def progress(self) -> "Progress":
