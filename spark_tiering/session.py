@@ -15,9 +15,9 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,13 +93,18 @@ def spark_session(settings: Config, *, app: str, master: str | None = None, verb
         check_java()
     # Otherwise the workers run whichever python3 is first on their PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if submitted:
-        _beside(lambda: _start_submitted(settings, app, master))
-    else:
-        _beside(lambda: _start(settings, app, master, verbose))
-    session = SparkSession.builder.getOrCreate()
-    if settings.spark.ship_code:
-        ship_code(session, settings.state_directory / "spark")
+    conf = _submitted_conf(settings, app, master) if submitted else _conf(settings, app, master)
+    check_master(conf.get("spark.master") or "")
+    log = None if submitted or verbose else log_file(settings)
+    if log is not None:
+        _quiet(log)
+    with _reasons(conf, log):
+        _beside(lambda: _start(conf, log))
+        # In this thread: data frames that it writes look for their data source in its own session. This fails where the
+        # context ended at once, refused by its cluster.
+        session = SparkSession.builder.getOrCreate()
+        if settings.spark.ship_code:
+            ship_code(session, settings.state_directory / "spark")
     return session
 
 
@@ -202,7 +207,7 @@ def _java() -> str:
     return found
 
 
-def _start_submitted(settings: Config, app: str, master: str | None) -> None:
+def _submitted_conf(settings: Config, app: str, master: str | None) -> SparkConf:
     """Under spark-submit the JVM is there, with all that was submitted."""
     from pyspark import SparkConf, SparkContext
 
@@ -212,43 +217,47 @@ def _start_submitted(settings: Config, app: str, master: str | None) -> None:
         conf.setIfMissing(name, value)
     conf.setIfMissing("spark.app.name", app)
     conf.setIfMissing("spark.master", retrying_master(master or settings.spark.master))
-    check_master(conf.get("spark.master") or "")
-    _open(conf, None)
+    return conf
 
 
-def _start(settings: Config, app: str, master: str | None, verbose: bool) -> None:
+def _conf(settings: Config, app: str, master: str | None) -> SparkConf:
     from pyspark import SparkConf
 
     defaults = defaults_of(os.environ)
     chosen = retrying_master(master or defaults.get("spark.master") or settings.spark.master)
-    check_master(chosen)
     conf = SparkConf(loadDefaults=False).setAppName(app).setMaster(chosen)
     for name, value in properties(settings, chosen, defaults).items():
         conf.set(name, value)
-    file = log_file(settings)
-    if not verbose:
-        _make_room(file)
-        for name in ("py4j", "pyspark"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)
-        for handler in logging.getLogger().handlers:
-            handler.addFilter(_is_not_py4j)
-    _open(conf, None if verbose else file)
+    return conf
 
 
-def _open(conf: SparkConf, log: Path | None) -> None:
-    """The context and its session, which are then the active ones. Raises `FrostlineError` with Spark's reason."""
-    from py4j.protocol import Py4JError
+def _quiet(log: Path) -> None:
+    """Make room for what Spark will say, and keep its Python side from saying it elsewhere."""
+    _make_room(log)
+    for name in ("py4j", "pyspark"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(_is_not_py4j)
+
+
+def _start(conf: SparkConf, log: Path | None) -> None:
     from pyspark import SparkContext
+
+    context = SparkContext(conf=conf, gateway=_gateway(conf, log))
+    if log is not None and (server := getattr(context, "_accumulatorServer", None)) is not None:
+        # It prints a trace when the Java process dies, which the error of the job tells.
+        server.handle_error = lambda request, address: None
+
+
+@contextmanager
+def _reasons(conf: SparkConf, log: Path | None) -> Iterator[None]:
+    """Raises `FrostlineError` with Spark's reason when it does not start."""
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkRuntimeError
-    from pyspark.sql import SparkSession
 
     before = log.stat().st_size if log and log.exists() else 0
     try:
-        context = SparkContext(conf=conf, gateway=_gateway(conf, log))
-        if log is not None and (server := getattr(context, "_accumulatorServer", None)) is not None:
-            # It prints a trace when the Java process dies, which the error of the job tells.
-            server.handle_error = lambda request, address: None
-        SparkSession.builder.getOrCreate()  # fails where the context ended at once, refused by its cluster
+        yield
     except (PySparkRuntimeError, Py4JError, OSError) as error:
         hint = f"all that it said: {log}" if log else ""
         reason = (_last_words(log, before) if log else "") or _reason(error)
@@ -293,6 +302,10 @@ def _last_words(log: Path, start: int) -> str:
 
 def _reason(error: Exception) -> str:
     """The line of a Java stack trace that a person can use."""
+    from py4j.protocol import Py4JNetworkError
+
+    if isinstance(error, (Py4JNetworkError, ConnectionError)):
+        return "its Java process ended"
     java = getattr(error, "java_exception", None)
     text = str(java.toString()) if java is not None else str(error)
     return text.strip().splitlines()[0][:300] if text.strip() else type(error).__name__
