@@ -34,6 +34,7 @@ class Listing:
         """`head` is about where the log ends."""
         self._disk = disk
         self._head = head
+        self._what = f"listing disk {disk.name}"
         self._closed = threading.Event()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="listing")
         if remote is None:
@@ -52,18 +53,15 @@ class Listing:
         self._pool.shutdown()
 
     def _here(self) -> Inventory:
-        what = f"listing disk {self._disk.name}"
-
         def infos() -> Iterator[ObjectInfo]:
             for info in self._disk.store.list():
-                check_stop(self._closed, what)
+                check_stop(self._closed, self._what)
                 yield info
 
         return inventory(infos())
 
     def _by_others(self, remote: Remote) -> Inventory:
-        what = f"listing disk {self._disk.name}"
-        found, _ = list_ranges(remote, self._ranges(remote.store), what=what, stop=self._closed)
+        found, _ = list_ranges(remote, self._ranges(remote.store), what=self._what, stop=self._closed)
         return found
 
     def _ranges(self, store: OpensStore) -> list[KeyRange]:

@@ -320,9 +320,9 @@ def _failed(what: str, error: Exception, log: str) -> FrostlineError:
 
 def _reason(error: Exception) -> str:
     """Why a job failed, in a line: the last failure of the task that failed too often."""
-    from py4j.protocol import Py4JNetworkError
+    from spark_tiering.session import java_has_ended  # here: executors, which import this module, need none of that
 
-    if isinstance(error, (Py4JNetworkError, ConnectionError)):
+    if java_has_ended(error):
         return "the Java process of Spark's driver ended; for lack of memory, perhaps (spark.driver.memory)"
     text = str(error)
     if "cancelled" in text and "job group" in text:

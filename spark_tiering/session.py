@@ -108,6 +108,13 @@ def spark_session(settings: Config, *, app: str, master: str | None = None, verb
     return session
 
 
+def java_has_ended(error: Exception) -> bool:
+    """Whether this is what Python sees when Spark's Java process is no longer there."""
+    from py4j.protocol import Py4JNetworkError
+
+    return isinstance(error, (Py4JNetworkError, ConnectionError))
+
+
 def stop_session(session: SparkSession) -> None:
     """Stop Spark. One whose Java process has died already needs no stopping."""
     from py4j.protocol import Py4JError
@@ -302,9 +309,7 @@ def _last_words(log: Path, start: int) -> str:
 
 def _reason(error: Exception) -> str:
     """The line of a Java stack trace that a person can use."""
-    from py4j.protocol import Py4JNetworkError
-
-    if isinstance(error, (Py4JNetworkError, ConnectionError)):
+    if java_has_ended(error):
         return "its Java process ended"
     java = getattr(error, "java_exception", None)
     text = str(java.toString()) if java is not None else str(error)
