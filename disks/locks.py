@@ -37,11 +37,11 @@ def file_lock(path: Path, *, shared: bool = False, timeout_seconds: float = 60.0
 
 
 @contextmanager
-def try_file_lock(path: Path) -> Iterator[bool]:
-    """Hold the exclusive lock of this file if nobody has it; yields whether we do. Never waits."""
+def try_file_lock(path: Path, *, shared: bool = False) -> Iterator[bool]:
+    """Hold the lock of this file if nobody is in the way; yields whether we do. Never waits."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
-        yield try_lock(descriptor, fcntl.LOCK_EX)
+        yield try_lock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
     finally:
         os.close(descriptor)
 

@@ -2,7 +2,8 @@
 
 A few directories are deleted at once. Many are deleted in a thread of their own: a file system may take a millisecond
 for each (one that is mounted with `discard` waits for the device), and whoever moved a hundred parts away need not wait
-for that. One thread: removals from one directory wait for one another. What a crash leaves the next opening deletes.
+for that. One thread: removals from one directory wait for one another. A process that ends waits for its thread; what
+a crash leaves the next opening deletes.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 from disks.effects import remove_tree
@@ -46,7 +48,9 @@ class Trash:
         with self._lock:
             self._wanted = True
             if self._cleaner is None:
-                self._cleaner = threading.Thread(target=self._clean, name="trash", daemon=True)
+                busy = ExitStack()  # from now on, not from when the thread runs: others may look in between
+                busy.enter_context(try_file_lock(self.lock_path, shared=True))
+                self._cleaner = threading.Thread(target=self._clean, args=(busy,), name="trash")
                 self._cleaner.start()
 
     def wait(self) -> None:
@@ -58,11 +62,11 @@ class Trash:
 
     @property
     def lock_path(self) -> Path:
-        """Held while a thread empties the trash: what lies in it then is nobody's leftover."""
+        """Held shared while a thread empties the trash: what lies in it then is nobody's leftover."""
         return self.path.with_name("trash.lock")
 
-    def _clean(self) -> None:
-        with try_file_lock(self.lock_path):  # taken or not: this only tells others
+    def _clean(self, busy: ExitStack) -> None:
+        with busy:
             while self._is_wanted():
                 try:
                     self.empty()

@@ -285,6 +285,7 @@ def test_processes_commit_one_after_the_other_and_readers_see_one_part(disk: Loc
     assert seen <= {0, 1}
     assert [info.path for info in disk.walk()] == ["a/p11/part.json", "b/p11/part.json"]
     assert disk.recover() == []
+    disk.close()
     assert leftovers(disk) == []
 
 
@@ -313,11 +314,8 @@ def test_a_torn_record_is_named_and_nothing_is_guessed(disk: LocalDisk) -> None:
 def test_what_many_removals_leave_is_deleted_aside_and_waited_for(tmp_path: Path) -> None:
     """Usage, closing and the next opening see nothing of it; the parts are out of the tree at once."""
     disk = LocalDisk("ssd", tmp_path / "ssd")
-    with disk.transaction("insert") as transaction:
-        for number in range(3 * FEW):
-            transaction.create(f"t/{number}/data", b"x")
-        transaction.create("t/stays/data", b"y")
-        transaction.commit()
+    put_parts(disk, 3 * FEW)
+    put(disk, {"t/stays/data": b"y"})
     with disk.transaction("drop") as transaction:
         for number in range(3 * FEW):
             transaction.remove(f"t/{number}")
@@ -327,6 +325,54 @@ def test_what_many_removals_leave_is_deleted_aside_and_waited_for(tmp_path: Path
     assert list((tmp_path / "ssd/.frostline/trash").iterdir()) == []
     disk.close()
     assert LocalDisk("ssd", tmp_path / "ssd").recover() == []
+
+
+_REMOVES_AND_ENDS = """
+import sys, time
+from pathlib import Path
+from disks import effects
+from disks.local import LocalDisk
+
+disk = LocalDisk("ssd", Path(sys.argv[1]))
+effects.set_hook(lambda when, name, _: time.sleep(0.002) if name == "fs.rmdir" else None)
+with disk.transaction("drop") as transaction:
+    for name in disk.list("t"):
+        transaction.remove("t/" + name.rstrip("/"))
+    transaction.commit()
+"""
+
+
+def put_parts(disk: LocalDisk, count: int) -> None:
+    put(disk, {f"t/{number}/data": b"x" for number in range(count)})
+
+
+def test_a_process_that_ends_leaves_no_trash_behind(tmp_path: Path) -> None:
+    """Also one that closes nothing: an ending is no crash."""
+    disk = LocalDisk("ssd", tmp_path / "ssd")
+    put_parts(disk, 3 * FEW)
+    subprocess.run([sys.executable, "-c", _REMOVES_AND_ENDS, str(disk.root)], check=True)
+    assert disk.recover() == []
+    assert content(disk) == {}
+    assert leftovers(disk) == []
+
+
+def test_what_is_being_deleted_is_no_leftover_of_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not before the thread runs, not while it does."""
+    disk = LocalDisk("ssd", tmp_path / "ssd")
+    put_parts(disk, 3 * FEW)
+    late: list[threading.Thread] = []
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: late.append(thread))
+    with disk.transaction("drop") as transaction:
+        for number in range(3 * FEW):
+            transaction.remove(f"t/{number}")
+        transaction.commit()
+    monkeypatch.undo()
+    assert leftovers(disk)
+    assert LocalDisk("ssd", tmp_path / "ssd").recover() == []
+    for thread in late:
+        thread.start()
+    disk.close()
+    assert leftovers(disk) == []
 
 
 def test_several_may_empty_one_trash(tmp_path: Path) -> None:
