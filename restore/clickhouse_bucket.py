@@ -1,28 +1,14 @@
-"""Read the disk of a ClickHouse server from its bucket: one listing, and at most one HEAD an object. Writes nothing."""
+"""Read the disk of a ClickHouse server from its bucket: one listing, and one HEAD or GET an object. Writes nothing."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from queue import SimpleQueue
 
 from disks.runner import Remote
-from disks.stores.base import ObjectStore
-from oplog.clickhouse import (
-    FILE,
-    PATH_NAMES,
-    SCHEMA_VERSION,
-    Epochs,
-    Listed,
-    Name,
-    Record,
-    epochs,
-    parse_key,
-    record,
-)
+from disks.stores.base import ObjectInfo, ObjectStore
+from oplog.clickhouse import FILE, SCHEMA_VERSION, Epochs, epochs
 from oplog.clickhouse_replay import STAGING, File, Finding, Replayed, replay
 from oplog.errors import Damaged, FrostlineError, NotFound, UsageError
 from oplog.paths import is_safe
@@ -32,11 +18,9 @@ from restore.clickhouse_checksums import parse as parse_checksums
 from restore.clickhouse_listing import Contents, Kind, sort_listing
 from restore.clickhouse_parts import Part, State, check_parts, empty_files, find_tables
 from restore.clickhouse_plain import read_plain
-from restore.parallel import ask
-from tiering.progress import SILENT, Progress, Task
-
-WORKERS = 32
-_SHOWN_EVERY_SECONDS = 0.2
+from restore.clickhouse_records import PathsAhead, read_records
+from restore.parallel import WORKERS, ask
+from tiering.progress import SILENT, Progress
 
 
 @dataclass(slots=True)
@@ -79,21 +63,17 @@ class ClickHouseTree:
         return self.replayed.size_bytes
 
 
-def survey(store: ObjectStore, ask: Callable[[str], None] | None = None) -> Contents:
-    """List the bucket once, read its marker and sort what is there. `ask` gets the keys of objects that bear paths,
-    while the listing still comes in; the marker is the first of it."""
+def survey(store: ObjectStore, ask: Callable[[ObjectInfo], None] | None = None) -> Contents:
+    """List the bucket once, read its marker and sort what is there. `ask` gets the objects while the listing still
+    comes in, once the marker has told that they bear paths; the marker is the first of it."""
     objects, version = [], None
     for info in store.list():
         objects.append(info)
         if info.key == SCHEMA_VERSION_KEY:
             version = _schema_version(store)
-        elif ask is not None and version == SCHEMA_VERSION and _bears_paths(parse_key(info.key)):
-            ask(info.key)
+        elif ask is not None and version == SCHEMA_VERSION:
+            ask(info)
     return sort_listing(objects, version)
-
-
-def _bears_paths(name: Name | None) -> bool:
-    return name is not None and (name.kind == FILE or name.kind in PATH_NAMES)
 
 
 def _schema_version(store: ObjectStore) -> str | None:
@@ -142,18 +122,27 @@ def _read(
         if revision is not None:
             raise UsageError(f"{store.name} is a {contents.kind} disk: it has one state and no revisions")
         replayed = read_plain(store, contents, workers=workers, progress=progress)
-        parts = look_at_parts(store, replayed, (), workers=workers, progress=progress, remote=remote)
+        parts = look_at_parts(store, replayed, (), {}, workers=workers, progress=progress, remote=remote)
         return ClickHouseTree(store.name, contents, replayed, findings=[*replayed.findings, *parts])
     if contents.kind is not Kind.SEND_METADATA:
         raise no_tree(store.name, contents)
     order = epochs(contents.log)
     wanted = order.newest if revision is None or revision > order.head else revision
     listed = order.until(revision)
-    records, lost = read_records(store, listed, ahead, workers=workers, progress=progress, remote=remote)
-    replayed = replay(records, {run[0].key for run in order.runs[1:]})
+    found = read_records(store, listed, ahead, workers=workers, progress=progress, remote=remote)
+    replayed = replay(found.records, {run[0].key for run in order.runs[1:]})
     gaps = missing_revisions(order, wanted)
     restarted = len(order.runs) > 1
-    parts = look_at_parts(store, replayed, gaps, restarted=restarted, workers=workers, progress=progress, remote=remote)
+    parts = look_at_parts(
+        store,
+        replayed,
+        gaps,
+        found.checksums,
+        restarted=restarted,
+        workers=workers,
+        progress=progress,
+        remote=remote,
+    )
     return ClickHouseTree(
         store.name,
         contents,
@@ -161,9 +150,9 @@ def _read(
         order.head,
         wanted,
         order,
-        [*unknown_schema(contents), *lost, *repeated(order), *replayed.findings, *parts],
+        [*unknown_schema(contents), *found.lost, *repeated(order), *replayed.findings, *parts],
         gaps,
-        all((one.target or "").startswith(STAGING) for one in records if one.listed.name.kind == FILE),
+        all((one.target or "").startswith(STAGING) for one in found.records if one.listed.name.kind == FILE),
     )
 
 
@@ -171,26 +160,24 @@ def look_at_parts(
     store: ObjectStore,
     replayed: Replayed,
     gaps: Sequence[tuple[int, int]],
+    read: Mapping[str, bytes],
     *,
     restarted: bool = False,
     workers: int,
     progress: Progress = SILENT,
     remote: Remote | None = None,
 ) -> list[Finding]:
-    """Compare every part with its own `checksums.txt` (one GET a part), and add the empty files that have no object.
+    """Compare every part with its own `checksums.txt`, and add the empty files that have no object.
 
-    Parts that are on their way out or under construction are not read.
+    One GET a part, unless `read` (object key -> bytes) has them. Parts that are on their way out or under construction
+    are not read.
     """
     tables = find_tables(replayed.files)
     parts = [part for table in tables for part in table.parts if part.state is not State.COVERED]
     parts = [part for part in parts if CHECKSUMS in part.files]
     listed: dict[str, dict[str, int]] = {}
     findings: list[Finding] = []
-    files = [part.files[CHECKSUMS] for part in parts]
-    what = f"reading checksums of parts in {store.name}"
-    with progress.task("reading checksums of parts", items=len(parts)) as task:
-        answers = ask(store, _checksums, files, what=what, workers=workers, task=task, remote=remote)
-    for part, answer in zip(parts, answers, strict=True):
+    for part, answer in zip(parts, _all_checksums(store, parts, read, workers, progress, remote), strict=True):
         if isinstance(answer, Finding):
             findings.append(answer)
         else:
@@ -200,10 +187,32 @@ def look_at_parts(
     return findings + check_parts(tables, listed, missing=replayed.missing, gaps=gaps, restarted=restarted)
 
 
+def _all_checksums(
+    store: ObjectStore,
+    parts: Sequence[Part],
+    read: Mapping[str, bytes],
+    workers: int,
+    progress: Progress,
+    remote: Remote | None,
+) -> list[dict[str, int] | Finding]:
+    """What the `checksums.txt` of each part lists, in the order of the parts."""
+    files = [part.files[CHECKSUMS] for part in parts]
+    unread = [file for file in files if any(key not in read for key, _ in file.blobs)]
+    what = f"reading checksums of parts in {store.name}"
+    with progress.task("reading checksums of parts", items=len(unread)) as task:
+        found = ask(store, _checksums, unread, what=what, workers=workers, task=task, remote=remote)
+    answers = {file.path: answer for file, answer in zip(unread, found, strict=True)}
+    return [answers[file.path] if file.path in answers else _listed_in(file, read.__getitem__) for file in files]
+
+
 def _checksums(store: ObjectStore, file: File) -> dict[str, int] | Finding:
+    return _listed_in(file, store.get)
+
+
+def _listed_in(file: File, get: Callable[[str], bytes]) -> dict[str, int] | Finding:
     """The sizes that a part's `checksums.txt` lists."""
     try:
-        data = b"".join(store.get(key) for key, _ in file.blobs)
+        data = b"".join(get(key) for key, _ in file.blobs)
         return parse_checksums(data, name=file.path)
     except (Damaged, NotFound) as error:
         return Finding("unreadable_checksums", error.message, file.path, file.blobs[0][0])
@@ -258,110 +267,6 @@ def repeated(order: Epochs) -> list[Finding]:
         what = f"revision {revision} is borne by {', '.join(keys[:3])}{more}: {how}"
         findings.append(Finding("duplicate_revision", what, None, keys[0], revision))
     return findings
-
-
-def read_records(
-    store: ObjectStore,
-    objects: Sequence[Listed],
-    ahead: PathsAhead | None = None,
-    *,
-    workers: int = WORKERS,
-    progress: Progress = SILENT,
-    remote: Remote | None = None,
-) -> tuple[list[Record], list[Finding]]:
-    """The objects with their paths, in the same order; those that went away since the listing are findings instead.
-
-    What `ahead` was asked for is not asked for again.
-    """
-    with progress.task("reading paths", items=len(objects)) as task:
-        known = ahead.finish(task) if ahead is not None else {}
-        wanted = [listed.key for listed in objects if _bears_paths(listed.name) and listed.key not in known]
-        what = f"reading paths in {store.name}"
-        found = ask(store, _metadata, wanted, what=what, workers=workers, task=task, remote=remote)
-        known.update(zip(wanted, found, strict=True))
-    answers = [_record(listed, known) for listed in objects]
-    gone = [
-        Finding(
-            "vanished",
-            f"object {listed.key} was in the listing and is gone now: somebody is writing to the bucket",
-            object=listed.key,
-            revision=listed.revision,
-        )
-        for listed, answer in zip(objects, answers, strict=True)
-        if answer is None
-    ]
-    return [answer for answer in answers if answer is not None], gone
-
-
-def _record(listed: Listed, known: Mapping[str, Mapping[str, str] | None]) -> Record | None:
-    """The object with its paths; None when it is gone."""
-    if not _bears_paths(listed.name):
-        return Record(listed, None, None)
-    metadata = known[listed.key]
-    return record(listed, metadata) if metadata is not None else None
-
-
-def _metadata(store: ObjectStore, key: str) -> Mapping[str, str] | None:
-    """The object's user metadata; None when it is gone."""
-    try:
-        return store.head(key).metadata
-    except NotFound:
-        return None
-
-
-class PathsAhead:
-    """Asks for the metadata of objects while their listing still comes in: one HEAD each, so many side by side."""
-
-    def __init__(self, store: ObjectStore, workers: int) -> None:
-        self._store = store
-        self._workers = workers
-        self._keys: SimpleQueue[str | None] = SimpleQueue()
-        self._known: dict[str, Mapping[str, str] | None] = {}
-        self._stopped = threading.Event()
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="clickhouse")
-        self._running: list[Future[None]] = []
-
-    def __enter__(self) -> PathsAhead:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._stopped.set()
-        self._end()
-        self._pool.shutdown()
-
-    def ask(self, key: str) -> None:
-        """Have the object's metadata read soon."""
-        if not self._running:
-            self._running = [self._pool.submit(self._read) for _ in range(self._workers)]
-        self._keys.put(key)
-
-    def finish(self, task: Task) -> dict[str, Mapping[str, str] | None]:
-        """Key -> metadata of all that was asked for, None for what is gone. Raises the first error."""
-        self._end()
-        shown = 0
-        while True:
-            ended, running = wait(self._running, timeout=_SHOWN_EVERY_SECONDS, return_when=FIRST_EXCEPTION)
-            for future in ended:
-                future.result()
-            read = len(self._known)
-            task.advance(items=read - shown)
-            shown = read
-            if not running:
-                return self._known
-
-    def _end(self) -> None:
-        for _ in self._running:
-            self._keys.put(None)
-
-    def _read(self) -> None:
-        while (key := self._keys.get()) is not None:
-            if self._stopped.is_set():
-                continue
-            try:
-                self._known[key] = _metadata(self._store, key)
-            except BaseException:
-                self._stopped.set()
-                raise
 
 
 def no_tree(name: str, contents: Contents) -> FrostlineError:

@@ -22,10 +22,18 @@ _BLOCK_HEADER = 25
 _MOST_BYTES = 64 * 1024 * 1024
 _METHODS: Mapping[int, str | None] = {0x02: None, 0x82: "lz4_raw", 0x90: "zstd"}
 
+SIZES_BYTES = range(len(_HEADER) + _BLOCK_HEADER, 16 * 1024)
+"""Sizes of the file that are usual: some 30 bytes a file of the part."""
+
+
+def are_checksums(data: bytes) -> bool:
+    """Whether the bytes begin as the file does."""
+    return data.startswith(_HEADER)
+
 
 def parse(data: bytes, *, name: str) -> dict[str, int]:
     """File name -> size in bytes. Raises `Damaged` naming the file for anything that is not version 4."""
-    if not data.startswith(_HEADER):
+    if not are_checksums(data):
         raise Damaged(f"{name} is no list of checksums of version 4: {data[:40]!r}")
     try:
         return _files(_Reader(_decompressed(data[len(_HEADER) :])))

@@ -12,10 +12,10 @@ from disks.object_disk import ObjectDisk
 from oplog.errors import NotFound, UsageError
 from oplog.log import UnknownLogFormat
 from oplog.replay import FileRow
-from restore.clickhouse_bucket import WORKERS
 from restore.clickhouse_metadata import VERSIONS
 from restore.clickhouse_rows import key_prefix, read_tree_of_bucket, rows_of, sentences
 from restore.clickhouse_tree import is_plain, write_tree
+from restore.parallel import WORKERS
 from tiering.progress import SILENT, Progress
 
 USUAL_VERSION = 3

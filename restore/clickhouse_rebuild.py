@@ -20,10 +20,11 @@ from oplog.clickhouse import FILE, parse_key
 from oplog.clickhouse_writing import SHADOW
 from oplog.errors import Refused, UsageError
 from oplog.replay import FileRow
-from restore.clickhouse_bucket import WORKERS, ClickHouseTree
+from restore.clickhouse_bucket import ClickHouseTree
 from restore.clickhouse_rows import key_prefix, read_tree_of_bucket, rows_of, sentences
 from restore.clickhouse_tree import Tree, read_tree
 from restore.counted import CountingRunner, add_requests
+from restore.parallel import WORKERS
 from restore.plan import MissingObject, Tally, compare, in_scope, missing_objects
 from restore.result import RestoreResult
 from tiering.progress import SILENT, Progress

@@ -10,9 +10,10 @@ from disks.stores.base import ObjectStore
 from disks.stores.metered import MeteredStore
 from oplog.clickhouse import FILE, HARDLINK, RENAME
 from oplog.clickhouse_replay import File, Finding
-from restore.clickhouse_bucket import WORKERS, ClickHouseTree, no_tree, read_bucket, survey
+from restore.clickhouse_bucket import ClickHouseTree, no_tree, read_bucket, survey
 from restore.clickhouse_listing import Contents, Kind
 from restore.clickhouse_parts import State, Table, find_tables
+from restore.parallel import WORKERS
 from tiering.progress import SILENT, Progress
 from tiering.units import format_size
 

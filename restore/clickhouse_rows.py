@@ -10,7 +10,8 @@ from oplog.clickhouse import SCHEMA_VERSION
 from oplog.clickhouse_replay import File, Finding, Replayed
 from oplog.errors import NotFound
 from oplog.replay import FileRow
-from restore.clickhouse_bucket import WORKERS, ClickHouseTree, read_bucket, survey
+from restore.clickhouse_bucket import ClickHouseTree, read_bucket, survey
+from restore.parallel import WORKERS
 from tiering.progress import SILENT, Progress
 
 

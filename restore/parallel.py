@@ -15,6 +15,8 @@ from tiering.progress import Task
 Q = TypeVar("Q")
 A = TypeVar("A")
 
+WORKERS = 32
+"""Requests at a time of this process."""
 _THREADS_ELSEWHERE = 16
 _QUESTIONS_EACH = 2_000
 """A few seconds of requests."""

@@ -15,8 +15,9 @@ from disks.stores.base import ObjectStore
 from oplog.errors import Damaged, NotFound, UsageError
 from oplog.log import SCHEMA_VERSION, OperationsLog
 from oplog.revision import BLOBS_PREFIX, OPERATIONS_PREFIX, SCHEMA_VERSION_KEY, parse_commit_key
-from restore.clickhouse_bucket import WORKERS, read_bucket
+from restore.clickhouse_bucket import read_bucket
 from restore.clickhouse_rows import rows_of, sentences
+from restore.parallel import WORKERS
 from restore.rebuild import log_inventory
 from tiering.progress import SILENT, Progress
 

@@ -41,7 +41,7 @@ class ByteRange:
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """One object as a listing or HEAD shows it. `metadata` is filled by `head` only."""
+    """One object as a listing or HEAD shows it. `metadata` is filled by `head` and `get_with_info` only."""
 
     key: str
     size_bytes: int
@@ -118,6 +118,10 @@ class ObjectStore(ABC):
     @abstractmethod
     def head(self, key: str) -> ObjectInfo:
         """Size, time and user metadata. Raises `NotFound`."""
+
+    def get_with_info(self, key: str) -> tuple[bytes, ObjectInfo]:
+        """The object's bytes and what `head` says of it: one request where the store can."""
+        return self.get(key), self.head(key)
 
     @abstractmethod
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:

@@ -121,6 +121,12 @@ class FaultyStore(WrappedStore):
         with self._faults("head", key):
             return self.inner.head(key)
 
+    def get_with_info(self, key: str) -> tuple[bytes, ObjectInfo]:
+        """One request: faults of "get" hit it."""
+        with self._faults("get", key) as change:
+            data, info = self.inner.get_with_info(key)
+            return change(data), info
+
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
         """A fault with `skip` n strikes before the n-th object of a listing as well as on its first request."""
         with self._faults("list", prefix):

@@ -162,6 +162,12 @@ class LimitedStore(WrappedStore):
         with self._limiter.slot():
             return self.inner.head(key)
 
+    def get_with_info(self, key: str) -> tuple[bytes, ObjectInfo]:
+        with self._limiter.slot():
+            data, info = self.inner.get_with_info(key)
+        self._limiter.charge(len(data))
+        return data, info
+
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
         """Fetching the first page holds a slot; a slot is never held while the caller works on what it got."""
         with self._limiter.slot():

@@ -87,6 +87,12 @@ class MeteredStore(WrappedStore):
         self._add("HEAD")
         return self.inner.head(key)
 
+    def get_with_info(self, key: str) -> tuple[bytes, ObjectInfo]:
+        self._add("GET")
+        data, info = self.inner.get_with_info(key)
+        self._add("GET", 0, received=len(data))
+        return data, info
+
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
         self._add("LIST")
         for number, info in enumerate(self.inner.list(prefix, start_after=start_after)):

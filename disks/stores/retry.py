@@ -146,8 +146,14 @@ class RetryingStore(WrappedStore):
             raise OutcomeUnknown(f"{error.message}, after an attempt of ours that failed: it may be our own") from error
 
     def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+        return self._whole(lambda: self.inner.get(key, byte_range))
+
+    def get_with_info(self, key: str) -> tuple[bytes, ObjectInfo]:
+        return self._whole(lambda: self.inner.get_with_info(key))
+
+    def _whole(self, read: Callable[[], _Answer]) -> _Answer:
         try:
-            return self._repeat(lambda: self.inner.get(key, byte_range))
+            return self._repeat(read)
         except Truncated as error:
             raise Damaged(error.message, hint="the store keeps sending a shorter body than it announces") from error
 

@@ -36,6 +36,7 @@ from disks.stores.base import (
     check_key,
 )
 from disks.stores.bucket_settings import BucketSettings, OldVersion
+from disks.stores.http_answers import Answer
 from disks.stores.metered import PAGE_KEYS, Meter
 from disks.stores.payload import (
     Truncated,
@@ -50,7 +51,7 @@ from disks.stores.payload import (
 )
 from disks.stores.s3_errors import error_of_client, missing_bucket, outcome_unknown
 from disks.stores.s3_multipart import PART_BYTES, MultipartUpload
-from disks.stores.s3_requests import Page, pages
+from disks.stores.s3_requests import Page, is_whole, pages
 from disks.stores.s3_session import S3Session
 from disks.stores.wrapped import unwrapped
 from oplog.errors import AlreadyExists, Damaged, FrostlineError, NotFound, Refused, Throttled, Transient, UsageError
@@ -274,15 +275,16 @@ class S3Store(ObjectStore):
     def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
         check_key(key)
         if byte_range is None:
-            return self._get(key, None)[0]
+            return self._get(key, None).body
         if byte_range.start < 0 or byte_range.stop < byte_range.start:
             raise ValueError(f"not a byte range: {byte_range}")
         if byte_range.size_bytes == 0:  # S3 has no empty range
             if byte_range.stop > self.head(key).size_bytes:
                 raise past_the_end(self.name, key, byte_range)
             return b""
-        data, whole = self._get(key, byte_range)
-        if whole:
+        answer = self._get(key, byte_range)
+        data = answer.body
+        if is_whole(answer):
             check_range(self.name, key, byte_range, len(data))
             return data[byte_range.start : byte_range.stop]
         if len(data) == byte_range.size_bytes:
@@ -291,11 +293,16 @@ class S3Store(ObjectStore):
             raise past_the_end(self.name, key, byte_range)
         raise Truncated(f"{self.name}{key}: {len(data)} of {byte_range.size_bytes} bytes arrived")
 
-    def _get(self, key: str, byte_range: ByteRange | None) -> tuple[bytes, bool]:
+    def get_with_info(self, key: str) -> tuple[bytes, ObjectInfo]:
+        check_key(key)
+        answer = self._get(key, None)
+        return answer.body, self._info(key, answer.headers, len(answer.body))
+
+    def _get(self, key: str, byte_range: ByteRange | None) -> Answer:
         self._meter.add("GET")
-        data, whole = self._s3.requests.get(key, byte_range)
-        self._meter.add("GET", 0, received=len(data))
-        return data, whole
+        answer = self._s3.requests.get(key, byte_range)
+        self._meter.add("GET", 0, received=len(answer.body))
+        return answer
 
     def head(self, key: str) -> ObjectInfo:
         check_key(key)
@@ -307,6 +314,10 @@ class S3Store(ObjectStore):
             if not self._bucket_exists():
                 raise missing_bucket(self._s3.place) from error
             raise
+        return self._info(key, headers)
+
+    def _info(self, key: str, headers: Mapping[str, str], size_bytes: int | None = None) -> ObjectInfo:
+        """What the headers say of the object; its size too, unless it is known from the body."""
         metadata = {
             name[len(_METADATA_HEADER) :]: _header_text(value)
             for name, value in headers.items()
@@ -314,9 +325,10 @@ class S3Store(ObjectStore):
         }
         try:
             modified = parsedate_to_datetime(headers["last-modified"])
-            return ObjectInfo(key, int(headers["content-length"]), modified, metadata)
+            size_bytes = int(headers["content-length"]) if size_bytes is None else size_bytes
         except (KeyError, ValueError) as error:
-            raise Transient(f"{self.name}{key}: the answer to a HEAD is not that of S3 ({error})") from error
+            raise Transient(f"{self.name}{key}: the headers are not those of S3 ({error})") from error
+        return ObjectInfo(key, size_bytes, modified, metadata)
 
     def _bucket_exists(self) -> bool:
         self._meter.add("HEAD")

@@ -97,14 +97,16 @@ class S3Requests:
         answer = self._send("PUT", key, query, sent, body, sha256.hex())
         return answer.headers
 
-    def get(self, key: str, byte_range: ByteRange | None) -> tuple[bytes, bool]:
-        """The bytes of the answer, and whether they are the whole object: some servers send all of a small one to
-        whoever asks for a range. A body that ends before its announced length is `Truncated`."""
+    def get(self, key: str, byte_range: ByteRange | None) -> Answer:
+        """The answer with the object's bytes, or those of the range; `is_whole` tells which.
+
+        A body that ends before its announced length is `Truncated`.
+        """
         wanted = {"range": f"bytes={byte_range.start}-{byte_range.stop - 1}"} if byte_range is not None else {}
         answer = self._send("GET", key, "", wanted, None, EMPTY_SHA256.hex())
         if "content-length" not in answer.headers and "transfer-encoding" not in answer.headers:
             raise Transient(f"{self._place.name}{key}: an answer without a length, which may be a part of it")
-        return answer.body, answer.status != 206 and "content-range" not in answer.headers
+        return answer
 
     def list_page(self, prefix: str, start_after: str) -> Page:
         """Up to 1,000 full keys of the bucket in order, and whether more follow."""
@@ -205,6 +207,11 @@ class S3Requests:
                 key = hmac.digest(key, step.encode(), "sha256")
             self._key_of_day = ((secret, day), key)
         return key
+
+
+def is_whole(answer: Answer) -> bool:
+    """Whether it holds the whole object: some servers send all of a small one to whoever asks for a range."""
+    return answer.status != 206 and "content-range" not in answer.headers
 
 
 def _quoted(text: str, safe: str = "") -> str:

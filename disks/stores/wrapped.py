@@ -35,6 +35,9 @@ class WrappedStore(ObjectStore):
     def head(self, key: str) -> ObjectInfo:
         return self.inner.head(key)
 
+    def get_with_info(self, key: str) -> tuple[bytes, ObjectInfo]:
+        return self.inner.get_with_info(key)
+
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
         return self.inner.list(prefix, start_after=start_after)
 

@@ -89,14 +89,14 @@ def _names_swept_up() -> None:
 
 def _dashes_unknown() -> None:
     from oplog import clickhouse
-    from restore import clickhouse_bucket
+    from restore import clickhouse_records
 
     original = clickhouse.record
 
     def record(listed: Any, metadata: Any) -> Any:
         return original(listed, {name: value for name, value in metadata.items() if "-" not in name})
 
-    clickhouse_bucket.record = record
+    clickhouse_records.record = record
 
 
 def _lost_paths_unreported() -> None:
@@ -130,15 +130,15 @@ def _checksums_unread() -> None:
 
 def _asked_again() -> None:
     """Every object is asked for twice."""
-    from restore import clickhouse_bucket
+    from restore import clickhouse_records
 
-    original = clickhouse_bucket._metadata
+    original = clickhouse_records.look
 
-    def metadata(store: Any, key: str) -> Any:
-        original(store, key)
-        return original(store, key)
+    def look(store: Any, question: Any) -> Any:
+        original(store, question)
+        return original(store, question)
 
-    clickhouse_bucket._metadata = metadata
+    clickhouse_records.look = look
 
 
 _CAPTURE = "tests/compat/test_capture.py"

@@ -94,6 +94,7 @@ def test_put_then_get_head_and_list_agree(store: ObjectStore) -> None:
     head = store.head("r01-file-a")
     [listed] = store.list()
     assert (head.key, head.size_bytes) == (listed.key, listed.size_bytes) == ("r01-file-a", 5)
+    assert store.get_with_info("r01-file-a") == (b"hello", head)
     assert before < head.modified < datetime.now(UTC) + timedelta(minutes=1)
     assert before < listed.modified < datetime.now(UTC) + timedelta(minutes=1)
 
@@ -101,7 +102,7 @@ def test_put_then_get_head_and_list_agree(store: ObjectStore) -> None:
 def test_empty_object(store: ObjectStore) -> None:
     put(store, "empty", b"")
     assert store.get("empty") == b""
-    assert store.head("empty").size_bytes == 0
+    assert store.get_with_info("empty") == (b"", store.head("empty"))
 
 
 def test_put_takes_a_file_and_a_memoryview(store: ObjectStore, tmp_path: Path) -> None:
@@ -197,6 +198,8 @@ def test_missing_objects(store: ObjectStore) -> None:
     with pytest.raises(NotFound, match="nothing-here"):
         store.head("nothing-here")
     with pytest.raises(NotFound, match="nothing-here"):
+        store.get_with_info("nothing-here")
+    with pytest.raises(NotFound, match="nothing-here"):
         store.copy("nothing-here", "target")
     assert keys(store) == []
 
@@ -234,7 +237,7 @@ def test_unusual_keys_come_back_as_written(store: ObjectStore) -> None:
     for key in UNUSUAL:
         put(store, key, key.encode())
         assert store.get(key) == key.encode()
-        assert store.head(key).key == key
+        assert store.get_with_info(key) == (key.encode(), store.head(key))
         assert key in keys(store, key[:1])
         store.copy(key, f"copies/{key}")
         assert store.get(f"copies/{key}") == key.encode()
@@ -248,6 +251,7 @@ def test_hostile_keys_are_refused_by_every_verb(store: ObjectStore) -> None:
         lambda key: store.put_if_absent(key, b"", sha256=sha256(b"")),
         lambda key: store.get(key),
         lambda key: store.head(key),
+        lambda key: store.get_with_info(key),
         lambda key: store.delete([key]),
         lambda key: store.copy("source", key),
         lambda key: store.copy(key, "target"),
@@ -270,6 +274,7 @@ def test_metadata_with_dashes_survives_put_and_copy(store: ObjectStore) -> None:
     metadata = {"path": "db/table/part/data-0000.parquet", "blob-set": "x=1, y; z"}
     put(store, "blob", b"data", metadata=metadata)
     assert metadata.items() <= store.head("blob").metadata.items()
+    assert store.get_with_info("blob") == (b"data", store.head("blob"))
     store.copy("blob", "copy")
     assert metadata.items() <= store.head("copy").metadata.items()  # rclone adds a name of its own
     store.put_if_absent("once", b"", sha256=sha256(b""), metadata=metadata)
