@@ -120,6 +120,10 @@ def get(store: ObjectStore) -> object:
     return store.get("key")
 
 
+def get_with_info(store: ObjectStore) -> object:
+    return store.get_with_info("key")
+
+
 def listing(store: ObjectStore) -> object:
     return list(store.list())
 
@@ -133,7 +137,7 @@ def copy(store: ObjectStore) -> object:
 
 
 Call = Callable[[ObjectStore], object]
-BODY_VERBS: list[Call] = [put, put_if_absent, get, listing, copy]
+BODY_VERBS: list[Call] = [put, put_if_absent, get, get_with_info, listing, copy]
 
 
 @pytest.mark.parametrize("call", BODY_VERBS)
@@ -164,7 +168,7 @@ def test_answers_become_the_errors_of_the_contract(
         assert len(server.requests) == 1, "the store itself must not retry"
 
 
-@pytest.mark.parametrize("call", [put, get, listing, copy, head])
+@pytest.mark.parametrize("call", [put, get, get_with_info, listing, copy, head])
 @pytest.mark.parametrize("reply", [answer(500, "InternalError"), answer(502), answer(504), None], ids=str)
 def test_failures_on_the_way_are_transient(monkeypatch: pytest.MonkeyPatch, call: Call, reply: bytes | None) -> None:
     with scripted(monkeypatch, reply) as (store, server):

@@ -203,9 +203,13 @@ def test_body_that_stays_truncated_is_damage() -> None:
     store, _, _ = retrying(Fault("get", Truncated("short"), times=2))
     write(store)
     assert store.get("key") == DATA
+    store, _, _ = retrying(Fault("get", Truncated("short"), times=2))
+    write(store)
+    assert store.get_with_info("key")[0] == DATA
     store, _, _ = retrying(Fault("get", Truncated("short"), times=None))
-    with pytest.raises(Damaged):
-        store.get("key")
+    for get in (store.get, store.get_with_info):
+        with pytest.raises(Damaged):
+            get("key")
 
 
 @pytest.mark.parametrize("change", [truncated, bit_flipped])
@@ -300,13 +304,14 @@ def test_bandwidth_and_request_rates_hold() -> None:
     assert 2.5 <= clock.now <= 3.1
 
 
-def test_bytes_of_a_whole_get_are_paid_by_the_next_request() -> None:
+@pytest.mark.parametrize("verb", ["get", "get_with_info"])
+def test_bytes_of_a_whole_get_are_paid_by_the_next_request(verb: str) -> None:
     clock = Clock()
     limiter = Limiter(100, None, clock=clock, sleep=clock.sleep)
     store = LimitedStore(MemoryStore(), limiter)
     big = bytes(1000)
     MemoryStore.put(store.inner, "big", big, sha256=hashlib.sha256(big).digest())  # type: ignore[arg-type]
-    store.get("big")
+    getattr(store, verb)("big")
     assert clock.now == 0.0
     store.head("big")
     assert clock.now >= 9.0
@@ -317,9 +322,10 @@ def test_meter_counts_what_s3_would_bill() -> None:
     for number in range(3):
         write(store, f"k{number}")
     store.get("k0")
+    store.get_with_info("k0")
     store.head("k0")
     store.copy("k0", "k9")
     assert len(list(store.list())) == 4
     store.delete([f"gone{number}" for number in range(1001)])
-    assert store.counts() == {"LIST": 1, "GET": 1, "HEAD": 1, "PUT": 3, "COPY": 1, "DELETE": 2}
-    assert (store.bytes_sent, store.bytes_received) == (30, 10)
+    assert store.counts() == {"LIST": 1, "GET": 2, "HEAD": 1, "PUT": 3, "COPY": 1, "DELETE": 2}
+    assert (store.bytes_sent, store.bytes_received) == (30, 20)
