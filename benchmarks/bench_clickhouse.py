@@ -24,7 +24,6 @@ from restore.clickhouse_bucket import read_bucket
 from restore.parallel import in_parallel
 from tests.compat.buckets import TABLE, ClickHouse
 from tests.servers import Server, ceph, ministack
-from tiering.cli.main import COLLECT_EVERY
 
 OBJECTS = 20_000
 CONCURRENCY = (16, 32, 64)
@@ -87,7 +86,6 @@ def main() -> None:
     parser.add_argument("--server", choices=("ministack", "ceph"), default="ministack")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    gc.set_threshold(COLLECT_EVERY)  # as the command line does, whose work this is
     made = history(options.objects)
     keys = [key for key in made.objects if key != ".SCHEMA_VERSION"]
     with (ministack if options.server == "ministack" else ceph)() as server:

@@ -12,6 +12,7 @@ from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait
 
 from disks.runner import PoolRunner, R, T
+from oplog.collector import collect_seldom
 from oplog.errors import FrostlineError
 
 
@@ -44,6 +45,7 @@ class ProcessRunner(PoolRunner):
 
 def _begin() -> None:
     """Ctrl-C is for the process that gives out the work; when that ends, however it does, so does this one."""
+    collect_seldom()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = parent_process()
     assert parent is not None

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 import typer
 
+from oplog.collector import collect_seldom
 from oplog.errors import FrostlineError, UsageError
 from tiering.cli import plain_values
 from tiering.cli.exit_codes import INTERRUPTED, TERMINATED, Finished, Terminated
@@ -30,14 +31,9 @@ def build() -> typer.Typer:
     return app
 
 
-COLLECT_EVERY = 20_000
-"""Objects between two walks of the garbage collector. The usual 700 makes it walk over all that is imported, and over
-the files and commits of a rebuild, again and again, while little is ever freed."""
-
-
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """The entry point: exits with the documented code."""
-    gc.set_threshold(COLLECT_EVERY)
+    collect_seldom()
     code = run(sys.argv[1:] if arguments is None else arguments)
     gc.freeze()  # before it ends the interpreter looks for garbage in everything once more: 40 ms, for nothing
     sys.exit(code)
