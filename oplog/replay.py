@@ -18,7 +18,7 @@ from oplog.entry import Commit, Create, Link, Operation, Remove, Rename
 from oplog.errors import Conflict, Damaged
 
 
-class FileRow(msgspec.Struct, frozen=True, array_like=True):
+class FileRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One file of the table. `revision` is the commit that gave the file this path.
 
     The bytes are the object `key` and those of `more`, one after the other, or `inline`. In format 2 a file has one

@@ -60,12 +60,19 @@ class CachedTable:
         assert self.table is not None
         with past.table.read() as view:  # which would call any error of SQLite its own
             try:
-                same = self.digest == past.digest and self.table.same_rows(view)
+                same = self.digest == past.digest and self._holds(past.table, view)
             except (sqlite3.Error, ValueError, TypeError) as error:
                 self._damaged(error)
                 return
         if not same:
             self.problem = f"the local file table is not what the log says at revision {self.revision}"
+
+    def _holds(self, table: FileTable, view: TableReader) -> bool:
+        """Whether the cache has the rows of the table."""
+        assert self.table is not None
+        same = table.same_as(self._path, self.revision, self.digest)
+        # Another process may have changed the file since: this view is still that of before.
+        return self.table.same_rows(view) if same is None else same
 
     def rows_or_nothing(self) -> TableReader | FileTable:
         """What is left to look at when the log cannot be replayed; `problem` says why it is nothing."""

@@ -21,6 +21,7 @@ from msgspec import structs
 from disks.announcements import announce
 from disks.base import Disk
 from disks.garbage import collect
+from disks.history import Past
 from disks.local import LocalDisk
 from disks.object_disk import ObjectDisk
 from disks.stores.base import ObjectInfo
@@ -31,6 +32,7 @@ from oplog.entry import Create
 from oplog.errors import AccessDenied, Locked, Refused, UsageError
 from oplog.revision import commit_key, snapshot_key
 from restore.check import CheckResult, How, check
+from restore.check_cache import CachedTable
 from restore.check_copies import overlaps
 from restore.check_data import share_of
 from restore.findings import Problem
@@ -327,6 +329,24 @@ def test_a_cache_that_is_not_what_the_log_says_is_found_and_repaired(site: Site)
     assert len(result.repaired) == 1
     assert site.check().ok
     assert site.cold.exists(TABLE.part_directory("all_1_1_0"))
+
+
+@pytest.mark.parametrize("spoilt", [False, True])
+def test_a_cache_that_others_change_meanwhile_is_compared_as_it_was(
+    site: Site, monkeypatch: pytest.MonkeyPatch, spoilt: bool
+) -> None:
+    """I7: the check began before the commit."""
+    if spoilt:
+        with site.cold.file_table.write() as view:
+            view.remove(TABLE.part_directory("all_1_1_0"))
+    original = CachedTable.compare
+
+    def late(self: CachedTable, past: Past) -> None:
+        add_part(ObjectDisk("cold", site.bucket, site.cold.state_path), "all_9_9_0")
+        original(self, past)
+
+    monkeypatch.setattr(CachedTable, "compare", late)
+    assert [problem.invariant for problem in site.check().problems] == (["I7"] if spoilt else [])
 
 
 def test_a_cache_that_is_no_database_is_found_and_repaired(site: Site) -> None:
