@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import msgspec
 
@@ -330,7 +329,7 @@ class FileTable:
         assert self.path is None
         with self._write_lock:
             run = self._writer.execute
-            run("ATTACH DATABASE ? AS other", (f"file:{quote(str(path))}?mode=ro",))
+            run("ATTACH DATABASE ? AS other", (read_only_uri(path),))
             try:
                 run("BEGIN")
                 if _head_in(dict(run("SELECT name, value FROM other.state"))) != (revision, digest):
@@ -467,6 +466,11 @@ class FileTable:
                 self._idle.append(connection)
                 return
         connection.close()
+
+
+def read_only_uri(path: Path) -> str:
+    """How SQLite opens the file (`uri=True`) without ever making or changing it."""
+    return f"{path.absolute().as_uri()}?mode=ro"
 
 
 def _head_in(state: Mapping[str, str]) -> tuple[int, str]:

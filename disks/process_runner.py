@@ -12,8 +12,8 @@ from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait
 
 from disks.runner import PoolRunner, R, T
-from oplog.collector import collect_seldom
 from oplog.errors import FrostlineError
+from oplog.python_gc import collect_seldom
 
 
 class ProcessRunner(PoolRunner):

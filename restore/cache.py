@@ -6,11 +6,10 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from urllib.parse import quote
 
 import msgspec
 
-from disks.file_table import TableReader
+from disks.file_table import TableReader, read_only_uri
 from disks.object_disk import ObjectDisk
 from oplog.replay import FileRow
 
@@ -41,7 +40,7 @@ def opened_cache(disk: ObjectDisk) -> Iterator[tuple[Cache, TableReader | None]]
     if not disk.local_state_exists():
         yield Cache(), None
         return
-    with closing(sqlite3.connect(f"file:{quote(str(disk.table_path))}?mode=ro", uri=True)) as connection:
+    with closing(sqlite3.connect(read_only_uri(disk.table_path), uri=True)) as connection:
         connection.execute("BEGIN")
         view = TableReader(connection)
         store = view.state().get("store", disk.store.name)

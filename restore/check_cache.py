@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
-from urllib.parse import quote
 
-from disks.file_table import SCHEMA, FileTable, TableReader
+from disks.file_table import SCHEMA, FileTable, TableReader, read_only_uri
 from disks.history import Past
 from disks.object_disk import ObjectDisk
 
@@ -44,7 +43,7 @@ class CachedTable:
             return 0
 
     def _open(self, store: str) -> None:
-        self._connection = sqlite3.connect(f"file:{quote(str(self._path))}?mode=ro", uri=True, check_same_thread=False)
+        self._connection = sqlite3.connect(read_only_uri(self._path), uri=True, check_same_thread=False)
         self._connection.execute("BEGIN")
         view = TableReader(self._connection)
         known = view.state().get("store", store)

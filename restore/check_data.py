@@ -180,26 +180,25 @@ def _fault_in(source: Content, expected: Expected) -> str | None:
             state.update(source.content(row, ByteRange(start, min(start + CHUNK_BYTES, row.size_bytes))))
         if expected.sha256 and state.hexdigest() != expected.sha256:
             return "the bytes do not match their SHA-256"
+        rows = _rows_in_footer(source, row) if expected.rows is not None else None
     except (Damaged, NotFound) as error:
         return error.message
     except OSError as error:
         return f"cannot be read: {error}"
-    return _fault_in_footer(source, row, expected.rows) if expected.rows is not None else None
+    if rows != expected.rows:
+        return f"the Parquet footer says {rows} rows and {PART_FILE} says {expected.rows}"
+    return None
 
 
-def _fault_in_footer(source: Content, row: FileRow, expected_rows: int) -> str | None:
+def _rows_in_footer(source: Content, row: FileRow) -> int:
+    """Raises `Damaged`, `NotFound`."""
     import pyarrow as pa  # here: a check that reads no data need not wait until it is loaded
     import pyarrow.parquet as pq
 
     try:
-        rows = pq.ParquetFile(_Reader(source, row)).metadata.num_rows
-    except (Damaged, NotFound) as error:
-        return error.message
+        return int(pq.ParquetFile(_Reader(source, row)).metadata.num_rows)
     except (pa.ArrowException, OSError) as error:
-        return f"not a readable Parquet file: {error}"
-    if rows != expected_rows:
-        return f"the Parquet footer says {rows} rows and {PART_FILE} says {expected_rows}"
-    return None
+        raise Damaged(f"not a readable Parquet file: {error}") from error
 
 
 class _Reader(RangedFile):

@@ -21,6 +21,7 @@ from urllib.parse import unquote, urlsplit
 
 from disks.config import DiskConfig
 from disks.effects import op
+from disks.file_table import read_only_uri
 from disks.stores.examine import examine
 from disks.stores.open import open_store
 from disks.stores.patience import patience
@@ -202,7 +203,7 @@ def _sqlite_state(path: Path) -> str:
             return "none"
         if path.stat().st_size == 0:
             return "the file is empty"
-        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5.0)
+        connection = sqlite3.connect(read_only_uri(path), uri=True, timeout=5.0)
         try:
             return str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
         finally:

@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 
 import typer
 
-from oplog.collector import collect_seldom
 from oplog.errors import FrostlineError, UsageError
+from oplog.python_gc import collect_seldom
 from tiering.cli import plain_values
 from tiering.cli.exit_codes import INTERRUPTED, TERMINATED, Finished, Terminated
 from tiering.cli.options import GlobalOptions
