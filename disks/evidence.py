@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from disks.file_table import FileTable
-from disks.history import named_blobs, named_in, past_at
+from disks.history import Past, named_blobs, named_in, past_at
 from disks.object_disk import ObjectDisk
 from disks.references import FUTURE_TOLERANCE, Inventory, is_set_aside, retained_from
 from oplog import pins
@@ -54,7 +53,7 @@ def gather(disk: ObjectDisk, found: Inventory, *, now: datetime, retention: time
         keys = past.keys(among)
         past.named.clear()
         past.advance(found.head)
-        _check_present(found, past.table, name)
+        _check_present(found, past, name)
         past.advance()
         keys |= past.named if among is None else past.named.intersection(among)
         head, digest = past.revision, past.digest
@@ -73,13 +72,12 @@ def gather(disk: ObjectDisk, found: Inventory, *, now: datetime, retention: time
     return Evidence(frozenset(keys), base, head, digest, tuple(pinned), expired)
 
 
-def _check_present(found: Inventory, table: FileTable, name: str) -> None:
+def _check_present(found: Inventory, past: Past, name: str) -> None:
     """Every blob of the table at the listed head must be in the listing: else it is not the listing of this disk."""
-    with table.read() as view:
-        missing = found.blobs.lacking(view)
-        if missing:  # which is rare: then every row is looked at
-            live = {key for row in view.rows() if not is_set_aside(row.path) for key, _ in row.blobs}
-            missing &= live
+    missing = found.blobs.lacking(past)
+    if missing:  # which is rare: then every row is looked at
+        live = {key for row in past.rows() if not is_set_aside(row.path) for key, _ in row.blobs}
+        missing &= live
     if missing:
         raise Damaged(
             f"{len(missing)} objects that the file table names are not among the {len(found.blobs)} in the listing of "

@@ -12,7 +12,7 @@ import sqlite3
 import struct
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,8 @@ from oplog.replay import FileRow
 
 SCHEMA = 3
 _BUSY_SECONDS = 60
-_CHUNK_ROWS = 1000
 _INSERT = "INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _COLUMNS = "path, size_bytes, sha256, key, inline, blob_set, revision, more, read_only"
-_IN_COMMON = "SELECT count(*) FROM main.files AS one JOIN other.files AS two USING (path) WHERE " + " AND ".join(
-    f"one.{column} IS two.{column}" for column in _COLUMNS.split(", ")[1:]
-)
 _INDEX = "CREATE INDEX documents ON files (path) WHERE document = 1;"
 _DROPPED = "CREATE TABLE dropped (key TEXT PRIMARY KEY NOT NULL, seconds REAL NOT NULL);"
 """When a file of this blob was removed, where the log does not tell (format 1)."""
@@ -72,7 +68,8 @@ class TableReader:
 
     def head(self) -> tuple[int, str]:
         """The revision the rows stand for, and the digest of its log entry."""
-        return _head_in(self.state())
+        state = self.state()
+        return int(state.get("revision", "0")), state.get("digest", GENESIS_DIGEST)
 
     def state(self) -> dict[str, str]:
         """Everything remembered beside the rows."""
@@ -108,15 +105,6 @@ class TableReader:
                 rest = _more_decoder.decode(more)
                 yield key, size_bytes - sum(size for _, size in rest)
                 yield from rest
-
-    def same_rows(self, other: TableReader) -> bool:
-        """Whether both hold the same rows. Reads both once, in step, and keeps neither."""
-        query = f"SELECT {_COLUMNS} FROM files ORDER BY path"
-        mine, theirs = self._connection.execute(query), other._connection.execute(query)
-        while rows := mine.fetchmany(_CHUNK_ROWS):
-            if rows != theirs.fetchmany(_CHUNK_ROWS):
-                return False
-        return theirs.fetchone() is None
 
     def children(self, directory: str) -> list[str]:
         """Names directly below the directory, sorted; a directory's name ends with `/`. Jumps from child to child, so
@@ -320,27 +308,6 @@ class FileTable:
             self._writer.backup(other._writer)
         return other
 
-    def same_as(self, path: Path, revision: int, digest: str) -> bool | None:
-        """Whether the table in this file has the same rows, if it stands for this revision now; None if it does not.
-
-        Only of a table without a path. SQLite compares by itself: reading all rows of both takes three times as long,
-        and stops other threads. Raises `sqlite3.Error` when the file is damaged, which it leaves as it is.
-        """
-        assert self.path is None
-        with self._write_lock:
-            run = self._writer.execute
-            run("ATTACH DATABASE ? AS other", (read_only_uri(path),))
-            try:
-                run("BEGIN")
-                if _head_in(dict(run("SELECT name, value FROM other.state"))) != (revision, digest):
-                    return None
-                counts = [run(f"SELECT count(*) FROM {name}.files").fetchone()[0] for name in ("main", "other")]
-                return bool(counts[0] == counts[1] == run(_IN_COMMON).fetchone()[0])
-            finally:
-                if self._writer.in_transaction:
-                    run("ROLLBACK")
-                run("DETACH DATABASE other")
-
     def get(self, path: str) -> FileRow | None:
         with self.read() as view:
             return view.get(path)
@@ -352,6 +319,10 @@ class FileTable:
     def rows(self, directory: str = "") -> Iterator[FileRow]:
         with self.read() as view:
             yield from view.rows(directory)
+
+    def blobs(self) -> Iterator[tuple[str, int]]:
+        with self.read() as view:
+            yield from view.blobs()
 
     def __iter__(self) -> Iterator[FileRow]:
         """Every file in path order, anew each time."""
@@ -471,10 +442,6 @@ class FileTable:
 def read_only_uri(path: Path) -> str:
     """How SQLite opens the file (`uri=True`) without ever making or changing it."""
     return f"{path.absolute().as_uri()}?mode=ro"
-
-
-def _head_in(state: Mapping[str, str]) -> tuple[int, str]:
-    return int(state.get("revision", "0")), state.get("digest", GENESIS_DIGEST)
 
 
 _more_decoder = msgspec.json.Decoder(tuple[tuple[str, int], ...])

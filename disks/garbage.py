@@ -273,9 +273,9 @@ class _Collection:
         """Write it and read it back whole: entries go only when what replaces them is proved to be readable."""
         past = past_at(self._disk.log, found, revision, until=revision, strict=True)
         try:
-            snapshot.write(self._store, revision, past.digest, past.table.rows())
+            snapshot.write(self._store, revision, past.digest, past.rows())
             header, rows = snapshot.read(self._store, revision)
-            expected = past.table.rows()
+            expected = past.rows()
             same = all(row == next(expected, None) for row in rows) and next(expected, None) is None
             if header.digest != past.digest or not same:
                 raise Objection(f"the snapshot of revision {revision} does not hold what the log says")

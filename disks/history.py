@@ -6,14 +6,15 @@ Reads only. What exists is taken from an `Inventory` (one listing), so that a ca
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from datetime import datetime
 
-from disks.file_table import FileTable, TableReader
-from disks.references import Inventory
+from disks.file_table import FileTable, TableWriter
+from disks.references import Inventory, NamesBlobs
+from disks.sorted_run import SortedRun
 from disks.stores.base import ObjectInfo
 from oplog import replay, snapshot
-from oplog.entry import GENESIS_DIGEST, Commit, Create
+from oplog.entry import GENESIS_DIGEST, Commit, Create, Link, Remove, Rename
 from oplog.errors import Damaged, NotFound
 from oplog.log import Entry, OperationsLog
 from oplog.replay import FileRow
@@ -27,20 +28,22 @@ MOVE = "move"
 class Past:
     """A file table of its own that goes forward through the log, from a snapshot or from the empty disk.
 
-    Every entry is read once, however often it stops on the way.
+    Every entry is read once, however often it stops on the way. The snapshot's rows stay as they come, in a sorted run;
+    only what the entries change is taken out of it, into a table, until somebody asks for all of it as a `table`.
     """
 
     def __init__(self, log: OperationsLog, start: int = 0, *, until: int | None = None, moves: bool = True) -> None:
         """The table of snapshot `start`, or the empty one; it can go on to `until`. Without `moves`, `moved_in`
         stays empty. Raises `NotFound`, `Damaged`."""
-        self.table = FileTable(None)
         self.revision = start
         self.digest = GENESIS_DIGEST
+        self._run: SortedRun | None = None
+        """The snapshot's rows that no entry has changed; None when they are in `_changes`."""
         if start > 0:
             header, rows = snapshot.read_confirmed(log, start)
-            with self.table.write() as view:
-                view.insert(rows)
+            self._run = SortedRun(rows)
             self.digest = header.digest
+        self._changes = FileTable(None)
         self.named: set[str] = set()
         """Blobs that the entries gone past since the last `clear()` of this set have created."""
         self.removed: set[str] | None = None
@@ -55,36 +58,93 @@ class Past:
         """Apply entries up to a revision, or up to the last before the first that is later than a moment, or all."""
         if until is not None and until <= self.revision:
             return
-        with self.table.write(removed=self.removed) as view:
+        with self._changes.write(removed=self.removed) as view:
             while (entry := self._next()) is not None:
                 late = before is not None and entry.commit.time > before
                 if late or (until is not None and entry.commit.revision > until):
                     self._held = entry
                     return
+                if self._run is not None:
+                    _lift(self._run, view, entry.commit)
                 replay.apply(view, entry.commit)
                 self.revision, self.digest = entry.commit.revision, entry.digest
                 self.named.update(named_blobs(entry.commit))
                 if self._moves and entry.commit.kind == MOVE:
                     self.moved_in.update(step.path for step in entry.commit.operations if isinstance(step, Create))
 
+    @property
+    def table(self) -> FileTable:
+        """The table as it is now, for every question that a table answers; it goes on with `advance`."""
+        if self._run is not None:
+            with self._changes.write() as view:
+                view.insert(self._run.rows())
+            self._run.close()
+            self._run = None
+        return self._changes
+
+    def rows(self) -> Iterator[FileRow]:
+        """Every file in path order."""
+        if self._run is None:
+            yield from self._changes.rows()
+            return
+        changes = self._changes.rows()
+        change = next(changes, None)
+        for row in self._run.rows():
+            while change is not None and change.path < row.path:
+                yield change
+                change = next(changes, None)
+            yield row
+        if change is not None:
+            yield change
+            yield from changes
+
+    def __iter__(self) -> Iterator[FileRow]:
+        """The same, anew each time."""
+        return self.rows()
+
+    def get(self, path: str) -> FileRow | None:
+        """The file of this path."""
+        return self._changes.get(path) or (self._run.get(path) if self._run is not None else None)
+
+    def blobs(self) -> Iterator[tuple[str, int]]:
+        """Every object that a file is made of, with its size in bytes; in no order, one of two files twice."""
+        yield from self._changes.blobs()
+        if self._run is not None:
+            for row in self._run.rows():
+                if row.key is not None:
+                    yield from row.blobs
+
     def keys(self, among: Collection[str] | None = None) -> set[str]:
         """The blobs that the table names now; with `among` those of them that are among these."""
-        with self.table.read() as view:
-            return named_in(view, among)
-
-    def rows(self) -> dict[str, FileRow]:
-        """A copy of the table as it is now."""
-        return {row.path: row for row in self.table.rows()}
+        return named_in(self, among)
 
     def close(self) -> None:
         """Let the table go."""
-        self.table.close()
+        self._changes.close()
+        if self._run is not None:
+            self._run.close()
 
     def _next(self) -> Entry | None:
         if self._held is not None:
             entry, self._held = self._held, None
             return entry
         return next(self._entries, None)
+
+
+def _lift(run: SortedRun, view: TableWriter, commit: Commit) -> None:
+    """Bring the rows that the commit is about from the run into the table: then it is applied to all there is."""
+    lifted: list[FileRow] = []
+    for operation in commit.operations:
+        match operation:
+            case Create(path=path):
+                lifted += run.take_file(path)
+            case Remove(path=path):
+                lifted += run.take(path)
+            case Link(source=source, target=target) | Rename(source=source, target=target):
+                lifted += run.take(source)
+                lifted += run.take(target)
+    if lifted:
+        view.insert(lifted)
 
 
 def past_at(
@@ -190,9 +250,9 @@ def _dated(found: Inventory, revision: int, snapshot_object: ObjectInfo) -> date
     return commit.modified if commit is not None else snapshot_object.modified
 
 
-def named_in(view: TableReader, among: Collection[str] | None = None) -> set[str]:
+def named_in(table: NamesBlobs, among: Collection[str] | None = None) -> set[str]:
     """The blobs that a table names, or those of them that are among these."""
-    return {key for key, _ in view.blobs() if among is None or key in among}
+    return {key for key, _ in table.blobs() if among is None or key in among}
 
 
 def named_blobs(commit: Commit) -> set[str]:

@@ -11,7 +11,9 @@ the references (`disks.evidence`).
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import groupby
@@ -20,6 +22,7 @@ from operator import itemgetter
 import msgspec
 import zstandard
 
+from disks.file_table import TableReader
 from disks.references import (
     EARLIEST_SANE,
     Blobs,
@@ -38,6 +41,7 @@ from oplog.revision import BLOBS_PREFIX, commit_key, is_blob_key
 RANGE_KEYS = 50_000
 """Keys that one range is expected to have: 50 requests, and a megabyte of expectations."""
 _LOG_RANGE = 50_000
+_CHUNK_PAIRS = 2_000
 
 _Pair = tuple[str, int]
 _encoder = msgspec.msgpack.Encoder()
@@ -109,7 +113,7 @@ UNKNOWN_BYTES = -1
 """Expected, with whatever size: it is told what the listing shows."""
 
 
-def in_key_order(table: NamesBlobs) -> Iterator[_Pair]:
+def in_key_order(table: TableReader) -> Iterator[_Pair]:
     """The blobs of the table, each once, in key order. One to which several sizes are given is of unknown size."""
     for key, blobs in groupby(table.blobs_by_key(), itemgetter(0)):
         sizes = {size_bytes for _, size_bytes, _ in blobs}
@@ -201,17 +205,32 @@ class ComparedBlobs:
     def lacking(self, table: NamesBlobs) -> set[str]:
         """The blobs of the table that the listing does not show with their size, whether they were expected or not."""
         lost: set[str] = set()
-        expected = (pair for one in self._ranges for pair in unpack(one.expected))
-        known = next(expected, None)
-        for key, size_bytes, _ in table.blobs_by_key():
-            while known is not None and known[0] < key:
-                known = next(expected, None)
-            there = self._unexpected.size_of(key)
-            if there is None and known == (key, size_bytes) and key not in self.missing:
-                there = size_bytes
-            if there != size_bytes:
-                lost.add(key)
+        for number, chunks in self._by_range(table.blobs()).items():
+            expected = dict(unpack(self._ranges[number].expected)) if number >= 0 else {}
+            for pairs in map(unpack, chunks):
+                lost.update(key for key, size_bytes in pairs if self._size_of(key, expected) != size_bytes)
         return lost
+
+    def _size_of(self, key: str, expected: Mapping[str, int]) -> int | None:
+        if key in self.missing:
+            return None
+        there = self._unexpected.size_of(key)
+        return expected.get(key) if there is None else there
+
+    def _by_range(self, pairs: Iterable[_Pair]) -> dict[int, list[bytes]]:
+        """The pairs by the number of their range, packed: they need no order, and no more memory than what is expected.
+        A pair that is in no range has the number -1."""
+        after = [one.after for one in self._ranges]
+        pending: dict[int, list[_Pair]] = defaultdict(list)
+        chunks: dict[int, list[bytes]] = defaultdict(list)
+        for pair in pairs:
+            number = bisect_left(after, pair[0]) - 1
+            pending[number].append(pair)
+            if len(pending[number]) == _CHUNK_PAIRS:
+                chunks[number].append(pack(pending.pop(number)))
+        for number, rest in pending.items():
+            chunks[number].append(pack(rest))
+        return chunks
 
     def sizes(self, keys: Collection[str]) -> dict[str, int]:
         """Those of the keys that are listed, whether they were expected or not, with their sizes in bytes."""

@@ -17,13 +17,15 @@ from oplog.python_gc import collect_seldom
 
 
 class ProcessRunner(PoolRunner):
-    """Runs the pieces in so many processes, which start with the first pieces and end with this process.
+    """Runs the pieces in so many processes, which start now, while the pieces are cut, and end with this process.
 
     The program's main module must do nothing when it is imported: each process imports it.
     """
 
     def __init__(self, workers: int) -> None:
         super().__init__(ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_begin))
+        for _ in range(workers):
+            self._pool.submit(_nothing)
 
     def run(
         self,
@@ -41,6 +43,10 @@ class ProcessRunner(PoolRunner):
             raise FrostlineError(
                 f"{what}: a process that worked on it died; for lack of memory, perhaps", hint="run it again"
             ) from error
+
+
+def _nothing() -> None:
+    """The first piece of each process: what takes time is to start it."""
 
 
 def _begin() -> None:

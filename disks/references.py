@@ -47,9 +47,6 @@ class NamesBlobs(Protocol):
     def blobs(self) -> Iterator[tuple[str, int]]:
         """Every object with its size in bytes, in any order."""
 
-    def blobs_by_key(self) -> Iterator[tuple[str, int, str]]:
-        """Every object with its size and a path, in key order."""
-
 
 class ListedBlobs(Protocol):
     """The blobs that a listing shows: all of them (`Blobs`), or what they are compared with and the differences

@@ -93,6 +93,7 @@ def decode(data: bytes, *, name: str) -> tuple[Header, Iterator[FileRow]]:
 
 def _rows(first: bytes, lines: Iterator[bytes], name: str) -> Iterator[FileRow]:
     checksum = hashlib.sha256(first)
+    last = ""
     for files, line in enumerate(lines):
         if line.startswith(b"{"):
             try:
@@ -109,6 +110,9 @@ def _rows(first: bytes, lines: Iterator[bytes], name: str) -> Iterator[FileRow]:
             raise _damaged(name, str(error)) from error
         if not paths.is_safe(row.path):
             raise _damaged(name, f"it names an unsafe path: {row.path!r}")
+        if row.path <= last:
+            raise _damaged(name, f"its files are not in path order: {row.path} comes after {last}")
+        last = row.path
         yield row
     raise _damaged(name, "it is cut off")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ from oplog.errors import Damaged, NotFound
 from oplog.replay import FileRow
 from oplog.revision import OPERATIONS_PREFIX, SNAPSHOTS_PREFIX, commit_key, snapshot_key
 from restore.check_cache import CachedTable
-from restore.check_listing import Listing, reading, still_kept
+from restore.check_listing import Listing, still_kept
 from restore.findings import Checked, Findings, Problem, locate
 from tiering.part import PART_FILE
 from tiering.progress import SILENT, Progress
@@ -60,9 +60,8 @@ class BucketTree:
     """The files of an object disk, read past its cache."""
 
     source: ObjectDisk
-    table: FileTable | TableReader
-    past: Past | None
-    """The replayed log, whose table it is; None when it cannot be replayed."""
+    table: Past | FileTable | TableReader
+    """The replayed log; what the cache has when it cannot be replayed."""
     cache: CachedTable
     log: Inventory
     """The entries and snapshots, listed before everything else."""
@@ -92,14 +91,14 @@ class BucketTree:
         _check_schema(self.source, found, findings)
         _check_gaps(self.source, found, findings)
         _check_pins(self.source, found, findings)
-        if self.past is not None:
+        if isinstance(self.table, Past):
             _check_end(self.source, self.log, findings)
-            _check_retained(self.source, found, self.past, findings)
-            _check_announcements(self.source, found, self.past, findings)
+            _check_retained(self.source, found, self.table, findings)
+            _check_announcements(self.source, found, self.table, findings)
         self._check_blobs(found.blobs, findings)
 
     def rows(self) -> Iterator[FileRow]:
-        return iter(self.table.rows())
+        return self.table.rows()
 
     def find(self, path: str) -> FileRow | None:
         return self.table.get(path)
@@ -110,15 +109,12 @@ class BucketTree:
     def close(self) -> None:
         self.listing.close()
         self.cache.close()
-        if self.past is not None:
-            self.past.close()
-        elif isinstance(self.table, FileTable):
+        if not isinstance(self.table, TableReader):
             self.table.close()
 
     def _check_blobs(self, listed: ListedBlobs, findings: Findings) -> None:
         """Every object that a file needs is listed with its size."""
-        with reading(self.table) as view:
-            lacking = listed.lacking(view)
+        lacking = listed.lacking(self.table)
         if lacking:
             there = listed.sizes(lacking)
             lost = [
@@ -195,8 +191,8 @@ def check_bucket(
         listing = stack.enter_context(closing(Listing(disk, remote, progress, head=log.head)))
         cache = stack.enter_context(closing(CachedTable(disk)))
         past = _replay(disk, log, cache, findings, every_snapshot=every_snapshot)
-        table = past.table if past is not None else cache.rows_or_nothing()
-        tree = BucketTree(disk, table, past, cache, log, listing, checked, look_at_all=repair)
+        table = past if past is not None else cache.rows_or_nothing()
+        tree = BucketTree(disk, table, cache, log, listing, checked, look_at_all=repair)
         stack.pop_all()
     if past is None:
         if cache.problem is not None:
@@ -205,29 +201,12 @@ def check_bucket(
     what = _fault_of_cache(disk, cache, past)
     if what is not None and repair and repaired is not None:
         if not dry_run:
-            disk.replace_cache(_Rows(past.table), past.revision, past.digest)
+            disk.replace_cache(past, past.revision, past.digest)
         verb = "would rebuild" if dry_run else "rebuilt"
         repaired.append(f"disk {disk.name}: {verb} the local file table from {disk.store.name} ({what})")
     if what is not None and (dry_run or not repair):
         findings.add(Problem("I7", what, disk.name, path=str(disk.table_path)))
     return tree
-
-
-class _Rows(Collection[FileRow]):
-    """The rows of a table, read anew each time, so that they need not be in memory."""
-
-    def __init__(self, table: FileTable) -> None:
-        self._table = table
-
-    def __iter__(self) -> Iterator[FileRow]:
-        return self._table.rows()
-
-    def __len__(self) -> int:
-        with self._table.read() as view:
-            return view.count()
-
-    def __contains__(self, row: object) -> bool:
-        return isinstance(row, FileRow) and self._table.get(row.path) == row
 
 
 def _damage(disk: ObjectDisk, findings: Findings, invariant: str, error: Damaged | NotFound) -> None:
@@ -385,7 +364,7 @@ def _compare_snapshot(disk: ObjectDisk, past: Past, revision: int, findings: Fin
     try:
         header, rows = snapshot.read(disk.store, revision)
         same = header.digest == past.digest
-        expected = past.table.rows()
+        expected = past.rows()
         for row in rows:  # to its end: that is where it proves to be whole
             same = same and row == next(expected, None)
         same = same and next(expected, None) is None

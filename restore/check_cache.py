@@ -57,21 +57,14 @@ class CachedTable:
     def compare(self, past: Past) -> None:
         """`problem` says so when the cache is not what the log says at its revision, where `past` stands now."""
         assert self.table is not None
-        with past.table.read() as view:  # which would call any error of SQLite its own
-            try:
-                same = self.digest == past.digest and self._holds(past.table, view)
-            except (sqlite3.Error, ValueError, TypeError) as error:
-                self._damaged(error)
-                return
-        if not same:
+        expected = past.rows()
+        try:
+            same = self.digest == past.digest and all(row == next(expected, None) for row in self.table.rows())
+        except (sqlite3.Error, ValueError, TypeError) as error:
+            self._damaged(error)
+            return
+        if not same or next(expected, None) is not None:
             self.problem = f"the local file table is not what the log says at revision {self.revision}"
-
-    def _holds(self, table: FileTable, view: TableReader) -> bool:
-        """Whether the cache has the rows of the table."""
-        assert self.table is not None
-        same = table.same_as(self._path, self.revision, self.digest)
-        # Another process may have changed the file since: this view is still that of before.
-        return self.table.same_rows(view) if same is None else same
 
     def rows_or_nothing(self) -> TableReader | FileTable:
         """What is left to look at when the log cannot be replayed; `problem` says why it is nothing."""

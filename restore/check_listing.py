@@ -6,10 +6,9 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
-from disks.file_table import FileTable, TableReader
 from disks.history import past_at
 from disks.listing import KeyRange, cut_ranges, in_key_order, list_ranges
 from disks.object_disk import ObjectDisk
@@ -41,7 +40,8 @@ class Listing:
             self._found = self._pool.submit(self._here)
         else:
             shown = Remote(ShownRunner(remote.runner, progress), remote.store)
-            self._found = self._pool.submit(self._by_others, shown)
+            # Here, not in the thread: two threads that read SQLite's rows hold each other up, row by row.
+            self._found = self._pool.submit(self._by_others, shown, self._ranges(remote.store))
 
     def result(self) -> Inventory:
         """What is there, when it is complete."""
@@ -60,8 +60,8 @@ class Listing:
 
         return inventory(infos())
 
-    def _by_others(self, remote: Remote) -> Inventory:
-        found, _ = list_ranges(remote, self._ranges(remote.store), what=self._what, stop=self._closed)
+    def _by_others(self, remote: Remote, ranges: list[KeyRange]) -> Inventory:
+        found, _ = list_ranges(remote, ranges, what=self._what, stop=self._closed)
         return found
 
     def _ranges(self, store: OpensStore) -> list[KeyRange]:
@@ -85,13 +85,3 @@ def still_kept(disk: ObjectDisk, found: Inventory, lost: set[str]) -> set[str]:
             return kept | (past.named & lost)
     except (Damaged, NotFound):
         return lost
-
-
-@contextmanager
-def reading(table: FileTable | TableReader) -> Iterator[TableReader]:
-    """One consistent view of a table."""
-    if isinstance(table, TableReader):
-        yield table
-    else:
-        with table.read() as view:
-            yield view

@@ -331,6 +331,48 @@ def test_a_cache_that_is_not_what_the_log_says_is_found_and_repaired(site: Site)
     assert site.cold.exists(TABLE.part_directory("all_1_1_0"))
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "path = path || '-'",
+        "size_bytes = size_bytes + 1",
+        "sha256 = zeroblob(32)",
+        "key = NULL",
+        "key = key || 'z'",
+        "inline = x'00'",
+        "blob_set = 'z'",
+        "revision = revision + 1",
+        """more = '[["r9-file-x", 1]]'""",
+        "read_only = 1",
+    ],
+)
+def test_every_column_of_the_cache_counts(site: Site, change: str) -> None:
+    """I7."""
+    path = f"{TABLE.part_directory('all_2_2_0')}/{DATA}"
+    spoil_cache(site, f"UPDATE files SET {change} WHERE path = '{path}'")
+    assert site.only().path == str(site.cold.table_path)
+
+
+@pytest.mark.parametrize("which", ["min", "max"])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM files",
+        "INSERT INTO files SELECT path || '-', size_bytes, sha256, key, blob_set, revision, document, inline, more, "
+        "read_only FROM files",
+    ],
+)
+def test_a_file_more_or_less_in_the_cache_counts(site: Site, statement: str, which: str) -> None:
+    """I7."""
+    spoil_cache(site, f"{statement} WHERE path = (SELECT {which}(path) FROM files)")
+    assert site.only().path == str(site.cold.table_path)
+
+
+def spoil_cache(site: Site, statement: str) -> None:
+    with site.cold.file_table.write() as view:
+        assert view._connection.execute(statement).rowcount == 1
+
+
 @pytest.mark.parametrize("spoilt", [False, True])
 def test_a_cache_that_others_change_meanwhile_is_compared_as_it_was(
     site: Site, monkeypatch: pytest.MonkeyPatch, spoilt: bool

@@ -16,7 +16,9 @@ from tests import worm
 
 OTHER_PIN = b'{"name":"other","revision":1,"holder":"x","created":"2026-01-01T00:00:00Z"}'
 ROWS = [
-    FileRow(f"t/p{number}/größe", number, "ab" * 32, f"key{number}" if number % 2 else None, bytes([number]), "set", 7)
+    FileRow(
+        f"t/p{number:03}/größe", number, "ab" * 32, f"key{number}" if number % 2 else None, bytes([number]), "set", 7
+    )
     for number in range(200)
 ]
 
@@ -53,9 +55,15 @@ def test_other_content_is_damaged(content: bytes) -> None:
 def test_a_changed_row_and_an_unsafe_path_are_seen() -> None:
     plain = zstandard.ZstdDecompressor().stream_reader(snapshot.encode(9, "d" * 64, ROWS)).read()
     with pytest.raises(Damaged, match="checksum"):
-        list(snapshot.decode(zstandard.compress(plain.replace(b"t/p7/", b"t/p8/")), name="x")[1])
+        list(snapshot.decode(zstandard.compress(plain.replace(b"t/p007/g", b"t/p007/h")), name="x")[1])
     with pytest.raises(Damaged, match="unsafe"):
-        list(snapshot.decode(zstandard.compress(plain.replace(b"t/p7/", b"t/../")), name="x")[1])
+        list(snapshot.decode(zstandard.compress(plain.replace(b"t/p007/", b"t/../xx/")), name="x")[1])
+
+
+@pytest.mark.parametrize("rows", [[ROWS[1], ROWS[0]], [ROWS[0], ROWS[0]]], ids=["turned round", "twice"])
+def test_files_out_of_order_are_seen(rows: list[FileRow]) -> None:
+    with pytest.raises(Damaged, match="not in path order"):
+        list(snapshot.decode(snapshot.encode(9, "d" * 64, rows), name="x")[1])
 
 
 def test_a_bomb_is_stopped_while_it_is_decompressed() -> None:
