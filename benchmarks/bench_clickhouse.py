@@ -84,7 +84,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--objects", type=int, default=OBJECTS)
     parser.add_argument("--server", choices=("ministack", "ceph"), default="ministack")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     made = history(options.objects)
     keys = [key for key in made.objects if key != ".SCHEMA_VERSION"]
