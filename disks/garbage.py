@@ -275,9 +275,7 @@ class _Collection:
         try:
             snapshot.write(self._store, revision, past.digest, past.rows())
             header, rows = snapshot.read(self._store, revision)
-            expected = past.rows()
-            same = all(row == next(expected, None) for row in rows) and next(expected, None) is None
-            if header.digest != past.digest or not same:
+            if header.digest != past.digest or not past.holds(rows):
                 raise Objection(f"the snapshot of revision {revision} does not hold what the log says")
         finally:
             past.close()

@@ -6,8 +6,9 @@ Reads only. What exists is taken from an `Inventory` (one listing), so that a ca
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
+from itertools import zip_longest
 
 from disks.file_table import FileTable, TableWriter
 from disks.references import Inventory, NamesBlobs
@@ -101,6 +102,13 @@ class Past:
     def __iter__(self) -> Iterator[FileRow]:
         """The same, anew each time."""
         return self.rows()
+
+    def holds(self, rows: Iterable[FileRow]) -> bool:
+        """Whether these, in path order, are its files. Reads them to their end, where a snapshot proves to be whole."""
+        same = True
+        for row, mine in zip_longest(rows, self.rows()):
+            same = same and row == mine
+        return same
 
     def get(self, path: str) -> FileRow | None:
         """The file of this path."""

@@ -43,15 +43,12 @@ class SortedRun:
         self._file: IO[bytes] = tempfile.TemporaryFile(buffering=_WRITE_BYTES, dir=directory)  # noqa: SIM115
         try:
             self._write(rows)
-        except OSError as error:
-            with suppress(OSError):  # what could not be written is tried once more
+        except BaseException as error:
+            with suppress(OSError):  # closing writes once more what could not be written
                 self.close()
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
                 hint = "free space there, or set TMPDIR to a directory that has some"
                 raise NoSpace(f"no space left in {directory} for a temporary table", hint=hint) from error
-            raise
-        except BaseException:
-            self.close()
             raise
 
     def rows(self) -> Iterator[FileRow]:

@@ -363,15 +363,11 @@ def _compare_snapshot(disk: ObjectDisk, past: Past, revision: int, findings: Fin
     key = snapshot_key(revision)
     try:
         header, rows = snapshot.read(disk.store, revision)
-        same = header.digest == past.digest
-        expected = past.rows()
-        for row in rows:  # to its end: that is where it proves to be whole
-            same = same and row == next(expected, None)
-        same = same and next(expected, None) is None
+        same = past.holds(rows)
     except (Damaged, NotFound) as error:
         _damage(disk, findings, "I15", error)
         return
-    if not same:
+    if not same or header.digest != past.digest:
         what = f"the snapshot of revision {revision} does not hold what the log says"
         findings.add(Problem("I7", what, disk.name, object=key))
 

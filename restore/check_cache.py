@@ -57,13 +57,12 @@ class CachedTable:
     def compare(self, past: Past) -> None:
         """`problem` says so when the cache is not what the log says at its revision, where `past` stands now."""
         assert self.table is not None
-        expected = past.rows()
         try:
-            same = self.digest == past.digest and all(row == next(expected, None) for row in self.table.rows())
+            same = self.digest == past.digest and past.holds(self.table.rows())
         except (sqlite3.Error, ValueError, TypeError) as error:
             self._damaged(error)
             return
-        if not same or next(expected, None) is not None:
+        if not same:
             self.problem = f"the local file table is not what the log says at revision {self.revision}"
 
     def rows_or_nothing(self) -> TableReader | FileTable:

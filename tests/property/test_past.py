@@ -105,6 +105,12 @@ def test_from_any_snapshot_the_log_leads_to_the_same_tables(
                     if faults[0] is not None:
                         break
                     assert state(past) == state(known)
+                    there = list(known.rows())
+                    assert past.holds(iter(there))
+                    for other in (
+                        (there[1:], there[:-1], [*there, there[-1]], [there[-1], *there[1:-1]]) if there else ()
+                    ):
+                        assert past.holds(other) is (other == there)
                     if revision == as_table_at:
                         assert list(past.table.rows()) == list(known.rows())
 

@@ -368,6 +368,27 @@ def test_a_file_more_or_less_in_the_cache_counts(site: Site, statement: str, whi
     assert site.only().path == str(site.cold.table_path)
 
 
+def test_a_cache_is_looked_at_wherever_it_lies(tmp_path: Path) -> None:
+    """I7: SQLite is given the path in a URI."""
+    site = Site(tmp_path / "odd 100% ?name#")
+    assert site.check().ok
+    spoil_cache(site, "DELETE FROM files WHERE path = (SELECT max(path) FROM files)")
+    assert site.only().path == str(site.cold.table_path)
+
+
+def test_a_cache_with_a_damaged_page_is_found_and_left_as_it_is(site: Site) -> None:
+    """I7, P45."""
+    site.cold.cache.close()
+    data = site.cold.table_path.read_bytes()
+    damaged = data[:4096] + b"\xff" * 8192 + data[4096 + 8192 :]
+    assert len(damaged) == len(data)
+    site.cold.table_path.write_bytes(damaged)
+    problem = site.only()
+    assert (problem.invariant, problem.path) == ("I7", str(site.cold.table_path))
+    assert "cannot be read" in problem.what
+    assert site.cold.table_path.read_bytes() == damaged
+
+
 def spoil_cache(site: Site, statement: str) -> None:
     with site.cold.file_table.write() as view:
         assert view._connection.execute(statement).rowcount == 1
