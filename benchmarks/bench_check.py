@@ -20,23 +20,23 @@ from pathlib import Path
 
 from benchmarks.measure import Figure, bound_figure, python, ratio_figure, report, scratch, timed
 from disks.config import DiskConfig
-from disks.garbage import collect
-from disks.object_disk import ObjectDisk
-from disks.process_runner import ProcessRunner
-from disks.runner import Remote
+from disks.garbage.collect import collect
+from disks.object_disk.disk import ObjectDisk
 from disks.stores.base import ObjectStore
 from disks.stores.directory import DirectoryStore
 from disks.stores.open import open_store
 from disks.stores.shared import SharedStore
+from disks.workers.process_runner import ProcessRunner
+from disks.workers.runner import Remote
 from oplog import entry, snapshot
 from oplog.entry import GENESIS_DIGEST, Commit, Create
 from oplog.replay import FileRow
 from oplog.revision import SCHEMA_VERSION_KEY, blob_key, commit_key, snapshot_key
-from restore.check import How, check
+from restore.check.check import How, check
 from tests.servers import SERVERS, ceph_missing
-from tiering import part as part_format
-from tiering import schema
-from tiering.part import ColumnRange, DataFile, Part, RowGroup
+from tiering.table import part as part_format
+from tiering.table import schema
+from tiering.table.part import ColumnRange, DataFile, Part, RowGroup
 
 OBJECTS = 100_000
 COMMITS = 1_000
@@ -57,12 +57,12 @@ TABLE = schema.TableDefinition(
 ONE_RUN = """
 import sys
 from pathlib import Path
-from disks.garbage import collect
-from disks.object_disk import ObjectDisk
-from disks.process_runner import ProcessRunner
-from disks.runner import Remote
+from disks.garbage.collect import collect
+from disks.object_disk.disk import ObjectDisk
+from disks.workers.process_runner import ProcessRunner
+from disks.workers.runner import Remote
 from disks.stores.directory import DirectoryStore
-from restore.check import How, check
+from restore.check.check import How, check
 root, what = Path(sys.argv[1]), sys.argv[2]
 disk = ObjectDisk("s3", DirectoryStore(root / "bucket"), root / "state", retention_seconds=0)
 if what == "fsck":

@@ -18,10 +18,10 @@ from urllib.parse import urlsplit
 
 from benchmarks.measure import Figure, paired, report
 from disks.config import DiskConfig
-from disks.stores.metered import Meter
-from disks.stores.s3 import S3Store
-from restore.clickhouse_bucket import read_bucket
-from restore.parallel import in_parallel
+from disks.stores.s3.store import S3Store
+from disks.stores.wrappers.metered import Meter
+from disks.workers.parallel import in_parallel
+from restore.clickhouse.bucket import read_bucket
 from tests.compat.buckets import TABLE, ClickHouse
 from tests.servers import Server, ceph, ministack
 

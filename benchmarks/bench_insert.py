@@ -11,9 +11,9 @@ from pathlib import Path
 
 from benchmarks import data
 from benchmarks.measure import paired, python, ratio_figure, report, run, scratch
-from tiering.engine import Store
-from tiering.schema import PartitionField
-from tiering.settings import embedded
+from tiering.config.settings import embedded
+from tiering.engine.store import Store
+from tiering.table.schema import PartitionField
 
 DUCKDB = """
 import duckdb, sys

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from benchmarks.measure import bound_figure, python, report, scratch
-from disks.object_disk import ObjectDisk
+from disks.object_disk.disk import ObjectDisk
 from disks.stores.base import ByteRange, ObjectInfo
 from disks.stores.memory import MemoryStore
 from oplog import entry, snapshot
@@ -25,9 +25,9 @@ from oplog.errors import NotFound
 from oplog.log import Entry
 from oplog.replay import FileRow
 from oplog.revision import OPERATIONS_PREFIX, SNAPSHOTS_PREFIX, commit_key, parse_commit_key, snapshot_key
-from tiering import part as part_format
-from tiering import schema
-from tiering.part import Part
+from tiering.table import part as part_format
+from tiering.table import schema
+from tiering.table.part import Part
 
 COMMITS = 1_000_000
 TABLES = 10

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from benchmarks import data
 from benchmarks.measure import bound_figure, paired, python, ratio_figure, report, run, scratch
-from tiering.engine import Store
-from tiering.settings import embedded
+from tiering.config.settings import embedded
+from tiering.engine.store import Store
 
 PARTS = 64
 

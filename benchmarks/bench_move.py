@@ -25,11 +25,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.measure import Figure, bound_figure, ratio_figure, report, run, scratch
-from disks.local import LocalDisk
+from disks.local.disk import LocalDisk
 from tests.servers import Server, ceph, ministack
-from tiering import part as part_format
-from tiering import schema
-from tiering.part import ColumnRange, DataFile, Part
+from tiering.table import part as part_format
+from tiering.table import schema
+from tiering.table.part import ColumnRange, DataFile, Part
 
 TABLE = schema.TableDefinition(
     uuid="5f0e8b1c-0000-4000-8000-000000000001",
@@ -46,8 +46,8 @@ import sys, json, hashlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from disks.config import DiskConfig
-from disks.stores.s3 import S3Store
-from disks.stores.metered import Meter
+from disks.stores.s3.store import S3Store
+from disks.stores.wrappers.metered import Meter
 from urllib.parse import urlsplit
 root, url, threads = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 parts = urlsplit(url)

@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks.measure import bound_figure, report, run, scratch
-from tiering import part as part_format
-from tiering import schema
-from tiering.engine import Store
-from tiering.part import ColumnRange, DataFile, Part, RowGroup
-from tiering.schema import MoveToVolume, TtlRule
-from tiering.settings import embedded
+from tiering.config.settings import embedded
+from tiering.engine.store import Store
+from tiering.table import part as part_format
+from tiering.table import schema
+from tiering.table.part import ColumnRange, DataFile, Part, RowGroup
+from tiering.table.schema import MoveToVolume, TtlRule
 
 PARTS = 10_000
 COLUMNS = 10

@@ -13,14 +13,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks.measure import Figure, bound_figure, peak_bytes, report, scratch
-from disks.object_disk import ObjectDisk
+from disks.object_disk.disk import ObjectDisk
 from disks.stores.base import ObjectInfo
 from disks.stores.memory import MemoryStore
-from disks.stores.metered import MeteredStore
+from disks.stores.wrappers.metered import MeteredStore
 from oplog import snapshot
 from oplog.replay import FileRow
 from oplog.revision import BLOBS_PREFIX
-from restore.rebuild import restore
+from restore.rebuild.rebuild import restore
 
 FILES = 100_000
 FILES_A_COMMIT = 50

@@ -32,7 +32,7 @@ print(time.perf_counter() - start, rows.row(0)[0])
 OURS = """
 import sys, time
 from pathlib import Path
-from tiering.engine import Store
+from tiering.engine.store import Store
 from tiering import query
 with Store.open(Path(sys.argv[1])) as store:
     start = time.perf_counter()
@@ -98,8 +98,8 @@ FILL = """
 import sys
 from pathlib import Path
 from benchmarks import data
-from tiering.engine import Store
-from tiering.schema import PartitionField
+from tiering.engine.store import Store
+from tiering.table.schema import PartitionField
 rows = int(sys.argv[2])
 definition = data.definition("scanned", partition_by=(PartitionField("month", "ts"),))
 with Store.open(Path(sys.argv[1])) as store:
@@ -113,7 +113,7 @@ with Store.open(Path(sys.argv[1])) as store:
 URLS = """
 import sys, json
 from pathlib import Path
-from tiering.engine import Store
+from tiering.engine.store import Store
 with Store.open(Path(sys.argv[1])) as store:
     files = [(store.disk(part.disk), part.path(file.name)) for part in store.parts() for file in part.part.files]
     print(json.dumps([disk.location(path).url for disk, path in files]))

@@ -35,10 +35,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from disks.config import DiskConfig
 from disks.registry import open_disk
-from disks.runner import Remote
+from disks.workers.runner import Remote
 from disks.stores.shared import SharedStore
-from restore.check import How, check
-from tiering.settings import Config, SparkConfig, embedded
+from restore.check.check import How, check
+from tiering.config.settings import Config, SparkConfig, embedded
 
 root, master, rounds, files, limit = Path(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:])
 config = DiskConfig(type="object_disk", url=(root / "bucket").as_uri() + "/")

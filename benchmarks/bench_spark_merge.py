@@ -24,7 +24,7 @@ from benchmarks import spark_data
 from benchmarks.measure import Figure, TreeRun, bound_figure, ratio_figure, report, run_tree, scratch
 from tests import servers
 from tests.spark.cluster import environment, standalone
-from tiering.engine import Store
+from tiering.engine.store import Store
 
 COLD = """
 import json, sys, time
@@ -33,11 +33,11 @@ from benchmarks.spark_data import TABLE, imported
 from disks.stores.shared import SharedStore
 from spark_tiering.runner import SparkRunner
 from spark_tiering.session import spark_session
-from tiering.cold_merge import ColdJob, Workers
-from tiering.configuration import load
-from tiering.engine import Store
-from tiering.merge_planning import ColdOptions
-from tiering.settings import Config, SparkConfig
+from tiering.merge.cold.job import ColdJob, Workers
+from tiering.config.reading import load
+from tiering.engine.store import Store
+from tiering.merge.planning import ColdOptions
+from tiering.config.settings import Config, SparkConfig
 
 path, master = sys.argv[1:]
 loaded = load(Path(path))
@@ -48,7 +48,8 @@ began = time.perf_counter()
 session = spark_session(config, app="benchmark", master=master)
 runner = SparkRunner(session)
 # Starting is one thing and merging another: the first job of a session also starts a Python in every slot.
-runner.run(imported, ["tiering.shard_merge"] * runner.slots, what="start", on_done=lambda index, seconds: None)
+modules = ["tiering.merge.cold.shard_merge"] * runner.slots
+runner.run(imported, modules, what="start", on_done=lambda index, seconds: None)
 started = time.perf_counter() - began
 with Store.open(config) as store:
     rows = sum(stored.part.rows for stored in store.parts(TABLE))

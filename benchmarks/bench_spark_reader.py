@@ -18,7 +18,7 @@ import spark_tiering
 from benchmarks import spark_data
 from benchmarks.measure import paired, ratio_figure, report, scratch, timed
 from tests.servers import ministack
-from tiering.engine import Store
+from tiering.engine.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -9,7 +9,7 @@ import numpy
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tiering.schema import Column, PartitionField, TableDefinition, TableSettings
+from tiering.table.schema import Column, PartitionField, TableDefinition, TableSettings
 
 SERVICES = 200
 

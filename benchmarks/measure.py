@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from oplog.python_gc import collect_seldom
+from disks.workers.python_gc import collect_seldom
 
 collect_seldom()  # as the command line does, whose work is measured
 

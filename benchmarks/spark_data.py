@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy
 import pyarrow as pa
 
-from tiering.engine import Store
-from tiering.schema import Column, PartitionField, TableDefinition, TableSettings
+from tiering.engine.store import Store
+from tiering.table.schema import Column, PartitionField, TableDefinition, TableSettings
 
 TABLE = "bench.logs"
 FIRST_DAY = 20_454

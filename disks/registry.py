@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from disks.base import Disk
 from disks.config import DiskConfig
-from disks.local import LocalDisk
-from disks.object_disk import ObjectDisk
+from disks.local.disk import LocalDisk
+from disks.object_disk.disk import ObjectDisk
 from oplog.errors import UsageError
 
 if TYPE_CHECKING:
-    from disks.stores.limit import Limiter
+    from disks.stores.wrappers.limit import Limiter
 
 
 def open_disk(name: str, config: DiskConfig, state_directory: Path, *, limiter: Limiter | None = None) -> Disk:
@@ -31,7 +31,7 @@ def open_disk(name: str, config: DiskConfig, state_directory: Path, *, limiter: 
 
     store = open_store(config, limiter=limiter)
     if config.log_format == 1:
-        from disks.clickhouse_disk import ClickHouseDisk
+        from disks.clickhouse.disk import ClickHouseDisk
 
         return ClickHouseDisk(
             name,

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from oplog.errors import UsageError
-from tiering.schema import Column
-from tiering.types import arrow_type
+from tiering.table.schema import Column
+from tiering.table.types import arrow_type
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from disks.ranged_file import RangedFile
+from disks.host.ranged_file import RangedFile
 from disks.stores.base import ByteRange, ObjectStore
 from oplog.errors import Damaged
 

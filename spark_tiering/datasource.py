@@ -36,8 +36,8 @@ from oplog.errors import FrostlineError, Refused
 from spark_tiering.arrow_types import spark_schema
 from spark_tiering.package import shares_python, ship_code
 from spark_tiering.read_options import ReadOptions, read_options
-from tiering.pruning import Predicate
-from tiering.schema import TableDefinition
+from tiering.table.pruning import Predicate
+from tiering.table.schema import TableDefinition
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -173,7 +173,7 @@ def check_columns(schema: StructType, definition: TableDefinition) -> None:
     """Raise `UsageError` when rows of the schema can never go into the table."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from tiering.types import cast_batch
+    from tiering.table.types import cast_batch
 
     cast_batch(pa.RecordBatch.from_pylist([], schema=to_arrow_schema(schema, timezone="UTC")), definition)
 

@@ -15,18 +15,18 @@ from pathlib import Path
 import pyarrow as pa
 
 from disks.effects import op
-from disks.scratch import task_scratch
+from disks.host.scratch import task_scratch
 from disks.stores.base import ObjectStore
 from disks.stores.shared import SharedStore
-from tiering.encodings import choose_encodings
-from tiering.parquet_file import write_part_files
-from tiering.part import DataFile
-from tiering.schema import TableDefinition
-from tiering.sorted_merge import SortedFile, merged
-from tiering.sorting import sorted_partitions
-from tiering.transforms import Partition
-from tiering.types import cast_batch
-from tiering.uploads import UploadedFile, upload_files
+from tiering.merge.cold.uploads import UploadedFile, upload_files
+from tiering.parquet.encodings import choose_encodings
+from tiering.parquet.part_files import write_part_files
+from tiering.parquet.sorted_merge import SortedFile, merged
+from tiering.parquet.sorting import sorted_partitions
+from tiering.table.part import DataFile
+from tiering.table.schema import TableDefinition
+from tiering.table.transforms import Partition
+from tiering.table.types import cast_batch
 
 _BLOCK_BYTES = 64 * 1024 * 1024
 """A block ends at this size in memory; sorting and writing it takes some four times as much."""

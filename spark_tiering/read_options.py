@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from oplog.errors import UsageError
-from tiering.units import parse_duration, parse_size, parse_time
+from tiering.config.units import parse_duration, parse_size, parse_time
 
 T = TypeVar("T")
 

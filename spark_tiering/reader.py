@@ -22,11 +22,11 @@ from oplog.errors import Damaged, FrostlineError, NotFound, Refused
 from spark_tiering.arrow_types import conform
 from spark_tiering.blob_file import WHOLE_BYTES, BlobFile, column_ranges, whole_file
 from spark_tiering.scan_planning import Piece
-from tiering.part import ColumnRange
-from tiering.pruning import TRUE, Predicate, rows_may_match
-from tiering.row_masks import columns_of, row_mask
-from tiering.schema import TableDefinition
-from tiering.types import arrow_type, as_json, default_array, field_ids
+from tiering.query.row_masks import columns_of, row_mask
+from tiering.table.part import ColumnRange
+from tiering.table.pruning import TRUE, Predicate, rows_may_match
+from tiering.table.schema import TableDefinition
+from tiering.table.types import arrow_type, as_json, default_array, field_ids
 
 BATCH_ROWS = 65_536
 """Rows that cross to the JVM at once: measured, smaller ones cost more there and larger ones gain nothing."""

@@ -1,4 +1,4 @@
-"""Runs pieces of work as the tasks of a Spark job: `disks.runner.Runner`, one task a piece.
+"""Runs pieces of work as the tasks of a Spark job: `disks.workers.runner.Runner`, one task a piece.
 
 Items travel as rows, each to its own task alone; results come back pickled, through an accumulator as each task ends
 and once more with the job's answer, which is what counts for any that the accumulator did not bring. Spark repeats
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from disks.runner import check_stop
+from disks.workers.runner import Figures, check_stop
 from oplog.errors import FrostlineError, Transient
 
 if TYPE_CHECKING:
@@ -37,17 +37,6 @@ POLL_SECONDS = 0.05
 WITHOUT_EXECUTOR_SECONDS = 20.0
 """How long a cluster may take to give an executor, or a new one, before people are told what they wait for."""
 _ANSWER = "answer binary"
-
-
-@dataclass(slots=True)
-class Figures:
-    """What a runner's jobs were."""
-
-    tasks: int = 0
-    retried_tasks: int = 0
-    """Attempts that failed, or were lost with their executor, and were made again."""
-    seconds: float = 0.0
-    """From the start of each job to its end."""
 
 
 class SparkRunner:

@@ -2,7 +2,7 @@
 
 It runs where the driver is. The store is opened, and nothing of it is changed. What comes out is picklable and enough
 for an executor, and its objects stay: as long as the retention of the bucket when that covers the lease, else by a pin
-of the lease's length; files on local disks by a second name (`disks.held_files`).
+of the lease's length; files on local disks by a second name (`disks.local.held_files`).
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from disks.local import LocalDisk
-from disks.object_disk import ObjectDisk
-from disks.processes import nearest_ancestor
+from disks.file_table.table_disk import TableDisk
+from disks.host.processes import nearest_ancestor
+from disks.local.disk import LocalDisk
+from disks.object_disk.disk import ObjectDisk
 from disks.stores.shared import SharedStore
-from disks.table_disk import TableDisk
 from oplog import pins
 from oplog.errors import Refused, UsageError
-from restore.rebuild import revision_of
+from restore.rebuild.rebuild import revision_of
 from spark_tiering.read_options import ReadOptions
-from tiering import reachability
-from tiering.catalog import StoredPart
-from tiering.configuration import load
-from tiering.context import Context, wall_clock
-from tiering.engine import Store, make_context
-from tiering.part import ColumnRange, DataFile
-from tiering.pruning import Predicate, matching_files, rows_may_match
-from tiering.schema import TableDefinition
+from tiering.catalog import reachability
+from tiering.catalog.catalog import StoredPart
+from tiering.catalog.context import Context, wall_clock
+from tiering.config.reading import load
+from tiering.engine.store import Store, make_context
+from tiering.table.part import ColumnRange, DataFile
+from tiering.table.pruning import Predicate, matching_files, rows_may_match
+from tiering.table.schema import TableDefinition
 
 LEAST_BYTES = 4 * 1024 * 1024
 """A task of less is not worth starting."""
@@ -87,7 +87,7 @@ def read_definition(options: ReadOptions) -> TableDefinition:
 
 def plan_scan(options: ReadOptions) -> Scan:
     """Prune, hold what is left, and divide it. Raises `Refused` for rows that the executors could not reach."""
-    from tiering.sql_filter import parse_filter
+    from tiering.query.sql_filter import parse_filter
 
     until = datetime.now(UTC) + options.lease
     with _opened(options) as store:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from oplog.errors import FrostlineError, Transient, UsageError
 from spark_tiering.package import shares_python, ship_code
-from tiering.settings import Config
+from tiering.config.settings import Config
 
 if TYPE_CHECKING:
     from pyspark import SparkConf

@@ -20,22 +20,22 @@ from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
 
-from disks.object_disk import ObjectDisk
-from disks.object_transaction import ObjectTransaction
+from disks.object_disk.disk import ObjectDisk
+from disks.object_disk.transaction import ObjectTransaction
 from disks.stores.shared import SharedStore
 from oplog.errors import Conflict, NotFound, Refused, UsageError
 from spark_tiering.part_writer import WriteJob, WrittenPart
-from tiering import blocks
-from tiering import part as parts_format
-from tiering.column_ranges import combine_ranges
-from tiering.configuration import load
-from tiering.context import Context
-from tiering.engine import Store
-from tiering.new_parts import INSERT_CLAIM
-from tiering.part import PART_FILE, Part, PartName
-from tiering.placement import ordered_volumes
-from tiering.schema import TableDefinition
-from tiering.transforms import partition_values_json
+from tiering.catalog import blocks
+from tiering.catalog.context import Context
+from tiering.catalog.new_parts import INSERT_CLAIM
+from tiering.config.reading import load
+from tiering.engine.store import Store
+from tiering.parquet.column_ranges import combine_ranges
+from tiering.policy.placement import ordered_volumes
+from tiering.table import part as parts_format
+from tiering.table.part import PART_FILE, Part, PartName
+from tiering.table.schema import TableDefinition
+from tiering.table.transforms import partition_values_json
 
 logger = logging.getLogger(__name__)
 

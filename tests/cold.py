@@ -11,17 +11,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from disks.config import DiskConfig
-from disks.runner import LocalRunner
-from tiering.catalog import StoredPart
-from tiering.cold_merge import ColdJob, ColdMergeReport, Workers, merge_groups
-from tiering.context import Context
-from tiering.engine import Store
-from tiering.merge_selection import MergePlan
-from tiering.schema import TableDefinition
-from tiering.settings import Config, PolicyConfig, VolumeConfig
-from tiering.shard_merge import MergeTask, ShardResult, merge_shard
-from tiering.sort_keys import row_key
-from tiering.types import arrow_schema, default_array, field_ids
+from disks.workers.runner import LocalRunner
+from tiering.catalog.catalog import StoredPart
+from tiering.catalog.context import Context
+from tiering.config.settings import Config, PolicyConfig, VolumeConfig
+from tiering.engine.store import Store
+from tiering.merge.cold.job import ColdJob, ColdMergeReport, Workers, merge_groups
+from tiering.merge.cold.shard_merge import MergeTask, ShardResult, merge_shard
+from tiering.merge.selection import MergePlan
+from tiering.parquet.sort_keys import row_key
+from tiering.table.schema import TableDefinition
+from tiering.table.types import arrow_schema, default_array, field_ids
 
 
 def cold_config(home: Path, url: str, **options: Any) -> Config:

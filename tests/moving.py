@@ -9,15 +9,15 @@ from pathlib import Path
 
 from disks.config import DiskConfig
 from disks.registry import open_disk
-from tiering import part, schema
-from tiering.catalog import Catalog
-from tiering.context import Context
-from tiering.journal import Journal
-from tiering.part import PART_FILE, DataFile, Part
-from tiering.plan import Move, Reason
-from tiering.reservation import Reservations
-from tiering.schema import Column, TableDefinition
-from tiering.settings import Config, PolicyConfig, VolumeConfig
+from tiering.catalog.catalog import Catalog
+from tiering.catalog.context import Context
+from tiering.catalog.reservation import Reservations
+from tiering.config.settings import Config, PolicyConfig, VolumeConfig
+from tiering.journal.journal import Journal
+from tiering.policy.plan import Move, Reason
+from tiering.table import part, schema
+from tiering.table.part import PART_FILE, DataFile, Part
+from tiering.table.schema import Column, TableDefinition
 
 TABLE = TableDefinition(
     uuid="abc11111-0000-4000-8000-000000000001",

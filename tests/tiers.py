@@ -11,19 +11,19 @@ import pyarrow as pa
 
 from disks.config import DiskConfig
 from disks.registry import open_disk
-from tiering import part as part_format
-from tiering import schema as table_format
-from tiering.catalog import Catalog, StoredPart
-from tiering.column_ranges import combine_ranges
-from tiering.context import Context
-from tiering.journal import Journal
-from tiering.parquet_file import write_part_files
-from tiering.part import PART_FILE, Part
-from tiering.reservation import Reservations
-from tiering.schema import TABLE_FILE, Column, TableDefinition
-from tiering.settings import Config, PolicyConfig, VolumeConfig
-from tiering.transforms import apply_transform, partition_id, partition_values_json
-from tiering.types import arrow_schema
+from tiering.catalog.catalog import Catalog, StoredPart
+from tiering.catalog.context import Context
+from tiering.catalog.reservation import Reservations
+from tiering.config.settings import Config, PolicyConfig, VolumeConfig
+from tiering.journal.journal import Journal
+from tiering.parquet.column_ranges import combine_ranges
+from tiering.parquet.part_files import write_part_files
+from tiering.table import part as part_format
+from tiering.table import schema as table_format
+from tiering.table.part import PART_FILE, Part
+from tiering.table.schema import TABLE_FILE, Column, TableDefinition
+from tiering.table.transforms import apply_transform, partition_id, partition_values_json
+from tiering.table.types import arrow_schema
 
 
 def make_context(home: Path, disks: Mapping[str, DiskConfig]) -> Context:

@@ -18,11 +18,12 @@ from email.utils import parsedate_to_datetime
 from functools import wraps
 from typing import Any
 
-from disks import clickhouse_garbage, garbage
+from disks.garbage import clickhouse as clickhouse_garbage
+from disks.garbage import collect as garbage
 from disks.stores.base import ObjectStore
 from disks.stores.directory import DirectoryStore
 from disks.stores.memory import MemoryStore
-from disks.stores.s3 import S3Store
+from disks.stores.s3.store import S3Store
 from oplog.errors import AlreadyExists, FrostlineError, NotFound, Retained
 
 VARIABLE = "FROSTLINE_TEST_WORM"

@@ -24,7 +24,7 @@ from typing import IO
 
 from disks import effects
 from disks.effects import op
-from disks.locks import file_lock
+from disks.host.locks import file_lock
 from disks.stores.base import ByteRange, ObjectInfo, ObjectStore, Payload, StoreCapabilities, check_key
 from disks.stores.payload import (
     check_digest_length,
@@ -33,7 +33,7 @@ from disks.stores.payload import (
     opened,
     wrong_sha256,
 )
-from disks.stores.wrapped import unwrapped
+from disks.stores.wrappers.wrapped import unwrapped
 from oplog.errors import AccessDenied, AlreadyExists, Damaged, FrostlineError, NotFound, Refused, Transient
 
 _INCOMING = ".incoming"

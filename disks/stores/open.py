@@ -9,11 +9,11 @@ from urllib.parse import unquote, urlsplit
 from disks.config import DiskConfig
 from disks.stores.base import ObjectStore
 from disks.stores.directory import DirectoryStore
-from disks.stores.limit import LimitedStore, Limiter
 from disks.stores.memory import MemoryStore
-from disks.stores.metered import Meter, MeteredStore
-from disks.stores.readonly import ReadOnlyStore
-from disks.stores.retry import Backoff, RetryingStore
+from disks.stores.wrappers.limit import LimitedStore, Limiter
+from disks.stores.wrappers.metered import Meter, MeteredStore
+from disks.stores.wrappers.readonly import ReadOnlyStore
+from disks.stores.wrappers.retry import Backoff, RetryingStore
 from oplog.errors import UsageError
 
 _memory: dict[str, MemoryStore] = {}
@@ -53,7 +53,7 @@ def _raw_store(config: DiskConfig, meter: Meter) -> tuple[ObjectStore, bool]:
     if parts.scheme == "memory":
         return _memory_store(parts.netloc + parts.path.rstrip("/")), False
     if parts.scheme == "s3":
-        from disks.stores.s3 import S3Store  # boto3 takes a quarter of a second to import
+        from disks.stores.s3.store import S3Store  # boto3 takes a quarter of a second to import
 
         return S3Store.from_config(config, parts.netloc, unquote(parts.path.lstrip("/")), meter), True
     raise UsageError(f"cannot open {config.url!r} as a bucket", hint="use s3://, file:// or memory:// (tests)")

@@ -10,10 +10,10 @@ import msgspec
 
 from disks.config import DiskConfig
 from disks.stores.base import ObjectStore
-from disks.stores.limit import Limiter
 from disks.stores.open import open_store
-from disks.stores.s3 import S3Store
-from disks.stores.wrapped import unwrapped
+from disks.stores.s3.store import S3Store
+from disks.stores.wrappers.limit import Limiter
+from disks.stores.wrappers.wrapped import unwrapped
 from oplog.errors import UsageError
 
 _CONCURRENCY = 32

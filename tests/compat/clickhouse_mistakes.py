@@ -9,8 +9,8 @@ from typing import Any
 
 def _links_copied() -> None:
     """A hard link gets an inode of its own."""
-    from oplog.clickhouse_directory import Inode
-    from oplog.clickhouse_replay import _Tree
+    from oplog.clickhouse.directory import Inode
+    from oplog.clickhouse.replay import _Tree
 
     original = _Tree._link
 
@@ -25,7 +25,7 @@ def _links_copied() -> None:
 
 def _files_first() -> None:
     """ClickHouse's own order: every file before the first operation."""
-    from restore import clickhouse_bucket
+    from restore.clickhouse import bucket as clickhouse_bucket
 
     original = clickhouse_bucket.replay
     clickhouse_bucket.replay = lambda records, restarts=(): original(
@@ -34,14 +34,14 @@ def _files_first() -> None:
 
 
 def _copies_joined() -> None:
-    from oplog import clickhouse_replay
+    from oplog.clickhouse import replay as clickhouse_replay
 
     clickhouse_replay.may_append = lambda path: True
 
 
 def _filter_misses_slashes() -> None:
     """Defect 7: the revision filter does not see keys with a slash."""
-    from restore import clickhouse_bucket
+    from restore.clickhouse import bucket as clickhouse_bucket
 
     original = clickhouse_bucket.epochs
 
@@ -61,35 +61,35 @@ def _filter_misses_slashes() -> None:
 
 def _repeated_dropped() -> None:
     """Of two objects with one revision the later one counts alone, without a word."""
-    from restore import clickhouse_bucket
+    from restore.clickhouse import bucket as clickhouse_bucket
 
     original = clickhouse_bucket.epochs
     clickhouse_bucket.epochs = lambda objects: original({listed.revision: listed for listed in objects}.values())
 
 
 def _times_ignored() -> None:
-    from oplog import clickhouse
+    from oplog.clickhouse import names as clickhouse
 
     clickhouse._restarts = lambda objects, repeated: []
 
 
 def _any_pause() -> None:
     """A restart is seen at the first fall of the numbers, as if uploads never overtook one another."""
-    from oplog import clickhouse
+    from oplog.clickhouse import names as clickhouse
 
     clickhouse._pauses = lambda by_time: [listed.modified for listed in by_time]
 
 
 def _names_swept_up() -> None:
     """What an earlier run left under a temporary name is taken for what a later one writes there."""
-    from oplog.clickhouse_replay import _Tree
+    from oplog.clickhouse.replay import _Tree
 
     _Tree._fresh_temporary = lambda self, path, directory: directory  # type: ignore[method-assign]
 
 
 def _dashes_unknown() -> None:
-    from oplog import clickhouse
-    from restore import clickhouse_records
+    from oplog.clickhouse import names as clickhouse
+    from restore.clickhouse import records as clickhouse_records
 
     original = clickhouse.record
 
@@ -100,7 +100,7 @@ def _dashes_unknown() -> None:
 
 
 def _lost_paths_unreported() -> None:
-    from oplog.clickhouse_replay import _Tree
+    from oplog.clickhouse.replay import _Tree
 
     original = _Tree._usable
 
@@ -111,26 +111,26 @@ def _lost_paths_unreported() -> None:
 
 
 def _deleted_parts_back() -> None:
-    from oplog import clickhouse_replay
+    from oplog.clickhouse import replay as clickhouse_replay
 
     clickhouse_replay.DELETING = "no such prefix"
 
 
 def _gaps_unseen() -> None:
-    from restore import clickhouse_bucket
+    from restore.clickhouse import bucket as clickhouse_bucket
 
     clickhouse_bucket.missing_revisions = lambda order, until: []
 
 
 def _checksums_unread() -> None:
-    from restore import clickhouse_bucket
+    from restore.clickhouse import bucket as clickhouse_bucket
 
     clickhouse_bucket.parse_checksums = lambda data, *, name: {}
 
 
 def _asked_again() -> None:
     """Every object is asked for twice."""
-    from restore import clickhouse_records
+    from restore.clickhouse import records as clickhouse_records
 
     original = clickhouse_records.look
 

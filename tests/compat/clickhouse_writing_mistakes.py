@@ -8,7 +8,7 @@ from typing import Any
 
 def _counter_begins_again() -> None:
     """ClickHouse's first defect: with every start the numbers begin at 1."""
-    from disks.clickhouse_disk import ClickHouseDisk
+    from disks.clickhouse.disk import ClickHouseDisk
 
     def reserve(self: Any, count: int) -> int:
         self.file_table  # noqa: B018 - it is opened as ever
@@ -21,20 +21,20 @@ def _counter_begins_again() -> None:
 
 def _bucket_not_asked() -> None:
     """The numbers of the bucket are not looked at: what another machine wrote is not noticed."""
-    from disks.clickhouse_log import ClickHouseLog
+    from disks.clickhouse.log import ClickHouseLog
 
     ClickHouseLog.highest_number = lambda self, known: 0  # type: ignore[method-assign]
 
 
 def _intent_not_noted() -> None:
-    from disks import clickhouse_disk
+    from disks.clickhouse import disk as clickhouse_disk
 
     clickhouse_disk._intent = lambda table: None
 
 
 def _removal_not_logged() -> None:
     """ClickHouse has no word for a removal, and so nothing is logged."""
-    from disks import clickhouse_plan
+    from disks.clickhouse import plan as clickhouse_plan
     from oplog.entry import Remove
 
     original = clickhouse_plan._steps
@@ -47,14 +47,14 @@ def _removal_not_logged() -> None:
 
 def _directory_taken_for_granted() -> None:
     """A rename into a directory that does not exist, at which ClickHouse's restore stops."""
-    from disks.file_table import TableReader
+    from disks.file_table.table import TableReader
 
     TableReader.has_directory = lambda self, path: True  # type: ignore[method-assign]
 
 
 def _frozen_parts_not_kept() -> None:
     """ClickHouse's second defect: what only a FREEZE holds is nobody's."""
-    from disks.clickhouse_disk import ClickHouseDisk
+    from disks.clickhouse.disk import ClickHouseDisk
 
     def kept(self: Any) -> Iterator[str]:
         with self.file_table.read() as view:
@@ -66,14 +66,14 @@ def _frozen_parts_not_kept() -> None:
 
 
 def _frozen_parts_lost_by_a_rebuild() -> None:
-    from restore import clickhouse_rebuild
+    from restore.clickhouse import rebuild as clickhouse_rebuild
 
     clickhouse_rebuild.SHADOW = "no such directory/"
 
 
 def _links_as_copies() -> None:
     """Every name of a file gets a metadata file of its own."""
-    from restore import clickhouse_tree
+    from restore.clickhouse import tree as clickhouse_tree
 
     original = clickhouse_tree._write
     clickhouse_tree._write = lambda directory, path, data, source: original(directory, path, data, None)
@@ -81,13 +81,13 @@ def _links_as_copies() -> None:
 
 def _leftovers_replayed() -> None:
     """What a transaction that never ended had uploaded is a file of the disk."""
-    from oplog import clickhouse_replay
+    from oplog.clickhouse import replay as clickhouse_replay
 
     clickhouse_replay.is_leftover = lambda path: "/delete_tmp_" in f"/{path}"
 
 
-_DISK = "tests/unit/test_clickhouse_disk.py"
-_TREE = "tests/unit/test_clickhouse_tree.py"
+_DISK = "tests/unit/disks/clickhouse/test_clickhouse_disk.py"
+_TREE = "tests/unit/restore/clickhouse/test_clickhouse_tree.py"
 _EXCHANGE = "tests/integration/test_clickhouse_exchange.py"
 
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (

@@ -12,11 +12,11 @@ import pytest
 from disks.config import DiskConfig
 from disks.stores.base import ByteRange, ObjectInfo, ObjectStore
 from disks.stores.open import open_store
-from disks.stores.s3 import S3Store
-from disks.stores.wrapped import WrappedStore
-from restore.clickhouse_bucket import ClickHouseTree, read_bucket
-from restore.clickhouse_listing import Kind
-from restore.clickhouse_metadata import decode
+from disks.stores.s3.store import S3Store
+from disks.stores.wrappers.wrapped import WrappedStore
+from oplog.clickhouse.metadata import decode
+from restore.clickhouse.bucket import ClickHouseTree, read_bucket
+from restore.clickhouse.listing import Kind
 from tests.compat.buckets import captured, in_memory, put_on_server
 from tests.compat.captures import CLICKHOUSE, KEY_PREFIX
 from tests.servers import Server

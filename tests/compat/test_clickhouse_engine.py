@@ -19,12 +19,12 @@ from typing import Any
 
 import pytest
 
-from disks.clickhouse_disk import ClickHouseDisk
+from disks.clickhouse.disk import ClickHouseDisk
 from disks.config import DiskConfig
 from disks.stores.open import open_store
-from restore.clickhouse_export import export
-from restore.clickhouse_rebuild import import_tree
-from restore.clickhouse_tree import read_tree
+from restore.clickhouse.export import export
+from restore.clickhouse.rebuild import import_tree
+from restore.clickhouse.tree import read_tree
 from tests.compat.buckets import captured, put_on_server
 from tests.compat.captures import CLICKHOUSE, KEY_PREFIX
 from tests.servers import Server

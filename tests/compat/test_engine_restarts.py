@@ -11,9 +11,9 @@ import pytest
 
 from disks.config import DiskConfig
 from disks.stores.open import open_store
-from restore.clickhouse_bucket import read_bucket
-from restore.clickhouse_parts import State, find_tables
-from restore.clickhouse_tree import read_tree
+from restore.clickhouse.bucket import read_bucket
+from restore.clickhouse.parts import State, find_tables
+from restore.clickhouse.tree import read_tree
 from tests.compat.test_clickhouse_engine import engines, run, version_of
 from tests.servers import Server
 

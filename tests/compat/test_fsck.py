@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from disks.clickhouse_disk import ClickHouseDisk
-from disks.object_disk import ObjectDisk
+from disks.clickhouse.disk import ClickHouseDisk
+from disks.object_disk.disk import ObjectDisk
 from disks.stores.base import ObjectInfo
 from disks.stores.memory import MemoryStore
-from restore.check import check
-from restore.clickhouse_rebuild import import_tree
-from restore.transfer import restore_from
+from restore.check.check import check
+from restore.clickhouse.rebuild import import_tree
+from restore.transfer.transfer import restore_from
 from tests.compat.buckets import captured, checksums_txt, in_memory
 from tests.compat.captures import CLICKHOUSE
 

@@ -8,17 +8,17 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from disks.clickhouse_disk import ClickHouseDisk
-from disks.object_disk import ObjectDisk
+from disks.clickhouse.disk import ClickHouseDisk
+from disks.object_disk.disk import ObjectDisk
 from disks.stores.base import ObjectInfo
 from disks.stores.memory import MemoryStore
 from disks.stores.open import _memory
+from oplog.clickhouse.checksums import parse
 from oplog.errors import Damaged, UsageError
-from restore.clickhouse_bucket import read_bucket
-from restore.clickhouse_checksums import parse
-from restore.clickhouse_listing import Kind, recognise
-from restore.clickhouse_parts import State, find_tables
-from restore.clickhouse_report import inspect
+from restore.clickhouse.bucket import read_bucket
+from restore.clickhouse.listing import Kind, recognise
+from restore.clickhouse.parts import State, find_tables
+from restore.clickhouse.report import inspect
 from tests.compat.buckets import START, TABLE, ClickHouse, Object, captured, checksums_txt, in_memory
 from tests.compat.captures import CLICKHOUSE
 from tiering.cli import main as cli

@@ -11,7 +11,7 @@ import pytest
 from disks.stores.base import ByteRange, ObjectInfo
 from disks.stores.memory import MemoryStore
 from oplog.errors import Transient
-from restore.clickhouse_bucket import read_bucket
+from restore.clickhouse.bucket import read_bucket
 from tests.compat.buckets import TABLE, ClickHouse
 
 

@@ -10,12 +10,12 @@ import pytest
 
 from disks.stores.base import ObjectInfo, ObjectStore
 from disks.stores.memory import MemoryStore
-from disks.stores.wrapped import WrappedStore
-from oplog.clickhouse import FILE, Name, file_key, operation_key, parse_key
+from disks.stores.wrappers.wrapped import WrappedStore
+from disks.workers.progress import Silent
+from oplog.clickhouse.names import FILE, Name, file_key, operation_key, parse_key
 from oplog.errors import AccessDenied, NotFound, UsageError
-from restore.clickhouse_bucket import ClickHouseTree, read_bucket
+from restore.clickhouse.bucket import ClickHouseTree, read_bucket
 from tests.compat.buckets import START, TABLE, ClickHouse, Object, in_memory
-from tiering.progress import Silent
 
 
 def read(server: ClickHouse, revision: int | None = None) -> ClickHouseTree:

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from disks.base import Disk, FileInfo
-from disks.clickhouse_disk import ClickHouseDisk
+from disks.clickhouse.disk import ClickHouseDisk
 from disks.config import DiskConfig
-from disks.local import LocalDisk
+from disks.local.disk import LocalDisk
 from disks.memory import MemoryDisk
-from disks.object_disk import ObjectDisk
+from disks.object_disk.disk import ObjectDisk
 from disks.stores.base import ByteRange, ObjectStore
 from disks.stores.directory import DirectoryStore
 from disks.stores.memory import MemoryStore

@@ -18,14 +18,14 @@ import pytest
 from disks.config import DiskConfig
 from disks.stores.base import ByteRange, ObjectStore
 from disks.stores.directory import DirectoryStore
-from disks.stores.faulty import FaultyStore
-from disks.stores.limit import LimitedStore, Limiter
 from disks.stores.memory import MemoryStore
-from disks.stores.metered import MeteredStore
 from disks.stores.open import open_store
-from disks.stores.retry import RetryingStore
-from disks.stores.s3 import S3Store
-from disks.stores.wrapped import unwrapped
+from disks.stores.s3.store import S3Store
+from disks.stores.wrappers.faulty import FaultyStore
+from disks.stores.wrappers.limit import LimitedStore, Limiter
+from disks.stores.wrappers.metered import MeteredStore
+from disks.stores.wrappers.retry import RetryingStore
+from disks.stores.wrappers.wrapped import unwrapped
 from oplog.errors import AlreadyExists, Damaged, NotFound
 from tests.servers import Server
 

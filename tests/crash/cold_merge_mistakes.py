@@ -12,8 +12,8 @@ _MODES = "tests/property/test_merge_modes.py"
 
 
 def _bound_in_both() -> None:
-    from tiering import sorted_merge
-    from tiering.sort_keys import row_key, rows_below
+    from tiering.parquet import sorted_merge
+    from tiering.parquet.sort_keys import row_key, rows_below
 
     def clipped(self: Any, table: Any) -> Any:
         keys = self._definition.order_by
@@ -30,8 +30,8 @@ def _bound_in_both() -> None:
 
 
 def _bound_in_none() -> None:
-    from tiering import sorted_merge
-    from tiering.sort_keys import rows_below
+    from tiering.parquet import sorted_merge
+    from tiering.parquet.sort_keys import rows_below
 
     original = sorted_merge._Run._clipped
 
@@ -45,7 +45,7 @@ def _bound_in_none() -> None:
 
 
 def _last_row_group_left_out() -> None:
-    from tiering import shards
+    from tiering.merge.cold import shards
 
     original = shards.row_groups_within
 
@@ -57,19 +57,19 @@ def _last_row_group_left_out() -> None:
 
 
 def _rows_not_counted() -> None:
-    from tiering import cold_merge
+    from tiering.merge.cold import job as cold_merge
 
     cold_merge.check_counts = lambda *arguments, **options: None
 
 
 def _keys_not_checked() -> None:
-    from tiering import cold_merge
+    from tiering.merge.cold import job as cold_merge
 
     cold_merge._check_keys = lambda *arguments: None
 
 
 def _inputs_removed_first() -> None:
-    from tiering import cold_merge
+    from tiering.merge.cold import job as cold_merge
 
     original = cold_merge._Job._committed
 
@@ -86,7 +86,7 @@ def _inputs_removed_first() -> None:
 
 
 def _inputs_kept() -> None:
-    from tiering import cold_merge
+    from tiering.merge.cold import job as cold_merge
 
     original = cold_merge._Job._committed
 
@@ -98,20 +98,21 @@ def _inputs_kept() -> None:
 
 
 def _blob_not_asked_for() -> None:
-    from disks.object_transaction import ObjectTransaction
+    from disks.object_disk.transaction import ObjectTransaction
 
     ObjectTransaction._check_blob = lambda self, operation: None  # type: ignore[method-assign]
 
 
 def _partial_merge_drops_tombstones() -> None:
-    from tiering import cold_merge, merger
+    from tiering.merge import merger
+    from tiering.merge.cold import job as cold_merge
 
     cold_merge.holds_everything = lambda *arguments: True
     merger.holds_everything = lambda *arguments: True
 
 
 def _foreign_parts_forgotten() -> None:
-    from tiering import blocks
+    from tiering.catalog import blocks
 
     blocks.foreign = lambda *arguments: set()
 
@@ -139,13 +140,13 @@ def _no_page_checksums() -> None:
 
 
 def _rows_of_a_file_not_counted() -> None:
-    from tiering import sorted_merge
+    from tiering.parquet import sorted_merge
 
     sorted_merge._Run._check_complete = lambda self: None  # type: ignore[method-assign]
 
 
 def _runs_cut_at_tables() -> None:
-    from tiering import merge_rows
+    from tiering.merge import rows as merge_rows
 
     merge_rows.whole_runs = lambda tables, keys: (table for table in tables if table.num_rows)
 
@@ -153,7 +154,7 @@ def _runs_cut_at_tables() -> None:
 def _first_of_equal_versions() -> None:
     import numpy
 
-    from tiering import run_reduction
+    from tiering.merge import run_reduction
 
     def first_where(flags: Any, starts: Any) -> Any:
         places = numpy.minimum.reduceat(numpy.where(flags, numpy.arange(len(flags)), len(flags)), starts)
@@ -165,7 +166,7 @@ def _first_of_equal_versions() -> None:
 def _nan_below_numbers() -> None:
     import numpy
 
-    from tiering import run_reduction
+    from tiering.merge import run_reduction
 
     original = run_reduction._worst
 
@@ -180,7 +181,7 @@ def _nan_below_numbers() -> None:
 def _sums_wrap_around() -> None:
     import numpy
 
-    from tiering import run_reduction
+    from tiering.merge import run_reduction
 
     run_reduction.numpy = type("Numpy", (), {"__getattr__": lambda self, name: getattr(numpy, name)})()
     run_reduction.numpy.abs = lambda values: values * 0
@@ -229,7 +230,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "tombstones of others",
         "a merge drops tombstones although another machine writes the table",
-        "tests/unit/test_merger.py::test_tombstones_go_only_when_a_merge_holds_the_whole_partition",
+        "tests/unit/tiering/merge/test_merger.py::test_tombstones_go_only_when_a_merge_holds_the_whole_partition",
         _foreign_parts_forgotten,
     ),
     (
@@ -241,13 +242,13 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "pages without checksum",
         "data files have no page checksums",
-        "tests/unit/test_page_checksums.py::test_no_altered_bit_of_a_row_group_gets_into_a_merge",
+        "tests/unit/tiering/parquet/test_page_checksums.py::test_no_altered_bit_of_a_row_group_gets_into_a_merge",
         _no_page_checksums,
     ),
     (
         "short row group",
         "a merge does not count the rows it decoded",
-        "tests/unit/test_page_checksums.py::test_no_altered_bit_of_a_row_group_gets_into_a_merge",
+        "tests/unit/tiering/parquet/test_page_checksums.py::test_no_altered_bit_of_a_row_group_gets_into_a_merge",
         _rows_of_a_file_not_counted,
     ),
     (

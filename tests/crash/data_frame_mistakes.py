@@ -20,7 +20,7 @@ def _job_marks_differ() -> None:
 
 
 def _uploads_without_age() -> None:
-    from disks.object_transaction import ObjectTransaction
+    from disks.object_disk.transaction import ObjectTransaction
 
     original = ObjectTransaction.uploaded
 
@@ -48,7 +48,7 @@ def _no_pin() -> None:
 
 
 def _nothing_held() -> None:
-    from disks import local
+    from disks.local import disk as local
 
     def hold_files(own: Path, files: list[Path], **more: Any) -> list[Path]:
         return files
@@ -58,7 +58,7 @@ def _nothing_held() -> None:
 
 def _row_group_ends_where_it_begins() -> None:
     from spark_tiering import scan_planning
-    from tiering.part import ColumnRange
+    from tiering.table.part import ColumnRange
 
     original = scan_planning._key_range
 
@@ -121,13 +121,13 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "local files not held",
         "files on an SSD that executors will read get no second name",
-        "tests/unit/test_held_files.py::test_what_is_held_stays_readable_when_it_is_removed",
+        "tests/unit/disks/local/test_held_files.py::test_what_is_held_stays_readable_when_it_is_removed",
         _nothing_held,
     ),
     (
         "row groups cut short",
         "the sparse index is taken to say that a row group ends with its first key",
-        "tests/unit/test_blob_file.py::test_a_range_of_the_key_is_a_row_group_or_two",
+        "tests/unit/spark_tiering/test_blob_file.py::test_a_range_of_the_key_is_a_row_group_or_two",
         _row_group_ends_where_it_begins,
     ),
     (

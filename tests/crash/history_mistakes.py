@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-_UNDO = "tests/unit/test_undo.py"
-_PARTS = "tests/unit/test_part_history.py"
-_COMMITS = "tests/unit/test_commits.py"
+_UNDO = "tests/unit/restore/history/test_undo.py"
+_PARTS = "tests/unit/restore/history/test_part_history.py"
+_COMMITS = "tests/unit/disks/object_disk/test_commits.py"
 
 
 def _plan_without(name: str) -> Callable[[], None]:
     """One of the questions that an undo asks is left out."""
 
     def apply() -> None:
-        from restore import undo_plan
+        from restore.history import undo_plan
 
         setattr(undo_plan, name, lambda situation, result: None)
 
@@ -23,19 +23,19 @@ def _plan_without(name: str) -> Callable[[], None]:
 
 
 def _rows_doubled() -> None:
-    from restore import undo_plan
+    from restore.history import undo_plan
 
     undo_plan._doubled = lambda note, part, others: ""
 
 
 def _old_bytes_of_a_definition() -> None:
-    from restore import undo_plan
+    from restore.history import undo_plan
 
     undo_plan.altered_definition = lambda situation: None
 
 
 def _undo_unpinned() -> None:
-    from restore import undo
+    from restore.history import undo
 
     @contextmanager
     def pinned(*arguments: Any) -> Iterator[None]:
@@ -45,19 +45,19 @@ def _undo_unpinned() -> None:
 
 
 def _undo_deaf() -> None:
-    from restore import undo
+    from restore.history import undo
 
     undo.announced = lambda disk, *, now: set()
 
 
 def _undo_blind() -> None:
-    from restore import undo
+    from restore.history import undo
 
     undo._check_blobs = lambda disk, decided: None
 
 
 def _undo_in_two() -> None:
-    from disks.object_transaction import ObjectTransaction
+    from disks.object_disk.transaction import ObjectTransaction
     from oplog.entry import Remove
 
     original = ObjectTransaction.commit
@@ -88,7 +88,7 @@ def _changes_not_seen() -> None:
 
 
 def _sources_not_followed() -> None:
-    from restore import blame
+    from restore.history import blame
 
     original = blame._Inquiry._follow
 
@@ -100,13 +100,13 @@ def _sources_not_followed() -> None:
 
 
 def _gap_noted_over() -> None:
-    from disks import commit_index
+    from disks.object_disk import commit_index
 
     commit_index._new = lambda entries, span: [one for one in entries if one.commit.revision > span.last]
 
 
 def _digests_ignored() -> None:
-    from disks.commit_index import CommitIndex
+    from disks.object_disk.commit_index import CommitIndex
 
     CommitIndex.digests = lambda self, revisions: {}  # type: ignore[method-assign]
 

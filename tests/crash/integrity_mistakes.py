@@ -9,9 +9,9 @@ from typing import Any
 
 from tests.crash.seeding import nothing, replaced
 
-_GC = "tests/unit/test_garbage.py"
-_CLICKHOUSE = "tests/unit/test_clickhouse_garbage.py"
-_FSCK = "tests/unit/test_check.py"
+_GC = "tests/unit/disks/garbage/test_garbage.py"
+_CLICKHOUSE = "tests/unit/disks/garbage/test_clickhouse_garbage.py"
+_FSCK = "tests/unit/restore/check/test_check.py"
 _SERVERS = "tests/integration/test_collecting.py"
 _PAST = "tests/property/test_past.py"
 
@@ -34,7 +34,7 @@ def _keys_without_shadow(self: Any) -> Iterator[str]:
 
 
 def _nothing_pending() -> None:
-    from disks import garbage
+    from disks.garbage import collect as garbage
 
     original = garbage.classify
 
@@ -45,8 +45,8 @@ def _nothing_pending() -> None:
 
 
 def _repair_removes() -> None:
-    from restore import set_aside
-    from restore.findings import directory_of
+    from restore.check import set_aside
+    from tiering.table.places import directory_of
 
     def remove(disk: Any, key: Any, target: str, reason: str, claim: Any, actor: str) -> None:
         with disk.transaction("set_aside") as transaction:
@@ -57,7 +57,7 @@ def _repair_removes() -> None:
 
 
 def _log_in_any_order() -> None:
-    from disks import garbage
+    from disks.garbage import collect as garbage
 
     original = garbage._Collection._delete_announced
 
@@ -74,13 +74,15 @@ _GC_MISTAKES: tuple[Mistake, ...] = (
         "live objects not looked for (P25)",
         "gc does not ask whether the listing shows what the table names",
         f"{_GC}::test_a_listing_twice_without_a_live_object_stops_everything",
-        replaced("disks.evidence", "_check_present", nothing),
+        replaced("disks.garbage.evidence", "_check_present", nothing),
     ),
     (
         "every name is ours (P26)",
         "gc takes foreign names for blobs",
         f"{_GC}::test_foreign_names_are_reported_and_survive",
-        replaced("disks.references", "is_blob_key", lambda key: "/" not in key and key != ".SCHEMA_VERSION"),
+        replaced(
+            "disks.object_disk.references", "is_blob_key", lambda key: "/" not in key and key != ".SCHEMA_VERSION"
+        ),
     ),
     (
         "no class of pending objects (P27)",
@@ -92,25 +94,25 @@ _GC_MISTAKES: tuple[Mistake, ...] = (
         "no floor (P28)",
         "any guard interval will do",
         f"{_GC}::test_the_guard_has_a_floor",
-        replaced("disks.garbage", "GUARD_FLOOR_SECONDS", 0),
+        replaced("disks.garbage.collect", "GUARD_FLOOR_SECONDS", 0),
     ),
     (
         "one listing is enough (P29)",
         "the second listing is not compared",
         f"{_GC}::test_listings_that_disagree_stop_everything",
-        replaced("disks.listing", "disagreement", nothing),
+        replaced("disks.garbage.listing", "disagreement", nothing),
     ),
     (
         "the end of the log is believed (P29)",
         "gc does not ask for the next entry by name",
         f"{_GC}::test_a_hidden_next_entry_stops_everything",
-        replaced("disks.evidence", "_ends_at", lambda disk, head: True),
+        replaced("disks.garbage.evidence", "_ends_at", lambda disk, head: True),
     ),
     (
         "answers not read (P30)",
         "what a batch delete answers for each key is not looked at",
         f"{_GC}::test_errors_for_every_seventh_key_lose_nothing",
-        replaced("disks.garbage:_Collection", "_delete_announced", _delete_unread),
+        replaced("disks.garbage.collect:_Collection", "_delete_announced", _delete_unread),
     ),
     (
         "log deleted past an error (P30)",
@@ -122,55 +124,55 @@ _GC_MISTAKES: tuple[Mistake, ...] = (
         "quarantine ignored (P31)",
         "gc deletes what it announces",
         f"{_GC}::test_a_quarantine_deletes_only_what_an_earlier_run_announced",
-        replaced("disks.garbage", "out_of_quarantine", lambda orphaned, *others: list(orphaned)),
+        replaced("disks.garbage.collect", "out_of_quarantine", lambda orphaned, *others: list(orphaned)),
     ),
     (
         "lists kept for ever (P31)",
         "the lists of condemned objects stay when nothing of them is left",
         f"{_GC}::test_a_quarantine_deletes_only_what_an_earlier_run_announced",
-        replaced("disks.announcements:Condemned", "forget", nothing),
+        replaced("disks.garbage.announcements:Condemned", "forget", nothing),
     ),
     (
         "a bucket's root accepted (P32)",
         "a disk without a prefix is collected",
         f"{_GC}::test_a_disk_without_a_prefix_is_not_collected",
-        replaced("disks.garbage", "is_root", lambda name: False),
+        replaced("disks.garbage.collect", "is_root", lambda name: False),
     ),
     (
         "pins not honoured (P33)",
         "gc takes every pin for one that ran out",
         f"{_GC}::test_a_pin_keeps_its_revision",
-        replaced("disks.evidence", "is_live", lambda pin, now: False),
+        replaced("disks.garbage.evidence", "is_live", lambda pin, now: False),
     ),
     (
         "versions overlooked (P34)",
         "the report says nothing of old versions",
         f"{_GC}::test_old_versions_are_counted_and_never_touched",
-        replaced("disks.garbage:_Collection", "_look_at_versions", nothing),
+        replaced("disks.garbage.collect:_Collection", "_look_at_versions", nothing),
     ),
     (
         "uploads overlooked (P35)",
         "unfinished uploads stay for ever",
         f"{_SERVERS}::test_an_upload_that_was_killed_in_its_third_part[ministack]",
-        replaced("disks.garbage:_Collection", "_old_uploads", lambda self: []),
+        replaced("disks.garbage.collect:_Collection", "_old_uploads", lambda self: []),
     ),
     (
         "announcements never swept (P36)",
         "what a killed collection announced stays for ever",
         f"{_SERVERS}::test_all_that_killed_writers_left_in_the_bucket_goes[ministack]",
-        replaced("disks.garbage", "remove_stale", nothing),
+        replaced("disks.garbage.collect", "remove_stale", nothing),
     ),
     (
         "frozen files forgotten",
         "gc of ClickHouse's log does not count what lies below shadow/",
         f"{_CLICKHOUSE}::test_what_the_table_names_stays_and_operations_are_never_touched",
-        replaced("disks.clickhouse_disk:ClickHouseDisk", "kept_keys", _keys_without_shadow),
+        replaced("disks.clickhouse.disk:ClickHouseDisk", "kept_keys", _keys_without_shadow),
     ),
     (
         "doubt forgotten",
         "gc of ClickHouse's log trusts a table that was taken over a moment ago",
         f"{_CLICKHOUSE}::test_a_table_that_was_taken_over_proves_nothing_until_the_retention_is_over",
-        replaced("disks.clickhouse_garbage", "_check_table", nothing),
+        replaced("disks.garbage.clickhouse", "_check_table", nothing),
     ),
 )
 
@@ -179,85 +181,85 @@ _FSCK_MISTAKES: tuple[Mistake, ...] = (
         "fsck blind for I1",
         "a part on two disks is no problem",
         f"{_FSCK}::test_a_part_on_two_disks_unless_it_is_being_moved",
-        replaced("restore.check", "check_copies", nothing),
+        replaced("restore.check.check", "check_copies", nothing),
     ),
     (
         "fsck blind for I2",
         "overlapping parts are no problem",
         f"{_FSCK}::test_parts_that_overlap_across_disks",
-        replaced("restore.check_copies", "_overlaps", lambda active: iter(list(active)[:0])),
+        replaced("restore.check.copies", "_overlaps", lambda active: iter(list(active)[:0])),
     ),
     (
         "fsck blind for I3",
         "the table is not compared with the listing",
         f"{_FSCK}::test_an_object_deleted_behind_our_back",
-        replaced("restore.check_bucket:BucketTree", "_check_blobs", nothing),
+        replaced("restore.check.bucket:BucketTree", "_check_blobs", nothing),
     ),
     (
         "fsck blind for I4",
         "retained revisions are not looked at",
         f"{_FSCK}::test_a_lost_object_that_only_a_retained_revision_names",
-        replaced("restore.check_bucket", "_check_retained", nothing),
+        replaced("restore.check.bucket", "_check_retained", nothing),
     ),
     (
         "fsck blind for I5",
         "announcements are not looked at",
         f"{_FSCK}::test_announcements_that_cannot_be_right",
-        replaced("restore.check_bucket", "_check_announcements", nothing),
+        replaced("restore.check.bucket", "_check_announcements", nothing),
     ),
     (
         "fsck blind for I6",
         "gaps in the log are not looked for",
         f"{_FSCK}::test_a_gap_before_a_young_snapshot_is_still_a_gap",
-        replaced("restore.check_bucket", "_check_gaps", nothing),
+        replaced("restore.check.bucket", "_check_gaps", nothing),
     ),
     (
         "fsck blind for I7",
         "the cache is not compared with the log",
         f"{_FSCK}::test_a_cache_that_is_not_what_the_log_says_is_found_and_repaired",
-        replaced("restore.check_cache:CachedTable", "compare", nothing),
+        replaced("restore.check.cache:CachedTable", "compare", nothing),
     ),
     (
         "half the cache",
         "the cache is what the log says when it holds no other files",
         f"{_FSCK}::test_a_file_more_or_less_in_the_cache_counts",
-        replaced("restore.check_cache:CachedTable", "compare", _no_others),
+        replaced("restore.check.cache:CachedTable", "compare", _no_others),
     ),
     (
         "the snapshot covers the log",
         "what a later entry removes stays, if a snapshot has it",
         f"{_PAST}::test_from_any_snapshot_the_log_leads_to_the_same_tables",
-        replaced("disks.sorted_run:SortedRun", "take", lambda self, path: self.take_file(path)),
+        replaced("disks.file_table.sorted_run:SortedRun", "take", lambda self, path: self.take_file(path)),
     ),
     (
         "a file may be made twice",
         "a file that an entry creates again is not looked for in the snapshot",
         f"{_PAST}::test_from_any_snapshot_the_log_leads_to_the_same_tables",
-        replaced("disks.sorted_run:SortedRun", "take_file", lambda self, path: []),
+        replaced("disks.file_table.sorted_run:SortedRun", "take_file", lambda self, path: []),
     ),
     (
         "fsck blind for I8",
         "links are not counted",
         f"{_FSCK}::test_an_object_of_two_paths_that_is_gone",
-        replaced("restore.check_bucket", "Counter", lambda keys: Counter()),
+        replaced("restore.check.bucket", "Counter", lambda keys: Counter()),
     ),
     (
         "data read and not compared",
         "fsck reads every byte and compares nothing",
         f"{_FSCK}::test_a_flipped_bit_is_found_by_reading_only",
-        replaced("restore.check_data", "_fault_in", nothing),
+        replaced("restore.check.data", "_fault_in", nothing),
     ),
     (
         "always the same share",
         "each run reads the first share",
         f"{_FSCK}::test_shares_are_drawn_until_everything_was_read",
-        replaced("restore.check", "choose", lambda *arguments: 1),
+        replaced("restore.check.check", "choose", lambda *arguments: 1),
     ),
     (
         "a short listing believed",
         "a repair does not ask for the objects that a listing lacks",
         f"{_FSCK}::test_a_repair_believes_no_short_listing",
-        replaced("restore.check_bucket:BucketTree", "_size", nothing),
+        replaced("restore.check.bucket:BucketTree", "_size", nothing),
     ),
     (
         "repair deletes",

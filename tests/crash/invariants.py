@@ -19,15 +19,15 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from disks.object_disk import ObjectDisk
+from disks.object_disk.disk import ObjectDisk
 from disks.registry import open_disk
 from oplog import entry
 from oplog.errors import FrostlineError
 from oplog.revision import parse_blob_key, parse_commit_key, parse_snapshot_key
 from tests.crash.harness import Failpoints, hooked
 from tests.crash.scenarios import Site, collect
-from tiering.catalog import StoredPart
-from tiering.engine import Store
+from tiering.catalog.catalog import StoredPart
+from tiering.engine.store import Store
 
 Rows = tuple[tuple[object, ...], ...]
 

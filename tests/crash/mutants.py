@@ -60,7 +60,7 @@ def active() -> bool:
 
 
 def _source_removed_first() -> None:
-    from tiering import mover
+    from tiering.move import mover
 
     original = mover._Run._commit
 
@@ -74,7 +74,7 @@ def _source_removed_first() -> None:
 def _move_without_claims() -> None:
     from contextlib import AbstractContextManager, nullcontext
 
-    from tiering.journal import Journal
+    from tiering.journal.journal import Journal
 
     original = Journal.claim
 
@@ -105,7 +105,7 @@ def _directories_not_synced() -> None:
 
 
 def _attempt_not_tidied() -> None:
-    from disks.local import LocalTransaction
+    from disks.local.disk import LocalTransaction
 
     def abandon(self: Any) -> None:
         self._finished = True
@@ -114,13 +114,13 @@ def _attempt_not_tidied() -> None:
 
 
 def _staging_not_swept() -> None:
-    from disks import local
+    from disks.local import disk as local
 
     local.sweep = lambda parent: []
 
 
 def _journal_first() -> None:
-    from tiering import mover
+    from tiering.move import mover
 
     original = mover._Run._commit
 
@@ -132,7 +132,7 @@ def _journal_first() -> None:
 
 
 def _guard_ignored() -> None:
-    from disks import garbage
+    from disks.garbage import collect as garbage
 
     original = garbage.classify
 
@@ -143,8 +143,8 @@ def _guard_ignored() -> None:
 
 
 def _references_first() -> None:
-    from disks import garbage
-    from disks.references import inventory
+    from disks.garbage import collect as garbage
+    from disks.object_disk.references import inventory
 
     def run(self: Any) -> None:
         evidence = self._gather(inventory(list(self._store.list())))
@@ -169,7 +169,8 @@ def _commit_skipped() -> None:
 
 
 def _merge_drops_rows() -> None:
-    from tiering import merge_stream, merger
+    from tiering.merge import merger
+    from tiering.merge import stream as merge_stream
 
     original = merge_stream.combine_rows
 
@@ -188,7 +189,7 @@ def _commits_overwrite() -> None:
 
 
 def _drop_without_intent() -> None:
-    from tiering.journal import Journal
+    from tiering.journal.journal import Journal
 
     Journal.begin_intent = lambda self, kind, payload: 0  # type: ignore[method-assign]
 
@@ -196,14 +197,14 @@ def _drop_without_intent() -> None:
 def _digests_forgotten() -> None:
     from collections import defaultdict
 
-    from tiering import insert
+    from tiering.insert import insert
 
     insert.known_digests = lambda context, definition: defaultdict(set)
 
 
 def _source_kept() -> None:
     """The second transaction of a move is forgotten: the part stays on both disks."""
-    from tiering import mover
+    from tiering.move import mover
 
     mover._remove_from = lambda disk, items, actor: None
 

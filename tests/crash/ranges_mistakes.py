@@ -7,8 +7,8 @@ from typing import Any
 
 from tests.crash.seeding import nothing, replaced
 
-_LISTING = "tests/unit/test_listing.py"
-_ELSEWHERE = "tests/unit/test_elsewhere.py"
+_LISTING = "tests/unit/disks/garbage/test_listing.py"
+_ELSEWHERE = "tests/unit/restore/transfer/test_elsewhere.py"
 
 
 def _what_is_not_missing_is_there(self: Any, table: Any) -> set[str]:
@@ -24,14 +24,15 @@ def _any_key(wanted: Any) -> Iterator[Any]:
 
 
 def _own_newest(blobs: Any, found: Any) -> str | None:
-    from disks.references import late
+    from disks.object_disk.references import late
 
     return next((one.disagreement or late(one.appeared, one.newest) for one in found), None)
 
 
 def _gap_between_ranges() -> None:
-    from disks import garbage, listing
-    from restore import check_listing
+    from disks.garbage import collect as garbage
+    from disks.garbage import listing
+    from restore.check import listing as check_listing
 
     original = listing.cut_ranges
 
@@ -54,7 +55,7 @@ def _unexpected_is_there(self: Any, keys: Any) -> dict[str, int]:
 
 
 def _copies_of_others_forgotten() -> None:
-    from restore import blob_copies
+    from restore.transfer import blob_copies
 
     original = blob_copies.CopyBatch
     blob_copies.CopyBatch = lambda target, source, attempt, there, rows: original(  # type: ignore[assignment, misc]
@@ -69,31 +70,31 @@ MISTAKES: tuple[Mistake, ...] = (
         "ranges: all is there (P25)",
         "what no range called missing counts as listed, expected or not",
         f"{_LISTING}::test_what_another_machine_wrote_and_no_range_shows_stops_everything",
-        replaced("disks.listing:ComparedBlobs", "lacking", _what_is_not_missing_is_there),
+        replaced("disks.garbage.listing:ComparedBlobs", "lacking", _what_is_not_missing_is_there),
     ),
     (
         "ranges: unexpected is unnamed (P25)",
         "gc takes for garbage whatever the ranges did not expect",
         f"{_LISTING}::test_young_garbage_and_pinned_revisions_stay",
-        replaced("disks.listing:ComparedBlobs", "outside", _expected_is_named),
+        replaced("disks.garbage.listing:ComparedBlobs", "outside", _expected_is_named),
     ),
     (
         "ranges: one listing is enough (P29)",
         "that two listings of a range differ is not told",
         f"{_LISTING}::test_listings_of_a_range_that_disagree_are_told",
-        replaced("disks.listing", "_disagreement", nothing),
+        replaced("disks.garbage.listing", "_disagreement", nothing),
     ),
     (
         "ranges: each its own clock (P29)",
         "what appears in a range is compared with the times of that range only",
         f"{_LISTING}::test_listings_of_a_range_that_disagree_are_told",
-        replaced("disks.listing", "_disagreement", _own_newest),
+        replaced("disks.garbage.listing", "_disagreement", _own_newest),
     ),
     (
         "ranges: any key will do",
         "keys outside of the range are taken for its own",
         f"{_LISTING}::test_ranges_say_what_a_whole_listing_says",
-        replaced("disks.listing", "_listed", _any_key),
+        replaced("disks.garbage.listing", "_listed", _any_key),
     ),
     (
         "ranges: a gap",
@@ -105,25 +106,25 @@ MISTAKES: tuple[Mistake, ...] = (
         "ranges: sizes forgotten",
         "of a blob with two sizes the last is expected",
         f"{_LISTING}::test_of_a_blob_with_several_sizes_none_is_expected",
-        replaced("disks.listing", "in_key_order", _last_size_counts),
+        replaced("disks.garbage.listing", "in_key_order", _last_size_counts),
     ),
     (
         "ranges: retention not expected",
         "what was removed within the retention counts as listed, since nobody expected it",
         f"{_LISTING}::test_what_was_there_when_the_retention_began_is_looked_for",
-        replaced("disks.listing:ComparedBlobs", "sizes", _unexpected_is_there),
+        replaced("disks.garbage.listing:ComparedBlobs", "sizes", _unexpected_is_there),
     ),
     (
         "work is not stopped",
         "a listing that nobody waits for any more is made to its end",
         f"{_LISTING}::test_work_in_a_pool_can_be_stopped",
-        replaced("disks.runner", "check_stop", nothing),
+        replaced("disks.workers.runner", "check_stop", nothing),
     ),
     (
         "others read and compare nothing",
         "a batch is read, and no fault in it told",
         f"{_LISTING}::test_data_that_others_read_is_found_to_be_altered",
-        replaced("restore.check_data", "read_batch", lambda batch: []),
+        replaced("restore.check.data", "read_batch", lambda batch: []),
     ),
     (
         "copies of others forgotten",
@@ -135,6 +136,6 @@ MISTAKES: tuple[Mistake, ...] = (
         "copies of others not proved",
         "a store that copies nothing is believed",
         f"{_ELSEWHERE}::test_copies_that_were_not_made_are_noticed",
-        replaced("restore.blob_copies:BlobCopier", "_check", nothing),
+        replaced("restore.transfer.blob_copies:BlobCopier", "_check", nothing),
     ),
 )

@@ -17,18 +17,18 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from disks import garbage
 from disks.config import DiskConfig
 from disks.effects import op
-from disks.garbage import GcReport
-from disks.object_disk import ObjectDisk
+from disks.garbage import collect as garbage
+from disks.garbage.collect import GcReport
+from disks.object_disk.disk import ObjectDisk
 from disks.registry import open_disk
 from oplog.errors import AlreadyExists, FrostlineError, NotFound, Refused
-from restore.rebuild import restore
-from restore.undo import undo
-from tiering.engine import Store
-from tiering.schema import Column, PartitionField, TableDefinition
-from tiering.settings import Config, PolicyConfig, VolumeConfig
+from restore.history.undo import undo
+from restore.rebuild.rebuild import restore
+from tiering.config.settings import Config, PolicyConfig, VolumeConfig
+from tiering.engine.store import Store
+from tiering.table.schema import Column, PartitionField, TableDefinition
 
 TABLE = "demo.events"
 OTHER = "demo.other"
@@ -43,10 +43,10 @@ def import_everything() -> None:
     """Load what operations use, so that no child pays for it."""
     import disks.stores.open  # noqa: F401
     import tiering.cli.main
-    import tiering.cold_merge
-    import tiering.insert
-    import tiering.merger
-    import tiering.scan  # noqa: F401
+    import tiering.insert.insert
+    import tiering.merge.cold.job
+    import tiering.merge.merger
+    import tiering.query.scan  # noqa: F401
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +250,7 @@ def move(store: Store, volume: str, partition: str | None = None) -> None:
 
 
 def drop_january(store: Store, site: Site) -> None:
-    from tiering import tables
+    from tiering.catalog import tables
 
     doomed = [stored for stored in store.parts(TABLE) if stored.name.partition == JANUARY]
     tables.drop_parts(store.context, doomed, reason="test")
@@ -365,7 +365,7 @@ def cold_merge(store: Store, site: Site) -> None:
     """`merge --cold --final`, each group in several shards, whose scratch directories lie in the site. Raises the error
     of a group that failed, after the other."""
     from tests import cold
-    from tiering.merge_planning import ColdOptions
+    from tiering.merge.planning import ColdOptions
 
     plans = store.plan_merges(TABLE, final=True, cold=ColdOptions())
     with pytest.MonkeyPatch.context() as patch:

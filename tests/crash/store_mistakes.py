@@ -7,8 +7,8 @@ from typing import Any
 
 _LOCK = "tests/integration/test_object_lock.py"
 _DOCTOR = "tests/integration/test_doctor.py"
-_LOCAL = "tests/unit/test_local_disk.py"
-_HTTP = "tests/unit/test_http.py"
+_LOCAL = "tests/unit/disks/local/test_local_disk.py"
+_HTTP = "tests/unit/disks/stores/test_http.py"
 
 
 def _release_by_delete_alone() -> None:
@@ -18,25 +18,25 @@ def _release_by_delete_alone() -> None:
 
 
 def _lease_ends_by_delete_alone() -> None:
-    from disks.lease import Lease
+    from disks.object_disk.lease import Lease
 
     Lease._end = lambda self, mine: self._store.delete([mine.key]) and None  # type: ignore[method-assign]
 
 
 def _marker_for_a_delete() -> None:
-    from disks.stores.s3 import S3Store
+    from disks.stores.s3.store import S3Store
 
     S3Store._deletes_versions = False  # type: ignore[assignment]
 
 
 def _lock_not_looked_at() -> None:
-    from disks.stores import s3_delete
+    from disks.stores.s3 import delete as s3_delete
 
     s3_delete.retained = lambda place, key, headers, now: None
 
 
 def _kept_is_a_failure() -> None:
-    from disks import garbage
+    from disks.garbage import collect as garbage
 
     class Never(Exception):
         pass
@@ -45,20 +45,20 @@ def _kept_is_a_failure() -> None:
 
 
 def _foreign_is_scratch() -> None:
-    from disks import references
+    from disks.object_disk import references
 
     references.is_scratch_key = lambda key: key.startswith(("doctor/", "objbench/"))
 
 
 def _rules_above_do_not_count() -> None:
-    from tiering import store_diagnosis
+    from tiering.doctor import store_diagnosis
 
     store_diagnosis.overlap = lambda ours, theirs: theirs.startswith(ours)
 
 
 def _no_answer_is_ok() -> None:
-    from disks.stores import s3_settings
     from disks.stores.bucket_settings import ObjectLock
+    from disks.stores.s3 import settings as s3_settings
 
     original = s3_settings._asked
 
@@ -74,19 +74,19 @@ def _no_answer_is_ok() -> None:
 def _clock_not_compared() -> None:
     from datetime import timedelta
 
-    from tiering import store_diagnosis
+    from tiering.doctor import store_diagnosis
 
     store_diagnosis.SKEW_NOTED = store_diagnosis.SKEW_REFUSED = timedelta(days=10_000)
 
 
 def _impatient() -> None:
-    from disks.stores.retry import Backoff
+    from disks.stores.wrappers.retry import Backoff
 
     Backoff.budget_seconds = lambda self, error: 5.0  # type: ignore[method-assign]
 
 
 def _bench_compares_nothing() -> None:
-    from disks.stores.bench import _Bench
+    from disks.stores.trial.bench import _Bench
 
     _Bench._expect = lambda self, promise, kept, where: self._tried.add(promise)  # type: ignore[method-assign]
 
@@ -94,13 +94,13 @@ def _bench_compares_nothing() -> None:
 def _failed_file_stays_open() -> None:
     import pyarrow.parquet as pq
 
-    from tiering.parquet_writer import ParquetFileWriter
+    from tiering.parquet.writer import ParquetFileWriter
 
     ParquetFileWriter.close = pq.ParquetWriter.close  # type: ignore[method-assign]
 
 
 def _renamed_within_forgotten() -> None:
-    from disks.local_plan import Plan
+    from disks.local.plan import Plan
 
     def roots(self: Any, path: str) -> list[str]:
         return [path, *(move.target for move in self._moves if move.target and move.target.startswith(f"{path}/"))]
@@ -111,7 +111,7 @@ def _renamed_within_forgotten() -> None:
 def _any_certificate() -> None:
     import ssl
 
-    from disks.stores.http import Connections
+    from disks.stores.s3.http import Connections
 
     def trusting(self: Connections) -> ssl.SSLContext:
         context = ssl.create_default_context()
@@ -122,7 +122,7 @@ def _any_certificate() -> None:
 
 
 def _half_a_body() -> None:
-    from disks.stores import http_answers
+    from disks.stores.s3 import http_answers
 
     def read(connection: Any, data: bytes, size_bytes: int) -> tuple[bytes, bytes]:
         while len(data) < size_bytes and (more := connection.recv(size_bytes - len(data))):
@@ -133,13 +133,13 @@ def _half_a_body() -> None:
 
 
 def _stale_connection() -> None:
-    from disks.stores.http import _Connection
+    from disks.stores.s3.http import _Connection
 
     _Connection.is_readable = lambda self: False  # type: ignore[method-assign]
 
 
 def _refusal_unheard() -> None:
-    from disks.stores.http import _Connection
+    from disks.stores.s3.http import _Connection
 
     original = _Connection.send
 
@@ -154,13 +154,13 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "pin released by delete alone",
         "a pin that Object Lock keeps stays in force after its release",
-        "tests/unit/test_oplog_snapshot.py::test_a_pin_that_a_lock_keeps_counts_as_released",
+        "tests/unit/oplog/test_oplog_snapshot.py::test_a_pin_that_a_lock_keeps_counts_as_released",
         _release_by_delete_alone,
     ),
     (
         "lease ended by delete alone",
         "a lease that Object Lock keeps is held on to after it was let go",
-        "tests/unit/test_object_disk.py::test_a_lease_needs_no_delete",
+        "tests/unit/disks/object_disk/test_object_disk.py::test_a_lease_needs_no_delete",
         _lease_ends_by_delete_alone,
     ),
     (
@@ -178,13 +178,13 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "kept is a failure",
         "gc takes what a lock keeps for failed deletes",
-        "tests/unit/test_garbage.py::test_what_a_lock_keeps_is_no_failure_and_goes_when_the_lock_ends",
+        "tests/unit/disks/garbage/test_garbage.py::test_what_a_lock_keeps_is_no_failure_and_goes_when_the_lock_ends",
         _kept_is_a_failure,
     ),
     (
         "foreign is scratch",
         "gc deletes every object below doctor/ and objbench/, whoever wrote it",
-        "tests/unit/test_garbage.py::test_leftovers_of_killed_trials_go_and_only_those",
+        "tests/unit/disks/garbage/test_garbage.py::test_leftovers_of_killed_trials_go_and_only_those",
         _foreign_is_scratch,
     ),
     (
@@ -208,7 +208,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "impatient",
         "a storm of 503 ends work after a few seconds",
-        "tests/unit/test_stores_wrappers.py::test_a_storm_of_a_minute_is_sat_out_and_a_dead_server_is_not",
+        "tests/unit/disks/stores/test_stores_wrappers.py::test_a_storm_of_a_minute_is_sat_out_and_a_dead_server_is_not",
         _impatient,
     ),
     (

@@ -15,12 +15,12 @@ import pytest
 
 from oplog.errors import Damaged, FrostlineError, Refused
 from tests.cold import as_rows, cold_config, cold_merge, content, group
-from tiering.catalog import StoredPart
-from tiering.definitions import define_table
-from tiering.engine import Store
-from tiering.part import DataFile
-from tiering.shard_merge import MergeTask, ShardResult, merge_shard
-from tiering.uploads import UploadedFile
+from tiering.catalog.catalog import StoredPart
+from tiering.engine.store import Store
+from tiering.merge.cold.shard_merge import MergeTask, ShardResult, merge_shard
+from tiering.merge.cold.uploads import UploadedFile
+from tiering.table.definitions import define_table
+from tiering.table.part import DataFile
 
 ROWS = 120
 

@@ -33,11 +33,11 @@ from tests.crash.scenarios import (
     rows,
 )
 from tests.crash.test_races import interrupt
-from tiering import shard_merge, uploads
-from tiering.cold_merge import ColdMergeReport
-from tiering.engine import Store
-from tiering.merge_planning import ColdOptions
-from tiering.settings import Config
+from tiering.config.settings import Config
+from tiering.engine.store import Store
+from tiering.merge.cold import shard_merge, uploads
+from tiering.merge.cold.job import ColdMergeReport
+from tiering.merge.planning import ColdOptions
 
 pytestmark = pytest.mark.crash
 

@@ -18,12 +18,12 @@ import pytest
 
 from disks import effects
 from disks.base import Disk, Transaction
-from disks.clickhouse_disk import ClickHouseDisk
-from disks.local import LocalDisk
+from disks.clickhouse.disk import ClickHouseDisk
+from disks.local.disk import LocalDisk
 from disks.memory import MemoryDisk
-from disks.object_disk import ObjectDisk
+from disks.object_disk.disk import ObjectDisk
 from disks.stores.directory import DirectoryStore
-from restore.clickhouse_rebuild import rebuild
+from restore.clickhouse.rebuild import rebuild
 
 START = {"a/x": b"ax", "a/y": b"ay", "b/x": b"bx", "c/d/x": b"cdx"}
 

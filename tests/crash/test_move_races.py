@@ -21,8 +21,8 @@ from tests.crash.enumeration import prepare
 from tests.crash.harness import ForkServer
 from tests.crash.invariants import Rows
 from tests.crash.scenarios import JANUARY, TABLE, Site, drop_january, insert, rows
-from tiering.engine import Store
-from tiering.mover import MoveReport
+from tiering.engine.store import Store
+from tiering.move.mover import MoveReport
 
 pytestmark = pytest.mark.crash
 

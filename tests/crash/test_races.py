@@ -8,10 +8,10 @@ from datetime import timedelta
 
 import pytest
 
-from disks.object_disk import ObjectDisk
+from disks.object_disk.disk import ObjectDisk
 from disks.registry import open_disk
 from disks.stores.base import ByteRange, ObjectInfo, ObjectStore, Payload
-from disks.stores.wrapped import WrappedStore
+from disks.stores.wrappers.wrapped import WrappedStore
 from oplog.errors import FrostlineError
 from tests.crash import invariants
 from tests.crash.enumeration import prepare

@@ -13,7 +13,7 @@ import pytest
 
 from disks.base import Disk
 from disks.registry import open_disk
-from restore.check import CheckResult, How, check
+from restore.check.check import CheckResult, How, check
 from tests.crash import invariants
 from tests.crash.conftest import RecordTally
 from tests.crash.enumeration import Tally

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from disks.effects import set_hook
-from disks.object_disk import ObjectDisk
+from disks.object_disk.disk import ObjectDisk
 from disks.stores.base import ObjectStore
 from disks.stores.directory import DirectoryStore
 from disks.stores.memory import MemoryStore
-from restore import transfer
-from restore.transfer import restore_from
+from restore.transfer import transfer
+from restore.transfer.transfer import restore_from
 from tests.integration.test_rebuild import put
 from tests.integration.test_transfer import TABLE, blobs, content
 

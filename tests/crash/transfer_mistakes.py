@@ -10,14 +10,14 @@ _HISTORY = "tests/property/test_restore_history.py"
 
 
 def _copies_forgotten() -> None:
-    from restore import transfer
+    from restore.transfer import transfer
 
     original = transfer.begin
     transfer.begin = lambda disk, source, fresh=False: original(disk, source, fresh=True)
 
 
 def _copies_not_proved() -> None:
-    from restore.blob_copies import BlobCopier
+    from restore.transfer.blob_copies import BlobCopier
 
     BlobCopier._check = lambda self, rows: None  # type: ignore[method-assign]
 
@@ -25,7 +25,7 @@ def _copies_not_proved() -> None:
 def _bytes_not_compared() -> None:
     import msgspec
 
-    from restore.blob_copies import Copying
+    from restore.transfer.blob_copies import Copying
 
     original = Copying._put
 
@@ -36,31 +36,31 @@ def _bytes_not_compared() -> None:
 
 
 def _others_removed() -> None:
-    from restore.transfer import _Plan
+    from restore.transfer.transfer import _Plan
 
     _Plan._is_of_a_table = lambda self, path: True  # type: ignore[method-assign]
 
 
 def _pin_not_renewed() -> None:
-    from restore import keeping
+    from restore.rebuild import held_revision as keeping
 
     keeping._renew = lambda held, stop, every: None
 
 
 def _announcements_ignored() -> None:
-    from restore import transfer
+    from restore.transfer import transfer
 
     transfer._is_going = lambda disk, copied: False
 
 
 def _gone_is_final() -> None:
-    from restore import transfer
+    from restore.transfer import transfer
 
     transfer._ATTEMPTS = 1
 
 
 def _retention_one_short() -> None:
-    from disks import evidence
+    from disks.garbage import evidence
 
     original = evidence.retained_from
     evidence.retained_from = lambda commits, **options: min(original(commits, **options) + 1, max(commits))
@@ -68,10 +68,10 @@ def _retention_one_short() -> None:
 
 def _between_forgotten() -> None:
     """Blobs that came and went within the retention."""
-    from disks import evidence
+    from disks.garbage import evidence
 
     evidence.named_blobs = lambda commit: set()
-    from disks import history
+    from disks.object_disk import history
 
     history.named_blobs = lambda commit: set()
 

@@ -14,11 +14,12 @@ import pytest
 
 from disks.config import DiskConfig
 from oplog.errors import Conflict
-from tiering import merger, tables
+from tiering.catalog import tables
 from tiering.cli.main import run
-from tiering.definitions import define_table
-from tiering.engine import Store
-from tiering.settings import Config, PolicyConfig, VolumeConfig, embedded
+from tiering.config.settings import Config, PolicyConfig, VolumeConfig, embedded
+from tiering.engine.store import Store
+from tiering.merge import merger
+from tiering.table.definitions import define_table
 
 
 def machine(tmp_path: Path, name: str) -> Config:

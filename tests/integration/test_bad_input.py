@@ -26,14 +26,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from disks import effects
-from disks.stores.retry import Backoff
+from disks.stores.wrappers.retry import Backoff
 from oplog.errors import NoSpace
 from tests.servers import Server
 from tiering.cli.main import run
-from tiering.definitions import define_table
-from tiering.locks import daemon_lock
-from tiering.parquet_file import write_part_files
-from tiering.types import arrow_schema
+from tiering.journal.locks import daemon_lock
+from tiering.parquet.part_files import write_part_files
+from tiering.table.definitions import define_table
+from tiering.table.types import arrow_schema
 
 TABLE = "demo.events"
 JANUARY, FEBRUARY = "202601", "202602"
@@ -455,7 +455,7 @@ def test_objects_with_a_wrong_clock_are_never_collected(cli: Cli, year: int) -> 
 
 def test_a_machine_whose_clock_runs_ahead_collects_nothing(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """P23: by our clock everything is old; the store's clock disagrees, so nothing goes."""
-    from disks import garbage
+    from disks.garbage import collect as garbage
 
     january = _january_object(cli)
     orphan = january.with_name(january.name[:-32] + "z" * 32)

@@ -12,10 +12,10 @@ import pytest
 from disks.config import DiskConfig
 from oplog.errors import Refused
 from tests.servers import Server
-from tiering.clocks import Clocks
-from tiering.definitions import define_table, set_ttl
-from tiering.engine import Store
-from tiering.settings import Config, embedded
+from tiering.catalog.clocks import Clocks
+from tiering.config.settings import Config, embedded
+from tiering.engine.store import Store
+from tiering.table.definitions import define_table, set_ttl
 
 EPOCH = datetime(1970, 1, 2, tzinfo=UTC)
 

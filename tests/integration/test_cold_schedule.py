@@ -11,11 +11,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tiering import daemon
-from tiering.cold_schedule import ColdSchedule
-from tiering.definitions import define_table
-from tiering.engine import Store
-from tiering.settings import DaemonConfig, embedded
+from tiering.config.settings import DaemonConfig, embedded
+from tiering.daemon import daemon
+from tiering.daemon.cold_schedule import ColdSchedule
+from tiering.engine.store import Store
+from tiering.table.definitions import define_table
 
 COMMAND = (sys.executable, "-m", "tiering.cli.main")
 

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 
 from disks.config import DiskConfig
-from disks.garbage import GcReport, collect
-from disks.listing import cut_ranges
-from disks.object_disk import ObjectDisk
+from disks.garbage.collect import GcReport, collect
+from disks.garbage.listing import cut_ranges
+from disks.object_disk.disk import ObjectDisk
 from disks.registry import open_disk
-from disks.runner import LocalRunner, Remote
 from disks.stores.shared import SharedStore
+from disks.workers.runner import LocalRunner, Remote
 from oplog import pins
 from oplog.errors import FrostlineError, Refused
 from oplog.revision import blob_key
-from restore.rebuild import restore
+from restore.rebuild.rebuild import restore
 from tests.meddling import Exchange, meddling
 from tests.servers import Server
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from disks.config import DiskConfig
-from disks.stores import s3
 from disks.stores.base import ObjectStore
 from disks.stores.open import open_store
+from disks.stores.s3 import store as s3
 from oplog.errors import AccessDenied
 from tests.meddling import Exchange, meddling
 from tests.servers import Server
@@ -64,7 +64,7 @@ def test_a_token_that_has_run_out_is_read_anew(
             with pytest.raises(AccessDenied, match="ExpiredToken"):
                 CALLS[verb](store)
             write_profile(profile, "new-key")
-            monkeypatch.setattr("disks.stores.s3_session._RENEWED_LATELY_SECONDS", 0.0)
+            monkeypatch.setattr("disks.stores.s3.session._RENEWED_LATELY_SECONDS", 0.0)
             CALLS[verb](store)
 
 

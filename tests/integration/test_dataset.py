@@ -20,16 +20,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from disks.config import DiskConfig
-from disks.object_disk import ObjectDisk
-from disks.stores.metered import MeteredStore
+from disks.object_disk.disk import ObjectDisk
+from disks.stores.wrappers.metered import MeteredStore
 from oplog.errors import FrostlineError, Refused
 from tests.servers import Server
 from tests.tiers import altered, define, make_context, put_part, put_table
-from tiering import dataset as dataset_module
-from tiering.context import Context
-from tiering.dataset import table_dataset
-from tiering.filesystem import FrostlineFileSystem
-from tiering.schema import Column, TableDefinition
+from tiering.catalog.context import Context
+from tiering.query import dataset as dataset_module
+from tiering.query.dataset import table_dataset
+from tiering.query.filesystem import FrostlineFileSystem
+from tiering.table.schema import Column, TableDefinition
 
 DAYS = 9
 ROWS_A_DAY = 2000

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from disks.clickhouse_disk import LIMITATIONS
-from disks.stores import s3
+from disks.clickhouse.disk import LIMITATIONS
+from disks.stores.s3 import store as s3
 from tests import worm
 from tests.meddling import Exchange, meddling
 from tests.servers import Server

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 import yaml
 
-from disks import garbage
-from disks.object_disk import ObjectDisk
+from disks.garbage import collect as garbage
+from disks.object_disk.disk import ObjectDisk
 from disks.registry import open_disk
-from restore.undo import preview
+from restore.history.undo import preview
 from tests.servers import Server, ministack
 from tiering.cli import main as cli
-from tiering.configuration import load
-from tiering.engine import Store
+from tiering.config.reading import load
+from tiering.engine.store import Store
 
 PARTS = ["202601_1_1_0", "202602_1_1_0"]
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from disks import listing
 from disks.config import DiskConfig
-from disks.object_disk import ObjectDisk
-from disks.process_runner import ProcessRunner
+from disks.garbage import listing
+from disks.object_disk.disk import ObjectDisk
 from disks.registry import open_disk
+from disks.workers.process_runner import ProcessRunner
 from tests.damage import break_pages
 from tests.servers import Server
-from tiering.cli import remote_work
+from tiering.cli.frame import remote_work
 from tiering.cli.main import run
 
 
@@ -75,7 +75,7 @@ def large(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(remote_work, "LARGE_FILES", 0)
     monkeypatch.setattr(remote_work.os, "cpu_count", lambda: 3)
-    monkeypatch.setattr("disks.process_runner.ProcessRunner", Counted)
+    monkeypatch.setattr("disks.workers.process_runner.ProcessRunner", Counted)
     monkeypatch.setitem(listing.cut_ranges.__kwdefaults__, "keys", 5)
     return begun
 

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 
 from oplog.errors import Conflict
-from tiering import cold_merge
 from tiering.cli.main import run
-from tiering.definitions import define_table
-from tiering.engine import Store
-from tiering.settings import Config, embedded
+from tiering.config.settings import Config, embedded
+from tiering.engine.store import Store
+from tiering.merge.cold import job as cold_merge
+from tiering.table.definitions import define_table
 
 DAYS = [datetime(2026, month, 1, tzinfo=UTC) for month in (1, 2, 3)]
 

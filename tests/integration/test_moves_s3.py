@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from disks.config import DiskConfig
-from disks.object_disk import ObjectDisk
+from disks.object_disk.disk import ObjectDisk
 from oplog.errors import AccessDenied
 from tests.moving import close, configuration, create_table, holders, move, open_context, put_part
 from tests.servers import Server
-from tiering import mover
-from tiering.context import Context
+from tiering.catalog.context import Context
+from tiering.move import mover
 
 
 def bucket_of(server: Server) -> DiskConfig:

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from disks.references import inventory
+from disks.object_disk.references import inventory
 from disks.stores.base import ByteRange, ObjectInfo, ObjectStore, Payload
-from disks.stores.bench import BenchReport, percentile, plan, remove_leftovers, requests_of, run
 from disks.stores.directory import DirectoryStore
 from disks.stores.memory import MemoryStore
-from disks.stores.metered import MeteredStore
+from disks.stores.trial.bench import BenchReport, percentile, plan, remove_leftovers, requests_of, run
+from disks.stores.wrappers.metered import MeteredStore
 from oplog.errors import FrostlineError, Transient
 from tests import worm
 from tests.servers import REPOSITORY, Server

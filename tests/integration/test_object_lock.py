@@ -16,22 +16,22 @@ from typing import Any
 import pytest
 
 from disks.config import DiskConfig
-from disks.garbage import GcReport, announced, collect
-from disks.object_disk import ObjectDisk
+from disks.garbage.collect import GcReport, announced, collect
+from disks.object_disk.disk import ObjectDisk
 from disks.registry import open_disk
-from disks.stores import s3
 from disks.stores.base import ObjectStore
 from disks.stores.bucket_settings import BucketSettings, ObjectLock
 from disks.stores.open import open_store
-from disks.stores.s3 import PROBE_KEY
+from disks.stores.s3 import store as s3
+from disks.stores.s3.store import PROBE_KEY
 from oplog.errors import NotFound, Retained
+from restore.verbs.integrity import gc_document, print_gc
 from tests import worm
 from tests.servers import Server
 from tiering.cli import main as cli
-from tiering.cli.integrity import gc_document, print_gc
-from tiering.cli.options import GlobalOptions
-from tiering.cli.session import Session
-from tiering.configuration import load
+from tiering.cli.frame.options import GlobalOptions
+from tiering.cli.frame.session import Session
+from tiering.config.reading import load
 
 pytestmark = pytest.mark.skipif(worm.ACTIVE, reason="these buckets have locks of their own")
 DATA = b"some bytes"

@@ -16,15 +16,15 @@ import pyarrow.compute as pc
 import pytest
 
 from disks.config import DiskConfig
-from disks.object_disk import ObjectDisk
+from disks.object_disk.disk import ObjectDisk
 from oplog.errors import Damaged, FrostlineError, NotFound, UsageError
 from tests.servers import Server
 from tests.tiers import altered, define, make_context, put_part, put_table, resolver
-from tiering import parquet_tables
-from tiering.context import Context
-from tiering.query import QueryResult, run_sql
-from tiering.scan import scan
-from tiering.schema import Column, PartitionField, TableDefinition
+from tiering.catalog.context import Context
+from tiering.query import parquet_tables
+from tiering.query.query import QueryResult, run_sql
+from tiering.query.scan import scan
+from tiering.table.schema import Column, PartitionField, TableDefinition
 
 DAYS = 12
 ROWS_A_DAY = 500

@@ -8,9 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tiering.definitions import define_table
-from tiering.engine import Store
-from tiering.settings import embedded
+from tiering.config.settings import embedded
+from tiering.engine.store import Store
+from tiering.table.definitions import define_table
 
 
 @pytest.mark.parametrize("disk", ["ssd", "s3"])

@@ -1,4 +1,4 @@
-"""restore.rebuild over real stores: lose the local state, get it back; go to any revision; never lose a thing.
+"""restore.rebuild.rebuild over real stores: lose the local state, get it back; go to any revision; never lose a thing.
 
 Guards I6, I7, I8 and P37, P38, P39, P42, P45 against a directory and an S3 server.
 """
@@ -16,17 +16,17 @@ import pytest
 
 from disks.config import DiskConfig
 from disks.effects import set_hook
-from disks.garbage import Intent, collect
-from disks.object_disk import ObjectDisk
-from disks.references import INTENTS_PREFIX, inventory
+from disks.garbage.collect import Intent, collect
+from disks.object_disk.disk import ObjectDisk
+from disks.object_disk.references import INTENTS_PREFIX, inventory
 from disks.registry import open_disk
-from disks.stores.metered import MeteredStore
+from disks.stores.wrappers.metered import MeteredStore
 from oplog import pins
 from oplog.errors import Locked, NotFound, Refused, UsageError
 from oplog.replay import FileRow
-from restore.keeping import pinned
-from restore.plan import table_digest
-from restore.rebuild import restore
+from restore.rebuild.held_revision import pinned
+from restore.rebuild.plan import table_digest
+from restore.rebuild.rebuild import restore
 from tests.servers import Server, ministack
 
 Opener = Callable[[str], ObjectDisk]
@@ -428,11 +428,11 @@ def test_it_pins_what_it_restores(local: ObjectDisk, monkeypatch: pytest.MonkeyP
 
     def collecting(disk: ObjectDisk) -> None:
         later = datetime.now(UTC) + timedelta(hours=30)
-        monkeypatch.setattr("disks.evidence.is_live", lambda pin, now: True)
+        monkeypatch.setattr("disks.garbage.evidence.is_live", lambda pin, now: True)
         reports.append(collect(disk, now=later, delete=True, max_delete_fraction=1.0, compact_after_commits=1))
         monkeypatch.undo()
 
-    import restore.rebuild as module
+    import restore.rebuild.rebuild as module
 
     checked = module._check_restorable
 
@@ -468,7 +468,7 @@ def test_a_pin_that_could_not_be_renewed_stops_the_restore(local: ObjectDisk, mo
     """P33: what gc may have taken is not restored."""
     put(local, "a/1")
     put(local, "a/2")
-    monkeypatch.setattr("restore.keeping.PIN_LIFETIME", timedelta(seconds=-1))
+    monkeypatch.setattr("restore.rebuild.held_revision.PIN_LIFETIME", timedelta(seconds=-1))
     with pytest.raises(Refused, match="ran out"):
         restore(local, revision=1, apply=True)
     assert local.revision == 2
@@ -482,7 +482,7 @@ def test_another_writer_commits_in_the_middle(
     put(local, "t/1/f", "t/2/f")
     put(local, "t/3/f")
     other = ObjectDisk("cold", local.store, tmp_path / "other")
-    import restore.rebuild as module
+    import restore.rebuild.rebuild as module
 
     compare = module.compare
     raced = []

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from disks.config import DiskConfig
-from disks.stores import s3
 from disks.stores.base import ByteRange, ObjectStore, StoreCapabilities
 from disks.stores.open import open_store
-from disks.stores.retry import Backoff, RetryingStore
-from disks.stores.wrapped import unwrapped
+from disks.stores.s3 import store as s3
+from disks.stores.wrappers.retry import Backoff, RetryingStore
+from disks.stores.wrappers.wrapped import unwrapped
 from oplog.errors import (
     AccessDenied,
     AlreadyExists,

@@ -14,13 +14,13 @@ import pyarrow as pa
 import pytest
 
 from disks.config import DiskConfig
-from tiering import insert as inserting
+from tiering.catalog.new_parts import repeated
 from tiering.cli.main import run
-from tiering.definitions import define_table
-from tiering.engine import Store
-from tiering.insert import InsertResult
-from tiering.new_parts import repeated
-from tiering.settings import Config, embedded
+from tiering.config.settings import Config, embedded
+from tiering.engine.store import Store
+from tiering.insert import insert as inserting
+from tiering.insert.insert import InsertResult
+from tiering.table.definitions import define_table
 
 ROWS = pa.table({"k": list(range(100)), "p": [number % 3 for number in range(100)]})
 

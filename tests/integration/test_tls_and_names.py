@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from disks.config import DiskConfig
-from disks.stores import s3
 from disks.stores.base import ByteRange, ObjectStore
 from disks.stores.open import open_store
+from disks.stores.s3 import store as s3
 from oplog.errors import FrostlineError, UsageError
 from tests.meddling import Exchange, meddling
 from tests.servers import Server

@@ -1,4 +1,4 @@
-"""restore.transfer: a disk filled from another bucket. Guards I4, I6, I7, I14 and P32, P33, P37, P39, P54.
+"""restore.transfer.transfer: a disk filled from another bucket. Guards I4, I6, I7, I14 and P32, P33, P37, P39, P54.
 
 The source is only read; what is committed is the source's tree, byte for byte, over objects of the target's own.
 """
@@ -17,21 +17,21 @@ from pathlib import Path
 import pytest
 
 from disks.config import DiskConfig
-from disks.garbage import collect
-from disks.object_disk import ObjectDisk
+from disks.garbage.collect import collect
+from disks.object_disk.disk import ObjectDisk
 from disks.stores.base import ByteRange, ObjectInfo, ObjectStore
 from disks.stores.directory import DirectoryStore
 from disks.stores.memory import MemoryStore
-from disks.stores.metered import MeteredStore
 from disks.stores.open import open_store
-from disks.stores.readonly import ReadOnlyStore
-from disks.stores.wrapped import WrappedStore
+from disks.stores.wrappers.metered import MeteredStore
+from disks.stores.wrappers.readonly import ReadOnlyStore
+from disks.stores.wrappers.wrapped import WrappedStore
 from oplog.errors import Damaged, Locked, NotFound, Refused, UsageError
 from oplog.revision import SNAPSHOTS_PREFIX, parse_blob_key
-from restore import blob_copies, transfer
-from restore.clickhouse_bucket import read_bucket
-from restore.rebuild import restore
-from restore.transfer import restore_from
+from restore.clickhouse.bucket import read_bucket
+from restore.rebuild.rebuild import restore
+from restore.transfer import blob_copies, transfer
+from restore.transfer.transfer import restore_from
 from tests.compat.buckets import captured, in_memory
 from tests.integration.test_rebuild import objects, put, remove, rows, work
 from tests.servers import Server, ministack

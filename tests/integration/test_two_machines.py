@@ -11,10 +11,10 @@ import pytest
 
 from disks.config import DiskConfig
 from oplog.errors import AlreadyExists, Conflict
-from restore.check import check
-from tiering.definitions import add_column, define_table
-from tiering.engine import Store
-from tiering.settings import Config, embedded
+from restore.check.check import check
+from tiering.config.settings import Config, embedded
+from tiering.engine.store import Store
+from tiering.table.definitions import add_column, define_table
 
 
 def machine(tmp_path: Path, name: str) -> Config:
@@ -100,7 +100,7 @@ def test_losing_the_state_or_the_machine_never_repeats_a_name(tmp_path: Path, co
 
 
 def test_a_restore_to_before_a_range_was_taken_does_not_free_it(configs: tuple[Config, Config]) -> None:
-    from restore.rebuild import restore
+    from restore.rebuild.rebuild import restore
 
     with Store.open(configs[0]) as a, Store.open(configs[1]) as b:
         revision = a.object_disk("s3").revision

@@ -16,18 +16,18 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from disks import object_disk
 from disks.config import DiskConfig
-from disks.stores.retry import Backoff
+from disks.object_disk import disk as object_disk
+from disks.stores.wrappers.retry import Backoff
 from oplog.errors import DiskUnreachable, FrostlineError, Transient
 from tests.broken_line import Line, line_to
 from tests.servers import Server
-from tiering import catalog
+from tiering.catalog import catalog
 from tiering.cli.main import run
-from tiering.daemon import _Daemon
-from tiering.definitions import define_table
-from tiering.engine import Store
-from tiering.settings import Config, embedded
+from tiering.config.settings import Config, embedded
+from tiering.daemon.daemon import _Daemon
+from tiering.engine.store import Store
+from tiering.table.definitions import define_table
 
 JANUARY, FEBRUARY = datetime(2026, 1, 5, tzinfo=UTC), datetime(2026, 2, 5, tzinfo=UTC)
 
@@ -149,11 +149,11 @@ def test_moves_wait_with_a_reason_and_the_daemon_makes_them_later(site: Site, mo
     monkeypatch.setattr(object_disk, "_ASK_AGAIN_SECONDS", 0.0)
     import threading
 
-    from tiering.settings import DaemonConfig
+    from tiering.config.settings import DaemonConfig
 
     with site.open() as store:
         old = store.definition("d.t")
-        from tiering.definitions import set_ttl
+        from tiering.table.definitions import set_ttl
 
         store.alter_table(old, set_ttl(old, ["1d on ts to volume cold"]))
         daemon = _Daemon(store, DaemonConfig(), threading.Event(), None, ())
@@ -191,7 +191,7 @@ def test_nothing_is_answered_from_a_table_that_may_lack_parts(
     """A cache that was lost, or that the outage caught while it was read anew, knows too little."""
     shutil.rmtree(site.home / "a" / "state" / "disks")
     if how == "half filled":
-        from disks import table_cache
+        from disks.object_disk import cache as table_cache
 
         with monkeypatch.context() as patch:
 

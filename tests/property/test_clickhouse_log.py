@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from disks.base import Disk, Transaction
-from disks.clickhouse_disk import ClickHouseDisk
+from disks.clickhouse.disk import ClickHouseDisk
 from disks.memory import MemoryDisk
 from disks.stores.memory import MemoryStore
-from oplog.clickhouse import parse_key
+from oplog.clickhouse.names import parse_key
 from oplog.errors import Conflict
-from restore.clickhouse_rebuild import rebuild
-from restore.clickhouse_rows import read_tree_of_bucket, rows_of
+from restore.clickhouse.rebuild import rebuild
+from restore.clickhouse.rows import read_tree_of_bucket, rows_of
 
 SEGMENT = st.sampled_from(["a", "b", "shadow", "é"])
 PATH = st.lists(SEGMENT, min_size=1, max_size=3).map("/".join)

@@ -9,13 +9,13 @@ from datetime import UTC
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oplog.clickhouse_replay import may_append
+from oplog.clickhouse.replay import may_append
 from oplog.errors import FrostlineError
 from oplog.paths import is_safe
-from restore.clickhouse_bucket import read_bucket
-from restore.clickhouse_report import inspect
+from restore.clickhouse.bucket import read_bucket
+from restore.clickhouse.report import inspect
 from tests.compat.buckets import ClickHouse, Object, in_memory
-from tiering.cli.output import encode
+from tiering.cli.frame.output import encode
 
 NAMES = ("a", "b", "c.bin", "metadata_version.txt", "all_1_1_0", "delete_tmp_a", "other")
 PATHS = st.lists(st.sampled_from(NAMES), min_size=1, max_size=3).map("/".join)

@@ -20,14 +20,16 @@ from hypothesis import strategies as st
 
 from tests.cold import as_rows, assert_sorted_and_disjoint, cold_config, cold_merge, content, digest, group
 from tests.crash import mutants
-from tiering import definitions, merge_rows, sorted_merge
-from tiering.catalog import StoredPart
-from tiering.engine import Store
-from tiering.merge_modes import parse_merge_mode
-from tiering.merge_stream import merge_files
-from tiering.schema import TableDefinition
-from tiering.sorted_merge import SortedFile
-from tiering.types import arrow_schema, default_array, field_ids
+from tiering.catalog.catalog import StoredPart
+from tiering.engine.store import Store
+from tiering.merge import rows as merge_rows
+from tiering.merge.stream import merge_files
+from tiering.parquet import sorted_merge
+from tiering.parquet.sorted_merge import SortedFile
+from tiering.table import definitions
+from tiering.table.merge_modes import parse_merge_mode
+from tiering.table.schema import TableDefinition
+from tiering.table.types import arrow_schema, default_array, field_ids
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 DUE = NOW - timedelta(days=30)

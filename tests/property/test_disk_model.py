@@ -18,9 +18,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from disks import effects
 from disks.base import Disk, Transaction
-from disks.local import LocalDisk
+from disks.local.disk import LocalDisk
 from disks.memory import MemoryDisk
-from disks.object_disk import ObjectDisk
+from disks.object_disk.disk import ObjectDisk
 from disks.stores.memory import MemoryStore
 from oplog.errors import Conflict
 from oplog.paths import ancestors

@@ -16,13 +16,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from oplog.errors import UsageError
-from tiering import merge_rows
-from tiering.definitions import define_table
-from tiering.merge_modes import parse_merge_mode
-from tiering.merge_rows import combine_rows
-from tiering.schema import TableDefinition
-from tiering.sorting import sort_table
-from tiering.types import arrow_schema
+from tiering.merge import rows as merge_rows
+from tiering.merge.rows import combine_rows
+from tiering.parquet.sorting import sort_table
+from tiering.table.definitions import define_table
+from tiering.table.merge_modes import parse_merge_mode
+from tiering.table.schema import TableDefinition
+from tiering.table.types import arrow_schema
 
 _database = duckdb.connect()
 _database.execute("SET TimeZone = 'UTC'; SET threads = 1")

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiering import merge_rows
-from tiering.definitions import define_table
-from tiering.merge_rows import combine_rows, live_rows, same_key, whole_runs
-from tiering.run_reduction import run_starts
-from tiering.schema import TableDefinition
-from tiering.types import arrow_schema
+from tiering.merge import rows as merge_rows
+from tiering.merge.rows import combine_rows, live_rows, same_key, whole_runs
+from tiering.merge.run_reduction import run_starts
+from tiering.table.definitions import define_table
+from tiering.table.schema import TableDefinition
+from tiering.table.types import arrow_schema
 
 NOW = datetime(2026, 1, 10, tzinfo=UTC)
 

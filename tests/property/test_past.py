@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from disks import sorted_run
-from disks.history import Past
-from disks.sorted_run import SortedRun
+from disks.file_table import sorted_run
+from disks.file_table.sorted_run import SortedRun
+from disks.object_disk.history import Past
 from disks.stores.memory import MemoryStore
 from oplog import entry, snapshot
 from oplog.entry import GENESIS_DIGEST, Commit, Create, Link, Operation, Remove, Rename

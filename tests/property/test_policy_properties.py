@@ -9,12 +9,12 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiering.journal_records import Failure, Pin
-from tiering.part import ColumnRange, DataFile, Part, PartName
-from tiering.placement import DiskState, move_factor, ordered_volumes, size_limit, volume_index
-from tiering.policy import Options, Plan, decide
-from tiering.schema import Column, Delete, MoveToDisk, MoveToVolume, TableDefinition, TableSettings, TtlRule
-from tiering.settings import PolicyConfig, VolumeConfig
+from tiering.config.settings import PolicyConfig, VolumeConfig
+from tiering.journal.records import Failure, Pin
+from tiering.policy.decide import Options, Plan, decide
+from tiering.policy.placement import DiskState, move_factor, ordered_volumes, size_limit, volume_index
+from tiering.table.part import ColumnRange, DataFile, Part, PartName
+from tiering.table.schema import Column, Delete, MoveToDisk, MoveToVolume, TableDefinition, TableSettings, TtlRule
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 GB = 1024**3

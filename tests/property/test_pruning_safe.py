@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tiers import define
-from tiering.column_ranges import column_range
-from tiering.part import DataFile, Part
-from tiering.pruning import (
+from tiering.parquet.column_ranges import column_range
+from tiering.table.part import DataFile, Part
+from tiering.table.pruning import (
     And,
     Compare,
     In,
@@ -31,9 +31,9 @@ from tiering.pruning import (
     matching_files,
     may_match,
 )
-from tiering.schema import PartitionField, TableDefinition
-from tiering.transforms import apply_transform, partition_values_json
-from tiering.types import arrow_type
+from tiering.table.schema import PartitionField, TableDefinition
+from tiering.table.transforms import apply_transform, partition_values_json
+from tiering.table.types import arrow_type
 
 NEGATIVE_NAN = struct.unpack("<d", struct.pack("<Q", 0xFFF8000000000000))[0]
 TYPES = {
@@ -71,7 +71,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 
 
 def _in_domain(name: str, value: Any) -> Any:
-    """The value as `tiering.pruning` compares it."""
+    """The value as `tiering.table.pruning` compares it."""
     if isinstance(value, pa.Scalar):
         return value.value
     return domain_value(TYPES[name], value)

@@ -13,14 +13,14 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from disks.object_disk import ObjectDisk
+from disks.object_disk.disk import ObjectDisk
 from oplog.errors import Refused
-from restore.rebuild import restore
-from restore.undo import undo
+from restore.history.undo import undo
+from restore.rebuild.rebuild import restore
 from tests.servers import Server
-from tiering.definitions import define_table
-from tiering.engine import Store
-from tiering.settings import Config, embedded
+from tiering.config.settings import Config, embedded
+from tiering.engine.store import Store
+from tiering.table.definitions import define_table
 
 Rows = list[tuple[int, int]]
 TABLES = ("d.t", "d.u")

@@ -21,9 +21,9 @@ from spark_tiering.read_options import ReadOptions
 from spark_tiering.reader import Projection, read_share
 from spark_tiering.scan_planning import plan_scan
 from tests.spark.stores import table
-from tiering.engine import Store
-from tiering.schema import PartitionField, TableDefinition
-from tiering.types import arrow_schema
+from tiering.engine.store import Store
+from tiering.table.schema import PartitionField, TableDefinition
+from tiering.table.types import arrow_schema
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 LONG = "x" * 70

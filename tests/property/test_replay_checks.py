@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from disks.file_table import FileTable
+from disks.file_table.table import FileTable
 from oplog import paths, replay
 from oplog.entry import Commit, Create, Link, Operation, Remove, Rename
 from oplog.errors import Conflict
@@ -89,7 +89,7 @@ def test_a_run_of_new_files_is_judged_as_one_by_one(
 
 def test_the_table_is_asked_little_about_many_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files below a directory that must be absent: only the directories above it are looked for, once."""
-    from disks.file_table import TableReader
+    from disks.file_table.table import TableReader
 
     asked: list[str] = []
 

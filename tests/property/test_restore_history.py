@@ -18,17 +18,17 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from disks.garbage import collect
-from disks.object_disk import ObjectDisk
-from disks.past import PastDisk
+from disks.garbage.collect import collect
+from disks.object_disk.disk import ObjectDisk
+from disks.object_disk.past import PastDisk
 from disks.stores.base import ObjectInfo, ObjectStore, Payload
 from disks.stores.directory import DirectoryStore
 from disks.stores.memory import MemoryStore
-from disks.stores.wrapped import WrappedStore
+from disks.stores.wrappers.wrapped import WrappedStore
 from oplog import pins
 from oplog.errors import AlreadyExists, Conflict
-from restore.rebuild import restore
-from restore.transfer import restore_from
+from restore.rebuild.rebuild import restore
+from restore.transfer.transfer import restore_from
 from tests.crash import mutants
 from tests.property.test_disk_model import Operations, content, draw_operations, fill
 

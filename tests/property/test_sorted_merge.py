@@ -16,15 +16,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from oplog.errors import Damaged
-from tiering import sorted_merge
-from tiering.column_ranges import column_range
-from tiering.dictionaries import decoded
-from tiering.parquet_file import write_part_files
-from tiering.part import DataFile
-from tiering.schema import Column, TableDefinition
-from tiering.sorted_merge import SortedFile, merged
-from tiering.sorting import sort_table
-from tiering.types import arrow_schema
+from tiering.parquet import sorted_merge
+from tiering.parquet.column_ranges import column_range
+from tiering.parquet.dictionaries import decoded
+from tiering.parquet.part_files import write_part_files
+from tiering.parquet.sorted_merge import SortedFile, merged
+from tiering.parquet.sorting import sort_table
+from tiering.table.part import DataFile
+from tiering.table.schema import Column, TableDefinition
+from tiering.table.types import arrow_schema
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

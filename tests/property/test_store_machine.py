@@ -18,8 +18,8 @@ from oplog.errors import Refused
 from tests.crash import invariants
 from tests.crash.harness import Failpoints, ForkServer, Mode, hooked
 from tests.crash.scenarios import FEBRUARY, JANUARY, TABLE, Site, collect, events, rows, temporary_site
-from tiering import tables
-from tiering.engine import Store
+from tiering.catalog import tables
+from tiering.engine.store import Store
 
 EXAMPLES, STEPS = 30, 16
 ROWS = 6

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from disks.config import DiskConfig
-from disks.object_disk import ObjectDisk
+from disks.object_disk.disk import ObjectDisk
 from oplog.errors import Conflict, Refused
-from restore.diff import diff
-from restore.undo import undo
-from tiering.engine import Store
-from tiering.settings import Config, PolicyConfig, VolumeConfig
+from restore.history.diff import diff
+from restore.history.undo import undo
+from tiering.config.settings import Config, PolicyConfig, VolumeConfig
+from tiering.engine.store import Store
 
 NAMES = st.sampled_from(["a", "d/a", "d/f/b"])
 DIRECTORIES = st.sampled_from(["d", "d/f", "g"])

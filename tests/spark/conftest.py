@@ -14,7 +14,7 @@ from oplog.errors import UsageError
 from spark_tiering.session import check_java, spark_session
 from tests.crash import mutants
 from tests.spark.cluster import Cluster, standalone
-from tiering.settings import Config, SparkConfig, embedded
+from tiering.config.settings import Config, SparkConfig, embedded
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,7 +16,7 @@ from oplog.errors import Transient
 from spark_tiering.runner import SparkRunner
 from spark_tiering.session import log_file, spark_session
 from tests.spark.pieces import Attempt, nap, whereabouts, work
-from tiering.settings import Config, SparkConfig, embedded
+from tiering.config.settings import Config, SparkConfig, embedded
 
 
 def whereabouts_of_tasks(runner: SparkRunner, home: Path) -> list[Any]:

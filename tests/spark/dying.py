@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from disks.runner import Runner
+from disks.workers.runner import Runner
 
 T = TypeVar("T")
 R = TypeVar("R")

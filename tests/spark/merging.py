@@ -16,18 +16,18 @@ import numpy
 import pyarrow as pa
 
 from disks.config import DiskConfig
-from disks.runner import Runner
 from disks.stores.shared import SharedStore
+from disks.workers.runner import Runner
 from spark_tiering.runner import SparkRunner
 from spark_tiering.session import log_file, spark_session
 from tests.servers import Server
-from tiering.cold_merge import ColdJob, ColdMergeReport, Workers
-from tiering.configuration import load
-from tiering.definitions import define_table
-from tiering.engine import Store
-from tiering.merge_planning import ColdOptions
-from tiering.settings import Config, PolicyConfig, SparkConfig, VolumeConfig
-from tiering.shard_merge import MergeTask, ShardResult, merge_shard
+from tiering.config.reading import load
+from tiering.config.settings import Config, PolicyConfig, SparkConfig, VolumeConfig
+from tiering.engine.store import Store
+from tiering.merge.cold.job import ColdJob, ColdMergeReport, Workers
+from tiering.merge.cold.shard_merge import MergeTask, ShardResult, merge_shard
+from tiering.merge.planning import ColdOptions
+from tiering.table.definitions import define_table
 
 SHARD_BYTES = 64 * 1024
 MONTHS = ("202601", "202602")

@@ -12,9 +12,9 @@ import pyarrow as pa
 
 import spark_tiering
 from tests.servers import Server
-from tiering.engine import Store
-from tiering.schema import Column, PartitionField, TableDefinition, TableSettings
-from tiering.types import arrow_schema
+from tiering.engine.store import Store
+from tiering.table.schema import Column, PartitionField, TableDefinition, TableSettings
+from tiering.table.types import arrow_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

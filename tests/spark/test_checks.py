@@ -16,32 +16,34 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from disks import listing
-from disks.clickhouse_disk import ClickHouseDisk
+from disks.clickhouse.disk import ClickHouseDisk
 from disks.config import DiskConfig
-from disks.garbage import GcReport, collect
-from disks.object_disk import ObjectDisk
+from disks.garbage import listing
+from disks.garbage.collect import GcReport, collect
+from disks.object_disk.disk import ObjectDisk
 from disks.registry import open_disk
-from disks.runner import Remote, Runner
 from disks.stores.open import open_store
 from disks.stores.shared import SharedStore
+from disks.workers import parallel
+from disks.workers.runner import Remote, Runner
 from oplog import pins
 from oplog.errors import DiskUnreachable, FrostlineError, Transient
-from restore import blob_copies, check_data, parallel
-from restore.blob_copies import Elsewhere
-from restore.check import CheckResult, How, check
-from restore.clickhouse_bucket import read_bucket
-from restore.clickhouse_rebuild import rebuild
-from restore.transfer import restore_from
+from restore.check import data as check_data
+from restore.check.check import CheckResult, How, check
+from restore.clickhouse.bucket import read_bucket
+from restore.clickhouse.rebuild import rebuild
+from restore.transfer import blob_copies
+from restore.transfer.blob_copies import Elsewhere
+from restore.transfer.transfer import restore_from
 from spark_tiering.runner import SparkRunner
 from tests.compat.buckets import captured, put_on_server
 from tests.meddling import Exchange, meddling
 from tests.servers import Server, free_port
 from tests.spark.dying import DyingRunner
-from tiering import part as part_format
-from tiering import schema
-from tiering.part import DataFile, Part
-from tiering.schema import Column, TableDefinition
+from tiering.table import part as part_format
+from tiering.table import schema
+from tiering.table.part import DataFile, Part
+from tiering.table.schema import Column, TableDefinition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

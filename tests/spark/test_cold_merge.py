@@ -23,10 +23,10 @@ from tests.servers import REPOSITORY, Server
 from tests.spark.cluster import Cluster, environment
 from tests.spark.dying import DyingRunner
 from tests.spark.merging import all_rows, config_of, fill, merge, part_names, write_config
-from tiering.cold_merge import ColdJob, Workers
-from tiering.engine import Store
-from tiering.merge_planning import ColdOptions
-from tiering.settings import Config
+from tiering.config.settings import Config
+from tiering.engine.store import Store
+from tiering.merge.cold.job import ColdJob, Workers
+from tiering.merge.planning import ColdOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

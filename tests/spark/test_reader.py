@@ -19,9 +19,9 @@ from spark_tiering.reader import Projection, read_share
 from spark_tiering.scan_planning import plan_scan
 from tests.servers import Server
 from tests.spark.stores import insert, opened, read, rows_of, table, to_bucket, write_config
-from tiering.engine import Store
-from tiering.schema import Column, PartitionField, TableDefinition
-from tiering.units import format_time
+from tiering.config.units import format_time
+from tiering.engine.store import Store
+from tiering.table.schema import Column, PartitionField, TableDefinition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from disks.runner import LocalRunner, Runner
+from disks.workers.runner import LocalRunner, Runner
 from oplog.errors import Damaged, FrostlineError, Retained, Transient
 from spark_tiering.runner import SparkRunner
 from tests.spark.pieces import Attempt, Secret, length, nap, work

@@ -25,7 +25,7 @@ from spark_tiering.session import (
 )
 from tests.servers import REPOSITORY, free_port
 from tests.spark.conftest import settings
-from tiering.settings import SparkConfig, embedded
+from tiering.config.settings import SparkConfig, embedded
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -237,13 +237,13 @@ class TestPackage:
     def test_it_holds_our_packages_and_no_caches(self, tmp_path: Path) -> None:
         with zipfile.ZipFile(write_archive(tmp_path)) as archive:
             names = archive.namelist()
-        assert {"tiering/engine.py", "disks/base.py", "oplog/log.py", "spark_tiering/runner.py"} <= set(names)
+        assert {"tiering/engine/store.py", "disks/base.py", "oplog/log.py", "spark_tiering/runner.py"} <= set(names)
         assert not [name for name in names if "__pycache__" in name]
         assert names == sorted(names)
 
     def test_code_runs_from_it(self, tmp_path: Path) -> None:
         archive = write_archive(tmp_path)
-        code = "import sys; sys.path.insert(0, sys.argv[1]); import tiering.merger; print(tiering.merger.__file__)"
+        code = "import sys; sys.path.insert(0, sys.argv[1]); import tiering.merge.merger as m; print(m.__file__)"
         command = [sys.executable, "-c", code, str(archive)]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert str(archive) in done.stdout, done.stderr

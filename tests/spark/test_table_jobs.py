@@ -15,7 +15,7 @@ from tests.servers import REPOSITORY, Server
 from tests.spark.cluster import Cluster, environment, standalone
 from tests.spark.stores import opened, table, write_config
 from tests.spark.table_jobs import STRAGGLING_SECONDS
-from tiering.schema import PartitionField
+from tiering.table.schema import PartitionField
 
 ROWS = 4000
 TIMEOUT_SECONDS = 200

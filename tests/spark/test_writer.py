@@ -14,16 +14,16 @@ import pyarrow as pa
 import pytest
 
 import spark_tiering
-from disks.object_transaction import MAX_AGE_SECONDS
+from disks.object_disk.transaction import MAX_AGE_SECONDS
 from oplog.entry import Create
 from oplog.errors import NotFound, Refused
-from restore.check import How, check
+from restore.check.check import How, check
 from spark_tiering.part_writer import WriteJob, WrittenPart, write_parts
 from spark_tiering.write_job import WriteOptions, begin_job, commit_job
 from tests.servers import Server
 from tests.spark.stores import insert, opened, read, rows_of, table, write_config
-from tiering.engine import Store
-from tiering.schema import PartitionField, TableDefinition
+from tiering.engine.store import Store
+from tiering.table.schema import PartitionField, TableDefinition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,14 +10,14 @@ from typing import Any, NoReturn
 
 import typer
 
+from disks.workers.python_gc import collect_seldom
 from oplog.errors import FrostlineError, UsageError
-from oplog.python_gc import collect_seldom
-from tiering.cli import plain_values
-from tiering.cli.exit_codes import INTERRUPTED, TERMINATED, Finished, Terminated
-from tiering.cli.options import GlobalOptions
-from tiering.cli.output import encode, print_error
-from tiering.cli.verb import global_parameters, new_app, root_options, with_parameters
-from tiering.cli.verbs import VerbGroup
+from tiering.cli.frame import plain_values
+from tiering.cli.frame.exit_codes import INTERRUPTED, TERMINATED, Finished, Terminated
+from tiering.cli.frame.options import GlobalOptions
+from tiering.cli.frame.output import encode, print_error
+from tiering.cli.frame.verb import global_parameters, new_app, root_options, with_parameters
+from tiering.cli.frame.verb_table import VerbGroup
 
 HELP = """Tables of Parquet parts on fast disks and in S3, moved by policy, rebuilt from the bucket.
 

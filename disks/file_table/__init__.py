@@ -1,0 +1,1 @@
+"""Path -> object, size, digest, in SQLite: touches its own file only, never the bucket."""

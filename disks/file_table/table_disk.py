@@ -1,0 +1,100 @@
+"""Reading a disk whose files are rows of a file table and whose bytes are objects of a store."""
+
+from __future__ import annotations
+
+import builtins
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from disks.base import Disk, DiskUsage, FileInfo, Location
+from disks.file_table.row_content import read_row, row_info
+from disks.file_table.table import FileTable
+from disks.stores.base import ByteRange, ObjectStore
+from oplog.errors import NotFound
+from oplog.replay import FileRow
+
+_T = TypeVar("_T")
+
+_READ_THREADS = 16
+
+
+class TableDisk(Disk):
+    """The reading half of such a disk."""
+
+    store: ObjectStore
+    max_size_bytes: int | None
+
+    @property
+    @abstractmethod
+    def file_table(self) -> FileTable:
+        """The table, opened at first use and ready to be read."""
+
+    def _reading(self, read: Callable[[FileTable], _T]) -> _T:
+        """What `read` finds in the table. A disk whose table is a cache replaces a damaged one first."""
+        return read(self.file_table)
+
+    def usage(self) -> DiskUsage:
+        with self.file_table.read() as view:
+            used = view.used_bytes()
+        if self.max_size_bytes is None:
+            return DiskUsage(None, None, used)
+        return DiskUsage(self.max_size_bytes, max(self.max_size_bytes - used, 0), used)
+
+    def stored_bytes(self) -> int:
+        return self.usage().used_bytes
+
+    def list(self, directory: str = "") -> builtins.list[str]:
+        def children(table: FileTable) -> builtins.list[str]:
+            with table.read() as view:
+                return view.children(directory)
+
+        return self._reading(children)
+
+    def walk(self, directory: str = "") -> Iterator[FileInfo]:
+        return map(row_info, self.file_table.rows(directory))
+
+    def stat(self, path: str) -> FileInfo:
+        return row_info(self._row(path))
+
+    def exists(self, path: str) -> bool:
+        return self.file_table.exists(path)
+
+    def existing(self, paths: Iterable[str]) -> set[str]:
+        with self.file_table.read() as view:
+            return {path for path in paths if view.exists(path)}
+
+    def read(self, path: str, byte_range: ByteRange | None = None) -> bytes:
+        return self._content(self._row(path), byte_range)
+
+    def small_files(self, directory: str, name: str) -> Iterator[tuple[str, bytes, int | None]]:
+        def named(table: FileTable) -> builtins.list[FileRow]:
+            with table.read() as view:
+                return builtins.list(view.named(directory, name))
+
+        rows = self._reading(named)
+        uploaded = {row.path: row for row in rows if row.inline is None}
+        fetched: dict[str, bytes] = {}
+        if uploaded:
+            with ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="read") as pool:
+                fetched = dict(zip(uploaded, pool.map(self._content, uploaded.values()), strict=True))
+        for row in rows:
+            yield row.path, fetched[row.path] if row.inline is None else row.inline, row.revision
+
+    def location(self, path: str) -> Location:
+        row = self._row(path)
+        if row.key is None:
+            raise NotFound(f"{self.name}:{path} rides inside the log and has no object of its own", hint="use read()")
+        if row.more:
+            raise NotFound(f"{self.name}:{path} lies in {1 + len(row.more)} objects", hint="use read()")
+        return Location(self.store.url(row.key), self.store.s3_connection)
+
+    def _row(self, path: str) -> FileRow:
+        row = self._reading(lambda table: table.get(path))
+        if row is None:
+            raise NotFound(f"no file {path} on disk {self.name}")
+        return row
+
+    def _content(self, row: FileRow, byte_range: ByteRange | None = None) -> bytes:
+        return read_row(self.store, row, byte_range, disk=self.name)

@@ -1,0 +1,1 @@
+"""What nothing names: the only place that deletes objects of a bucket."""

@@ -1,0 +1,190 @@
+"""gc of a disk with ClickHouse's log (format 1), written here or taken over from a server.
+
+The table of this machine, with what lies below `shadow/`, is the only proof of use: the bucket's log has no word for a
+removal, so nothing that it says may be deleted. Operations are never touched. Whatever casts doubt on the table stops
+the collection: files that a rebuild could not place, a table younger than the retention (what was removed before it is
+not known), signs of another writer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from disks.clickhouse.disk import ClickHouseDisk
+from disks.garbage.announcements import Condemned, batches
+from disks.garbage.report import GcReport, Objection, Rules
+from disks.garbage.rules import check_caps, out_of_quarantine, tell, within_limit
+from disks.object_disk.references import (
+    FUTURE_TOLERANCE,
+    INTENTS_PREFIX,
+    Blobs,
+    Verdict,
+    disagreement,
+    is_set_aside,
+    sane_time,
+)
+from disks.stores.base import ObjectInfo
+from oplog.clickhouse.names import FILE, parse_key
+from oplog.errors import FrostlineError, Retained
+from oplog.revision import LEASES_PREFIX, SCHEMA_VERSION_KEY
+
+logger = logging.getLogger(__name__)
+
+_BATCH_KEYS = 5_000
+
+
+@dataclass(slots=True)
+class _Listing:
+    """One listing, sorted by what ClickHouse's names mean."""
+
+    files: Blobs = field(default_factory=Blobs)
+    operations: int = 0
+    intents: list[ObjectInfo] = field(default_factory=list)
+    foreign: list[str] = field(default_factory=list)
+
+
+def collect_clickhouse(disk: ClickHouseDisk, rules: Rules, report: GcReport, *, check_clock: bool) -> None:
+    """Fill the report; with `report.delete` delete what two agreeing listings show, the table does not name, and is
+    older than guard and retention. A safety rule that speaks is told in `report.refused`."""
+    try:
+        listing = _sorted(disk.store.list())
+        report.foreign = listing.foreign
+        known = _check_table(disk, listing, rules)
+        if report.delete:
+            _check_again(disk, listing)
+        keys = set(disk.kept_keys())
+        _check_present(disk, listing)
+        verdict = _classify(listing.files, keys, rules)
+        tell(verdict, report)
+        if known is not None:
+            raise Objection(known)
+        skew = disk.store.clock_skew() if check_clock and report.delete else None
+        if skew is not None and abs(skew) > FUTURE_TOLERANCE:
+            raise Objection(f"the clocks of this machine and of the store differ by {skew}: ages cannot be judged")
+        if report.delete:
+            _delete(disk, listing, verdict, rules, report)
+    except Objection as objection:
+        report.refused = str(objection)
+        logger.warning("disk %s: nothing more is deleted: %s", disk.name, objection)
+
+
+def _sorted(objects: Iterable[ObjectInfo]) -> _Listing:
+    listing = _Listing()
+    for item in objects:
+        name = parse_key(item.key)
+        if name is not None and name.kind == FILE and name.revision:
+            listing.files.add(item)
+        elif name is not None and name.kind != FILE:
+            listing.operations += 1
+        elif item.key.startswith(INTENTS_PREFIX):
+            listing.intents.append(item)
+        elif name is not None or (item.key != SCHEMA_VERSION_KEY and not item.key.startswith(LEASES_PREFIX)):
+            listing.foreign.append(item.key)  # bare names, from before there were numbers, prove nothing of themselves
+    return listing
+
+
+def _check_table(disk: ClickHouseDisk, listing: _Listing, rules: Rules) -> str | None:
+    """Why the table proves too little to delete anything; None when it proves enough. Raises `Objection` when it cannot
+    be read."""
+    try:
+        with disk.file_table.read() as view:
+            state = view.state()
+    except FrostlineError as error:
+        raise Objection(f"the local metadata cannot be read: {error.message}") from error
+    if unknown := state.get("unknown"):
+        return f"the file table may lack files: {unknown}"
+    if found := disk.numbers_of_others():
+        return (
+            f"the bucket has objects up to number {found[0]}, this machine gave {found[1]}: somebody else writes to it"
+        )
+    if "since" not in state:
+        return None
+    since = datetime.fromtimestamp(float(state["since"]), UTC)
+    if rules.now - since < rules.retention + rules.guard:
+        return (
+            f"the file table was taken over at {since:%Y-%m-%d %H:%M} UTC: what had been removed before it is not "
+            "known until retention and guard interval are over"
+        )
+    return _other_writer(listing, since)
+
+
+def _other_writer(listing: _Listing, since: datetime) -> str | None:
+    """A server that starts anew counts from 1 again: its objects are younger than the table and their numbers older."""
+    before = max((_number(blob.key) for blob in listing.files if blob.modified <= since), default=0)
+    for blob in listing.files:
+        if blob.modified > since + FUTURE_TOLERANCE and _number(blob.key) <= before:
+            return f"object {blob.key} was written after this machine took the disk over, by somebody else"
+    return None
+
+
+def _number(key: str) -> int:
+    name = parse_key(key)
+    return name.revision if name is not None else 0
+
+
+def _check_again(disk: ClickHouseDisk, listing: _Listing) -> None:
+    """A second listing agrees with the first about every file."""
+    if objection := disagreement(listing.files, disk.store.list(), is_blob=_is_file):
+        raise Objection(objection)
+
+
+def _is_file(key: str) -> bool:
+    name = parse_key(key)
+    return name is not None and name.kind == FILE and bool(name.revision)
+
+
+def _check_present(disk: ClickHouseDisk, listing: _Listing) -> None:
+    """The listing shows every object of the table with its size: else it is not the listing of this disk."""
+    foreign = set(listing.foreign)
+    with disk.file_table.read() as view:
+        for row in view.rows():
+            for key, size_bytes in row.blobs:
+                there = listing.files.size_of(key)
+                if there != size_bytes and key not in foreign and not is_set_aside(row.path):
+                    raise Objection(
+                        f"object {key} of {row.path} is not in the listing with its {size_bytes} bytes: the listing is "
+                        "incomplete, or objects were lost; run 'frostline fsck'"
+                    )
+
+
+def _classify(files: Blobs, named: set[str], rules: Rules) -> Verdict:
+    pending, orphaned, suspicious = [], [], []
+    for blob in files.outside(named):
+        if not sane_time(blob.modified, rules.now):
+            suspicious.append(blob)
+        elif rules.now - blob.modified < rules.guard:
+            pending.append(blob)
+        else:
+            orphaned.append(blob)
+    orphaned.sort(key=lambda blob: (blob.modified, blob.key))
+    counted = len(files) - len(pending) - len(orphaned) - len(suspicious)
+    return Verdict(counted, tuple(pending), tuple(orphaned), tuple(suspicious))
+
+
+def _delete(disk: ClickHouseDisk, listing: _Listing, verdict: Verdict, rules: Rules, report: GcReport) -> None:
+    check_caps(listing.files, verdict, rules)
+    try:
+        condemned = Condemned(disk.store, listing.intents, rules.now)
+    except FrostlineError as error:
+        raise Objection(f"what earlier runs condemned cannot be read: {error.message}") from error
+    doomed = within_limit(out_of_quarantine(verdict.orphaned, condemned, rules, report), rules, report)
+    sizes = {blob.key: blob.size_bytes for blob in doomed}
+    gone: set[str] = set()
+    for batch in batches(list(sizes), _BATCH_KEYS):
+        # Nobody commits meanwhile, so what the table names now is what it names while the batch goes.
+        with disk.alone():
+            named = set(disk.kept_keys())
+            answers = disk.store.delete([key for key in batch if key not in named])
+        for key, answer in answers.items():
+            if answer is None:
+                gone.add(key)
+            elif isinstance(answer, Retained):
+                report.kept[key] = answer.until
+            else:
+                report.failed[key] = answer.message
+    condemned.forget({blob.key for blob in verdict.orphaned} - gone)
+    report.deleted = len(gone)
+    report.deleted_bytes = sum(sizes[key] for key in gone)

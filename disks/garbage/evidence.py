@@ -1,0 +1,135 @@
+"""What names the blobs of an object disk: read whole from log, snapshots, pins and the live table, or not at all.
+
+The listing comes first and the references are read after it, so a blob that appears in between is not judged. Any
+source that cannot be read raises: a collection without all of its references deletes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from disks.object_disk.disk import ObjectDisk
+from disks.object_disk.history import Past, named_blobs, named_in, past_at
+from disks.object_disk.references import FUTURE_TOLERANCE, Inventory, is_set_aside, retained_from
+from oplog import pins
+from oplog.errors import Damaged, NotFound
+from oplog.pins import Pin
+from oplog.revision import commit_key
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The references of a disk at one moment, and how far they reach."""
+
+    keys: frozenset[str]
+    """Every blob that a retained revision, a pin or the live table names; of a listing that was compared with the
+    table already, those of its doubtful ones."""
+    base: int
+    """The oldest revision that the retention keeps; all later ones are covered by `keys`."""
+    head: int
+    """The revision the references were read up to."""
+    digest: str
+    pinned: tuple[int, ...]
+    """Revisions below `base` that live pins keep."""
+    expired_pins: tuple[str, ...]
+
+
+def is_live(pin: Pin, now: datetime) -> bool:
+    """Whether the pin still counts. One that ran out a moment ago does: clocks differ."""
+    return pin.until is None or pin.until + FUTURE_TOLERANCE > now
+
+
+def gather(disk: ObjectDisk, found: Inventory, *, now: datetime, retention: timedelta) -> Evidence:
+    """Read every reference. Raises `FrostlineError` when a source cannot be read whole, or contradicts another."""
+    name = disk.store.name
+    if found.head == 0:
+        raise Damaged(f"{name} holds no log entry, so nothing says which objects are garbage", hint="check the prefix")
+    known_pins = pins.list_pins(disk.store)
+    base = retained_from(found.commits, now=now, retention=retention)
+    past = past_at(disk.log, found, base, strict=True)
+    among = found.blobs.doubtful
+    try:
+        keys = past.keys(among)
+        past.named.clear()
+        past.advance(found.head)
+        _check_present(found, past, name)
+        past.advance()
+        keys |= past.named if among is None else past.named.intersection(among)
+        head, digest = past.revision, past.digest
+    finally:
+        past.close()
+    _ends_at(disk, head)  # what is committed from now on, the look before each batch will see
+    keys |= _live_keys(disk, found, head)
+    live = [pin for pin in known_pins if is_live(pin, now)]
+    pinned = sorted({pin.revision for pin in live if pin.revision < base})
+    for pin in live:
+        if pin.revision > head:
+            raise Damaged(f"pin {pin.name} of {name} names revision {pin.revision}; the log ends at {head}")
+    for revision in pinned:
+        keys |= _pinned_keys(disk, found, revision)
+    expired = tuple(pin.name for pin in known_pins if not is_live(pin, now))
+    return Evidence(frozenset(keys), base, head, digest, tuple(pinned), expired)
+
+
+def _check_present(found: Inventory, past: Past, name: str) -> None:
+    """Every blob of the table at the listed head must be in the listing: else it is not the listing of this disk."""
+    missing = found.blobs.lacking(past)
+    if missing:  # which is rare: then every row is looked at
+        live = {key for row in past.rows() if not is_set_aside(row.path) for key, _ in row.blobs}
+        missing &= live
+    if missing:
+        raise Damaged(
+            f"{len(missing)} objects that the file table names are not among the {len(found.blobs)} in the listing of "
+            f"{name}, such as {min(missing)}: the listing is incomplete, or objects were lost",
+            hint="run 'frostline fsck'; nothing is collected until they are back or their parts are dropped",
+        )
+
+
+def _ends_at(disk: ObjectDisk, head: int) -> bool:
+    """Whether the next entry, asked for by name, is not there; False when one was committed meanwhile. Raises `Damaged`
+    when it exists and no listing shows it."""
+    try:
+        disk.store.get(commit_key(head + 1))
+    except NotFound:
+        return True
+    if next(disk.log.revisions(head), None) == head + 1:
+        return False
+    raise Damaged(f"{disk.store.name} holds log entry {head + 1}, which its listing does not show")
+
+
+def _live_keys(disk: ObjectDisk, found: Inventory, head: int) -> set[str]:
+    """The keys of the cached table, a second witness that must not know of later revisions than the bucket shows."""
+    disk.refresh()
+    with disk.file_table.read() as view:
+        revision, _ = view.head()
+        keys = named_in(view, found.blobs.doubtful)
+    if revision < found.head or revision < head:
+        raise Damaged(
+            f"the cache of disk {disk.name} ends at revision {revision} and the log at {max(found.head, head)}"
+        )
+    return keys
+
+
+def _pinned_keys(disk: ObjectDisk, found: Inventory, revision: int) -> set[str]:
+    past = past_at(disk.log, found, revision, until=revision, strict=True)
+    try:
+        return past.keys(found.blobs.doubtful)
+    finally:
+        past.close()
+
+
+def renewed(disk: ObjectDisk, evidence: Evidence, *, now: datetime) -> set[str]:
+    """What has come to be named since: the blobs of later commits. Raises `Damaged` when a pin appeared that the
+    evidence does not cover, or when the log does not end where it seems to."""
+    for pin in pins.list_pins(disk.store):
+        if is_live(pin, now) and pin.revision < evidence.base and pin.revision not in evidence.pinned:
+            raise Damaged(f"pin {pin.name} at revision {pin.revision} was taken while the collection ran")
+    keys: set[str] = set()
+    head, digest = evidence.head, evidence.digest
+    while True:
+        for entry in disk.log.entries(after=head, previous=digest):
+            head, digest = entry.commit.revision, entry.digest
+            keys |= named_blobs(entry.commit)
+        if _ends_at(disk, head):
+            return keys

@@ -1,0 +1,1 @@
+"""This machine: locks, processes, scratch files. Knows nothing of disks or buckets."""

@@ -1,0 +1,220 @@
+"""A disk in a directory. Files are durable when created, and appear together when the transaction commits.
+
+<root>/…                               the files
+<root>/.frostline/staging/<tx>/        a transaction being written; its owner holds a lock
+<root>/.frostline/committed/<tx>/      the commit point is the rename from staging: files and record.json, rolled
+                                       forward at once, or by whoever looks at the disk after a crash
+<root>/.frostline/hidden/<tx>.json     removed files that readers may still open: not listed, swept later
+<root>/.frostline/trash/<tx>/          being deleted
+<root>/.frostline/readers/<id>/        second names of files that other processes read (`disks.local.held_files`)
+<root>/.frostline/{commit,view,readers,trash}.lock
+"""
+
+from __future__ import annotations
+
+import builtins
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+
+from disks.base import Disk, DiskCapabilities, DiskUsage, FileInfo, Location, Transaction
+from disks.effects import (
+    remove_file,
+)
+from disks.host.locks import file_lock, sweep, try_file_lock
+from disks.local.commits import LocalCommits
+from disks.local.held_files import hold_files, let_go
+from disks.local.transaction import LocalTransaction
+from disks.local.tree import OWN_DIRECTORY, TreeNow, join, read_whole
+from disks.stores.base import ByteRange
+from oplog.errors import Damaged, NotFound, Refused
+
+logger = logging.getLogger(__name__)
+
+
+class LocalDisk(LocalCommits, Disk):
+    """Files of one directory tree, shared by the processes of one machine."""
+
+    kind = "local"
+    capabilities = DiskCapabilities(remote=False, writers="one")
+
+    def __init__(
+        self,
+        name: str,
+        path: Path,
+        *,
+        keep_free_space_bytes: int = 0,
+        max_size_bytes: int | None = None,
+        read_only: bool = False,
+        lock_timeout_seconds: float = 60.0,
+    ) -> None:
+        super().__init__(name, path, read_only=read_only, lock_timeout_seconds=lock_timeout_seconds)
+        self.keep_free_space_bytes = keep_free_space_bytes
+        self.max_size_bytes = max_size_bytes
+
+    # Reading
+
+    def usage(self) -> DiskUsage:
+        self._bin.wait()
+        self._prepare()
+        try:
+            status = os.statvfs(self.root)
+        except FileNotFoundError:
+            return DiskUsage(0, 0, 0)
+        total = status.f_blocks * status.f_frsize
+        free = status.f_bavail * status.f_frsize
+        used = total - status.f_bfree * status.f_frsize
+        if self.max_size_bytes is not None:
+            used = sum(info.size_bytes for info in self.walk())
+            total, free = self.max_size_bytes, min(free, self.max_size_bytes - used)
+        kept = self.keep_free_space_bytes
+        return DiskUsage(max(total - kept, 0), max(free - kept, 0), used)
+
+    def list(self, directory: str = "") -> builtins.list[str]:
+        with self._view():
+            hidden = self._hidden()
+            return sorted(
+                f"{entry.name}/" if is_directory else entry.name
+                for entry, is_directory in self._scan(directory)
+                if self._shows(join(directory, entry.name), entry, is_directory, hidden)
+            )
+
+    def walk(self, directory: str = "") -> Iterator[FileInfo]:
+        with self._view():
+            found = [FileInfo(path, entry.stat().st_size) for path, entry in self._files(directory, self._hidden())]
+        found.sort(key=lambda info: info.path.encode())
+        return iter(found)
+
+    def stat(self, path: str) -> FileInfo:
+        with self._view():
+            return FileInfo(path, self._stat_file(path).st_size)
+
+    def exists(self, path: str) -> bool:
+        with self._view():
+            return TreeNow(self).exists(path)
+
+    def read(self, path: str, byte_range: ByteRange | None = None) -> bytes:
+        with self._view():
+            descriptor, size = self._open(path, self._hidden())
+        if byte_range is None:
+            return read_whole(descriptor, size)
+        with open(descriptor, "rb") as file:
+            if not 0 <= byte_range.start <= byte_range.stop <= size:
+                raise Damaged(
+                    f"{self.root / path} has {size} bytes; [{byte_range.start}, {byte_range.stop}) is not in it",
+                    hint="the file is shorter than its reader expects; run 'frostline fsck'",
+                )
+            file.seek(byte_range.start)
+            return file.read(byte_range.size_bytes)
+
+    def small_files(self, directory: str, name: str) -> Iterator[tuple[str, bytes, int | None]]:
+        found: builtins.list[tuple[str, bytes]] = []
+        with self._view():
+            hidden = self._hidden()
+            for entry, is_directory in self._scan(directory):
+                path = f"{join(directory, entry.name)}/{name}"
+                if not is_directory:
+                    continue
+                with suppress(NotFound):
+                    found.append((path, read_whole(*self._open(path, hidden))))
+        for path, data in sorted(found, key=lambda item: item[0].encode()):
+            yield path, data, None
+
+    def location(self, path: str) -> Location:
+        with self._view():
+            self._stat_file(path)
+        return Location(f"file://{(self.root / path).absolute()}")
+
+    @contextmanager
+    def steady(self) -> Iterator[None]:
+        if self._steady.hidden is not None:
+            yield
+            return
+        with self._view():
+            self._steady.hidden = self._hidden()
+            try:
+                yield
+            finally:
+                self._steady.hidden = None
+
+    @contextmanager
+    def read_lease(self) -> Iterator[None]:
+        self._prepare()
+        if not self._own.is_dir():
+            yield
+            return
+        with file_lock(self._own / "readers.lock", shared=True, timeout_seconds=self.lock_timeout_seconds):
+            yield
+        if self._hidden_records():
+            with try_file_lock(self._own / "commit.lock") as ours:
+                if ours:
+                    self._sweep_hidden()
+                    self._bin.empty_soon()
+
+    def hold(self, paths: Sequence[str], *, until: datetime, process: int) -> builtins.list[Path]:
+        """Where the files can be read until then, or until the process ends, also when they are removed meanwhile.
+
+        Costs no space while they are there. Raises `NotFound` for one that is gone already.
+        """
+        self._prepare()
+        let_go(self._own)
+        try:
+            return hold_files(self._own, [self.root / path for path in paths], until=until, process=process)
+        except FileNotFoundError as error:
+            raise NotFound(f"{error.filename} is gone", hint="it was moved or merged just now; try again") from error
+
+    # Writing
+
+    def transaction(
+        self, kind: str, *, reason: str = "", actor: str = "", details: dict[str, str] | None = None
+    ) -> Transaction:
+        if self.read_only:
+            raise Refused(f"disk {self.name} is read-only", hint="set read_only: false in its configuration")
+        self._prepare()
+        return LocalTransaction(self._staging, self._commit, kind, reason)
+
+    def inspect(self) -> tuple[builtins.list[FileInfo], builtins.list[str]]:
+        """Every visible file, and the paths of what does not belong on a disk: links, devices, pipes. Never raises
+        `Damaged` as `walk` does, and never follows or opens any of it."""
+        files: builtins.list[FileInfo] = []
+        strange: builtins.list[str] = []
+        with self._view():
+            hidden = self._hidden()
+            waiting = [""]
+            while waiting:
+                directory = waiting.pop()
+                for entry in os.scandir(self.root / directory) if (self.root / directory).is_dir() else ():
+                    path = join(directory, entry.name)
+                    if path == OWN_DIRECTORY or hidden.get(path) == entry.inode():
+                        continue
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(path)
+                    elif entry.is_file(follow_symlinks=False):
+                        files.append(FileInfo(path, entry.stat(follow_symlinks=False).st_size))
+                    else:
+                        strange.append(path)
+        return sorted(files, key=lambda info: info.path.encode()), sorted(strange)
+
+    def recover(self) -> builtins.list[str]:
+        if self.read_only or not self._own.is_dir():
+            return []
+        self._prepare()
+        let_go(self._own)
+        done = [f"finished the committed transaction {name} ({kind})" for name, kind in self._roll_forward_all()]
+        done += [f"removed the staging of transaction {name}, which never committed" for name in sweep(self._staging)]
+        with self._committing():
+            for torn in (self._own / "hidden").glob(".*.tmp"):
+                remove_file(torn, missing_ok=True)
+            with try_file_lock(self._bin.lock_path) as idle:  # else somebody is deleting it just now
+                trash = self._bin.empty() if idle else []
+            done += [f"finished deleting what transaction {name} removed" for name in trash]
+            swept = self._sweep_hidden()
+            self._bin.empty_soon()
+        done += [f"deleted {len(swept)} removed files that no reader holds any more"] if swept else []
+        return [f"disk {self.name}: {sentence}" for sentence in done]
+
+    def close(self) -> None:
+        self._bin.wait()

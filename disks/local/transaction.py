@@ -1,0 +1,201 @@
+"""A transaction of a local disk: files are durable in a staging directory, and one rename commits them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from disks.base import FileInfo, Transaction, check_path
+from disks.effects import (
+    fsync_directory,
+    fsync_file,
+    hard_link,
+    make_directory,
+    op,
+    remove_file,
+    remove_tree,
+    rename,
+    write_new_file,
+)
+from disks.host.locks import OwnedDirectory
+from disks.local.plan import Plan
+from oplog.errors import Conflict, Damaged, Refused
+
+RECORD = "record.json"
+"""The name of the record of a sealed transaction, beside `files/`."""
+
+_COPY_BYTES = 1 << 20
+
+
+class LocalTransaction(Transaction):
+    """Staged files and the operations to apply at commit."""
+
+    def __init__(self, parent: Path, commit: Callable[[LocalTransaction], None], kind: str, reason: str) -> None:
+        """Stages below `parent`; `commit` renames what `seal` returns, or raises."""
+        self._parent = parent
+        self._commit = commit
+        self._kind = kind
+        self._reason = reason
+        self._operations: list[tuple[str, str, str | int]] = []
+        self._present: list[str] = []
+        self._absent: list[str] = []
+        self._staging: OwnedDirectory | None = None
+        self._staged = 0
+        self._lock = threading.Lock()
+        self._finished = False
+
+    def create(
+        self, path: str, data: bytes | Path, *, sha256: str | None = None, blob_set: str | None = None
+    ) -> FileInfo:
+        check_path(path)
+        self._check_open()
+        number, staged = self._next_staged()
+        if isinstance(data, bytes):
+            actual = hashlib.sha256(data).hexdigest()
+            write_new_file(staged, data)
+            size = len(data)
+        elif self._staging is not None and data.is_relative_to(self._staging.path / "scratch"):
+            fsync_file(data)
+            rename(data, staged)
+            size = staged.stat().st_size
+            actual = _digest(staged) if sha256 is not None else ""
+        else:
+            size, actual = _copy(data, staged)
+        if sha256 is not None and actual != sha256.lower():
+            remove_file(staged)
+            raise Damaged(f"{path}: the bytes have SHA-256 {actual}, expected {sha256}", hint="the source is damaged")
+        with self._lock:
+            self._operations.append(("create", path, number))
+        return FileInfo(path, size, actual or None)
+
+    def scratch(self) -> Path:
+        with self._lock:
+            path = self._own_staging().path / "scratch"
+        make_directory(path)
+        return path
+
+    def link(self, source: str, target: str) -> None:
+        self._add("link", source, target)
+
+    def rename(self, source: str, target: str) -> None:
+        if f"{check_path(target)}/".startswith(f"{check_path(source)}/"):
+            raise Conflict(f"{source} cannot become {target}, which lies within it")
+        self._add("rename", source, target)
+
+    def remove(self, path: str) -> None:
+        self._add("remove", path, path)
+
+    def require(self, *, present: tuple[str, ...] = (), absent: tuple[str, ...] = ()) -> None:
+        self._check_open()
+        self._present.extend(map(check_path, present))
+        self._absent.extend(map(check_path, absent))
+
+    def commit(self) -> int | None:
+        self._check_open()
+        if self._operations:
+            self._commit(self)
+            assert self._staging is not None
+            self._staging.release()
+            self._staging = None
+        self.abandon()
+        return None
+
+    def abandon(self) -> None:
+        self._finished = True
+        if self._staging is not None:
+            self._staging.remove()
+            self._staging = None
+
+    def plan(self, plan: Plan) -> Plan:
+        """Apply the operations to the plan in order. Raises `Conflict`."""
+        plan.require(self._present, self._absent)
+        for verb, first, second in self._operations:
+            match verb, second:
+                case "create", int():
+                    plan.create(second, first)
+                case "link", str():
+                    plan.create(self._stage_link(plan, first), second)
+                case "rename", str():
+                    plan.rename(first, second)
+                case _:
+                    plan.remove(first)
+        return plan
+
+    def seal(self, plan: Plan) -> Path:
+        """Make the staged files and the record durable; the directory is ready to be renamed."""
+        staging = self._own_staging().path
+        remove_tree(staging / "scratch")
+        files = staging / "files"
+        if files.is_dir():
+            fsync_directory(files)
+        record = staging / RECORD
+        remove_file(record, missing_ok=True)
+        write_new_file(record, msgspec.json.encode(plan.record(self._kind, self._reason)))
+        fsync_directory(staging)
+        return staging
+
+    def _stage_link(self, plan: Plan, source: str) -> int:
+        number, staged = self._next_staged()
+        arriving = plan.staged_number(source)
+        if arriving is not None:
+            hard_link(staged.with_name(str(arriving)), staged)
+            return number
+        present = plan.present_file(source)
+        if present is None:
+            raise Conflict(f"{source} does not exist")
+        hard_link(present, staged)
+        return number
+
+    def _own_staging(self) -> OwnedDirectory:
+        if self._staging is None:
+            self._staging = OwnedDirectory(self._parent)
+        return self._staging
+
+    def _next_staged(self) -> tuple[int, Path]:
+        with self._lock:
+            files = self._own_staging().path / "files"
+            if self._staged == 0:
+                make_directory(files)
+            self._staged += 1
+            return self._staged, files / str(self._staged)
+
+    def _add(self, verb: str, first: str, second: str) -> None:
+        self._check_open()
+        self._operations.append((verb, check_path(first), check_path(second)))
+
+    def _check_open(self) -> None:
+        if self._finished:
+            raise Refused("this transaction has ended", hint="begin a new one")
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _copy(source: Path, target: Path) -> tuple[int, str]:
+    """Copy a regular file, hashing what is read; the copy is durable. Returns size and hex digest."""
+    checksum = hashlib.sha256()
+    size = 0
+    descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    with open(descriptor, "rb") as reader:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise Damaged(f"{source} is not a regular file", hint="symbolic links, devices and pipes are refused")
+        with op("fs.create", target):
+            writer = target.open("xb")
+        with writer:
+            with op("fs.write", target):
+                while chunk := reader.read(_COPY_BYTES):
+                    checksum.update(chunk)
+                    writer.write(chunk)
+                    size += len(chunk)
+                writer.flush()
+            with op("fs.fsync", target):
+                os.fsync(writer.fileno())
+    return size, checksum.hexdigest()

@@ -1,0 +1,275 @@
+"""A disk in a bucket: store x log x file table. The bucket is the truth, the table is a cache.
+
+A transaction uploads its blobs at once and becomes visible by one conditional PUT of its log entry. Opening costs no
+request; the first use lists the log past the last applied revision and applies it, or rebuilds an empty table.
+"""
+
+from __future__ import annotations
+
+import builtins
+import logging
+import math
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from disks.base import (
+    Disk,
+    DiskCapabilities,
+    Location,
+    Transaction,
+)
+from disks.file_table.table import FileTable, TableWriter
+from disks.file_table.table_disk import TableDisk
+from disks.host.locks import sweep
+from disks.object_disk.cache import TableCache
+from disks.object_disk.commits import Commits
+from disks.object_disk.lease import Lease
+from disks.object_disk.transaction import ObjectTransaction, Target
+from disks.stores.base import ByteRange, ObjectStore
+from oplog import replay, snapshot
+from oplog.entry import Commit, now
+from oplog.errors import Conflict, DiskUnreachable, FrostlineError, Refused, Transient, UsageError
+from oplog.log import Entry, OperationsLog, RevisionTaken
+from oplog.replay import FileRow
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+_COMMIT_ATTEMPTS = 100
+_EARLY_SNAPSHOTS = (1, 10, 100)
+"""Revisions that get a snapshot although the first regular one is far: the first entries hold the tables themselves,
+and losing one of them must not make everything after it unreadable."""
+_ASK_AGAIN_SECONDS = 15.0
+"""How long an unreachable bucket is left in peace: a command waits for it once, not with every step."""
+
+
+class ObjectDisk(TableDisk):
+    """A disk whose files are immutable objects of one prefix. Several processes and machines may write at once."""
+
+    kind = "object_disk"
+
+    def __init__(
+        self,
+        name: str,
+        store: ObjectStore,
+        state_path: Path,
+        *,
+        snapshot_every_commits: int = 1000,
+        retention_seconds: int = 24 * 3600,
+        read_only: bool = False,
+        max_size_bytes: int | None = None,
+        single_writer: bool = False,
+        lease_settle_seconds: float = 2.0,
+    ) -> None:
+        """`single_writer` takes the lease also where the store has conditional writes."""
+        self.name = name
+        self.store = store
+        self.log = OperationsLog(store)
+        self.state_path = state_path
+        self.snapshot_every_commits = snapshot_every_commits
+        self.retention_seconds = retention_seconds
+        self.read_only = read_only
+        self.max_size_bytes = max_size_bytes
+        self.cache = TableCache(name, self.log, state_path)
+        self._offline: DiskUnreachable | None = None
+        self._refreshed = -math.inf
+        self._single_writer = single_writer
+        self._lease = Lease(store, state_path / "lease.json", settle_seconds=lease_settle_seconds)
+
+    @property
+    def capabilities(self) -> DiskCapabilities:  # type: ignore[override]
+        """Sends no request: `writers` is "one" from the first commit that needed the lease."""
+        one = self._single_writer or self._lease.used
+        return DiskCapabilities(remote=True, writers="one" if one else "many")
+
+    # Reading
+
+    def _reading(self, read: Callable[[FileTable], _T]) -> _T:
+        return self.cache.reading(read)
+
+    def location(self, path: str) -> Location:
+        self._check_reachable()
+        return super().location(path)
+
+    def _content(self, row: FileRow, byte_range: ByteRange | None = None) -> bytes:
+        if row.inline is None:
+            self._check_reachable()
+        return super()._content(row, byte_range)
+
+    # The table
+
+    @property
+    def file_table(self) -> FileTable:
+        """The table, opened and caught up with the bucket at first use."""
+        return self.cache.table
+
+    @property
+    def revision(self) -> int:
+        return self.file_table.head()[0]
+
+    @property
+    def table_path(self) -> Path:
+        return self.cache.path
+
+    def local_state_exists(self) -> bool:
+        """Whether there is a cache of the file table on this machine."""
+        return self.table_path.exists()
+
+    def refresh(self) -> None:
+        if self._offline is not None and time.monotonic() - self._refreshed < _ASK_AGAIN_SECONDS:
+            raise self._offline
+        try:
+            self.cache.refresh()
+            self._offline = None
+        finally:
+            self._refreshed = time.monotonic()
+
+    @property
+    def unreachable(self) -> str:
+        return self._offline.message if self._offline is not None else ""
+
+    def work_offline(self, error: Transient) -> None:
+        if self._offline is None:
+            if not self.cache.is_certain:
+                raise DiskUnreachable(
+                    f"disk {self.name} cannot be reached, and what it holds is not known here: {error.message}",
+                    hint=error.hint or "try again when the bucket answers",
+                ) from error
+            self._offline = DiskUnreachable(
+                f"disk {self.name} cannot be reached: {error.message}",
+                hint="what lies on other disks can be used; try again when the bucket answers",
+            )
+        self.cache.hold_as_it_is()
+
+    def _check_reachable(self) -> None:
+        if self._offline is not None:
+            raise self._offline
+
+    def recover(self) -> builtins.list[str]:
+        notes = self.cache.recover()
+        swept = sweep(self.state_path / "scratch")
+        return notes + [f"removed the scratch directory {name} of a transaction that never ended" for name in swept]
+
+    def close(self) -> None:
+        self.cache.close()
+        self.store.close()
+
+    def entries(self, since: int = 0, until: int | None = None, limit: int | None = None) -> Iterator[Entry]:
+        """Log entries with since < revision <= until, oldest first. With `limit`, the newest so many of them. Those
+        that are no longer kept are left out."""
+        self._check_reachable()
+        return self.commits().between(since, until, limit)
+
+    def commits(self, reading: Callable[[int], None] = lambda count: None) -> Commits:
+        """The commits as a user asks for them. `reading` is told how many entries an answer had to read first."""
+        return Commits(self.log, self.cache.index, self.file_table.head, reading=reading)
+
+    def table_at(self, revision: int, *, path: Path | None = None) -> FileTable:
+        """The file table as it was right after `revision`, in memory or at `path`; the caller closes it.
+
+        Raises `NotFound` when the revision does not exist or is no longer kept.
+        """
+        self._check_reachable()
+        return self.cache.table_at(revision, path=path)
+
+    def write_snapshot(self) -> int:
+        """Write a snapshot of the table as it is; returns its revision. Nothing for an empty log."""
+        self._check_reachable()
+        with self.file_table.read() as view:
+            revision, digest = view.head()
+            if revision > 0:
+                snapshot.write(self.store, revision, digest, view.rows())
+        return revision
+
+    def replace_cache(self, rows: Iterable[FileRow], revision: int, digest: str) -> None:
+        """Replace the cached table, whatever it holds, with this one: in one SQLite transaction, so all or nothing. The
+        next use catches up from there. The rows come in path order, and are asked for anew when the table has to be
+        made anew."""
+        self.cache.replace(rows, revision, digest)
+
+    # Writing
+
+    def transaction(
+        self, kind: str, *, reason: str = "", actor: str = "", details: dict[str, str] | None = None
+    ) -> Transaction:
+        if self.read_only:
+            raise Refused(f"disk {self.name} is read-only", hint="set read_only: false in its configuration")
+        self._check_reachable()
+        target = Target(self.store, self.state_path / "scratch", lambda: self.revision, self._commit)
+        return ObjectTransaction(target, kind, reason=reason, actor=actor, details=details or {})
+
+    def _commit(self, draft: Commit) -> int:
+        """Commit the draft at the next free revision. Raises `Conflict` when it does not fit the newest table."""
+        with self.cache.lock:
+            table = self.file_table
+            for attempt in range(_COMMIT_ATTEMPTS):
+                before = table.head()[0]
+                try:
+                    with table.write() as view:
+                        entry = self._append(view, draft)
+                except (RevisionTaken, Conflict) as error:
+                    self.cache.catch_up(table)
+                    if isinstance(error, Conflict) and table.head()[0] == before:
+                        raise
+                    time.sleep(secrets.randbelow(20) / 1000 * min(attempt, 10))
+                    continue
+                self.cache.index.note([entry])
+                self._snapshot_when_due(entry.commit.revision)
+                return entry.commit.revision
+        raise Conflict(
+            f"disk {self.name}: {_COMMIT_ATTEMPTS} other writers came first, one after the other",
+            hint="run the command again; fewer writers at a time help",
+        )
+
+    def _append(self, view: TableWriter, draft: Commit) -> Entry:
+        """In one SQLite transaction: check against the table, put the entry, take the change in. Dying after the put
+        leaves the table behind the log, and catching up applies the entry."""
+        revision, previous = view.head()
+        commit = Commit(
+            revision=revision + 1,
+            previous=previous,
+            writer=draft.writer,
+            time=now(),
+            kind=draft.kind,
+            actor=draft.actor,
+            reason=draft.reason,
+            details=draft.details,
+            present=draft.present,
+            absent=draft.absent,
+            operations=draft.operations,
+        )
+        replay.execute(view, commit)
+        leased = self._single_writer or not self.store.capabilities.conditional_put
+        if leased:
+            self._lease.hold()
+        digest = self.log.append(commit)
+        if leased and self.log.read(commit.revision).commit.writer != commit.writer:
+            raise RevisionTaken(f"revision {commit.revision} of {self.store.name} was overwritten by another writer")
+        view.set_head(commit.revision, digest)
+        return Entry(commit, digest)
+
+    def _snapshot_when_due(self, revision: int) -> None:
+        every = self.snapshot_every_commits
+        if not every or (revision % every and revision not in _EARLY_SNAPSHOTS):
+            return
+        try:
+            self.write_snapshot()
+        except (FrostlineError, OSError) as error:
+            # The commit stands; the next snapshot covers it.
+            logger.warning("disk %s: no snapshot at revision %d: %s", self.name, revision, error)
+
+
+def with_commits(disk: Disk) -> ObjectDisk:
+    """The disk, which must have a log of commits. Raises `UsageError` that says what it has instead."""
+    if isinstance(disk, ObjectDisk):
+        return disk
+    if isinstance(disk, TableDisk):
+        raise UsageError(
+            f"disk {disk.name} has ClickHouse's log, which tells of files and renames, not of commits",
+            hint="'frostline clickhouse inspect' shows what is in it, 'frostline restore' rebuilds from it",
+        )
+    raise UsageError(f"disk {disk.name} is {disk.kind}: it has no operations log", hint="name an object disk")

@@ -1,0 +1,268 @@
+"""The past of an object disk, read from its log and snapshots: the file table as it was at a revision.
+
+Reads only. What exists is taken from an `Inventory` (one listing), so that a caller knows what its answer rests on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Iterator
+from datetime import datetime
+from itertools import zip_longest
+
+from disks.file_table.sorted_run import SortedRun
+from disks.file_table.table import FileTable, TableWriter
+from disks.object_disk.references import Inventory, NamesBlobs
+from disks.stores.base import ObjectInfo
+from oplog import replay, snapshot
+from oplog.entry import GENESIS_DIGEST, Commit, Create, Link, Remove, Rename
+from oplog.errors import Damaged, NotFound
+from oplog.log import Entry, OperationsLog
+from oplog.replay import FileRow
+
+logger = logging.getLogger(__name__)
+
+MOVE = "move"
+"""The kind of a commit that takes parts in from another disk."""
+
+
+class Past:
+    """A file table of its own that goes forward through the log, from a snapshot or from the empty disk.
+
+    Every entry is read once, however often it stops on the way. The snapshot's rows stay as they come, in a sorted run;
+    only what the entries change is taken out of it, into a table, until somebody asks for all of it as a `table`.
+    """
+
+    def __init__(self, log: OperationsLog, start: int = 0, *, until: int | None = None, moves: bool = True) -> None:
+        """The table of snapshot `start`, or the empty one; it can go on to `until`. Without `moves`, `moved_in`
+        stays empty. Raises `NotFound`, `Damaged`."""
+        self.revision = start
+        self.digest = GENESIS_DIGEST
+        self._run: SortedRun | None = None
+        """The snapshot's rows that no entry has changed; None when they are in `_changes`."""
+        if start > 0:
+            header, rows = snapshot.read_confirmed(log, start)
+            self._run = SortedRun(rows)
+            self.digest = header.digest
+        self._changes = FileTable(None)
+        self.named: set[str] = set()
+        """Blobs that the entries gone past since the last `clear()` of this set have created."""
+        self.removed: set[str] | None = None
+        """Once it is a set, the blobs of the files that the entries gone past remove. A link may still name them."""
+        self.moved_in: set[str] = set()
+        """Paths that moves from other disks have created since the start."""
+        self._entries = log.entries(after=start, until=until, previous=self.digest)
+        self._held: Entry | None = None
+        self._moves = moves
+
+    def advance(self, until: int | None = None, *, before: datetime | None = None) -> None:
+        """Apply entries up to a revision, or up to the last before the first that is later than a moment, or all."""
+        if until is not None and until <= self.revision:
+            return
+        with self._changes.write(removed=self.removed) as view:
+            while (entry := self._next()) is not None:
+                late = before is not None and entry.commit.time > before
+                if late or (until is not None and entry.commit.revision > until):
+                    self._held = entry
+                    return
+                if self._run is not None:
+                    _lift(self._run, view, entry.commit)
+                replay.apply(view, entry.commit)
+                self.revision, self.digest = entry.commit.revision, entry.digest
+                self.named.update(named_blobs(entry.commit))
+                if self._moves and entry.commit.kind == MOVE:
+                    self.moved_in.update(step.path for step in entry.commit.operations if isinstance(step, Create))
+
+    @property
+    def table(self) -> FileTable:
+        """The table as it is now, for every question that a table answers; it goes on with `advance`."""
+        if self._run is not None:
+            with self._changes.write() as view:
+                view.insert(self._run.rows())
+            self._run.close()
+            self._run = None
+        return self._changes
+
+    def rows(self) -> Iterator[FileRow]:
+        """Every file in path order."""
+        if self._run is None:
+            yield from self._changes.rows()
+            return
+        changes = self._changes.rows()
+        change = next(changes, None)
+        for row in self._run.rows():
+            while change is not None and change.path < row.path:
+                yield change
+                change = next(changes, None)
+            yield row
+        if change is not None:
+            yield change
+            yield from changes
+
+    def __iter__(self) -> Iterator[FileRow]:
+        """The same, anew each time."""
+        return self.rows()
+
+    def holds(self, rows: Iterable[FileRow]) -> bool:
+        """Whether these, in path order, are its files. Reads them to their end, where a snapshot proves to be whole."""
+        same = True
+        for row, mine in zip_longest(rows, self.rows()):
+            same = same and row == mine
+        return same
+
+    def get(self, path: str) -> FileRow | None:
+        """The file of this path."""
+        return self._changes.get(path) or (self._run.get(path) if self._run is not None else None)
+
+    def blobs(self) -> Iterator[tuple[str, int]]:
+        """Every object that a file is made of, with its size in bytes; in no order, one of two files twice."""
+        yield from self._changes.blobs()
+        if self._run is not None:
+            for row in self._run.rows():
+                if row.key is not None:
+                    yield from row.blobs
+
+    def keys(self, among: Collection[str] | None = None) -> set[str]:
+        """The blobs that the table names now; with `among` those of them that are among these."""
+        return named_in(self, among)
+
+    def close(self) -> None:
+        """Let the table go."""
+        self._changes.close()
+        if self._run is not None:
+            self._run.close()
+
+    def _next(self) -> Entry | None:
+        if self._held is not None:
+            entry, self._held = self._held, None
+            return entry
+        return next(self._entries, None)
+
+
+def _lift(run: SortedRun, view: TableWriter, commit: Commit) -> None:
+    """Bring the rows that the commit is about from the run into the table: then it is applied to all there is."""
+    lifted: list[FileRow] = []
+    for operation in commit.operations:
+        match operation:
+            case Create(path=path):
+                lifted += run.take_file(path)
+            case Remove(path=path):
+                lifted += run.take(path)
+            case Link(source=source, target=target) | Rename(source=source, target=target):
+                lifted += run.take(source)
+                lifted += run.take(target)
+    if lifted:
+        view.insert(lifted)
+
+
+def past_at(
+    log: OperationsLog, found: Inventory, revision: int, *, until: int | None = None, strict: bool = False
+) -> Past:
+    """The table at the revision, from the newest readable snapshot at or below it and the commits after that.
+
+    It can be advanced to `until` (None: the head). A damaged snapshot is passed over for an older one, but raises if
+    `strict`. Raises `NotFound` when the revision is above the head or is not kept any more.
+    """
+    if not 0 <= revision <= found.head:
+        raise NotFound(f"{log.store.name} has no revision {revision}", hint=available(found))
+    reach = _reach(found, revision)
+    starts = [start for start in sorted(found.snapshots, reverse=True) if reach <= start <= revision]
+    problem: Damaged | None = None
+    for start in [*starts, *([0] if reach == 0 else [])]:
+        try:
+            past = Past(log, start, until=until)
+        except Damaged as error:
+            if strict:
+                raise
+            logger.warning("%s; an older one is used", error.message)
+            problem = error
+            continue
+        past.advance(revision)
+        return past
+    if problem is not None:
+        raise problem
+    if max(found.snapshots, default=0) < reach:
+        raise Damaged(
+            f"revision {revision} of {log.store.name} cannot be rebuilt: the entry of revision {reach} is missing",
+            hint=available(found),
+        )
+    raise NotFound(f"revision {revision} of {log.store.name} is no longer kept", hint=available(found))
+
+
+def at_head(log: OperationsLog, found: Inventory, past: Past) -> Past:
+    """The newest table: `past` gone forward where the log allows it, else a new one. The caller closes both."""
+    if _reach(found, found.head) <= past.revision:
+        past.advance()
+        return past
+    newest = past_at(log, found, found.head)
+    newest.advance()
+    return newest
+
+
+def _reach(found: Inventory, revision: int) -> int:
+    """The lowest revision from which the commits up to `revision` are all there."""
+    while revision in found.commits:
+        revision -= 1
+    return revision
+
+
+def restorable(found: Inventory) -> list[tuple[int, int]]:
+    """The ranges of revisions (first, last) that log and snapshots still give, ascending."""
+    ranges: list[tuple[int, int]] = []
+    for start in sorted({*found.snapshots, *([0] if 1 in found.commits else [])}):
+        last = start
+        while last + 1 in found.commits:
+            last += 1
+        if ranges and start <= ranges[-1][1]:
+            ranges[-1] = (ranges[-1][0], max(ranges[-1][1], last))
+        else:
+            ranges.append((start, last))
+    return ranges
+
+
+def available(found: Inventory) -> str:
+    """A sentence that names the revisions that can be restored."""
+    ranges = restorable(found)
+    if not ranges:
+        empty = not found.commits and not found.snapshots
+        return f"no revision can be restored: {'the log is empty' if empty else 'its first entries are missing'}"
+    names = [str(first) if first == last else f"{first} to {last}" for first, last in ranges]
+    return f"revisions that can be restored: {', '.join(names)}"
+
+
+def past_before(log: OperationsLog, found: Inventory, moment: datetime) -> Past:
+    """The table as it was at the moment: before the first commit that calls itself later.
+
+    Starts from the newest snapshot whose commit the store dates at or before the moment, so that the reading is short.
+    Raises `NotFound` when the log begins later.
+    """
+    ranges = restorable(found)
+    if not ranges:
+        raise NotFound(f"{log.store.name} has no commit", hint=available(found))
+    first, _ = ranges[-1]
+    dated = [
+        start for start, entry in found.snapshots.items() if start >= first and _dated(found, start, entry) <= moment
+    ]
+    start = max(dated, default=first)
+    past = past_at(log, found, start)
+    past.advance(before=moment)
+    if start > 0 and past.revision == start and not dated:
+        past.close()
+        raise NotFound(f"{log.store.name}: the log begins after {moment.isoformat()}", hint=available(found))
+    return past
+
+
+def _dated(found: Inventory, revision: int, snapshot_object: ObjectInfo) -> datetime:
+    """When the store took the commit in; the snapshot's own, later time once the commit has been collected."""
+    commit = found.commits.get(revision)
+    return commit.modified if commit is not None else snapshot_object.modified
+
+
+def named_in(table: NamesBlobs, among: Collection[str] | None = None) -> set[str]:
+    """The blobs that a table names, or those of them that are among these."""
+    return {key for key, _ in table.blobs() if among is None or key in among}
+
+
+def named_blobs(commit: Commit) -> set[str]:
+    """The blobs that a commit names."""
+    return {operation.key for operation in commit.operations if isinstance(operation, Create) and operation.key}

@@ -1,0 +1,220 @@
+"""A transaction of an object disk: blobs go up at once, the changes become visible by one log entry."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from disks.base import INLINE_LIMIT_BYTES, FileInfo, Transaction, check_path
+from disks.host.locks import OwnedDirectory
+from disks.object_disk.blobs import put_blob
+from disks.stores.base import ObjectStore
+from oplog.entry import Commit, Create, Link, Operation, Remove, Rename, now
+from oplog.errors import Conflict, Damaged, NotFound, Refused
+from oplog.replay import FileRow
+
+VERIFY_AFTER_SECONDS = 3600
+"""From this age on a transaction asks the bucket for its blobs before it names them: gc's shortest guard interval."""
+
+MAX_AGE_SECONDS = 12 * 3600
+"""An older transaction does not commit: half of gc's usual guard interval, so that no collection can be close."""
+
+_HEAD_THREADS = 16
+_REVISION_SECONDS = 0.5
+"""How old the revision may be that a blob's key names: to read it for each of thousands of small files costs more than
+it tells, and the network delays an upload as long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a transaction needs of its disk."""
+
+    store: ObjectStore
+    scratch_directory: Path
+    revision: Callable[[], int]
+    commit: Callable[[Commit], int]
+
+
+class ObjectTransaction(Transaction):
+    """Changes of an object disk. Blobs of an abandoned transaction stay until gc: nothing names them."""
+
+    inline_limit_bytes = INLINE_LIMIT_BYTES
+
+    def __init__(self, target: Target, kind: str, *, reason: str, actor: str, details: dict[str, str]) -> None:
+        self._target = target
+        self._kind = kind
+        self._reason = reason
+        self._actor = actor
+        self._details = details
+        self._operations: list[Operation] = []
+        self._present: list[str] = []
+        self._absent: list[str] = []
+        self._scratch: OwnedDirectory | None = None
+        self._lock = threading.Lock()
+        self._finished = False
+        self._revision, self._revision_read = 0, -math.inf
+        self._began = (time.time(), time.monotonic())
+        self._first_upload: tuple[float, float] | None = None
+        """Wall clock and monotonic: the one sees a machine that slept, the other a clock that was set back."""
+
+    def create(
+        self, path: str, data: bytes | Path, *, sha256: str | None = None, blob_set: str | None = None
+    ) -> FileInfo:
+        check_path(path)
+        self._check_open()
+        size = data.stat().st_size if isinstance(data, Path) else len(data)
+        if isinstance(data, Path) and size <= self.inline_limit_bytes and path.endswith(".json"):
+            data = data.read_bytes()
+            size = len(data)
+        if sha256 is None or isinstance(data, bytes):
+            actual = _digest(data)
+            if sha256 is not None and actual != sha256.lower():
+                raise Damaged(
+                    f"{path}: the bytes have SHA-256 {actual}, expected {sha256}", hint="the source is damaged"
+                )
+            sha256 = actual
+        small = size <= self.inline_limit_bytes and path.endswith(".json")
+        inline = data if isinstance(data, bytes) and small else None
+        key = None if inline is not None else self._upload(path, data, sha256)
+        with self._lock:
+            self._operations.append(Create(path, size, sha256, key, inline, blob_set))
+        return FileInfo(path, size, sha256, key, blob_set)
+
+    def adopt(self, row: FileRow) -> None:
+        """Stage a file whose blob the bucket holds already, or whose bytes ride in the row: nothing is uploaded.
+
+        The caller has proved that the blob is there, and keeps gc away from it (a pin) until the commit. Raises
+        `Refused` for a file in several objects, which the log has no words for.
+        """
+        if row.more:
+            raise Refused(f"{row.path} lies in {1 + len(row.more)} objects", hint="upload it anew, as one object")
+        self._add(Create(check_path(row.path), row.size_bytes, row.sha256, row.key, row.inline, row.blob_set))
+
+    def uploaded(self, path: str, key: str, size_bytes: int, sha256: str, *, since: float | None = None) -> None:
+        """Stage a file whose blob another process has put in the bucket since this transaction began, or since a time
+        before it (seconds, as `time.time`), under a key of its own. The bucket is asked for it. Raises `Refused` when
+        it is not there with this size.
+        """
+        wall, steady = self._began
+        began = (since, steady - max(0.0, wall - since)) if since is not None else self._began
+        with self._lock:
+            self._first_upload = min(self._first_upload or began, began)
+        operation = Create(check_path(path), size_bytes, sha256, key, None, None)
+        self._check_blob(operation)
+        self._add(operation)
+
+    def _upload(self, path: str, data: bytes | Path, sha256: str) -> str:
+        with self._lock:
+            self._first_upload = self._first_upload or (time.time(), time.monotonic())
+        return self._put(path, data, sha256)
+
+    def _put(self, path: str, data: bytes | Path, sha256: str) -> str:
+        with self._lock:
+            steady = time.monotonic()
+            if steady - self._revision_read >= _REVISION_SECONDS:
+                self._revision, self._revision_read = self._target.revision(), steady
+            revision = self._revision
+        return put_blob(self._target.store, path, data, sha256, revision=revision)
+
+    def scratch(self) -> Path:
+        with self._lock:
+            if self._scratch is None:
+                self._scratch = OwnedDirectory(self._target.scratch_directory)
+            return self._scratch.path
+
+    def link(self, source: str, target: str) -> None:
+        self._add(Link(check_path(source), check_path(target)))
+
+    def rename(self, source: str, target: str) -> None:
+        self._add(Rename(check_path(source), check_path(target)))
+
+    def remove(self, path: str) -> None:
+        self._add(Remove(check_path(path)))
+
+    def require(self, *, present: tuple[str, ...] = (), absent: tuple[str, ...] = ()) -> None:
+        self._check_open()
+        self._present.extend(map(check_path, present))
+        self._absent.extend(map(check_path, absent))
+
+    def commit(self) -> int | None:
+        self._check_open()
+        if not self._operations:
+            self.abandon()
+            return None
+        self._check_age()
+        draft = Commit(
+            revision=0,
+            previous="",
+            writer=secrets.token_hex(16),
+            time=now(),
+            kind=self._kind,
+            actor=self._actor,
+            reason=self._reason,
+            details=self._details,
+            present=tuple(self._present),
+            absent=tuple(self._absent),
+            operations=tuple(self._operations),
+        )
+        revision = self._target.commit(draft)
+        self.abandon()
+        return revision
+
+    def abandon(self) -> None:
+        self._finished = True
+        if self._scratch is not None:
+            self._scratch.remove()
+            self._scratch = None
+
+    def _check_age(self) -> None:
+        """Whether gc can have taken blobs that nothing named so far. Raises `Refused`; nothing is committed."""
+        if self._first_upload is None:
+            return
+        wall, steady = self._first_upload
+        age = max(time.time() - wall, time.monotonic() - steady)
+        if age > MAX_AGE_SECONDS:
+            raise Refused(
+                f"the uploads for this {self._kind} began {age / 3600:.0f} h ago: gc may have removed them",
+                hint="nothing was changed; run the command again, in smaller steps if it takes that long",
+            )
+        if age > VERIFY_AFTER_SECONDS:
+            with ThreadPoolExecutor(_HEAD_THREADS, thread_name_prefix="head") as pool:
+                list(pool.map(self._check_blob, self._operations))
+
+    def _check_blob(self, operation: Operation) -> None:
+        if not isinstance(operation, Create) or operation.key is None:
+            return
+        try:
+            size = self._target.store.head(operation.key).size_bytes
+        except NotFound:
+            size = -1
+        if size != operation.size_bytes:
+            what = "is gone" if size < 0 else f"has {size} bytes instead of {operation.size_bytes}"
+            raise Refused(
+                f"object {operation.key} of {operation.path} {what}: uploaded too long before its commit?",
+                hint="nothing was changed; run the command again",
+            )
+
+    def _add(self, operation: Operation) -> None:
+        self._check_open()
+        if isinstance(operation, Rename) and f"{operation.target}/".startswith(f"{operation.source}/"):
+            raise Conflict(f"{operation.source} cannot become {operation.target}, which lies within it")
+        with self._lock:
+            self._operations.append(operation)
+
+    def _check_open(self) -> None:
+        if self._finished:
+            raise Refused("this transaction has ended", hint="begin a new one")
+
+
+def _digest(data: bytes | Path) -> str:
+    if isinstance(data, bytes):
+        return hashlib.sha256(data).hexdigest()
+    with data.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,261 @@
+"""Signed HTTP requests to S3: the data plane.
+
+Why not the client libraries: the caller has the SHA-256 of what it writes, and neither obstore nor boto3 can use a
+known digest for the signature; they hash the body again. Here it serves twice, as the signature's payload hash
+(Ceph and every other server that checks signatures then checks the body) and as the object's checksum (AWS and others).
+Measured on loopback with RadosGW, two rounds on a busy machine; the wall of puts is the server's.
+  4 puts of 100 MB: 0.12 CPU seconds here, 0.30 to 0.35 in obstore with its SHA-256, 0.08 to 0.10 without.
+  600 puts of 250 KB: 0.17 to 0.21 CPU seconds here, 0.22 to 0.24 and 0.14 to 0.17 there.
+  1,500 HEADs by 32 threads: 0.13 CPU seconds a thousand here, 1.2 to 1.5 in boto3, 0.16 to 0.19 in obstore.
+Listings: obstore matches whole path segments only, and fails as a whole on one key that it dislikes.
+Gets: half the processor time of obstore for 8 MiB (2.6 and 5 ms), as much for 64 KiB (0.2), and no wait for a delayed
+acknowledgement: 4 KiB from RadosGW take 1 to 6 ms instead of 46.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Protocol
+from urllib.parse import quote, unquote_plus, urlsplit
+from xml.etree import ElementTree
+
+from disks.stores.base import ByteRange
+from disks.stores.patience import patience_seconds
+from disks.stores.payload import Truncated
+from disks.stores.s3.errors import S3Place, error_of_xml, not_answered, unreachable
+from disks.stores.s3.http import Connections, NotConnected
+from disks.stores.s3.http_answers import Answer, CutOff
+from oplog.errors import Damaged, FrostlineError, Transient
+
+EMPTY_SHA256 = hashlib.sha256(b"").digest()
+_ALGORITHM = "AWS4-HMAC-SHA256"
+_CONNECT_TIMEOUT_SECONDS = 10.0
+
+
+class Credentials(Protocol):
+    """A frozen set of credentials, as botocore gives it."""
+
+    access_key: str
+    secret_key: str
+    token: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One key of a listing page, as the server gave it."""
+
+    key: str
+    size_bytes: int
+    modified: datetime
+
+
+Page = tuple[list[Listed], bool]
+"""The keys of one page, and whether more follow."""
+
+
+class S3Requests:
+    """Sends one request a call: no retries, no redirects. Thread-safe."""
+
+    def __init__(
+        self,
+        place: S3Place,
+        *,
+        bucket_url: str,
+        prefix: str,
+        region: str,
+        credentials: Callable[[], Credentials],
+        ca_bundle: str | None = None,
+        proxy_url: str | None = None,
+        read_timeout_seconds: float = 60.0,
+    ) -> None:
+        self._place = place
+        self._prefix = prefix
+        self._region = region
+        self._credentials = credentials
+        parts = urlsplit(bucket_url)
+        self._host, self._base = parts.netloc, parts.path.rstrip("/")
+        self._read_timeout_seconds = read_timeout_seconds
+        self._connections = Connections(bucket_url, ca_bundle=ca_bundle, proxy_url=proxy_url)
+        self._key_of_day: tuple[object, bytes] = (None, b"")
+
+    def put(
+        self, key: str, body: memoryview, sha256: bytes, headers: Mapping[str, str], *, query: str = ""
+    ) -> Mapping[str, str]:
+        """PUT the body with its known digest, below the prefix; the answer's headers."""
+        sent = {
+            "x-amz-sdk-checksum-algorithm": "SHA256",
+            "x-amz-checksum-sha256": base64.b64encode(sha256).decode(),
+            **headers,
+        }
+        answer = self._send("PUT", key, query, sent, body, sha256.hex())
+        return answer.headers
+
+    def get(self, key: str, byte_range: ByteRange | None) -> Answer:
+        """The answer with the object's bytes, or those of the range; `is_whole` tells which.
+
+        A body that ends before its announced length is `Truncated`.
+        """
+        wanted = {"range": f"bytes={byte_range.start}-{byte_range.stop - 1}"} if byte_range is not None else {}
+        answer = self._send("GET", key, "", wanted, None, EMPTY_SHA256.hex())
+        if "content-length" not in answer.headers and "transfer-encoding" not in answer.headers:
+            raise Transient(f"{self._place.name}{key}: an answer without a length, which may be a part of it")
+        return answer
+
+    def list_page(self, prefix: str, start_after: str) -> Page:
+        """Up to 1,000 full keys of the bucket in order, and whether more follow."""
+        query = f"encoding-type=url&list-type=2&max-keys=1000&prefix={_quoted(prefix)}"
+        if start_after:
+            query += f"&start-after={_quoted(start_after)}"
+        answer = self._send("GET", "", query, {}, None, EMPTY_SHA256.hex())
+        try:
+            return _parse_page(answer.body)
+        except (ElementTree.ParseError, KeyError, ValueError) as error:
+            raise Transient(f"{self._place.name}: the listing is not S3's XML: {error}") from error
+
+    def head(self, key: str) -> Mapping[str, str]:
+        """The headers of one object."""
+        answer = self._exchange("HEAD", key, "", {}, None, EMPTY_SHA256.hex())
+        if answer.status == 400:  # an answer to HEAD has no body: a GET says what is wrong, such as an expired token
+            self._send("GET", key, "", {"range": "bytes=0-0"}, None, EMPTY_SHA256.hex())
+        if answer.status >= 300:
+            raise error_of_xml(self._place, key, answer.status, answer.body)
+        return answer.headers
+
+    def clock_skew(self) -> timedelta | None:
+        """How far the server's clock is ahead, from the Date of an answer of any status; None when it sends none."""
+        began = datetime.now(UTC)
+        answer = self._exchange("HEAD", "", "", {}, None, EMPTY_SHA256.hex())
+        here = began + (datetime.now(UTC) - began) / 2
+        try:
+            there = parsedate_to_datetime(answer.headers["date"])
+        except (KeyError, ValueError):
+            return None
+        # A Date has whole seconds, cut off: the middle of its second is the best guess.
+        return there + timedelta(seconds=0.5) - here
+
+    def close(self) -> None:
+        self._connections.close()
+
+    def _send(
+        self, method: str, key: str, query: str, headers: Mapping[str, str], body: memoryview | None, payload_hash: str
+    ) -> Answer:
+        answer = self._exchange(method, key, query, headers, body, payload_hash)
+        if answer.status >= 300:
+            raise error_of_xml(self._place, key, answer.status, answer.body)
+        return answer
+
+    def _exchange(
+        self, method: str, key: str, query: str, headers: Mapping[str, str], body: memoryview | None, payload_hash: str
+    ) -> Answer:
+        """The answer, whatever its status."""
+        path = f"{self._base}/{_quoted(self._prefix + key, safe='/')}" if key else self._base or "/"
+        signed = self._signed(method, path, query, headers, payload_hash)
+        if body is not None:
+            signed["content-length"] = str(len(body))
+        wanted = patience_seconds()
+        try:
+            return self._connections.exchange(
+                method,
+                f"{path}?{query}" if query else path,
+                signed,
+                body,
+                connect_seconds=min(_CONNECT_TIMEOUT_SECONDS, wanted),
+                # A silent server may be at work, so it gets a little more than the caller has patience for.
+                silence_seconds=min(self._read_timeout_seconds, 2.5 * wanted),
+            )
+        except NotConnected as error:
+            raise unreachable(self._place, key, error.__cause__ or error) from error
+        except CutOff as error:
+            raise Truncated(f"{self._place.name}{key}: the body ended early") from error
+        except OSError as error:
+            raise not_answered(self._place, key, error) from error
+
+    def _signed(
+        self, method: str, path: str, query: str, headers: Mapping[str, str], payload_hash: str
+    ) -> dict[str, str]:
+        """AWS Signature Version 4 over every header we send."""
+        credentials = self._credentials()
+        moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        fields = {**headers, "host": self._host, "x-amz-date": moment, "x-amz-content-sha256": payload_hash}
+        if credentials.token:
+            fields["x-amz-security-token"] = credentials.token
+        names = sorted(fields)
+        listed = ";".join(names)
+        canonical_headers = "".join(f"{name}:{fields[name]}\n" for name in names)
+        canonical = "\n".join((method, path, _canonical_query(query), canonical_headers, listed, payload_hash))
+        scope = f"{moment[:8]}/{self._region}/s3/aws4_request"
+        text = f"{_ALGORITHM}\n{moment}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
+        signature = hmac.digest(self._signing_key(credentials.secret_key, moment[:8]), text.encode(), "sha256").hex()
+        fields["authorization"] = (
+            f"{_ALGORITHM} Credential={credentials.access_key}/{scope},SignedHeaders={listed},Signature={signature}"
+        )
+        return fields
+
+    def _signing_key(self, secret: str, day: str) -> bytes:
+        """Derived once a day and secret. Threads may derive it twice; what they keep is one tuple, so never mixed."""
+        known, key = self._key_of_day
+        if known != (secret, day):
+            key = b"AWS4" + secret.encode()
+            for step in (day, self._region, "s3", "aws4_request"):
+                key = hmac.digest(key, step.encode(), "sha256")
+            self._key_of_day = ((secret, day), key)
+        return key
+
+
+def is_whole(answer: Answer) -> bool:
+    """Whether it holds the whole object: some servers send all of a small one to whoever asks for a range."""
+    return answer.status != 206 and "content-range" not in answer.headers
+
+
+def _quoted(text: str, safe: str = "") -> str:
+    return quote(text, safe=f"-_.~{safe}")
+
+
+def _canonical_query(query: str) -> str:
+    """Sorted, every name with a `=`; names and values are quoted already."""
+    return "&".join(sorted(part if "=" in part else f"{part}=" for part in query.split("&"))) if query else ""
+
+
+def _parse_page(body: bytes) -> Page:
+    root = ElementTree.fromstring(body)
+    space = root.tag.partition("}")[0] + "}" if root.tag.startswith("{") else ""
+    encoded = root.findtext(f"{space}EncodingType") == "url"
+    items = []
+    for element in root.iterfind(f"{space}Contents"):
+        fields = {child.tag[len(space) :]: child.text or "" for child in element}
+        key = unquote_plus(fields["Key"]) if encoded else fields["Key"]
+        items.append(Listed(key, int(fields["Size"]), datetime.fromisoformat(fields["LastModified"])))
+    return items, root.findtext(f"{space}IsTruncated") == "true"
+
+
+def pages(fetch: Callable[[str, str], Page], prefix: str, start_after: str, name: str) -> Iterator[Listed]:
+    """Every key after `start_after`, page by page. A server that does not list in key order is refused loudly.
+
+    Pages go on from the last key instead of a token: a listing can then be taken up again after any failure.
+    """
+    last = start_after.encode()
+    truncated = True
+    while truncated:
+        items, truncated = fetch(prefix, last.decode())
+        if truncated and not items:
+            raise Transient(f"{name}: an empty page of a listing says that more follow")
+        for item in items:
+            encoded = item.key.encode()
+            if encoded <= last and last:
+                raise _out_of_order(name, item.key)
+            last = encoded
+            yield item
+
+
+def _out_of_order(name: str, key: str) -> FrostlineError:
+    return Damaged(
+        f"{name}: the listing is not in key order at {key!r}",
+        hint="this kind of bucket (such as a directory bucket) cannot hold a disk",
+    )

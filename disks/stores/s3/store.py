@@ -1,0 +1,427 @@
+"""A bucket on AWS, Ceph, MinIO or any other S3 server.
+
+Two clients, each where it is best: our own signed requests for the data plane (`s3_requests` says why), boto3 for the
+control plane. Neither retries.
+
+Probe. AWS's promises are known. Any other server is asked by the first write, once a process and prefix: the object
+`.frostline-probe` is put with If-None-Match twice (once when it exists already), and once with a wrong SHA-256. It
+always holds the same bytes, so it may stay, and no listing shows it. Reading alone never probes.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import logging
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime, timedelta
+from email.utils import parsedate_to_datetime
+from functools import cached_property
+from typing import Any
+
+from disks.config import DiskConfig
+from disks.effects import op
+from disks.stores.base import (
+    ByteRange,
+    ObjectInfo,
+    ObjectStore,
+    Payload,
+    S3Connection,
+    StoreCapabilities,
+    Upload,
+    check_key,
+)
+from disks.stores.bucket_settings import BucketSettings, OldVersion
+from disks.stores.payload import (
+    Truncated,
+    Unreachable,
+    check_digest_length,
+    check_metadata,
+    check_range,
+    check_sha256,
+    opened,
+    past_the_end,
+    wrong_sha256,
+)
+from disks.stores.s3 import delete as s3_delete
+from disks.stores.s3 import multipart as s3_multipart
+from disks.stores.s3 import settings as s3_settings
+from disks.stores.s3.errors import error_of_client, missing_bucket, outcome_unknown
+from disks.stores.s3.http_answers import Answer
+from disks.stores.s3.multipart import PART_BYTES, MultipartUpload
+from disks.stores.s3.requests import Page, is_whole, pages
+from disks.stores.s3.session import S3Session
+from disks.stores.wrappers.metered import PAGE_KEYS, Meter
+from disks.stores.wrappers.wrapped import unwrapped
+from oplog.errors import AlreadyExists, Damaged, FrostlineError, NotFound, Refused, Throttled, Transient, UsageError
+
+PROBE_KEY = ".frostline-probe"
+"""Ours, in every prefix that was written to on a server other than AWS."""
+_PROBE_BODY = b"frostline asks whether this store honours If-None-Match and checks SHA-256\n"
+_METADATA_HEADER = "x-amz-meta-"
+_MOST_SINGLE_PUT_BYTES = 5 * 1024**3
+_log = logging.getLogger("frostline.stores.s3")
+_probed: dict[tuple[str, str, str], StoreCapabilities] = {}
+_probe_lock = threading.Lock()
+
+
+class S3Store(ObjectStore):
+    """The objects below `prefix` of a bucket. An empty prefix is the whole bucket, which then belongs to the disk."""
+
+    def __init__(self, session: S3Session, *, meter: Meter | None = None) -> None:
+        self._s3 = session
+        self._prefix = session.prefix
+        self._config = session.config
+        self._meter = meter or Meter()
+        self._part_bytes = PART_BYTES
+        self.name = session.place_name
+
+    @classmethod
+    def from_config(cls, config: DiskConfig, bucket: str, prefix: str, meter: Meter | None = None) -> S3Store:
+        """The store of a disk's configuration; sends nothing."""
+        if not bucket:
+            raise UsageError(f"the url names no bucket: {config.url}", hint="url: s3://bucket/prefix/")
+        prefix = f"{check_key(prefix.strip('/'))}/" if prefix.strip("/") else ""
+        return cls(S3Session(bucket, prefix, f"s3://{bucket}/{prefix}", config), meter=meter)
+
+    @property
+    def session(self) -> S3Session:
+        """The clients themselves: for trying the server out, never for a disk's work."""
+        return self._s3
+
+    # ---------------------------------------------------------------------------------------------- capabilities
+
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        if self._s3.is_aws:
+            return StoreCapabilities(conditional_put=self._config.conditional_put != "no", checks_sha256=True)
+        if self._config.read_only:
+            return StoreCapabilities(conditional_put=False, checks_sha256=False)
+        place = (self._s3.endpoint_url, self._s3.bucket, self._prefix)
+        with _probe_lock:
+            if place not in _probed:
+                _probed[place] = StoreCapabilities(self._probe_conditional_put(), self._probe_sha256())
+            known = _probed[place]
+        if self._config.conditional_put == "no":
+            return StoreCapabilities(conditional_put=False, checks_sha256=known.checks_sha256)
+        return known
+
+    def _probe_conditional_put(self) -> bool:
+        for _ in range(2):
+            try:
+                self._put_probe(hashlib.sha256(_PROBE_BODY).digest(), {"if-none-match": "*"})
+            except AlreadyExists:
+                return True
+            except FrostlineError as error:
+                if "NotImplemented" in error.message:
+                    return False
+                raise
+        return False
+
+    def _probe_sha256(self) -> bool:
+        try:
+            self._put_probe(hashlib.sha256(b"something else").digest(), {})
+        except Damaged:
+            return True
+        return False
+
+    def _put_probe(self, sha256: bytes, headers: Mapping[str, str]) -> None:
+        self._meter.add("PUT", sent=len(_PROBE_BODY))
+        with op("store.put", PROBE_KEY):
+            self._s3.requests.put(PROBE_KEY, memoryview(_PROBE_BODY), sha256, headers)
+
+    # ---------------------------------------------------------------------------------------------- writing
+
+    def put(self, key: str, payload: Payload, *, sha256: bytes, metadata: Mapping[str, str] | None = None) -> None:
+        check_key(key)
+        check_digest_length(sha256)
+        headers = self._headers(metadata)
+        with opened(payload) as view:
+            if len(view) > min(self._config.multipart_threshold_bytes, _MOST_SINGLE_PUT_BYTES):
+                self._put_in_parts(key, view, sha256, check_metadata(metadata))
+                return
+            headers |= self._integrity(key, view, sha256)
+            with op("store.put", key):
+                self._meter.add("PUT", sent=len(view))
+                self._s3.requests.put(key, view, sha256, headers)
+
+    def put_if_absent(
+        self, key: str, payload: bytes, *, sha256: bytes, metadata: Mapping[str, str] | None = None
+    ) -> None:
+        """Without conditional writes: HEAD, then PUT, which is right only for a single writer (the disk's lease)."""
+        check_key(key)
+        check_digest_length(sha256)
+        view = memoryview(payload)
+        headers = self._headers(metadata) | self._integrity(key, view, sha256)
+        if self.capabilities.conditional_put:
+            headers["if-none-match"] = "*"
+        elif self._exists(key):
+            raise AlreadyExists(f"{self.name}{key} exists already")
+        with op("store.put", key):
+            self._meter.add("PUT", sent=len(view))
+            try:
+                self._s3.requests.put(key, view, sha256, headers)
+            except (Unreachable, Throttled):
+                raise
+            except Transient as error:
+                raise outcome_unknown(self._s3.place, key, error) from error
+
+    def _exists(self, key: str) -> bool:
+        try:
+            self.head(key)
+        except NotFound:
+            return False
+        return True
+
+    def _headers(self, metadata: Mapping[str, str] | None) -> dict[str, str]:
+        return {f"{_METADATA_HEADER}{name}": value for name, value in check_metadata(metadata).items()}
+
+    def _integrity(self, key: str, view: memoryview, sha256: bytes) -> dict[str, str]:
+        """Nothing when the server checks the SHA-256; else we check it here, and the server checks an MD5."""
+        if not view:  # Ceph does not check the digest of an empty body, and here it costs nothing
+            check_sha256(self.name, key, view, sha256)
+        if self.capabilities.checks_sha256:
+            return {}
+        check_sha256(self.name, key, view, sha256)
+        return {"content-md5": base64.b64encode(hashlib.md5(view, usedforsecurity=False).digest()).decode()}
+
+    def _put_in_parts(self, key: str, view: memoryview, sha256: bytes, metadata: Mapping[str, str]) -> None:
+        def put_part(part: memoryview, digest: bytes, query: str) -> str:
+            self._meter.add("PUT", sent=len(part))
+            headers = self._integrity(key, part, digest)
+            return self._s3.requests.put(key, part, digest, headers, query=query)["etag"]
+
+        with self._client_errors(key):
+            self._meter.add("PUT", 2)
+            upload = MultipartUpload(self._s3.client, self._s3.bucket, self._full(key), metadata)
+            upload.send(view, sha256, put_part, wrong_sha256(self.name, key), self._part_bytes)
+
+    def delete(self, keys: Iterable[str]) -> dict[str, FrostlineError | None]:
+        wanted = [check_key(key) for key in keys]
+        answers: dict[str, FrostlineError | None] = {}
+        for start in range(0, len(wanted), PAGE_KEYS):
+            batch = wanted[start : start + PAGE_KEYS]
+            try:
+                answers |= self._delete_batch(batch)
+            except (Transient, Refused) as error:
+                answers |= dict.fromkeys(batch, error)
+        return answers
+
+    def _delete_batch(self, keys: list[str]) -> dict[str, FrostlineError | None]:
+        bucket = s3_delete.Bucket(self._s3.client, self._s3.bucket, self._prefix, self._s3.place, self._meter)
+        with self._client_errors(keys[0]):
+            if self._deletes_versions:
+                return s3_delete.delete_versions(bucket, keys, self._s3.requests)
+            return s3_delete.delete_current(bucket, keys)
+
+    @cached_property
+    def _deletes_versions(self) -> bool:
+        """Asked once, by the first delete."""
+        if not self._config.delete_versions:
+            return False
+        self._meter.add("GET")
+        return s3_delete.keeps_versions(self._s3.client, self._s3.bucket)
+
+    def copy(self, source_key: str, target_key: str, *, source: ObjectStore | None = None) -> None:
+        origin = unwrapped(source) if source is not None else self
+        if not isinstance(origin, S3Store) or origin._s3.endpoint_url != self._s3.endpoint_url:
+            raise Refused(f"cannot copy from {origin.name} to {self.name} inside one server")
+        full_source, full_target = origin._full(source_key), self._full(target_key)
+        try:
+            with self._client_errors(source_key), op("store.copy", source_key, target_key):
+                self._meter.add("COPY")
+                self._s3.client.copy_object(
+                    Bucket=self._s3.bucket,
+                    Key=full_target,
+                    CopySource={"Bucket": origin._s3.bucket, "Key": full_source},
+                    MetadataDirective="COPY",
+                )
+        except FrostlineError as error:
+            # One request copies at most 5 GiB; only then is the size worth a HEAD.
+            if (
+                type(error) is not FrostlineError
+                or (info := origin.head(source_key)).size_bytes <= _MOST_SINGLE_PUT_BYTES
+            ):
+                raise
+            self._copy_in_parts(origin, info, full_source, target_key)
+
+    def _copy_in_parts(self, origin: S3Store, info: ObjectInfo, full_source: str, target_key: str) -> None:
+        with self._client_errors(target_key):
+            upload = MultipartUpload(self._s3.client, self._s3.bucket, self._full(target_key), info.metadata)
+            upload.copy(origin._s3.bucket, full_source, info.size_bytes)
+
+    def list_uploads(self, prefix: str = "") -> Iterator[Upload]:
+        with self._client_errors(prefix):
+            self._meter.add("LIST")
+            for full, upload_id, started in s3_multipart.list_uploads(
+                self._s3.client, self._s3.bucket, self._prefix + prefix
+            ):
+                if isinstance(started, datetime) and full.startswith(self._prefix + prefix):
+                    yield Upload(full.removeprefix(self._prefix), upload_id, started)
+
+    def abort_upload(self, upload: Upload) -> None:
+        try:
+            with self._client_errors(upload.key), op("store.abort_upload", upload.key):
+                self._meter.add("DELETE")
+                self._s3.client.abort_multipart_upload(
+                    Bucket=self._s3.bucket, Key=self._full(upload.key), UploadId=upload.upload_id
+                )
+        except NotFound:
+            pass
+
+    # ---------------------------------------------------------------------------------------------- reading
+
+    def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+        check_key(key)
+        if byte_range is None:
+            return self._get(key, None).body
+        if byte_range.start < 0 or byte_range.stop < byte_range.start:
+            raise ValueError(f"not a byte range: {byte_range}")
+        if byte_range.size_bytes == 0:  # S3 has no empty range
+            if byte_range.stop > self.head(key).size_bytes:
+                raise past_the_end(self.name, key, byte_range)
+            return b""
+        answer = self._get(key, byte_range)
+        data = answer.body
+        if is_whole(answer):
+            check_range(self.name, key, byte_range, len(data))
+            return data[byte_range.start : byte_range.stop]
+        if len(data) == byte_range.size_bytes:
+            return data
+        if byte_range.stop > self.head(key).size_bytes:
+            raise past_the_end(self.name, key, byte_range)
+        raise Truncated(f"{self.name}{key}: {len(data)} of {byte_range.size_bytes} bytes arrived")
+
+    def get_with_info(self, key: str) -> tuple[bytes, ObjectInfo]:
+        check_key(key)
+        answer = self._get(key, None)
+        return answer.body, self._info(key, answer.headers, len(answer.body))
+
+    def _get(self, key: str, byte_range: ByteRange | None) -> Answer:
+        self._meter.add("GET")
+        answer = self._s3.requests.get(key, byte_range)
+        self._meter.add("GET", 0, received=len(answer.body))
+        return answer
+
+    def head(self, key: str) -> ObjectInfo:
+        check_key(key)
+        self._meter.add("HEAD")
+        try:
+            headers = self._s3.requests.head(key)
+        except NotFound as error:
+            # A HEAD has no body that could tell a missing object from a missing bucket.
+            if not self._bucket_exists():
+                raise missing_bucket(self._s3.place) from error
+            raise
+        return self._info(key, headers)
+
+    def _info(self, key: str, headers: Mapping[str, str], size_bytes: int | None = None) -> ObjectInfo:
+        """What the headers say of the object; its size too, unless it is known from the body."""
+        metadata = {
+            name[len(_METADATA_HEADER) :]: _header_text(value)
+            for name, value in headers.items()
+            if name.startswith(_METADATA_HEADER)
+        }
+        try:
+            modified = parsedate_to_datetime(headers["last-modified"])
+            size_bytes = int(headers["content-length"]) if size_bytes is None else size_bytes
+        except (KeyError, ValueError) as error:
+            raise Transient(f"{self.name}{key}: the headers are not those of S3 ({error})") from error
+        return ObjectInfo(key, size_bytes, modified, metadata)
+
+    def _bucket_exists(self) -> bool:
+        self._meter.add("HEAD")
+        try:
+            with self._client_errors(""):
+                self._s3.client.head_bucket(Bucket=self._s3.bucket)
+        except NotFound:
+            return False
+        except FrostlineError:
+            return True
+        return True
+
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
+        """Keys no disk can have written (`a//b`, directory markers) are skipped with a warning: they are not ours."""
+        after = self._prefix + start_after if start_after else ""
+        for item in pages(self._fetch_page, self._prefix + prefix, after, self.name):
+            key = item.key.removeprefix(self._prefix)
+            try:
+                check_key(key)
+            except ValueError as error:
+                if key:  # the prefix itself is a marker that consoles make
+                    _log.warning("%s: foreign object skipped: %s", self.name, error)
+                continue
+            if key != PROBE_KEY:
+                yield ObjectInfo(key, item.size_bytes, item.modified)
+
+    def _fetch_page(self, prefix: str, start_after: str) -> Page:
+        self._meter.add("LIST")
+        return self._s3.requests.list_page(prefix, start_after)
+
+    # ---------------------------------------------------------------------------------------------- the rest
+
+    def url(self, key: str) -> str:
+        return f"s3://{self._s3.bucket}/{self._full(key)}"
+
+    @property
+    def s3_connection(self) -> S3Connection:
+        return self._s3.connection
+
+    def clock_skew(self) -> timedelta | None:
+        self._meter.add("HEAD")
+        return self._s3.requests.clock_skew()
+
+    def bucket_settings(self) -> BucketSettings:
+        self._meter.add("GET", 3)
+        with self._client_errors(""):
+            return s3_settings.read_settings(self._s3.client, self._s3.bucket)
+
+    def old_versions(self, prefix: str = "") -> Iterator[OldVersion]:
+        self._meter.add("LIST")
+        with self._client_errors(prefix):
+            for found in s3_settings.old_versions(self._s3.client, self._s3.bucket, self._prefix + prefix):
+                if found.key != self._prefix + PROBE_KEY:  # a few bytes, written again where If-None-Match is ignored
+                    yield replace(found, key=found.key.removeprefix(self._prefix))
+
+    def renew_credentials(self) -> bool:
+        return self._s3.renew()
+
+    def create_bucket(self) -> None:
+        """Create the bucket; nothing when it is ours already."""
+        region: Any = {"CreateBucketConfiguration": {"LocationConstraint": self._s3.region}}
+        with self._client_errors(""), op("store.create_bucket", self._s3.bucket):
+            from botocore.exceptions import ClientError
+
+            try:
+                self._s3.client.create_bucket(
+                    Bucket=self._s3.bucket, **(region if self._s3.is_aws and self._s3.region != "us-east-1" else {})
+                )
+            except ClientError as error:
+                if error.response["Error"]["Code"] != "BucketAlreadyOwnedByYou":
+                    raise
+
+    def close(self) -> None:
+        self._s3.close()
+
+    def _full(self, key: str) -> str:
+        return self._prefix + check_key(key)
+
+    @contextmanager
+    def _client_errors(self, key: str) -> Iterator[None]:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        try:
+            yield
+        except (ClientError, BotoCoreError) as error:
+            raise error_of_client(self._s3.place, key, error) from error
+
+
+def _header_text(value: str) -> str:
+    """A header's value, which the client hands out byte for byte as Latin-1; some servers send UTF-8."""
+    try:
+        return value if value.isascii() else value.encode("latin-1").decode()
+    except UnicodeError:
+        return value

@@ -1,0 +1,70 @@
+"""Requests that no disk sends: how a server answers what `doctor` wants to know, past all that the store itself does
+about weak servers. Keys are the caller's own, below its scratch place."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+from disks.effects import op
+from disks.stores.s3.session import S3Session
+from oplog.errors import AlreadyExists, Damaged, FrostlineError
+
+
+def honours_if_none_match(session: S3Session, existing: str, fresh: str, body: bytes) -> tuple[bool, str]:
+    """Both ways: an existing key must be refused and a new one accepted."""
+    try:
+        _put(session, existing, body, hashlib.sha256(body).digest(), {"if-none-match": "*"})
+        return False, "a put with If-None-Match wrote over an object"
+    except AlreadyExists:
+        pass
+    except FrostlineError as error:
+        if "NotImplemented" not in error.message:
+            raise
+        return False, "the store does not know If-None-Match"
+    try:
+        _put(session, fresh, body, hashlib.sha256(body).digest(), {"if-none-match": "*"})
+    except AlreadyExists:
+        return False, "a put with If-None-Match was refused though there was no such object"
+    return True, ""
+
+
+def refuses_wrong_sha256(session: S3Session, key: str, body: bytes) -> bool:
+    """Whether the server compares a body with the digest that came with it."""
+    try:
+        _put(session, key, body, hashlib.sha256(body + b"!").digest(), {})
+    except Damaged:
+        return True
+    return False
+
+
+def keeps_underscores(session: S3Session, key: str, body: bytes) -> tuple[bool, str]:
+    """Whether user metadata with `_` in its name comes back under that name."""
+    _put(session, key, body, hashlib.sha256(body).digest(), {"x-amz-meta-from_path": "kept"})
+    headers = session.requests.head(key)
+    found = {name.lower(): value for name, value in headers.items() if name.lower().startswith("x-amz-meta-")}
+    if found.get("x-amz-meta-from_path") == "kept":
+        return True, ""
+    return False, f"came back as {', '.join(found)}" if found else "did not come back"
+
+
+def try_multipart(session: S3Session, key: str) -> tuple[bool, str]:
+    """Begin an upload, find it in the listing, end it: everything but completing it."""
+    client, full = session.client, session.prefix + key
+    with op("store.create_upload", key):
+        upload_id = client.create_multipart_upload(Bucket=session.bucket, Key=full)["UploadId"]
+    try:
+        body = b"a part of an upload that is never completed"
+        with op("store.upload_part", key, 1):
+            client.upload_part(Bucket=session.bucket, Key=full, UploadId=upload_id, PartNumber=1, Body=body)
+        found = client.list_multipart_uploads(Bucket=session.bucket, Prefix=full).get("Uploads", [])
+        listed = any(upload.get("UploadId") == upload_id for upload in found)
+    finally:
+        with op("store.abort_upload", key):
+            client.abort_multipart_upload(Bucket=session.bucket, Key=full, UploadId=upload_id)
+    return listed, "" if listed else "an upload under way is not in the list of uploads"
+
+
+def _put(session: S3Session, key: str, body: bytes, sha256: bytes, headers: Mapping[str, str]) -> None:
+    with op("store.put", key):
+        session.requests.put(key, memoryview(body), sha256, headers)

@@ -1,0 +1,53 @@
+"""What an examination of a store found (`disks.stores.trial.examine`), as plain facts without a judgement."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from disks.stores.base import Upload
+from disks.stores.bucket_settings import BucketSettings, Unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the store did. `good` None: not known, and `said` tells why."""
+
+    good: bool | None
+    said: str = ""
+    denied: bool = False
+    """The credentials do not allow it, which is an answer about them and not about the store."""
+
+
+NOT_ASKED = Answer(None, "not tried")
+
+
+@dataclass(slots=True)
+class StoreFacts:
+    """All answers of one store. Those that were never reached stay `NOT_ASKED`."""
+
+    name: str
+    unreachable: str = ""
+    """Why the store cannot be used at all; then nothing else was asked."""
+    hint: str = ""
+    listing: Answer = NOT_ASKED
+    get: Answer = NOT_ASKED
+    put: Answer = NOT_ASKED
+    delete: Answer = NOT_ASKED
+    multipart: Answer = NOT_ASKED
+    read_own_write: Answer = NOT_ASKED
+    list_after_write: Answer = NOT_ASKED
+    list_order: Answer = NOT_ASKED
+    gone_after_delete: Answer = NOT_ASKED
+    conditional_put: Answer = NOT_ASKED
+    checks_sha256: Answer = NOT_ASKED
+    metadata_dash: Answer = NOT_ASKED
+    metadata_underscore: Answer = NOT_ASKED
+    kept_until: datetime | None = None
+    """A lock keeps what was just written until then."""
+    is_kept: bool = False
+    clock_skew: timedelta | Unknown | None = None
+    settings: BucketSettings | None = None
+    old_versions: int | Unknown = 0
+    old_bytes: int = 0
+    uploads: list[Upload] | Unknown = field(default_factory=list)

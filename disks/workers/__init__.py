@@ -1,0 +1,1 @@
+"""Where pieces of work run, and how far they are: threads, processes, elsewhere. Touches no disk itself."""

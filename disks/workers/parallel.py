@@ -1,0 +1,105 @@
+"""Many small requests side by side: the one loop for work that is all waiting, here or spread over other processes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from disks.stores.base import ObjectStore
+from disks.workers.progress import Task
+from disks.workers.runner import OpensStore, Remote
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+WORKERS = 32
+"""Requests at a time of this process."""
+_THREADS_ELSEWHERE = 16
+_QUESTIONS_EACH = 2_000
+"""A few seconds of requests."""
+
+
+def in_parallel(work: Callable[[int], None], count: int, workers: int) -> None:
+    """Do `work(0)` to `work(count - 1)` in threads. Raises the first error, after which nothing new begins."""
+    numbers = iter(range(count))
+    failed = threading.Event()
+
+    def run() -> None:
+        while not failed.is_set():
+            number = next(numbers, None)
+            if number is None:
+                return
+            try:
+                work(number)
+            except BaseException:
+                failed.set()
+                raise
+
+    with ThreadPoolExecutor(max(1, min(workers, count)), thread_name_prefix="clickhouse") as pool:
+        running = [pool.submit(run) for _ in range(min(workers, count))]
+        try:
+            for future in as_completed(running):
+                future.result()
+        finally:
+            failed.set()
+
+
+@dataclass(frozen=True, slots=True)
+class Questions(Generic[Q, A]):
+    """Questions about one bucket: a piece of work for another process."""
+
+    store: OpensStore
+    answer: Callable[[ObjectStore, Q], A]
+    items: Sequence[Q]
+
+
+def ask(
+    store: ObjectStore,
+    answer: Callable[[ObjectStore, Q], A],
+    items: Sequence[Q],
+    *,
+    what: str,
+    workers: int,
+    task: Task,
+    remote: Remote | None = None,
+    each: int = _QUESTIONS_EACH,
+) -> list[A]:
+    """`answer(store, item)` of every item, in their order: asked by threads of this process, or by others, who get
+    `each` items at a time. Raises the first error."""
+    if remote is None:
+        return _answers(store, answer, items, workers, task)
+    answers: list[A] = [None] * len(items)  # type: ignore[list-item]
+    batches = [Questions(remote.store, answer, items[start : start + each]) for start in range(0, len(items), each)]
+
+    def keep(index: int, found: list[A]) -> None:
+        answers[index * each : index * each + len(found)] = found
+        task.advance(items=len(found))
+
+    remote.runner.run(answer_all, batches, what=what, on_done=keep)
+    return answers
+
+
+def answer_all(questions: Questions[Q, A]) -> list[A]:
+    """The answers, in the order of the questions."""
+    return _answers(questions.store.open(), questions.answer, questions.items, _THREADS_ELSEWHERE)
+
+
+def _answers(
+    store: ObjectStore,
+    answer: Callable[[ObjectStore, Q], A],
+    items: Sequence[Q],
+    workers: int,
+    task: Task | None = None,
+) -> list[A]:
+    answers: list[A] = [None] * len(items)  # type: ignore[list-item]
+
+    def read(index: int) -> None:
+        answers[index] = answer(store, items[index])
+        if task is not None:
+            task.advance(items=1)
+
+    in_parallel(read, len(items), workers)
+    return answers

@@ -1,0 +1,1 @@
+"""fsck: reads everything, changes nothing but what a repair sets aside."""

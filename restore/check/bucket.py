@@ -1,0 +1,386 @@
+"""Checks of an object disk: its log, snapshots and pins, the blobs it names, and the cache (I3, I4, I6, I7, I8, I15).
+
+The table that everything is compared with is replayed from the log, so a damaged cache is found and hides nothing. The
+log is replayed, and the parts are looked at, while the listing comes in: the entries are listed first, so whatever they
+name was there before the listing of the blobs began.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from disks.file_table.row_content import read_row
+from disks.file_table.table import FileTable, TableReader
+from disks.garbage.announcements import announced
+from disks.object_disk.disk import ObjectDisk
+from disks.object_disk.history import Past
+from disks.object_disk.references import (
+    DETACHED_DIRECTORY,
+    Inventory,
+    ListedBlobs,
+    inventory,
+    newest_at_or_below,
+    retained_from,
+)
+from disks.stores.base import ByteRange
+from disks.workers.progress import SILENT, Progress
+from disks.workers.runner import Remote
+from oplog import pins, snapshot
+from oplog.errors import Damaged, NotFound
+from oplog.replay import FileRow
+from oplog.revision import OPERATIONS_PREFIX, SNAPSHOTS_PREFIX, commit_key, snapshot_key
+from restore.check.cache import CachedTable
+from restore.check.findings import Checked, Findings, Problem
+from restore.check.listing import Listing, still_kept
+from tiering.table.part import PART_FILE
+from tiering.table.places import locate
+from tiering.table.schema import TABLE_FILE
+
+_NAMED_OBJECT = re.compile(r"(?:operations|snapshots|pins|gc)/\S+?(?=[\s:,)]|\Z)")
+_SECOND_LOOKS = 100
+"""Blobs missing from the listing that are looked up one by one: is the blob gone, or the listing short?"""
+_GAPS_SHOWN = 10
+_READ_BY_SURVEY = (f"/{PART_FILE}", f"/{TABLE_FILE}")
+"""Whoever reads these checks them against their digest."""
+_SNAPSHOTS_COMPARED = 3
+"""How many of the newest snapshots a quick check compares with the log, row by row."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """A named blob that the listing does not show with its size."""
+
+    row: FileRow
+    key: str
+    size_bytes: int
+    found_bytes: int | None
+
+
+@dataclass(slots=True)
+class BucketTree:
+    """The files of an object disk, read past its cache."""
+
+    source: ObjectDisk
+    table: Past | FileTable | TableReader
+    """The replayed log; what the cache has when it cannot be replayed."""
+    cache: CachedTable
+    log: Inventory
+    """The entries and snapshots, listed before everything else."""
+    listing: Listing
+    checked: Checked
+    look_at_all: bool = False
+    """Look up every blob that the listing lacks, and not only the first: a repair acts on it."""
+
+    @property
+    def disk(self) -> str:
+        return self.source.name
+
+    def sweep(self, findings: Findings) -> Iterator[FileRow]:
+        """As `FileTree.sweep`; at its end, what the listing shows."""
+        for row in self.table.rows():
+            inline = row.inline
+            if inline is not None:
+                if not row.path.endswith(_READ_BY_SURVEY) and hashlib.sha256(inline).hexdigest() != row.sha256:
+                    _add_at(findings, "I15", "inline bytes do not match their SHA-256", self.disk, row)
+            elif row.key is None and row.size_bytes:
+                what = "the file has neither an object nor inline bytes"
+                _add_at(findings, "I3", what, self.disk, row, unusable="missing")
+            yield row
+        found = self.listing.result()
+        self.checked.objects += len(found.blobs)
+        _check_listing(self.source, self.log, found, findings)
+        _check_schema(self.source, found, findings)
+        _check_gaps(self.source, found, findings)
+        _check_pins(self.source, found, findings)
+        if isinstance(self.table, Past):
+            _check_end(self.source, self.log, findings)
+            _check_retained(self.source, found, self.table, findings)
+            _check_announcements(self.source, found, self.table, findings)
+        self._check_blobs(found.blobs, findings)
+
+    def rows(self) -> Iterator[FileRow]:
+        return self.table.rows()
+
+    def find(self, path: str) -> FileRow | None:
+        return self.table.get(path)
+
+    def content(self, row: FileRow, byte_range: ByteRange | None = None) -> bytes:
+        return read_row(self.source.store, row, byte_range, disk=self.disk)
+
+    def close(self) -> None:
+        self.listing.close()
+        self.cache.close()
+        if not isinstance(self.table, TableReader):
+            self.table.close()
+
+    def _check_blobs(self, listed: ListedBlobs, findings: Findings) -> None:
+        """Every object that a file needs is listed with its size."""
+        lacking = listed.lacking(self.table)
+        if lacking:
+            there = listed.sizes(lacking)
+            lost = [
+                _Lost(row, key, size_bytes, there.get(key))
+                for row in self.table.rows()
+                for key, size_bytes in row.blobs
+                if key in lacking and there.get(key) != size_bytes
+            ]
+            self._tell_lost(lost, findings)
+
+    def _tell_lost(self, all_lost: list[_Lost], findings: Findings) -> None:
+        gone = [lost.key for lost in all_lost if lost.found_bytes is None]
+        looked_at = dict.fromkeys(gone if self.look_at_all else gone[:_SECOND_LOOKS])
+        with ThreadPoolExecutor(16, thread_name_prefix="fsck") as pool:
+            sizes = dict(zip(looked_at, pool.map(self._size, looked_at), strict=True))
+        times = Counter(lost.key for lost in all_lost)
+        for lost in all_lost:
+            there = sizes.get(lost.key)
+            if there is not None:
+                what = "the listing does not show the object, which exists: the listing is incomplete"
+                _add_at(findings, "I15", what, self.disk, lost.row, key=lost.key)
+            elif lost.found_bytes is None:
+                several = times[lost.key] > 1
+                what = f"object {lost.key} is missing" + (f", which {times[lost.key]} paths name" if several else "")
+                _add_at(
+                    findings, "I8" if several else "I3", what, self.disk, lost.row, key=lost.key, unusable="missing"
+                )
+            else:
+                what = f"object {lost.key} has {lost.found_bytes} bytes and the file table says {lost.size_bytes}"
+                _add_at(findings, "I3", what, self.disk, lost.row, key=lost.key, unusable="altered")
+
+    def _size(self, key: str) -> int | None:
+        try:
+            return self.source.store.head(key).size_bytes
+        except NotFound:
+            return None
+
+
+def _add_at(
+    findings: Findings,
+    invariant: str,
+    what: str,
+    disk: str,
+    row: FileRow,
+    *,
+    key: str | None = None,
+    unusable: str | None = None,
+) -> None:
+    place = locate(row.path)
+    table, part = (place.uuid, place.part) if place else (None, None)
+    if part == DETACHED_DIRECTORY:
+        return  # set aside because of this, and shown as that
+    findings.add(Problem(invariant, what, disk, table, part, row.path, key or row.key), unusable=unusable)
+
+
+def check_bucket(
+    disk: ObjectDisk,
+    findings: Findings,
+    checked: Checked,
+    *,
+    every_snapshot: bool = False,
+    repair: bool = False,
+    repaired: list[str] | None = None,
+    dry_run: bool = False,
+    remote: Remote | None = None,
+    progress: Progress = SILENT,
+) -> BucketTree:
+    """Check log, snapshots and cache, and begin the listing, which a sweep of the tree ends. Returns the files as the
+    log has them; as the cache has them, if the log cannot be replayed. `repaired` takes a sentence for a cache that was
+    rebuilt, or would be. `remote` lists the bucket."""
+    store = disk.store
+    log = inventory([*store.list(OPERATIONS_PREFIX), *store.list(SNAPSHOTS_PREFIX)])
+    with ExitStack() as stack:
+        listing = stack.enter_context(closing(Listing(disk, remote, progress, head=log.head)))
+        cache = stack.enter_context(closing(CachedTable(disk)))
+        past = _replay(disk, log, cache, findings, every_snapshot=every_snapshot)
+        table = past if past is not None else cache.rows_or_nothing()
+        tree = BucketTree(disk, table, cache, log, listing, checked, look_at_all=repair)
+        stack.pop_all()
+    if past is None:
+        if cache.problem is not None:
+            findings.add(Problem("I7", cache.problem, disk.name, path=str(disk.table_path)))
+        return tree
+    what = _fault_of_cache(disk, cache, past)
+    if what is not None and repair and repaired is not None:
+        if not dry_run:
+            disk.replace_cache(past, past.revision, past.digest)
+        verb = "would rebuild" if dry_run else "rebuilt"
+        repaired.append(f"disk {disk.name}: {verb} the local file table from {disk.store.name} ({what})")
+    if what is not None and (dry_run or not repair):
+        findings.add(Problem("I7", what, disk.name, path=str(disk.table_path)))
+    return tree
+
+
+def _damage(disk: ObjectDisk, findings: Findings, invariant: str, error: Damaged | NotFound) -> None:
+    named = _NAMED_OBJECT.search(error.message)
+    findings.add(Problem(invariant, error.message, disk.name, object=named[0] if named else None))
+
+
+def _check_listing(disk: ObjectDisk, log: Inventory, found: Inventory, findings: Findings) -> None:
+    """The whole listing shows every entry that the listing of the log's own prefix showed before it."""
+    oldest = min(found.commits, default=0)  # gc may have taken older ones meanwhile
+    for revision in sorted(revision for revision in log.commits.keys() - found.commits.keys() if revision > oldest):
+        key = commit_key(revision)
+        what = f"the listing does not show log entry {key}, which another listing shows: it is incomplete"
+        findings.add(Problem("I15", what, disk.name, object=key))
+    if found.blobs.repeated is not None:
+        what = f"the listing shows object {found.blobs.repeated} twice: it cannot be relied on"
+        findings.add(Problem("I15", what, disk.name, object=found.blobs.repeated))
+
+
+def _check_schema(disk: ObjectDisk, found: Inventory, findings: Findings) -> None:
+    if not disk.log.check_schema() and (found.commits or len(found.blobs)):
+        what = f"{disk.store.name} does not say which format its log has"
+        findings.add(Problem("I15", what, disk.name, object=".SCHEMA_VERSION"))
+
+
+def _check_gaps(disk: ObjectDisk, found: Inventory, findings: Findings) -> None:
+    """Entries may be missing only where a snapshot stands in for them and the retention has run out."""
+    retention = timedelta(seconds=disk.retention_seconds)
+    base = retained_from(found.commits, now=datetime.now(UTC), retention=retention)
+    start = newest_at_or_below(found.snapshots, base)
+    end = max(found.head, max(found.snapshots, default=0))
+    lost = [revision for revision in range(start + 1, end + 1) if revision not in found.commits]
+    for revision in lost[:_GAPS_SHOWN]:
+        what = f"log entry of revision {revision} is missing"
+        if revision == lost[:_GAPS_SHOWN][-1] and len(lost) > _GAPS_SHOWN:
+            what += f"; so are {len(lost) - _GAPS_SHOWN} more"
+        findings.add(Problem("I6", what, disk.name, object=commit_key(revision)))
+
+
+def _check_pins(disk: ObjectDisk, found: Inventory, findings: Findings) -> None:
+    """Every pin can be read, and what it holds is still there (I4): the log gives that revision."""
+    try:
+        known = pins.list_pins(disk.store)
+    except Damaged as error:
+        _damage(disk, findings, "I15", error)
+        return
+    for pin in known:
+        reach = pin.revision
+        while reach in found.commits:
+            reach -= 1
+        if pin.revision > found.head or not any(reach <= start <= pin.revision for start in {0, *found.snapshots}):
+            what = f"pin {pin.name} of {pin.holder} holds revision {pin.revision}, which the log does not give any more"
+            findings.add(Problem("I4", what, disk.name, object=f"pins/{pin.name}.json"))
+
+
+def _check_end(disk: ObjectDisk, log: Inventory, findings: Findings) -> None:
+    """The entry after the last listed one must not exist: else the listing is short."""
+    key = commit_key(log.head + 1)
+    if any(True for _ in disk.log.revisions(log.head)):
+        return  # somebody committed while we looked
+    try:
+        disk.store.get(key)
+    except NotFound:
+        return
+    findings.add(Problem("I15", f"the listing does not show log entry {key}, which exists", disk.name, object=key))
+
+
+def _replay(
+    disk: ObjectDisk,
+    log: Inventory,
+    cache: CachedTable,
+    findings: Findings,
+    *,
+    every_snapshot: bool,
+) -> Past | None:
+    """The table at the listed head, from the oldest start that reaches it, comparing snapshots and cache on the way."""
+    reach = log.head
+    while reach in log.commits:
+        reach -= 1
+    starts = sorted(start for start in {0, *log.snapshots} if reach <= start <= log.head)
+    for start in starts:
+        try:
+            past = Past(disk.log, start, until=log.head, moves=False)
+        except (Damaged, NotFound) as error:
+            _damage(disk, findings, "I15", error)
+            continue
+        try:
+            _pass(disk, log, cache, past, findings, every_snapshot=every_snapshot)
+        except (Damaged, NotFound) as error:
+            past.close()
+            _damage(disk, findings, "I6", error)
+            continue
+        return past
+    if not starts:
+        what = f"the file table at revision {log.head} cannot be rebuilt: no snapshot and no unbroken log reach it"
+        findings.add(Problem("I7", what, disk.name))
+    return None
+
+
+def _pass(
+    disk: ObjectDisk,
+    log: Inventory,
+    cache: CachedTable,
+    past: Past,
+    findings: Findings,
+    *,
+    every_snapshot: bool,
+) -> None:
+    """Go to the head; stop at snapshots to compare them, where the cache stands, and where the retention begins."""
+    snapshots = sorted(revision for revision in log.snapshots if past.revision < revision <= log.head)
+    if not every_snapshot:
+        snapshots = snapshots[-_SNAPSHOTS_COMPARED:]
+    compared = cache.comparable and past.revision <= cache.revision <= log.head
+    retention = timedelta(seconds=disk.retention_seconds)
+    base = max(retained_from(log.commits, now=datetime.now(UTC), retention=retention), past.revision)
+    for stop in sorted({*snapshots, *([cache.revision] if compared else []), base}):
+        past.advance(stop)
+        if stop in snapshots:
+            _compare_snapshot(disk, past, stop, findings)
+        if compared and stop == cache.revision:
+            cache.compare(past)
+        if stop == base:
+            past.removed = set()  # what went before the retention may be gone
+    past.advance(log.head)
+
+
+def _check_retained(disk: ObjectDisk, found: Inventory, past: Past, findings: Findings) -> None:
+    """What a revision within the retention names is there, also when the newest does not name it any more (I4)."""
+    removed = past.removed or set()
+    lost = removed - found.blobs.sizes(removed).keys()
+    if lost:
+        lost -= past.keys(lost)
+    for key in sorted(still_kept(disk, found, lost) if lost else ()):
+        what = f"object {key} is missing: a revision that is still kept names it, and could not be restored"
+        findings.add(Problem("I4", what, disk.name, object=key))
+
+
+def _check_announcements(disk: ObjectDisk, found: Inventory, past: Past, findings: Findings) -> None:
+    """What collections say they are about to delete can be read, and is nothing that the newest table names (I5)."""
+    if not found.intents:
+        return
+    try:
+        doomed = announced(disk, now=datetime.now(UTC))
+    except Damaged as error:
+        named = _NAMED_OBJECT.search(error.message)
+        findings.add(Problem("I5", error.message, disk.name, object=named[0] if named else None))
+        return
+    for key in sorted(doomed & past.keys() if doomed else ()):
+        what = f"a collection announced that it deletes object {key}, which the newest revision names"
+        findings.add(Problem("I5", what, disk.name, object=key))
+
+
+def _compare_snapshot(disk: ObjectDisk, past: Past, revision: int, findings: Findings) -> None:
+    key = snapshot_key(revision)
+    try:
+        header, rows = snapshot.read(disk.store, revision)
+        same = past.holds(rows)
+    except (Damaged, NotFound) as error:
+        _damage(disk, findings, "I15", error)
+        return
+    if not same or header.digest != past.digest:
+        what = f"the snapshot of revision {revision} does not hold what the log says"
+        findings.add(Problem("I7", what, disk.name, object=key))
+
+
+def _fault_of_cache(disk: ObjectDisk, cache: CachedTable, past: Past) -> str | None:
+    if cache.problem is None and cache.revision > past.revision and disk.log.head(past.revision) < cache.revision:
+        return f"the local file table is at revision {cache.revision} and the log ends at {past.revision}"
+    return cache.problem

@@ -1,0 +1,185 @@
+"""fsck: every invariant that can be checked at rest, over all disks of a store. Reads only, unless told to repair.
+
+Quick: what the disks say about themselves, compared with what is there (one listing a bucket). With `read_data` every
+byte of the parts is read and hashed as well. What cannot be read is a finding with its path; a store that cannot be
+reached or refuses us is an error, for then nothing was checked.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from disks.base import Disk
+from disks.clickhouse.disk import ClickHouseDisk
+from disks.host.locks import sweep
+from disks.local.disk import LocalDisk
+from disks.object_disk.disk import ObjectDisk
+from disks.workers.progress import SILENT, Progress
+from disks.workers.runner import Remote
+from oplog.replay import FileRow
+from restore.check.bucket import check_bucket
+from restore.check.clickhouse import clickhouse_files
+from restore.check.copies import check_copies
+from restore.check.data import read_data, readable_files, share_of
+from restore.check.findings import CheckResult, FileTree, Findings, ListedTree, Problem, ShareRead
+from restore.check.local import check_leftovers, local_tree
+from restore.check.parts import Survey, disks_lacking_definition, survey
+from restore.check.set_aside import Claim, no_claim, set_aside
+from restore.check.shares import Memory, Subset, choose
+from tiering.table.schema import TABLE_FILE, encode
+
+__all__ = ["CheckResult", "How", "Problem", "check"]
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """What a check does beyond comparing tables with listings."""
+
+    read_data: bool = False
+    subset: Subset | None = None
+    """Read this part of the data; `memory` says which part comes next."""
+    repair: bool = False
+    """Put right what can be derived again (a bucket's cache, a missing or old `table.json`, leftovers of a crash) and
+    set parts aside that cannot be read. Nothing is deleted."""
+    dry_run: bool = False
+    """Say what a repair would do, and do nothing."""
+    memory: Path | None = None
+    """A directory to remember in which shares were read; None: nothing is remembered."""
+    workers: int = 8
+    actor: str = ""
+    """Who repairs, for the log."""
+    seed: int | None = None
+    remote: Mapping[str, Remote] = field(default_factory=dict)
+    """The disks in buckets that others list and read."""
+    listers: Mapping[str, Remote] = field(default_factory=dict)
+    """The disks in buckets that others only list."""
+
+
+def check(
+    disks: Mapping[str, Disk],
+    how: How | None = None,
+    *,
+    moving: Collection[tuple[str, str]] = (),
+    policies: Mapping[str, Sequence[str]] | None = None,
+    claim: Claim = no_claim,
+    progress: Progress = SILENT,
+) -> CheckResult:
+    """Check the disks as one store.
+
+    `moving` names (table uuid, part) that a journal says are under way, so that two copies are no fault. `policies`
+    maps a policy to its disks: each must hold `table.json`. `claim` keeps others off parts that a repair sets aside.
+    """
+    how = how or How()
+    result, findings, found = CheckResult(), Findings(), Survey()
+    with ExitStack() as open_trees:
+        trees: dict[str, FileTree] = {}
+        for name, disk in disks.items():
+            with progress.task(f"checking {name}"):
+                tree = trees[name] = _tree(disk, findings, result, how, progress)
+                open_trees.callback(tree.close)
+                survey(tree, found, findings, result.checked)
+        check_copies(found, trees, findings, moving=moving)
+        _check_definitions(disks, trees, found, findings, policies or {}, result, how)
+        if how.read_data or how.subset is not None:
+            for tree in trees.values():
+                _read(tree, findings, result, how, progress)
+    if how.repair:
+        sentences = set_aside(disks, findings, keep=moving, claim=claim, actor=how.actor, dry_run=how.dry_run)
+        result.repaired += sentences
+    result.set_aside = list(found.set_aside)
+    result.problems = [_with_table_name(problem, found) for problem in findings.sorted()]
+    return result
+
+
+def _with_table_name(problem: Problem, found: Survey) -> Problem:
+    return replace(problem, table=found.table_name(problem.table)) if problem.table else problem
+
+
+def _tree(disk: Disk, findings: Findings, result: CheckResult, how: How, progress: Progress) -> FileTree:
+    if isinstance(disk, ObjectDisk):
+        if how.repair and not how.dry_run:
+            swept = sweep(disk.state_path / "scratch")
+            result.repaired += [f"disk {disk.name}: removed the scratch directory {name} of a crash" for name in swept]
+        check_leftovers(disk.name, disk.state_path / "scratch", findings)
+        return check_bucket(
+            disk,
+            findings,
+            result.checked,
+            every_snapshot=how.read_data,
+            repair=how.repair,
+            repaired=result.repaired,
+            dry_run=how.dry_run,
+            remote=how.remote.get(disk.name) or how.listers.get(disk.name),
+            progress=progress,
+        )
+    if isinstance(disk, ClickHouseDisk):
+        return clickhouse_files(disk, findings, result.checked)
+    if isinstance(disk, LocalDisk):
+        if how.repair and not how.dry_run and not disk.read_only:
+            result.repaired += disk.recover()
+        return local_tree(disk, findings)
+    rows = (FileRow(info.path, info.size_bytes, info.sha256 or "", info.key, None, None, 0) for info in disk.walk())
+    return ListedTree(disk.name, rows, disk.read)
+
+
+def _read(tree: FileTree, findings: Findings, result: CheckResult, how: How, progress: Progress) -> None:
+    """Read the data of one disk, or the share of it that is due."""
+    subset = how.subset
+    read = partial(
+        read_data, findings=findings, workers=how.workers, progress=progress, remote=how.remote.get(tree.disk)
+    )
+    if subset is None:
+        files, size_bytes = read(tree, readable_files(tree))
+    else:
+        memory = Memory(how.memory) if how.memory is not None else None
+        wanted = list(readable_files(tree))
+        sizes = [0] * subset.shares
+        for expected in wanted:
+            sizes[share_of(expected.row.path, subset.shares) - 1] += 1
+        lately = memory.read(tree.disk, subset.shares) if memory is not None else set()
+        share = choose(subset, sizes, lately, random.Random(how.seed))
+        if share is None:
+            return
+        chosen = [expected for expected in wanted if share_of(expected.row.path, subset.shares) == share]
+        files, size_bytes = read(tree, chosen)
+        done = memory.remember(tree.disk, subset.shares, share, sizes) if memory is not None else 1
+        filled = sum(1 for size in sizes if size)
+        result.shares.append(ShareRead(tree.disk, share, subset.shares, done, filled, files, size_bytes))
+    result.checked.files_read += files
+    result.checked.bytes_read += size_bytes
+
+
+def _check_definitions(
+    disks: Mapping[str, Disk],
+    trees: Mapping[str, FileTree],
+    found: Survey,
+    findings: Findings,
+    policies: Mapping[str, Sequence[str]],
+    result: CheckResult,
+    how: How,
+) -> None:
+    """Every disk of a table's policy, and every disk with parts of it, holds its newest `table.json`."""
+    for uuid, lacking in disks_lacking_definition(found, policies).items():
+        newest = found.newest(uuid)
+        path = f"store/{uuid[:3]}/{uuid}/{TABLE_FILE}"
+        for name in (name for name in lacking if name in disks):
+            there = trees[name].find(path) is not None
+            what = f"{TABLE_FILE} is {'older than on another disk' if there else 'missing'}"
+            repair = how.repair and newest is not None and not disks[name].read_only
+            if not repair or how.dry_run:
+                findings.add(Problem("I7", what, name, table=uuid, path=path))
+            if not repair or newest is None:
+                continue
+            if not how.dry_run:
+                with disks[name].transaction("repair", reason=f"fsck: {what}", actor=how.actor) as transaction:
+                    if there:
+                        transaction.remove(path)
+                    transaction.create(path, encode(newest))
+                    transaction.commit()
+            verb = "would write" if how.dry_run else "wrote"
+            result.repaired.append(f"disk {name}: {verb} {path} of {newest.full_name} again ({what})")

@@ -1,0 +1,213 @@
+"""Reading the data of a disk: SHA-256 of every file, then its Parquet footer (I1, I15).
+
+A share of the data is chosen by name: every path belongs to one of n shares for ever, so that runs that read a share
+not read lately have read everything after n of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from disks.file_table.row_content import read_row
+from disks.host.ranged_file import RangedFile
+from disks.object_disk.references import DETACHED_DIRECTORY
+from disks.stores.base import ByteRange
+from disks.workers.batches import cut
+from disks.workers.progress import Progress
+from disks.workers.runner import LocalRunner, OpensStore, Remote
+from oplog.errors import Damaged, NotFound
+from oplog.replay import FileRow
+from restore.check.findings import FileTree, Findings, Problem
+from restore.check.parts import directories, present_files, read_part
+from tiering.table.part import PART_FILE
+from tiering.table.places import locate
+
+CHUNK_BYTES = 8 * 1024 * 1024
+"""Files are hashed in pieces of this size, so that memory stays bounded."""
+
+_BATCH_FILES = 4_000
+_BYTES_EACH = 64 * 1024
+"""What asking for a file costs, in bytes of reading: many small files are work, too."""
+
+
+class Cut(NamedTuple):
+    """How the work is cut: into so many pieces, but none of less or more bytes than these."""
+
+    pieces: int
+    least_bytes: int
+    most_bytes: int
+    threads: int
+    """How many files of a piece are read at a time."""
+
+
+_HERE = Cut(64, 1, 256 << 20, 1)
+_ELSEWHERE = Cut(256, 128 << 20, 1 << 30, 4)
+"""A task costs as much as reading some megabytes, and a bucket answers late."""
+
+
+class Expected(NamedTuple):
+    """What reading a file must confirm."""
+
+    row: FileRow
+    sha256: str
+    """Empty when nobody knows it."""
+    rows: int | None
+    """Of a Parquet file that `part.json` names."""
+
+
+class Content(Protocol):
+    """What gives the bytes of files."""
+
+    def content(self, row: FileRow, byte_range: ByteRange | None = None) -> bytes:
+        """As `FileTree.content`."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFiles:
+    """The files of a disk in a bucket, for a process that has nothing of the disk but their rows."""
+
+    store: OpensStore
+    disk: str
+
+    def content(self, row: FileRow, byte_range: ByteRange | None = None) -> bytes:
+        return read_row(self.store.open(), row, byte_range, disk=self.disk)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBatch:
+    """Files to read whole: one piece of work, wherever it is done."""
+
+    source: Content
+    files: tuple[Expected, ...]
+    threads: int = 1
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(expected.row.size_bytes for expected in self.files)
+
+
+def share_of(path: str, shares: int) -> int:
+    """The share a path belongs to, from 1 to `shares`."""
+    return zlib.crc32(path.encode()) % shares + 1
+
+
+def readable_files(tree: FileTree) -> Iterator[Expected]:
+    """Every file worth reading: those of whole parts, and on object disks all others that have an object. Where no
+    digest is known (a rebuilt disk with ClickHouse's log), reading shows at least that all bytes are there."""
+    for directory in directories(tree.rows()):
+        known: dict[str, int] = {}
+        row = directory.files.get(PART_FILE)
+        if directory.uuid is not None and directory.name is not None and row is not None:
+            try:
+                part = read_part(tree, row, directory.uuid, str(directory.name))
+            except (Damaged, NotFound):
+                continue
+            for row, wanted in present_files(part, directory.files):
+                known[wanted.name] = wanted.rows
+                yield Expected(row, wanted.sha256, wanted.rows)
+        for name, row in directory.files.items():
+            place = locate(row.path)
+            aside = place is not None and place.part == DETACHED_DIRECTORY
+            if (row.sha256 or row.key is not None) and row.inline is None and name not in known and not aside:
+                yield Expected(row, row.sha256, None)
+
+
+def read_data(
+    tree: FileTree,
+    files: Iterable[Expected],
+    findings: Findings,
+    *,
+    workers: int,
+    progress: Progress,
+    remote: Remote | None = None,
+) -> tuple[int, int]:
+    """Read the files whole, several at a time: here, or elsewhere. Returns their number and bytes."""
+    source: Content = tree if remote is None else StoredFiles(remote.store, tree.disk)
+    runner = LocalRunner(workers) if remote is None else remote.runner
+    batches = cut_batches(source, list(files), _HERE if remote is None else _ELSEWHERE)
+    count = sum(len(batch.files) for batch in batches)
+    size_bytes = sum(batch.size_bytes for batch in batches)
+    with progress.task(f"reading {tree.disk}", items=count, size_bytes=size_bytes) as task:
+
+        def tell(index: int, faults: list[tuple[int, str]]) -> None:
+            batch = batches[index]
+            for number, what in faults:
+                row = batch.files[number].row
+                place = locate(row.path)
+                table, part = (place.uuid, place.part) if place else (None, None)
+                findings.add(Problem("I1", what, tree.disk, table, part, row.path, row.key), unusable="altered")
+            task.advance(items=len(batch.files), size_bytes=batch.size_bytes)
+
+        runner.run(read_batch, batches, what=f"reading the data of disk {tree.disk}", on_done=tell)
+    return count, size_bytes
+
+
+def cut_batches(source: Content, files: Sequence[Expected], how: Cut) -> list[ReadBatch]:
+    """Batches of about the same work, the largest first."""
+    work = sum(map(_work, files))
+    most = max(how.least_bytes, min(how.most_bytes, work // how.pieces))
+    pieces = cut(files, _work, most=most, most_items=_BATCH_FILES)
+    batches = [ReadBatch(source, tuple(piece), how.threads) for piece in pieces]
+    return sorted(batches, key=lambda one: one.size_bytes, reverse=True)
+
+
+def _work(expected: Expected) -> int:
+    return expected.row.size_bytes + _BYTES_EACH
+
+
+def read_batch(batch: ReadBatch) -> list[tuple[int, str]]:
+    """Read every file of the batch; what is wrong with which of them. Raises what says nothing about a file: a store
+    that does not answer, or refuses us."""
+    with ThreadPoolExecutor(batch.threads, thread_name_prefix="fsck") as pool:
+        running = [pool.submit(_fault_in, batch.source, expected) for expected in batch.files]
+        try:
+            found = [future.result() for future in running]
+        finally:
+            for future in running:
+                future.cancel()
+    return [(number, what) for number, what in enumerate(found) if what is not None]
+
+
+def _fault_in(source: Content, expected: Expected) -> str | None:
+    """What is wrong with the file's bytes; None when they are what was written."""
+    row, state = expected.row, hashlib.sha256()
+    try:
+        for start in range(0, row.size_bytes, CHUNK_BYTES):
+            state.update(source.content(row, ByteRange(start, min(start + CHUNK_BYTES, row.size_bytes))))
+        if expected.sha256 and state.hexdigest() != expected.sha256:
+            return "the bytes do not match their SHA-256"
+        rows = _rows_in_footer(source, row) if expected.rows is not None else None
+    except (Damaged, NotFound) as error:
+        return error.message
+    except OSError as error:
+        return f"cannot be read: {error}"
+    if rows != expected.rows:
+        return f"the Parquet footer says {rows} rows and {PART_FILE} says {expected.rows}"
+    return None
+
+
+def _rows_in_footer(source: Content, row: FileRow) -> int:
+    """Raises `Damaged`, `NotFound`."""
+    import pyarrow as pa  # here: a check that reads no data need not wait until it is loaded
+    import pyarrow.parquet as pq
+
+    try:
+        return int(pq.ParquetFile(_Reader(source, row)).metadata.num_rows)
+    except (pa.ArrowException, OSError) as error:
+        raise Damaged(f"not a readable Parquet file: {error}") from error
+
+
+class _Reader(RangedFile):
+    """A file over ranged reads of a disk, for the Parquet footer."""
+
+    def __init__(self, source: Content, row: FileRow) -> None:
+        super().__init__(row.size_bytes)
+        self._source, self._row = source, row
+
+    def _bytes(self, start: int, stop: int) -> bytes:
+        return self._source.content(self._row, ByteRange(start, stop))

@@ -1,0 +1,241 @@
+"""Checks of tables and parts that need only a tree of files: the same for an SSD and for a bucket (I1, I2, I7, I15).
+
+One pass over a disk's files in path order, one part at a time: memory holds a small record a part.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from disks.object_disk.references import DETACHED_DIRECTORY
+from oplog.errors import Damaged, NotFound
+from oplog.replay import FileRow
+from restore.check.clickhouse import check_part, is_clickhouse_part
+from restore.check.findings import Checked, FileTree, Findings, Problem
+from tiering.table import part as part_format
+from tiering.table import schema
+from tiering.table.part import PART_FILE, DataFile, Part, PartName
+from tiering.table.places import directory_of, locate, part_name
+from tiering.table.schema import TABLE_FILE, TableDefinition
+
+
+class Copy(NamedTuple):
+    """A part directory on a disk, so that sorting brings a part behind those that may cover it."""
+
+    partition: str
+    min_block: int
+    minus_max_block: int
+    minus_level: int
+    minus_mutation: int
+    disk: str
+    readable: bool
+
+    @property
+    def name(self) -> PartName:
+        return PartName(self.partition, self.min_block, -self.minus_max_block, -self.minus_level, -self.minus_mutation)
+
+
+def copy_of(name: PartName, disk: str, *, readable: bool = True) -> Copy:
+    """The record of a part."""
+    return Copy(name.partition, name.min_block, -name.max_block, -name.level, -name.mutation, disk, readable)
+
+
+@dataclass(slots=True)
+class Survey:
+    """All tables and parts found so far, over the disks looked at."""
+
+    definitions: dict[str, dict[str, TableDefinition]] = field(default_factory=lambda: defaultdict(dict))
+    """uuid -> disk -> what that disk's table.json says"""
+    copies: dict[str, list[Copy]] = field(default_factory=lambda: defaultdict(list))
+    """uuid -> its part directories"""
+    holding: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """uuid -> disks with parts of it"""
+    damaged_definitions: set[tuple[str, str]] = field(default_factory=set)
+    """(uuid, disk) whose table.json is there and cannot be read: reported once, as that."""
+    set_aside: dict[str, None] = field(default_factory=dict)
+    """`disk:path` of the directories in `detached/`."""
+
+    def newest(self, uuid: str) -> TableDefinition | None:
+        """The definition with the highest version."""
+        return max(self.definitions.get(uuid, {}).values(), key=lambda definition: definition.version, default=None)
+
+    def table_name(self, uuid: str) -> str:
+        """`db.name`, or the uuid of a table that no disk defines."""
+        definition = self.newest(uuid)
+        return definition.full_name if definition else uuid
+
+
+@dataclass(slots=True)
+class PartFiles:
+    """One part directory. `uuid` and `name` are None for files outside of parts, each of which comes alone."""
+
+    uuid: str | None
+    name: PartName | None
+    files: dict[str, FileRow]
+    """By name below the directory."""
+
+
+def directories(rows: Iterator[FileRow]) -> Iterator[PartFiles]:
+    """Files in path order, those of a part together."""
+    prefix, table, uuid = "", "", ""
+    current: PartFiles | None = None
+    for row in rows:
+        path = row.path
+        if current is not None:
+            if path.startswith(prefix):
+                current.files[path[len(prefix) :]] = row
+                continue
+            yield current
+            current = None
+        if not table or not path.startswith(table):
+            place = locate(path)
+            uuid = place.uuid if place is not None else ""
+            table = directory_of(uuid, "") if place is not None else ""
+        directory, slash, file = path[len(table) :].partition("/")
+        name = part_name(directory) if table and slash else None
+        if name is None:
+            yield PartFiles(None, None, {path: row})
+            continue
+        prefix = f"{table}{directory}/"
+        current = PartFiles(uuid, name, {file: row})
+    if current is not None:
+        yield current
+
+
+def survey(tree: FileTree, found: Survey, findings: Findings, checked: Checked) -> None:
+    """Read every `table.json` and `part.json` of a disk and compare the parts with the files that are there."""
+    for directory in directories(tree.sweep(findings)):
+        checked.files += len(directory.files)
+        for row in directory.files.values():
+            checked.bytes += row.size_bytes
+        if directory.uuid is not None and directory.name is not None:
+            checked.parts += 1
+            if is_clickhouse_part(directory.files):
+                check_part(tree, findings, directory.uuid, str(directory.name), directory.files)
+                continue
+            _survey_part(tree, found, findings, directory.uuid, directory.name, directory.files)
+            continue
+        (row,) = directory.files.values()
+        place = locate(row.path)
+        if place is not None and place.part is None and place.file == TABLE_FILE:
+            _read_definition(tree, found, findings, place.uuid, row)
+        elif place is not None and place.part == DETACHED_DIRECTORY and "/" in place.file:
+            aside = directory_of(place.uuid, f"{DETACHED_DIRECTORY}/{place.file.partition('/')[0]}")
+            found.set_aside.setdefault(f"{tree.disk}:{aside}")
+
+
+def _read_definition(tree: FileTree, found: Survey, findings: Findings, uuid: str, row: FileRow) -> None:
+    try:
+        definition = schema.decode(tree.content(row), path=f"{tree.disk}:{row.path}")
+        if definition.uuid != uuid:
+            raise Damaged(f"{tree.disk}:{row.path} describes table {definition.uuid}")
+    except (Damaged, NotFound) as error:
+        found.damaged_definitions.add((uuid, tree.disk))
+        findings.add(Problem("I15", error.message, tree.disk, table=uuid, path=row.path, object=row.key))
+        return
+    found.definitions[uuid][tree.disk] = definition
+
+
+def _survey_part(
+    tree: FileTree, found: Survey, findings: Findings, uuid: str, name: PartName, files: Mapping[str, FileRow]
+) -> None:
+    part = _read_part(tree, findings, uuid, str(name), files)
+    found.copies[uuid].append(copy_of(name, tree.disk, readable=part is not None))
+    found.holding[uuid].add(tree.disk)
+    if part is not None:
+        _compare_files(tree.disk, findings, part, files)
+
+
+def _read_part(tree: FileTree, findings: Findings, uuid: str, name: str, files: Mapping[str, FileRow]) -> Part | None:
+    """The part's `part.json`, if it is there, readable and about this part."""
+    row = files.get(PART_FILE)
+    if row is None:
+        what = f"part directory without {PART_FILE}: its files belong to no complete part"
+        problem = Problem("I2", what, tree.disk, table=uuid, part=name, path=directory_of(uuid, name))
+        findings.add(problem, unusable="incomplete")
+        return None
+    try:
+        return read_part(tree, row, uuid, name)
+    except (Damaged, NotFound) as error:
+        problem = Problem("I15", error.message, tree.disk, table=uuid, part=name, path=row.path, object=row.key)
+        findings.add(problem, unusable="broken")
+        return None
+
+
+def read_part(tree: FileTree, row: FileRow, uuid: str, name: str) -> Part:
+    """The part of a `part.json`. Raises `Damaged`, `NotFound`."""
+    where = f"{tree.disk}:{row.path}"
+    part = part_format.decode(tree.content(row), path=where)
+    if part.name != name or part.table != uuid:
+        raise Damaged(f"{where} describes part {part.name} of table {part.table}")
+    return part
+
+
+def present_files(part: Part, files: Mapping[str, FileRow]) -> Iterator[tuple[FileRow, DataFile]]:
+    """The data files of a part that are there with the size and, where the disk knows it, the digest of part.json."""
+    for wanted in part.files:
+        row = files.get(wanted.name)
+        if row is not None and row.size_bytes == wanted.size_bytes and row.sha256 in ("", wanted.sha256):
+            yield row, wanted
+
+
+def _compare_files(disk: str, findings: Findings, part: Part, files: Mapping[str, FileRow]) -> None:
+    """Compare names, sizes and digests that the disk knows with `part.json`."""
+    size_bytes = rows = 0
+    for wanted in part.files:
+        size_bytes += wanted.size_bytes
+        rows += wanted.rows
+        row = files.get(wanted.name)
+        if row is None:
+            what, reason = f"file {wanted.name} of part {part.name} is missing", "missing"
+        elif row.size_bytes != wanted.size_bytes:
+            what, reason = f"file has {row.size_bytes} bytes and {PART_FILE} says {wanted.size_bytes}", "altered"
+        elif row.sha256 not in ("", wanted.sha256):
+            what, reason = f"the file table's SHA-256 is not that of {PART_FILE}", "altered"
+        else:
+            continue
+        _add(disk, findings, part, wanted.name, what, row, reason)
+    if len(files) != len(part.files) + 1:
+        listed = {wanted.name for wanted in part.files} | {PART_FILE}
+        for name in sorted(set(files) - listed):
+            _add(disk, findings, part, name, f"file is not listed in {PART_FILE}", files[name], None)
+    if size_bytes != part.size_bytes:
+        what = f"{PART_FILE} says {part.size_bytes} bytes and its files sum up to another size"
+        _add(disk, findings, part, PART_FILE, what, None, None)
+    if rows != part.rows:
+        what = f"{PART_FILE} says {part.rows} rows and its files sum up to another count"
+        _add(disk, findings, part, PART_FILE, what, None, None)
+
+
+def _add(
+    disk: str, findings: Findings, part: Part, file: str, what: str, row: FileRow | None, unusable: str | None
+) -> None:
+    path = f"{directory_of(part.table, part.name)}/{file}"
+    key = row.key if row is not None else None
+    problem = Problem("I1", what, disk, table=part.table, part=part.name, path=path, object=key)
+    findings.add(problem, unusable=unusable)
+
+
+def disks_lacking_definition(found: Survey, policies: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """uuid -> disks that must hold the table's newest `table.json` and do not: its policy's and those with parts.
+
+    Disks whose file is there but damaged are left out: they were reported, and a repair must not hide the evidence.
+    """
+    result: dict[str, list[str]] = {}
+    for uuid in sorted({*found.definitions, *found.holding}):
+        newest = found.newest(uuid)
+        needed = set(found.holding.get(uuid, ()))
+        if newest is not None:
+            needed.update(policies.get(newest.policy, ()))
+        lacking = []
+        for disk in sorted(needed):
+            there = found.definitions.get(uuid, {}).get(disk)
+            current = there is not None and newest is not None and there.version == newest.version
+            if not current and (uuid, disk) not in found.damaged_definitions:
+                lacking.append(disk)
+        if lacking:
+            result[uuid] = lacking
+    return result

@@ -1,0 +1,1 @@
+"""Buckets and disks of ClickHouse servers: inspect, adopt, rebuild, export. Changes no bucket that it reads."""

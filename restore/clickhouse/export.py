@@ -1,0 +1,86 @@
+"""Export a disk as the local metadata that a ClickHouse server keeps of it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from disks.base import Disk
+from disks.clickhouse.disk import ClickHouseDisk
+from disks.object_disk.disk import ObjectDisk
+from disks.workers.parallel import WORKERS
+from disks.workers.progress import SILENT, Progress
+from oplog.clickhouse.metadata import VERSIONS
+from oplog.errors import NotFound, UsageError
+from oplog.log import UnknownLogFormat
+from oplog.replay import FileRow
+from restore.clickhouse.rows import key_prefix, read_tree_of_bucket, rows_of, sentences
+from restore.clickhouse.tree import is_plain, write_tree
+
+USUAL_VERSION = 3
+"""What ClickHouse 22 to 25.8 write; all later ones read it."""
+INLINE_VERSION = 4
+
+
+def export(
+    disk: Disk,
+    directory: Path,
+    *,
+    version: int | None = None,
+    revision: int | None = None,
+    prefix: str | None = None,
+    dry_run: bool = False,
+    workers: int | None = None,
+    progress: Progress = SILENT,
+) -> dict[str, Any]:
+    """Write the tree of the disk's files; what was done, as the command line shows it.
+
+    A disk of ours gives its file table, or that of the revision; a bucket of ClickHouse's without local metadata here
+    is read as its log tells. Raises `UsageError` for disks without objects and versions that do not exist, and what
+    `write_tree` does.
+    """
+    if version is not None and version not in VERSIONS:
+        raise UsageError(f"there is no metadata version {version}", hint="versions are 1 to 5")
+    if not isinstance(disk, ObjectDisk | ClickHouseDisk):
+        raise UsageError(f"disk {disk.name} is {disk.kind}: its files are no objects", hint="name a disk in a bucket")
+    rows, at, notes = _rows(disk, revision, workers or WORKERS, progress)
+    inline = any(row.inline and not is_plain(row) for row in rows)
+    chosen = version or (INLINE_VERSION if inline else USUAL_VERSION)
+    before = key_prefix(disk.store) if prefix is None else prefix
+    written = write_tree(directory, rows, version=chosen, key_prefix=before, dry_run=dry_run, progress=progress)
+    return {
+        "disk": disk.name,
+        "directory": str(directory),
+        "metadata_version": chosen,
+        "revision": at,
+        "files": written.files,
+        "bytes": written.bytes,
+        "written": written.written,
+        "links": written.linked,
+        "unchanged": written.unchanged,
+        "notes": notes,
+    }
+
+
+def _rows(
+    disk: ObjectDisk | ClickHouseDisk, revision: int | None, workers: int, progress: Progress
+) -> tuple[list[FileRow], int | None, list[str]]:
+    """The files, their revision, and what is wrong with them."""
+    if isinstance(disk, ObjectDisk):
+        try:
+            if revision is None:
+                return list(disk.file_table.rows()), disk.revision, []
+            with closing(disk.table_at(revision)) as past:
+                return list(past.rows()), revision, []
+        except UnknownLogFormat:
+            if not disk.read_only:
+                raise
+    elif revision is None:
+        known = disk.known_rows()
+        if known is not None:
+            return [known[path] for path in sorted(known)], disk.revision, []
+    tree = read_tree_of_bucket(disk.store, revision=revision, workers=workers, progress=progress)
+    if not tree.files and tree.contents.objects == 0:
+        raise NotFound(f"{disk.store.name} has no objects", hint="check the URL of the disk")
+    return list(rows_of(tree.files.values())), tree.revision, sentences(tree.findings)

@@ -1,0 +1,58 @@
+"""From a ClickHouse bucket to the rows of a file table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from disks.stores.base import ObjectStore
+from disks.workers.parallel import WORKERS
+from disks.workers.progress import SILENT, Progress
+from disks.workers.runner import Remote
+from oplog.clickhouse.names import SCHEMA_VERSION
+from oplog.clickhouse.replay import File, Finding, Replayed
+from oplog.errors import NotFound
+from oplog.replay import FileRow
+from restore.clickhouse.bucket import ClickHouseTree, read_bucket, survey
+
+
+def read_tree_of_bucket(
+    store: ObjectStore,
+    *,
+    revision: int | None = None,
+    workers: int = WORKERS,
+    progress: Progress = SILENT,
+    remote: Remote | None = None,
+) -> ClickHouseTree:
+    """The tree at the revision; an empty one for a disk to which nothing was written yet.
+
+    Raises what `read_bucket` does, and `NotFound` for a revision above the newest.
+    """
+    contents = survey(store)
+    if contents.schema_version == SCHEMA_VERSION and not contents.log:
+        return ClickHouseTree(store.name, contents, Replayed(), ours=True)
+    tree = read_bucket(store, revision=revision, contents=contents, workers=workers, progress=progress, remote=remote)
+    if revision is not None and revision > tree.head:
+        raise NotFound(f"{store.name} has no revision {revision}", hint=f"the newest is {tree.head}")
+    return tree
+
+
+def rows_of(files: Iterable[File]) -> Iterator[FileRow]:
+    """Their rows, in the same order. A file without an object is empty; no digest is known."""
+    for file in files:
+        key = file.blobs[0][0] if file.blobs else None
+        inline = None if file.blobs else b""
+        yield FileRow(file.path, file.size_bytes, "", key, inline, None, file.revision, file.blobs[1:])
+
+
+def sentences(findings: Iterable[Finding], shown: int = 20) -> list[str]:
+    """What was found, the first few as they are and the others counted."""
+    texts = [finding.what for finding in findings]
+    more = [f"and {len(texts) - shown:,} more: see 'frostline clickhouse inspect'"] if texts[shown:] else []
+    return texts[:shown] + more
+
+
+def key_prefix(store: ObjectStore) -> str:
+    """What stands before the disk's keys in its bucket, with the final slash: versions 1 and 5 of ClickHouse's metadata
+    hold it. Empty for a directory that stands for a bucket."""
+    url = store.url("x")
+    return url.partition("://")[2].partition("/")[2].removesuffix("x") if url.startswith("s3://") else ""

@@ -1,0 +1,174 @@
+"""What a commit did, in words of parts: made, merged, moved in or out, dropped, brought back. Pure; no I/O.
+
+The words come from the commit alone: its kind, its details and the `part.json` files that ride inside it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from oplog import paths
+from oplog.entry import Commit, Create, Link, Remove, Rename
+from oplog.errors import Damaged, UsageError
+from tiering.table import part as parts_format
+from tiering.table.part import PART_FILE, Part, PartName
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What one commit did to one part."""
+
+    verb: str
+    """inserted, merged, moved in, brought back, created; merged away, moved out, dropped, taken out, removed;
+    rewritten"""
+    arrived: bool
+    """Whether the part was there afterwards."""
+    other: str = ""
+    """The other disk of a move, the part it was merged into, the revision that was undone or restored."""
+    sources: tuple[str, ...] = ()
+    """The parts it was merged from."""
+
+    @property
+    def text(self) -> str:
+        """The event as a phrase, without the name of the part."""
+        match self.verb:
+            case "merged":
+                return f"merged from {_listed(self.sources)}"
+            case "merged away":
+                return f"merged into {self.other}" if self.other else "merged into another part"
+            case "moved in":
+                return f"moved in from {self.other}" if self.other else "moved in"
+            case "moved out":
+                return f"moved to {self.other}" if self.other else "moved away"
+            case _:
+                return f"{self.verb} ({self.other})" if self.other else self.verb
+
+
+def event(commit: Commit, directory: str) -> Event | None:
+    """What the commit did to the part in this directory; None when it did not touch it."""
+    created, removed = _touched(commit, directory)
+    if created and removed:
+        return Event("rewritten", arrived=True, other=_because(commit))
+    if created:
+        return _arrival(commit, directory)
+    return _departure(commit, directory) if removed else None
+
+
+def created_part(commit: Commit, directory: str) -> Part | None:
+    """The `part.json` that the commit created in the directory; None when it did not, or not inside the commit."""
+    for operation in commit.operations:
+        if isinstance(operation, Create) and operation.path == f"{directory}/{PART_FILE}":
+            return _part(operation)
+    return None
+
+
+def created_parts(commit: Commit) -> Iterator[tuple[str, Part]]:
+    """Directory and `part.json` of every part that the commit created."""
+    for operation in commit.operations:
+        if isinstance(operation, Create) and operation.path.endswith(f"/{PART_FILE}"):
+            part = _part(operation)
+            if part is not None:
+                yield operation.path.rpartition("/")[0], part
+
+
+def origin(commit: Commit, part: str) -> str:
+    """The disk that a move brought the part from; empty when the commit does not say."""
+    try:
+        sources = json.loads(commit.details.get("sources", "{}"))
+        return next((disk for disk, parts in sources.items() if part in parts), "")
+    except (ValueError, AttributeError, TypeError):
+        return ""
+
+
+def _touched(commit: Commit, directory: str) -> tuple[bool, bool]:
+    """Whether the commit created something in the directory, and whether it took something of it away."""
+    created = removed = False
+    above = {directory, *paths.ancestors(directory)}
+    for operation in commit.operations:
+        match operation:
+            case Create(path=path) | Link(target=path):
+                created |= path.startswith(f"{directory}/")
+            case Remove(path=path):
+                removed |= path in above or path.startswith(f"{directory}/")
+            case Rename(source=source, target=target):
+                created |= target in above or target.startswith(f"{directory}/")
+                removed |= source in above or source.startswith(f"{directory}/")
+    return created, removed
+
+
+def _arrival(commit: Commit, directory: str) -> Event:
+    part = created_part(commit, directory)
+    match commit.kind:
+        case "insert":
+            return Event("inserted", arrived=True)
+        case "merge":
+            return Event("merged", arrived=True, sources=part.sources if part else ())
+        case "move":
+            return Event("moved in", arrived=True, other=origin(commit, directory.rpartition("/")[2]))
+        case "restore" | "undo":
+            return Event("brought back", arrived=True, other=_because(commit))
+        case _:
+            return Event("created", arrived=True, other=commit.kind)
+
+
+def _departure(commit: Commit, directory: str) -> Event:
+    match commit.kind:
+        case "merge":
+            into = _merged_into(commit, directory)
+            if into or any(created_parts(commit)):
+                return Event("merged away", arrived=False, other=into)
+            return Event("removed", arrived=False, other="every row was past its TTL")
+        case "tidy":
+            return Event("removed", arrived=False, other="a merge had replaced it")
+        case "move":
+            return Event("moved out", arrived=False, other=commit.details.get("moved_to", ""))
+        case "drop":
+            return Event("dropped", arrived=False)
+        case "restore" | "undo":
+            return Event("taken out", arrived=False, other=_because(commit))
+        case _:
+            return Event("removed", arrived=False, other=commit.kind)
+
+
+def _because(commit: Commit) -> str:
+    if "undoes" in commit.details:
+        return f"undo of revision {commit.details['undoes']}"
+    if commit.kind == "restore" and "revision" in commit.details:
+        return f"back to revision {commit.details['revision']}"
+    return commit.kind
+
+
+def _merged_into(commit: Commit, directory: str) -> str:
+    if "merged_into" in commit.details:
+        return commit.details["merged_into"]
+    parent, _, name = directory.rpartition("/")
+    for made, part in created_parts(commit):
+        if made.rpartition("/")[0] == parent and (name in part.sources or _covers(part.name, name)):
+            return part.name
+    return ""
+
+
+def _covers(one: str, other: str) -> bool:
+    try:
+        return PartName.parse(one).covers(PartName.parse(other))
+    except UsageError:
+        return False
+
+
+def _part(operation: Create) -> Part | None:
+    if operation.inline is None:
+        return None
+    try:
+        return parts_format.decode(operation.inline, path=operation.path)
+    except Damaged:
+        return None
+
+
+def _listed(names: tuple[str, ...], most: int = 4) -> str:
+    if not names:
+        return "other parts"
+    if len(names) <= most:
+        return ", ".join(names)
+    return f"{', '.join(names[: most - 1])} and {len(names) - most + 1} more"

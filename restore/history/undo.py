@@ -1,0 +1,307 @@
+"""Undo: a new commit that reverses an old one. History is never rewritten, so an undo can be undone.
+
+The decision is `restore.history.undo_plan`'s. Here it gets what it rests on, and is carried out: claims keep this
+machine's moves and merges off the parts, a pin keeps gc off the blobs, and one commit makes it happen or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from disks.file_table.row_content import read_row
+from disks.file_table.table import FileTable
+from disks.garbage.collect import announced
+from disks.host.locks import OwnedDirectory
+from disks.object_disk.disk import ObjectDisk
+from disks.object_disk.history import available
+from disks.object_disk.references import inventory
+from disks.object_disk.transaction import ObjectTransaction
+from oplog import replay
+from oplog.entry import Commit, Create, Link, Remove, Rename
+from oplog.errors import Conflict, Damaged, NotFound, Refused
+from oplog.replay import FileRow
+from oplog.revision import OPERATIONS_PREFIX, SNAPSHOTS_PREFIX
+from restore.history.undo_plan import plan
+from restore.history.undo_situation import PartElsewhere, Situation, UndoPlan
+from restore.rebuild.held_revision import pinned
+from tiering.catalog import reachability, tables
+from tiering.catalog.context import Context
+from tiering.table import part as parts_format
+from tiering.table import schema
+from tiering.table.part import PART_FILE, Part
+from tiering.table.places import locate
+from tiering.table.schema import TABLE_FILE, TableDefinition
+
+_COMMIT_ATTEMPTS = 5
+_MOST_OBJECTIONS = 9
+_HEAD_THREADS = 16
+_HEADS_AT_MOST = 1000
+"""More blobs than this are looked up by listing the prefix."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a commit changed. Past is past: this stays true, so it is read once."""
+
+    commit: Commit
+    before: dict[str, FileRow]
+    after: dict[str, FileRow]
+    documents: dict[str, Part | TableDefinition]
+
+
+def read_change(disk: ObjectDisk, revision: int) -> Change:
+    """What the commit changed. Reads the whole table of before it when the commit took files away.
+
+    Raises `NotFound`, naming the revisions that are kept, when the commit is not among them.
+    """
+    try:
+        commit = disk.commits().read([revision])[revision].commit
+    except KeyError:
+        raise NotFound(
+            f"revision {revision} of disk {disk.name} is not kept, or does not exist", hint=_kept(disk)
+        ) from None
+    before, after = _around(disk, commit)
+    return Change(commit, before, after, _documents(disk, (*before.values(), *after.values())))
+
+
+def preview(context: Context, disk: ObjectDisk, revision: int, *, change: Change | None = None) -> UndoPlan:
+    """What an undo would do, and what speaks against it. Changes nothing. `change`: see `read_change`, which is asked
+    without it, and what it raises."""
+    decided = plan(_situation(context, disk, change or read_change(disk, revision)))
+    if not decided.done:
+        _check_blobs(disk, decided)
+    return decided
+
+
+def undo(
+    context: Context, disk: ObjectDisk, revision: int, *, change: Change | None = None
+) -> tuple[UndoPlan, int | None]:
+    """Reverse the commit; what was done, and the revision that did it. None when there was nothing to do.
+
+    Raises `Refused` with every objection, `Locked` when a part is in use here. A killed undo is run again: it happened
+    as a whole or not at all.
+    """
+    if disk.read_only:
+        raise Refused(f"disk {disk.name} is read-only", hint="--dry-run shows what an undo would do")
+    reachability.require(context.disks.values(), f"undoing revision {revision} of disk {disk.name}")
+    change = change or read_change(disk, revision)
+    for _ in range(_COMMIT_ATTEMPTS):
+        decided = plan(_situation(context, disk, change))
+        _refuse(decided)
+        if decided.done:
+            return decided, None
+        with ExitStack() as stack:
+            for uuid, parts in _parts_by_table(decided).items():
+                stack.enter_context(context.journal.claim(uuid, parts, "undo"))
+            try:
+                done = _carry_out(context, disk, change)
+            except Conflict:  # another writer came first: look again
+                disk.refresh()
+                continue
+        context.catalog.refresh()
+        return done
+    raise Conflict(f"disk {disk.name} kept changing while revision {revision} was undone", hint="run the command again")
+
+
+def _carry_out(context: Context, disk: ObjectDisk, change: Change) -> tuple[UndoPlan, int | None]:
+    """Decide once more, now that nothing moves, and do it."""
+    context.catalog.refresh()
+    decided = plan(_situation(context, disk, change))
+    _refuse(decided)
+    if decided.done:
+        return decided, None
+    revision = change.commit.revision
+    reason = f"undo of revision {revision} ({change.commit.kind})"
+    details = {"undoes": str(revision), "kind": change.commit.kind}
+    if decided.alter is not None:
+        tables.replace(context, *decided.alter, reason=reason, details=details)
+        return decided, disk.revision
+    with pinned(disk, revision - 1 if decided.creates else 0, context.actor, reason) as pin:
+        _check_blobs(disk, decided)
+        _refuse(decided)
+        with disk.transaction("undo", reason=reason, actor=context.actor, details=details) as transaction:
+            assert isinstance(transaction, ObjectTransaction)
+            transaction.require(present=tuple(decided.present))
+            for path in decided.removes:
+                transaction.remove(path)
+            for row in decided.creates:
+                transaction.adopt(row)
+            if pin is not None:
+                pin.check()
+            return decided, transaction.commit()
+
+
+def _refuse(decided: UndoPlan) -> None:
+    if decided.objections:
+        first, *others = decided.objections
+        more = "".join(f"\n  - {objection}" for objection in others[:_MOST_OBJECTIONS])
+        more += f"\n  - and {len(others) - _MOST_OBJECTIONS} more" if len(others) > _MOST_OBJECTIONS else ""
+        raise Refused(
+            f"revision {decided.commit.revision} of disk {decided.disk} cannot be undone: {first}{more}",
+            hint=decided.hint or "nothing was changed",
+        )
+
+
+def _parts_by_table(decided: UndoPlan) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for note in (*decided.parts_removed, *decided.parts_back):
+        if note.part not in found.setdefault(note.table_uuid, []):
+            found[note.table_uuid].append(note.part)
+    return found
+
+
+# What the decision rests on
+
+
+def _situation(context: Context, disk: ObjectDisk, change: Change) -> Situation:
+    commit, before, after = change.commit, change.before, change.after
+    paths = {*before, *after}
+    with disk.file_table.read() as view:
+        now = {path: row for path in paths if (row := view.get(path)) is not None}
+        homes = {place.uuid for path in paths if (place := locate(path)) is not None}
+        definitions = {path for uuid in homes if view.get(path := f"store/{uuid[:3]}/{uuid}/{TABLE_FILE}") is not None}
+    directories = {path.rpartition("/")[0] for path in paths}
+    later = disk.commits().last_touching(directories, commit.revision, disk.revision)
+    return Situation(
+        disk=disk.name,
+        commit=commit,
+        before=before,
+        after=after,
+        now=now,
+        later=tuple(sorted({entry.commit.revision: entry.commit for entry in later.values()}.values(), key=_revision)),
+        documents=change.documents,
+        parts=tuple(_parts(context, homes)),
+        tables=tuple(context.catalog.tables()),
+        definitions_here=frozenset(definitions),
+        broken=tuple(
+            broken.text
+            for broken in context.catalog.broken
+            if (place := locate(broken.path)) is not None and place.uuid in homes
+        ),
+        policies={
+            name: frozenset(name for volume in policy.volumes for name in volume.disks)
+            for name, policy in context.config.policies.items()
+        },
+    )
+
+
+def _revision(commit: Commit) -> int:
+    return commit.revision
+
+
+def _kept(disk: ObjectDisk) -> str:
+    return available(inventory([*disk.store.list(OPERATIONS_PREFIX), *disk.store.list(SNAPSHOTS_PREFIX)]))
+
+
+def _around(disk: ObjectDisk, commit: Commit) -> tuple[dict[str, FileRow], dict[str, FileRow]]:
+    """The paths that the commit changed, before it and after it."""
+    takes_away = any(not isinstance(operation, Create) for operation in commit.operations)
+    with _table_before(disk, commit.revision if takes_away else 1) as table, table.write() as view:
+        before = {row.path: row for path in _named(commit) for row in _rows(view, path)}
+        replay.apply(view, commit)
+        after = {row.path: row for path in (*_named(commit), *before) for row in _rows(view, path)}
+    same = {path for path, row in before.items() if after.get(path) == row}
+    return (
+        {path: row for path, row in before.items() if path not in same},
+        {path: row for path, row in after.items() if path not in same},
+    )
+
+
+@contextmanager
+def _table_before(disk: ObjectDisk, revision: int) -> Iterator[FileTable]:
+    """The file table right before the revision, in a scratch file: it may be large."""
+    with ExitStack() as stack:
+        if revision == 1:
+            yield stack.enter_context(closing(FileTable(None)))
+            return
+        scratch = OwnedDirectory(disk.state_path / "scratch")
+        stack.callback(scratch.remove)
+        try:
+            table = disk.table_at(revision - 1, path=scratch.path / "before.db")
+        except NotFound as error:
+            raise NotFound(
+                f"revision {revision} of disk {disk.name} took files away, and what it was before, revision "
+                f"{revision - 1}, is not kept any more",
+                hint=_kept(disk),
+            ) from error
+        yield stack.enter_context(closing(table))
+
+
+def _named(commit: Commit) -> list[str]:
+    """The paths that the operations name."""
+    names: list[str] = []
+    for operation in commit.operations:
+        match operation:
+            case Create(path=path) | Remove(path=path):
+                names.append(path)
+            case Link(target=target):
+                names.append(target)
+            case Rename(source=source, target=target):
+                names += (source, target)
+    return names
+
+
+def _rows(view: replay.FileTable, path: str) -> list[FileRow]:
+    row = view.get(path)
+    return [row] if row is not None else list(view.rows(path))
+
+
+def _documents(disk: ObjectDisk, rows: Iterable[FileRow]) -> dict[str, Part | TableDefinition]:
+    found: dict[str, Part | TableDefinition] = {}
+    for row in rows:
+        try:
+            if row.path.endswith(f"/{PART_FILE}"):
+                found[row.sha256] = parts_format.decode(read_row(disk.store, row, disk=disk.name), path=row.path)
+            elif row.path.endswith(f"/{TABLE_FILE}"):
+                found[row.sha256] = schema.decode(read_row(disk.store, row, disk=disk.name), path=row.path)
+        except (Damaged, NotFound):
+            continue  # the plan objects to what it cannot read
+    return found
+
+
+def _parts(context: Context, uuids: set[str]) -> Iterator[PartElsewhere]:
+    for definition in context.catalog.tables():
+        if definition.uuid in uuids:
+            for stored in context.catalog.parts(definition, include_outdated=True):
+                yield PartElsewhere(definition.uuid, stored.part, stored.disk, stored.state == "active")
+
+
+# Blobs
+
+
+def _check_blobs(disk: ObjectDisk, decided: UndoPlan) -> None:
+    """Object to files whose bytes are gone, or are about to go. Taken after the pin, this answer holds."""
+    wanted = {key: size for row in decided.creates for key, size in row.blobs}
+    if not wanted:
+        return
+    sizes = _sizes(disk, list(wanted))
+    gone = [key for key, size in wanted.items() if sizes.get(key) != size]
+    if gone:
+        decided.refuse(
+            f"{len(gone)} of the {len(wanted)} objects it needs are gone from the bucket, such as {gone[0]}",
+            "bring them back from a copy of the bucket",
+        )
+    if not announced(disk, now=datetime.now(UTC)).isdisjoint(wanted):
+        decided.refuse(
+            "a collection is deleting objects that it needs",
+            "wait until it has ended and look again; an abandoned one counts for an hour",
+        )
+
+
+def _sizes(disk: ObjectDisk, keys: Sequence[str]) -> dict[str, int]:
+    """The size in bytes of each object that is there."""
+    if len(keys) > _HEADS_AT_MOST:
+        return {item.key: item.size_bytes for item in disk.store.list()}
+
+    def size(key: str) -> int:
+        try:
+            return disk.store.head(key).size_bytes
+        except NotFound:
+            return -1
+
+    with ThreadPoolExecutor(_HEAD_THREADS, thread_name_prefix="head") as pool:
+        return dict(zip(keys, pool.map(size, keys), strict=True))

@@ -1,0 +1,79 @@
+"""Undoing an alter: the definition of before as a new version. Pure; no I/O.
+
+Every disk of the policy holds a `table.json` and the highest version counts, so putting the old bytes back on one disk
+would change nothing. Ids of columns that were given out are never reused.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from restore.history.undo_situation import Situation, UndoPlan
+from tiering.table.schema import TABLE_FILE, TableDefinition
+
+
+def altered_definition(situation: Situation) -> str | None:
+    """The path of the one `table.json` that the commit, an alter, replaced; None for other commits."""
+    both = [path for path in situation.before if path in situation.after and path.endswith(f"/{TABLE_FILE}")]
+    return both[0] if situation.commit.kind == "alter_table" and len(both) == 1 else None
+
+
+def plan_alter(situation: Situation, result: UndoPlan, path: str) -> None:
+    """The definition of before the alter, or why not."""
+    old, new = situation.says(situation.before[path]), situation.says(situation.after[path])
+    if not isinstance(old, TableDefinition) or not isinstance(new, TableDefinition):
+        result.refuse(f"{path} of before or after it cannot be read", "run 'frostline fsck'")
+        return
+    current = next((table for table in situation.tables if table.uuid == old.uuid), None)
+    if current is None:
+        result.refuse(f"table {old.full_name} was dropped since", "undo the drop of the table first")
+        return
+    if _essence(current) == _essence(old):
+        result.done = f"Table {old.full_name} is defined as it was before revision {situation.commit.revision}."
+        return
+    if _essence(current) != _essence(new):
+        result.refuse(
+            f"table {old.full_name} was altered again since", "undo the later commits first, the newest first"
+        )
+        return
+    columns = _essence(current).columns != _essence(old).columns
+    wanted = msgspec.structs.replace(
+        old,
+        version=current.version,
+        schema_version=current.schema_version + columns,
+        last_column_id=max(old.last_column_id, current.last_column_id, *(column.id for column in current.columns)),
+    )
+    result.alter = (current, wanted)
+    _check_alter(situation, result, current, wanted)
+
+
+def _essence(table: TableDefinition) -> TableDefinition:
+    """The definition without what only counts its changes."""
+    return msgspec.structs.replace(table, version=0, schema_version=0, last_column_id=0)
+
+
+def _check_alter(situation: Situation, result: UndoPlan, current: TableDefinition, wanted: TableDefinition) -> None:
+    now = {column.id: column for column in current.columns}
+    for column in wanted.columns:
+        known = now.get(column.id)
+        if known is not None and known.type != column.type:
+            result.refuse(
+                f"column {column.name} was widened to {known.type}: parts may hold values that {column.type} does not"
+            )
+        if known is None and not column.nullable and column.default is None:
+            result.refuse(f"column {column.name} takes no nulls, and parts written since have no values for it")
+    if lost := [column.name for column in current.columns if column.id not in {c.id for c in wanted.columns}]:
+        result.notes.append(f"What was written to {', '.join(lost)} since is not seen any more; undoing this shows it.")
+    if back := [column.name for column in wanted.columns if column.id not in now]:
+        result.notes.append(
+            f"Parts that were written since, by inserts and merges, have no values of {', '.join(back)}."
+        )
+    disks = situation.policies.get(wanted.policy)
+    held = {other.disk for other in situation.parts if other.table_uuid == wanted.uuid}
+    if disks is None:
+        result.refuse(f"policy {wanted.policy} is not configured any more")
+    elif stranded := sorted(held - disks):
+        result.refuse(
+            f"policy {wanted.policy} does not include the disk {', '.join(stranded)}, which holds parts of the table",
+            f"move them first: frostline move {wanted.full_name} --partition P --to-disk D",
+        )

@@ -1,0 +1,285 @@
+"""What it takes to reverse one commit, and whether that may be done. Pure; no I/O.
+
+A commit is reversed by its effect: the files it made go, those it took away come back under their old names. That is
+allowed while the disk still has these paths as the commit left them, and while no row would be lost or doubled: parts
+live on several disks, and a log knows its own only. Everything that speaks against it is told at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from oplog.entry import Rename
+from oplog.replay import FileRow
+from restore.history.part_events import event, origin
+from restore.history.undo_alter import altered_definition, plan_alter
+from restore.history.undo_situation import PartElsewhere, PartNote, Situation, UndoPlan, definition_path
+from tiering.table.part import PART_FILE, Part
+from tiering.table.places import locate
+from tiering.table.schema import TABLE_FILE, TableDefinition
+
+_MARK = re.compile(r"/(?:blocks|altered)-\d+\.json\Z")
+"""Marks that say a number was given out. They stay, whatever is undone."""
+
+
+def plan(situation: Situation) -> UndoPlan:
+    """How to reverse the commit, or why not."""
+    result = UndoPlan(situation.disk, situation.commit)
+    if (path := altered_definition(situation)) is not None:
+        plan_alter(situation, result, path)
+        return result
+    if _same(situation.now, situation.before) and not _only_marks(situation):
+        for objection in _lives_on(situation):
+            result.refuse(objection, "undo the later commits first, the newest first")
+        if not result.objections:
+            result.done = _undone_by(situation)
+        return result
+    _effect(situation, result)
+    _describe(situation, result)
+    _check_unchanged(situation, result)
+    _check_kind(situation, result)
+    _check_leaving(situation, result)
+    _check_coming_back(situation, result)
+    _add_notes(situation, result)
+    return result
+
+
+def _same(one: Mapping[str, FileRow], other: Mapping[str, FileRow]) -> bool:
+    """Whether two sets of paths hold the same bytes. Marks do not count."""
+    left, right = ({path: _content(row) for path, row in rows.items() if not _is_mark(path)} for rows in (one, other))
+    return left == right
+
+
+def _content(row: FileRow) -> tuple[object, ...]:
+    return row.size_bytes, row.sha256, row.blobs, row.inline
+
+
+def _is_mark(path: str) -> bool:
+    return _MARK.search(path) is not None
+
+
+def _only_marks(situation: Situation) -> bool:
+    return all(_is_mark(path) for path in (*situation.before, *situation.after))
+
+
+def _lives_on(situation: Situation) -> Iterator[str]:
+    """What the commit made is not under its old names, and yet not gone: it has other names, disks or parts now."""
+    made = (path.rpartition("/")[0] for path in situation.after if path not in situation.before)
+    for directory in dict.fromkeys(made):
+        last = next((commit for commit in reversed(situation.later) if event(commit, directory) is not None), None)
+        if last is None:
+            continue
+        seen = event(last, directory)
+        renamed = any(isinstance(operation, Rename) for operation in last.operations)
+        if renamed or last.kind == "tidy" or (seen is not None and seen.verb in ("merged away", "moved out")):
+            yield _changed_since(situation, directory)
+
+
+def _undone_by(situation: Situation) -> str:
+    revision = situation.commit.revision
+    for commit in reversed(situation.later):
+        if commit.details.get("undoes") == str(revision):
+            return f"Revision {revision} of disk {situation.disk} is undone already, by revision {commit.revision}."
+    return f"Disk {situation.disk} has these files as they were before revision {revision}: there is nothing to undo."
+
+
+def _effect(situation: Situation, result: UndoPlan) -> None:
+    """The files that go and come back. Marks stay; a table that comes back brings its own."""
+    before, after = situation.before, situation.after
+    changed = {path for path in before.keys() & after.keys() if _content(before[path]) != _content(after[path])}
+    result.removes = sorted(path for path in (after.keys() - before.keys()) | changed if not _is_mark(path))
+    result.creates = [before[path] for path in sorted((before.keys() - after.keys()) | changed)]
+
+
+def _describe(situation: Situation, result: UndoPlan) -> None:
+    gone = [path for path in result.removes if path not in situation.before]
+    back = [row.path for row in result.creates if row.path not in situation.after]
+    result.parts_removed = list(_part_notes(situation, gone))
+    result.parts_back = list(_part_notes(situation, back))
+    for path in back:
+        table = situation.says(situation.before[path])
+        if isinstance(table, TableDefinition):
+            result.tables_back.append(table.full_name)
+    here = situation.definitions_here | set(back)
+    result.present = sorted(
+        {path for note in result.parts_back if (path := definition_path(note.table_uuid)) not in back and path in here}
+    )
+
+
+def _part_notes(situation: Situation, paths: Iterable[str]) -> Iterator[PartNote]:
+    names = {table.uuid: table.full_name for table in situation.tables}
+    names |= {
+        document.uuid: document.full_name
+        for document in situation.documents.values()
+        if isinstance(document, TableDefinition) and document.uuid not in names
+    }
+    for path in paths:
+        place = locate(path)
+        if place is None or place.part is None or place.file != PART_FILE:  # else a part that was set aside
+            continue
+        part = situation.says(situation.before.get(path) or situation.after.get(path))
+        known = part if isinstance(part, Part) else None
+        yield PartNote(
+            table=names.get(place.uuid, place.uuid),
+            table_uuid=place.uuid,
+            part=place.part,
+            rows=known.rows if known else 0,
+            size_bytes=known.size_bytes if known else 0,
+        )
+
+
+# What speaks against it
+
+
+def _check_unchanged(situation: Situation, result: UndoPlan) -> None:
+    """Later commits must have left these paths alone."""
+    paths = {path for path in (*situation.before, *situation.after) if not _is_mark(path)}
+    changed = [path for path in sorted(paths) if _row(situation.now, path) != _row(situation.after, path)]
+    for directory in dict.fromkeys(path.rpartition("/")[0] for path in changed):
+        result.refuse(_changed_since(situation, directory), "undo the later commits first, the newest first")
+
+
+def _row(rows: Mapping[str, FileRow], path: str) -> tuple[object, ...] | None:
+    row = rows.get(path)
+    return _content(row) if row is not None else None
+
+
+def _changed_since(situation: Situation, directory: str) -> str:
+    place = locate(f"{directory}/{PART_FILE}")
+    name = f"part {place.part}" if place is not None and place.part is not None else directory
+    for commit in reversed(situation.later):
+        seen = event(commit, directory)
+        if seen is not None:
+            return f"{name} was {seen.text} since, by revision {commit.revision}"
+    return f"{name} was changed since"
+
+
+def _check_kind(situation: Situation, result: UndoPlan) -> None:
+    commit = situation.commit
+    made = [path for path in result.removes if path.endswith(f"/{TABLE_FILE}") and path not in situation.before]
+    if commit.kind == "allocate" or _only_marks(situation):
+        result.refuse(
+            "it gave block numbers to a machine, which may have used them", "unused numbers cost nothing: leave it"
+        )
+    for path in made:
+        table = situation.says(situation.after[path])
+        name = table.full_name if isinstance(table, TableDefinition) else path
+        result.refuse(
+            f"it brought the definition of table {name}, which other disks may hold as well",
+            f"'frostline table drop {name}' drops the table from all disks",
+        )
+    if commit.kind == "move" and result.creates:
+        target = commit.details.get("moved_to", "another disk")
+        result.refuse(
+            f"it took parts away that are on {target} since: there would be two copies of their rows",
+            _move_back(result.parts_back, situation.disk),
+        )
+
+
+def _move_back(parts: list[PartNote], disk: str) -> str:
+    if not parts:
+        return ""
+    return f"to bring a part back: frostline move {parts[0].table} --part {parts[0].part} --to-disk {disk}"
+
+
+def _check_leaving(situation: Situation, result: UndoPlan) -> None:
+    """No part may go whose rows only it has, unless the commit was what brought the rows."""
+    elsewhere = {(other.table_uuid, other.part.name) for other in situation.parts if other.disk != situation.disk}
+    back = {(note.table_uuid, note.part) for note in result.parts_back}
+    nowhere: list[PartNote] = []
+    for note in result.parts_removed:
+        part = situation.part(note)
+        if part is None:
+            result.refuse(f"the {PART_FILE} of part {note.part} cannot be read", "run 'frostline fsck'")
+        elif situation.commit.kind == "move" and (note.table_uuid, note.part) not in elsewhere:
+            nowhere.append(note)
+        elif situation.commit.kind == "merge":
+            lost = [source for source in part.sources if (note.table_uuid, source) not in back]
+            if lost:
+                result.refuse(
+                    f"part {note.part} of {note.table} was merged from parts that would not all come back: "
+                    f"{_listed(lost)} lay on another disk",
+                )
+    if nowhere:
+        names = _listed([f"{note.part} of {note.table}" for note in nowhere])
+        result.refuse(
+            f"what was moved here is on no other disk, so it would be nowhere: {names}",
+            f"move it back: frostline move {nowhere[0].table} --part {nowhere[0].part} --to-disk "
+            f"{origin(situation.commit, nowhere[0].part) or 'D'}",
+        )
+
+
+def _listed(names: list[str], most: int = 3) -> str:
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{rest}"
+
+
+def _check_coming_back(situation: Situation, result: UndoPlan) -> None:
+    """No row may be there twice, and no part without its table."""
+    leaving = {(note.table_uuid, note.part) for note in result.parts_removed}
+    staying = [
+        other
+        for other in situation.parts
+        if not (other.disk == situation.disk and (other.table_uuid, other.part.name) in leaving)
+    ]
+    coming = {row.path for row in result.creates}
+    if result.parts_back and situation.broken:
+        result.refuse(
+            f"nobody can tell whether the rows are there already: {situation.broken[0]}",
+            "run 'frostline fsck'; set the broken part aside first",
+        )
+    for note in result.parts_back:
+        path = definition_path(note.table_uuid)
+        if path not in situation.definitions_here and path not in coming:
+            result.refuse(
+                f"the table of part {note.part} is not on disk {situation.disk} any more: dropped since",
+                "undo the drop of the table first",
+            )
+        part = situation.part(note)
+        if part is None:
+            result.refuse(f"the {PART_FILE} of part {note.part} cannot be read", "run 'frostline fsck'")
+            continue
+        if objection := _doubled(note, part, [other for other in staying if other.table_uuid == note.table_uuid]):
+            result.refuse(objection)
+    _check_names(situation, result)
+
+
+def _doubled(note: PartNote, part: Part, others: list[PartElsewhere]) -> str:
+    """Why the rows of this part would be there twice, or hide others; empty when they would not."""
+    name = part.part_name
+    for other in others:
+        where = f"{other.part.name} on disk {other.disk}"
+        if other.name == name:
+            return f"part {note.part} of {note.table} is on disk {other.disk}: it would be on two"
+        if other.name.covers(name):
+            return f"the rows of part {note.part} of {note.table} are in part {where}, which it was merged into"
+        if name.covers(other.name) and other.active:
+            return f"part {note.part} of {note.table} would take the place of part {where}"
+        if other.active and not set(part.digests).isdisjoint(other.part.digests):
+            return f"the rows of part {note.part} of {note.table} were inserted again since: they are in part {where}"
+    return ""
+
+
+def _check_names(situation: Situation, result: UndoPlan) -> None:
+    taken = {table.full_name: table.uuid for table in situation.tables}
+    for row in result.creates:
+        table = situation.says(row)
+        if isinstance(table, TableDefinition) and taken.get(table.full_name, table.uuid) != table.uuid:
+            result.refuse(
+                f"it would bring back a table {table.full_name}, and another one has that name now",
+                f"drop the other one first: frostline table drop {table.full_name}",
+            )
+
+
+def _add_notes(situation: Situation, result: UndoPlan) -> None:
+    commit = situation.commit
+    if commit.kind == "drop" and result.parts_back:
+        result.notes.append(f"Only what lay on disk {situation.disk} comes back, not what lay on other disks.")
+    if commit.kind == "drop" and commit.reason.startswith("ttl"):
+        result.notes.append(
+            "The TTL rule that dropped it is still there: alter it first, or the next pass drops again."
+        )
+    if commit.kind == "merge" and result.parts_back:
+        table = result.parts_back[0].table
+        result.notes.append(f"The next pass may merge them again; 'frostline pause {table} --merges' prevents it.")

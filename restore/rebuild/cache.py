@@ -1,0 +1,67 @@
+"""The cached file table of an object disk as it lies there, read without touching it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+
+import msgspec
+
+from disks.file_table.table import TableReader, read_only_uri
+from disks.object_disk.disk import ObjectDisk
+from oplog.replay import FileRow
+
+UNREADABLE = (sqlite3.Error, ValueError, TypeError, AttributeError, msgspec.MsgspecError)
+"""What reading a damaged file may raise, at any row."""
+
+
+@dataclass(slots=True)
+class Cache:
+    """What is known of the cached table."""
+
+    exists: bool = False
+    revision: int = 0
+    digest: str = ""
+    rows: dict[str, FileRow] = field(default_factory=dict)
+    problem: str | None = None
+    """Why it cannot be used; `rows` is empty then."""
+    differs: bool = False
+    """Set by whoever compared it with the log."""
+
+
+@contextmanager
+def opened_cache(disk: ObjectDisk) -> Iterator[tuple[Cache, TableReader | None]]:
+    """The table and a view of its rows (`Cache.rows` stays empty); None when there is none that can be used.
+
+    Damage may show at any row: it raises one of `UNREADABLE`, and `unreadable()` says it in a sentence.
+    """
+    if not disk.local_state_exists():
+        yield Cache(), None
+        return
+    with closing(sqlite3.connect(read_only_uri(disk.table_path), uri=True)) as connection:
+        connection.execute("BEGIN")
+        view = TableReader(connection)
+        store = view.state().get("store", disk.store.name)
+        if store != disk.store.name:
+            yield Cache(True, problem=f"the local file table is that of {store}, not of {disk.store.name}"), None
+            return
+        revision, digest = view.head()
+        yield Cache(True, revision, digest), view
+
+
+def read_cache(disk: ObjectDisk) -> Cache:
+    """The whole table in memory."""
+    try:
+        with opened_cache(disk) as (cache, view):
+            if view is not None:
+                cache.rows = {row.path: row for row in view.rows()}
+            return cache
+    except UNREADABLE as error:
+        return unreadable(disk, error)
+
+
+def unreadable(disk: ObjectDisk, error: BaseException) -> Cache:
+    """A table that turned out to be damaged."""
+    return Cache(True, problem=f"the local file table {disk.table_path} cannot be read: {error}")

@@ -1,0 +1,96 @@
+"""What a restore found and did, as the command line shows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from restore.rebuild.plan import Difference, MissingObject
+
+
+@dataclass(slots=True)
+class Copies:
+    """The objects that a restore from another bucket copies, or would copy."""
+
+    source: str
+    objects: int
+    bytes: int
+    inside_store: bool | None = None
+    """Whether the store copied them itself, or their bytes went through this machine; None before anything did."""
+    done: int = 0
+    """Objects copied by this run; those that an interrupted run had copied are not among them."""
+
+    def document(self) -> dict[str, object]:
+        """The part of the JSON that only a restore from another bucket has."""
+        return {
+            "source": self.source,
+            "copy": {
+                "objects": self.objects,
+                "bytes": self.bytes,
+                "copied": self.done,
+                "server_side": self.inside_store,
+            },
+        }
+
+
+@dataclass(slots=True)
+class RestoreResult:
+    """What a restore found, and what it changed or would change. Counts are of files within the scope."""
+
+    disk: str
+    revision: int
+    """The revision the disk is compared with, or taken back to."""
+    head: int
+    """The newest revision in the bucket when it was listed."""
+    files: int
+    bytes: int
+    difference: Difference
+    missing_objects: list[MissingObject]
+    digest: str
+    """`table_digest` of the table at `revision` within the scope."""
+    applied: bool = False
+    commit: int | None = None
+    """The revision of the restore's own commit; None when nothing had to change, or for the cache."""
+    objects: int = 0
+    requests: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    moved_in: list[str] = field(default_factory=list)
+    """Directories of parts that go although they lay on another disk at the time: now they lie on none."""
+    notes: list[str] = field(default_factory=list)
+    copy: Copies | None = None
+    """For a restore from another bucket: what has to come over."""
+
+    @property
+    def created(self) -> int:
+        return self.difference.created_files
+
+    @property
+    def removed(self) -> int:
+        return self.difference.removed_files
+
+    @property
+    def unchanged(self) -> int:
+        return self.difference.unchanged
+
+    def document(self) -> dict[str, object]:
+        """The JSON of the command line."""
+        return {
+            "disk": self.disk,
+            "revision": self.revision,
+            "files": self.files,
+            "bytes": self.bytes,
+            "created": self.created,
+            "removed": self.removed,
+            "unchanged": self.unchanged,
+            "missing_objects": [
+                {"object": lost.key, "path": lost.path, "bytes": lost.size_bytes, "found_bytes": lost.found_bytes}
+                for lost in self.missing_objects
+            ],
+            "applied": self.applied,
+            "commit": self.commit,
+            "digest": self.digest,
+            "requests": self.requests,
+            "seconds": round(self.seconds, 3),
+            "moved_in": self.moved_in,
+            "notes": self.notes,
+            **(self.copy.document() if self.copy is not None else {}),
+        }

@@ -1,0 +1,1 @@
+"""Another bucket's files into this disk: copies objects, then commits."""

@@ -1,0 +1,97 @@
+"""Where a restore from another bucket takes its files: our own log, or the disk of a ClickHouse server. Only reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from disks.file_table.table import FileTable
+from disks.object_disk.history import Past, available, past_at, past_before
+from disks.object_disk.references import Inventory
+from disks.stores.base import ObjectStore
+from disks.workers.parallel import WORKERS
+from disks.workers.progress import SILENT, Progress
+from disks.workers.runner import Remote
+from oplog.errors import Damaged, NotFound, UsageError
+from oplog.log import SCHEMA_VERSION, OperationsLog
+from oplog.revision import BLOBS_PREFIX, OPERATIONS_PREFIX, SCHEMA_VERSION_KEY, parse_commit_key
+from restore.clickhouse.bucket import read_bucket
+from restore.clickhouse.rows import rows_of, sentences
+from restore.rebuild.rebuild import log_inventory
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTree:
+    """The files of another bucket at a revision, and the store that holds their objects."""
+
+    store: ObjectStore
+    table: FileTable
+    """Digests are unknown (empty) where the bucket does not hold them; such files may lie in several objects."""
+    revision: int
+    head: int
+    """The highest revision of that bucket."""
+    blobs_prefix: str
+    """Every object of a file has a key that begins so."""
+    notes: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def read_source(
+    store: ObjectStore,
+    *,
+    revision: int | None = None,
+    time: datetime | None = None,
+    workers: int = WORKERS,
+    progress: Progress = SILENT,
+    remote: Remote | None = None,
+) -> Iterator[SourceTree]:
+    """The tree at the revision or the time, by default the newest one. With `remote` others ask the objects of a
+    ClickHouse server for their paths. Raises `NotFound`, `Damaged`, `UsageError`."""
+    if has_our_log(store):
+        with _from_log(store, revision, time) as tree:
+            yield tree
+        return
+    if time is not None:
+        raise UsageError(
+            f"{store.name} is the disk of a ClickHouse server: its log has no times",
+            hint="name a revision; 'frostline clickhouse inspect' shows them",
+        )
+    found = read_bucket(store, revision=revision, workers=workers, progress=progress, remote=remote)
+    with closing(FileTable(None)) as table:
+        table.insert(list(rows_of(found.files.values())))
+        yield SourceTree(store, table, found.revision, found.head, "", sentences(found.findings))
+
+
+def has_our_log(store: ObjectStore) -> bool:
+    """Whether a disk of ours with its own log (format 2) wrote the bucket."""
+    try:
+        return store.get(SCHEMA_VERSION_KEY).strip() == SCHEMA_VERSION
+    except NotFound:
+        first = next(iter(store.list(OPERATIONS_PREFIX)), None)
+        return first is not None and parse_commit_key(first.key) is not None
+
+
+@contextmanager
+def _from_log(store: ObjectStore, revision: int | None, time: datetime | None) -> Iterator[SourceTree]:
+    found = log_inventory(store)
+    while True:
+        try:
+            past = _past(OperationsLog(store), found, revision, time)
+            break
+        except (Damaged, NotFound):
+            # Nothing pins the source: its gc may have taken what was listed. Then the listing has changed.
+            earlier, found = found, log_inventory(store)
+            if (set(earlier.commits), set(earlier.snapshots)) == (set(found.commits), set(found.snapshots)):
+                raise
+    with closing(past):
+        yield SourceTree(store, past.table, past.revision, found.head, BLOBS_PREFIX)
+
+
+def _past(log: OperationsLog, found: Inventory, revision: int | None, time: datetime | None) -> Past:
+    if found.head == 0:
+        raise NotFound(f"{log.store.name} holds no log entry", hint=available(found))
+    if time is not None:
+        return past_before(log, found, time)
+    return past_at(log, found, found.head if revision is None else revision)

@@ -1,0 +1,413 @@
+"""Restore a disk, or some of its tables, from another bucket, which is only read.
+
+What the target has already (the same path with the same bytes) stays as it is. The rest is copied under fresh keys and
+committed; files of the same tables that the source does not have go. Tables that the source does not know, and what
+lies outside the scope, stay byte for byte. A killed restore is run again and goes on where it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time as clock
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from disks.effects import make_directory
+from disks.file_table.table import FileTable
+from disks.garbage.collect import announced
+from disks.host.locks import file_lock
+from disks.object_disk.disk import ObjectDisk
+from disks.object_disk.history import past_at
+from disks.object_disk.transaction import ObjectTransaction
+from disks.stores.base import ObjectStore
+from disks.workers.counted import CountingRunner, add_requests
+from disks.workers.parallel import ask
+from disks.workers.progress import SILENT, Progress
+from disks.workers.runner import Remote
+from oplog import paths
+from oplog.errors import Conflict, Refused, UsageError
+from oplog.replay import FileRow
+from restore.rebuild.plan import (
+    Difference,
+    MissingObject,
+    Tally,
+    compare,
+    in_scope,
+    leaves_frozen,
+    lost_objects,
+    matched,
+)
+from restore.rebuild.rebuild import by_path, check_names, keep_reservations, log_inventory, requests_so_far
+from restore.rebuild.result import Copies, RestoreResult
+from restore.rebuild.scope import scope_of
+from restore.transfer.blob_copies import (
+    Attempt,
+    BlobCopier,
+    CopiedBlobs,
+    Elsewhere,
+    SourceChanged,
+    begin,
+    digest_of,
+    end,
+)
+from restore.transfer.source import SourceTree, read_source
+from tiering.table.schema import TABLE_FILE
+
+WORKERS = 16
+_DIGESTS_EACH = 20
+_ATTEMPTS = 5
+BATCH_FILES = 20_000
+BATCH_BYTES = 64 << 30
+"""A restore that is larger commits on the way what is of no table that the disk has already, and each `table.json`
+last: copies must be named by a commit before gc takes them for garbage, and a commit must fit in memory. Tables that
+the disk has already go back in one commit, however large."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What is asked for, as it came."""
+
+    revision: int | None
+    time: datetime | None
+    tables: Sequence[str]
+    partitions: Sequence[str]
+    paths: Sequence[str]
+    actor: str
+    reason: str
+    workers: int
+    progress: Progress
+    elsewhere: Elsewhere | None
+
+    @property
+    def reading(self) -> Remote | None:
+        """Who reads the source besides this process."""
+        return self.elsewhere.reading if self.elsewhere is not None else None
+
+    def scope(self, tree: SourceTree, newest: FileTable) -> Sequence[str] | None:
+        """Directories and files; None for everything."""
+        if not self.tables and not self.partitions and not self.paths:
+            return None
+        where = f"in {tree.store.name} at revision {tree.revision}"
+        return [*scope_of(self.tables, self.partitions, tree.table, newest, where), *self.paths]
+
+
+def restore_from(
+    disk: ObjectDisk,
+    source: ObjectStore,
+    *,
+    revision: int | None = None,
+    time: datetime | None = None,
+    tables: Sequence[str] = (),
+    partitions: Sequence[str] = (),
+    scope: Sequence[str] = (),
+    apply: bool = False,
+    actor: str = "",
+    reason: str = "",
+    workers: int = WORKERS,
+    progress: Progress = SILENT,
+    elsewhere: Elsewhere | None = None,
+) -> RestoreResult:
+    """Compare the disk with the source at a revision or a time (by default the newest), and with `apply` restore it.
+
+    `tables` (by the names they have in the source), `partitions` (of the one table) and `scope` (directories or files)
+    say what to restore; none of them is everything that the source has. With `elsewhere` others copy, compare and ask
+    the objects of a ClickHouse server for their paths; what is decided and committed is so here. Raises `NotFound` for
+    a revision that the source does not keep, `Refused` when the source and the disk overlap or objects are missing,
+    `Locked` when another restore of this disk runs here.
+    """
+    if revision is not None and time is not None:
+        raise UsageError("a restore goes to a revision or to a time, not to both")
+    _check_apart(disk.store, source)
+    if apply and disk.read_only:
+        raise Refused(f"disk {disk.name} is read-only", hint="a preview, without --apply, is allowed")
+    started = clock.monotonic()
+    before = [requests_so_far(disk.store), requests_so_far(source)]
+    counting = None
+    if elsewhere is not None:
+        counting = CountingRunner(elsewhere.runner, elsewhere.target, elsewhere.source)
+        elsewhere = Elsewhere(counting, elsewhere.target, elsewhere.source)
+    request = _Request(revision, time, tables, partitions, scope, actor, reason, workers, progress, elsewhere)
+    result = _restored(disk, source, request) if apply else _previewed(disk, source, request)
+    for store, earlier in zip((disk.store, source), before, strict=True):
+        sent = {verb: count - earlier.get(verb, 0) for verb, count in requests_so_far(store).items()}
+        add_requests(result.requests, sent)
+    add_requests(result.requests, counting.requests if counting is not None else {})
+    result.seconds = clock.monotonic() - started
+    return result
+
+
+def _check_apart(target: ObjectStore, source: ObjectStore) -> None:
+    """A store within the other one would show up in its listings."""
+    if target.name.startswith(source.name) or source.name.startswith(target.name):
+        raise Refused(
+            f"{source.name} and {target.name} overlap: a disk is not restored from itself",
+            hint="without --from the disk goes back to an older revision of its own; else choose another prefix",
+        )
+
+
+def _previewed(disk: ObjectDisk, source: ObjectStore, request: _Request) -> RestoreResult:
+    with ExitStack() as stack:
+        tree = stack.enter_context(_read(source, request))
+        found = log_inventory(disk.store)
+        newest = stack.enter_context(closing(past_at(disk.log, found, found.head)))
+        return _Plan(disk, tree, newest.table, request).result()
+
+
+def _read(source: ObjectStore, request: _Request) -> AbstractContextManager[SourceTree]:
+    return read_source(
+        source,
+        revision=request.revision,
+        time=request.time,
+        workers=request.workers,
+        progress=request.progress,
+        remote=request.reading,
+    )
+
+
+def _restored(disk: ObjectDisk, source: ObjectStore, request: _Request) -> RestoreResult:
+    make_directory(disk.state_path)
+    with file_lock(disk.state_path / "restore.lock", timeout_seconds=0):
+        for attempt in range(_ATTEMPTS):
+            try:
+                with _read(source, request) as tree:
+                    return _carry_out(disk, tree, request)
+            except SourceChanged:
+                if attempt + 1 == _ATTEMPTS:
+                    raise
+        raise AssertionError("unreachable")
+
+
+def _carry_out(disk: ObjectDisk, tree: SourceTree, request: _Request) -> RestoreResult:
+    """Copy and commit, batch after batch, each planned anew against the newest table."""
+    result: RestoreResult | None = None
+    settled: dict[str, str] = {}
+    fresh = False
+    conflicts = 0
+    while True:
+        disk.refresh()
+        if result is None:
+            settled = _proved_alike(disk, tree, request)
+        plan = _Plan(disk, tree, disk.file_table, request, settled)
+        if result is None:
+            result = plan.result()
+            plan.check(result)
+            check_names(disk, result, tree.table)
+        if plan.difference.empty:
+            break
+        batch = plan.batch()
+        attempt, resumed = begin(disk, tree.store.name, fresh=fresh)
+        copier = BlobCopier(
+            disk,
+            tree.store,
+            attempt,
+            resumed=resumed,
+            workers=request.workers,
+            progress=request.progress,
+            elsewhere=request.elsewhere,
+        )
+        copied = copier.bring([row for row in batch.rows if row.inline is None])
+        _note(result, copier)
+        if fresh := _is_going(disk, copied):
+            continue
+        try:
+            result.commit = _commit(disk, tree, batch, copied, attempt, request)
+        except Conflict:
+            conflicts += 1
+            if conflicts == _ATTEMPTS:
+                raise
+            continue
+        settled.update({row.path: copied[row.blobs].key for row in batch.rows if row.blobs in copied})
+        fresh = True
+        if batch.last:
+            break
+    end(disk)
+    result.applied = True
+    return result
+
+
+def _proved_alike(disk: ObjectDisk, tree: SourceTree, request: _Request) -> dict[str, str]:
+    """Paths, with their keys here, whose bytes are those of the source, read from there because it keeps no digests."""
+    candidates: list[tuple[FileRow, FileRow]] = []
+    for _, there, row in matched(by_path(disk.file_table), by_path(tree.table)):
+        if there is None or row is None or row.sha256 or row.key is None or there.key is None:
+            continue
+        if there.sha256 and there.size_bytes == row.size_bytes:
+            candidates.append((there, row))
+    rows = [row for _, row in candidates]
+    what = f"comparing files with {tree.store.name}"
+    with request.progress.task("comparing files without a digest", items=len(rows)) as task:
+        digests = ask(
+            tree.store,
+            digest_of,
+            rows,
+            what=what,
+            workers=request.workers,
+            task=task,
+            remote=request.reading,
+            each=_DIGESTS_EACH,
+        )
+    alike: dict[str, str] = {}
+    for (there, row), digest in zip(candidates, digests, strict=True):
+        if there.key is not None and digest == there.sha256:
+            alike[row.path] = there.key
+    return alike
+
+
+def _note(result: RestoreResult, copier: BlobCopier) -> None:
+    assert result.copy is not None
+    result.copy.done += copier.done
+    if copier.inside_store is not None:
+        result.copy.inside_store = copier.inside_store
+
+
+def _is_going(disk: ObjectDisk, copied: CopiedBlobs) -> bool:
+    """Whether a collection is deleting copies of an interrupted restore: then they are made anew, under other keys."""
+    going = announced(disk, now=datetime.now(UTC))
+    return any(copy.key in going for copy in copied.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """What one commit does. Only the last one removes anything."""
+
+    rows: list[FileRow]
+    removed: Sequence[str]
+    last: bool
+    scope: Sequence[str] | None
+
+
+class _Plan:
+    """What has to change on the disk for it to hold what the source holds."""
+
+    def __init__(
+        self,
+        disk: ObjectDisk,
+        tree: SourceTree,
+        newest: FileTable,
+        request: _Request,
+        settled: dict[str, str] | None = None,
+    ) -> None:
+        """`settled`: the keys that this restore has given to paths, for files whose digest nobody knew before."""
+        self._disk, self._tree, self._newest = disk, tree, newest
+        scope = request.scope(tree, newest)
+        self.scope = scope
+        self._settled = settled or {}
+        keep_reservations(tree.table, newest)
+        with tree.table.read() as view:
+            tables = {row.path.rpartition("/")[0] for row in view.documents(f"*/{TABLE_FILE}")}
+        self._tables = {table for table in tables if in_scope(f"{table}/{TABLE_FILE}", scope)}
+        self._tally = Tally(scope)
+        self.difference: Difference = compare(
+            by_path(newest),
+            self._tally.counting(by_path(tree.table)),
+            scope,
+            same=self._same,
+            goes=leaves_frozen(scope) if scope is not None else self._is_of_a_table,
+        )
+
+    def _same(self, there: FileRow, file: FileRow) -> bool:
+        if there.size_bytes != file.size_bytes:
+            return False
+        if file.sha256 and there.sha256:
+            return there.sha256 == file.sha256
+        if file.inline is not None and there.inline is not None:
+            return there.inline == file.inline
+        return there.key is not None and self._settled.get(file.path) == there.key
+
+    def _is_of_a_table(self, path: str) -> bool:
+        return any(directory in self._tables for directory in paths.ancestors(path))
+
+    def result(self) -> RestoreResult:
+        """The plan as the command line shows it."""
+        copies: dict[tuple[tuple[str, int], ...], int] = {}
+        for row in self._created():
+            if row.inline is None:
+                copies[row.blobs] = row.size_bytes
+        missing = self._missing()
+        with self._newest.read() as view:
+            head, _ = view.head()
+        return RestoreResult(
+            disk=self._disk.name,
+            revision=self._tree.revision,
+            head=head,
+            files=self._tally.files,
+            bytes=self._tally.bytes,
+            difference=self.difference,
+            missing_objects=missing,
+            digest=self._tally.digest,
+            notes=list(self._tree.notes),
+            copy=Copies(self._tree.store.name, len(copies), sum(copies.values())),
+        )
+
+    def _created(self) -> Iterator[FileRow]:
+        with self._tree.table.read() as view:
+            for path in self.difference.created:
+                if (row := view.get(path)) is not None:
+                    yield row
+
+    def _missing(self) -> list[MissingObject]:
+        created = set(self.difference.created)
+        listed = ((item.key, item.size_bytes) for item in self._tree.store.list(self._tree.blobs_prefix))
+        with self._tree.table.read() as view:
+            wanted = (blob for blob in view.blobs_by_key() if blob[2] in created)
+            return sorted(lost_objects(wanted, listed), key=lambda lost: lost.path)
+
+    def check(self, result: RestoreResult) -> None:
+        """Raise `Refused` when an object that has to be copied is not there."""
+        if result.missing_objects:
+            lost = result.missing_objects[0]
+            raise Refused(
+                f"revision {result.revision} of {self._tree.store.name} needs {len(result.missing_objects)} objects "
+                f"that are gone, such as {lost.key} ({lost.path})",
+                hint="the preview lists them; choose another revision, or the tables that are whole (--table)",
+            )
+
+    def batch(self) -> _Batch:
+        """The next commit: everything, or of a large restore the first parts of tables that are new here."""
+        with self._newest.read() as view:
+            known = {table for table in self._tables if view.get(f"{table}/{TABLE_FILE}") is not None}
+        early: list[FileRow] = []
+        full = False
+        rows: list[FileRow] = []
+        size_bytes = 0
+        for row in self._created():
+            rows.append(row)
+            size_bytes += row.size_bytes
+            full = full or len(rows) > BATCH_FILES or size_bytes > BATCH_BYTES
+            in_known = any(directory in known for directory in paths.ancestors(row.path))
+            if not in_known and not row.path.endswith(f"/{TABLE_FILE}"):
+                if full and early and early[-1].path.rpartition("/")[0] != row.path.rpartition("/")[0]:
+                    return _Batch(early, (), False, self.scope)
+                early.append(row)
+        return _Batch(rows, self.difference.removed, True, self.scope)
+
+
+def _commit(
+    disk: ObjectDisk,
+    tree: SourceTree,
+    batch: _Batch,
+    copied: CopiedBlobs,
+    attempt: Attempt,
+    request: _Request,
+) -> int | None:
+    details = {"source": tree.store.name, "source_revision": str(tree.revision), "epoch": attempt.epoch}
+    if batch.scope is not None:
+        details["scope"] = " ".join(batch.scope)
+    with disk.transaction("restore", reason=request.reason, actor=request.actor, details=details) as transaction:
+        assert isinstance(transaction, ObjectTransaction)
+        for path in batch.removed:
+            transaction.remove(path)
+        for row in batch.rows:
+            transaction.adopt(_held_here(row, copied))
+        return transaction.commit()
+
+
+def _held_here(row: FileRow, copied: CopiedBlobs) -> FileRow:
+    """The same file over the target's own object."""
+    if row.inline is not None:
+        sha256 = row.sha256 or hashlib.sha256(row.inline).hexdigest()
+        return FileRow(row.path, row.size_bytes, sha256, None, row.inline, row.blob_set, 0)
+    copy = copied[row.blobs]
+    return FileRow(row.path, row.size_bytes, copy.sha256, copy.key, None, row.blob_set, 0)

@@ -1,0 +1,206 @@
+"""`clickhouse …`: disks that a ClickHouse server wrote."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from oplog.errors import UsageError
+from tiering.cli.frame.location import open_read_only
+from tiering.cli.frame.output import counted
+from tiering.cli.frame.session import Session
+from tiering.cli.frame.verb import new_app, verb
+
+if TYPE_CHECKING:
+    from restore.clickhouse.rebuild import ImportResult
+    from restore.clickhouse.report import Report
+
+_SHOWN = 20
+"""Problems and files of one kind on a terminal; --json has all of them."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group to the command line."""
+    group = new_app("Disks of ClickHouse servers: look at their buckets, exchange their metadata.")
+    app.add_typer(group, name="clickhouse")
+    verb(group)(inspect)
+    verb(group, changes=True)(export)
+    verb(group, "import", changes=True)(import_metadata)
+
+
+def inspect(
+    session: Session,
+    url: Annotated[str, typer.Argument(metavar="URL", help="the disk's bucket and prefix: s3://bucket/prefix/")],
+    revision: Annotated[int | None, typer.Option(metavar="N", help="as the disk was at this revision")] = None,
+    files: Annotated[bool, typer.Option("--files", help="list every file with its objects")] = False,
+) -> None:
+    """Say what a bucket is, which tables it holds, and what is wrong with it. Writes nothing.
+
+    Reads the listing, the metadata of every object up to the revision, and one small file of every part.
+
+    Exit 4: something is wrong with it. Exit 10: there is nothing at the URL.
+    """
+    from restore.clickhouse.report import inspect as inspect_bucket
+
+    if revision is not None and revision < 0:
+        raise UsageError(f"a revision is not negative: {revision}")
+    workers = session.options.workers
+    with open_read_only(session, url) as store:
+        report = inspect_bucket(store, revision=revision, workers=workers, progress=session.progress())
+    if session.options.json:
+        session.output.document(report.document(files=files))
+    else:
+        _print(session, report, files=files)
+    if report.findings:
+        session.found_something()
+
+
+def export(
+    session: Session,
+    disk: Annotated[str, typer.Argument(metavar="DISK", help="any disk in a bucket")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="an empty or new directory")],
+    metadata_version: Annotated[
+        int | None,
+        typer.Option(metavar="1..5", help="default: 3, which every server reads; 4 where small files have no object"),
+    ] = None,
+    revision: Annotated[int | None, typer.Option(metavar="N", help="as the disk was at this revision")] = None,
+    key_prefix: Annotated[
+        str | None, typer.Option(metavar="PREFIX", help="what versions 1 and 5 put before a key; default: the URL's")
+    ] = None,
+) -> None:
+    """Write the local metadata of a disk as a ClickHouse server keeps it, so that one can attach the disk's bucket.
+
+    Files that exist already and are the same stay, so a stopped export goes on. Anything else in the directory is left
+    alone, and refused.
+    """
+    from restore.clickhouse.export import export as export_disk
+
+    result = export_disk(
+        session.disk(disk),
+        directory,
+        version=metadata_version,
+        revision=revision,
+        prefix=key_prefix,
+        dry_run=session.dry_run,
+        workers=session.options.workers,
+        progress=session.progress(),
+    )
+    if session.options.json:
+        session.output.document({**result, "dry_run": session.dry_run})
+        return
+    from tiering.config.units import format_size
+
+    line = session.output.line
+    shown = "" if result["revision"] is None else f" at revision {result['revision']}"
+    line(f"disk {disk}{shown}: {result['files']:,} files, {format_size(result['bytes'])}")
+    line(f"  {'to write' if session.dry_run else 'written':<11}{result['written']:,}")
+    line(f"  {'of these':<11}{result['links']:,} hard links")
+    line(f"  {'unchanged':<11}{result['unchanged']:,}")
+    for note in result["notes"]:
+        session.output.note(f"note: {note}")
+    line(
+        "Dry run: nothing was changed."
+        if session.dry_run
+        else f"Metadata version {result['metadata_version']} is in {directory}."
+    )
+
+
+def import_metadata(
+    session: Session,
+    disk: Annotated[str, typer.Argument(metavar="DISK", help="a disk with log_format: 1")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="the server's local directory of the disk")],
+    apply: Annotated[bool, typer.Option("--apply", help="do it; without it this is a preview")] = False,
+    key_prefix: Annotated[
+        str | None, typer.Option(metavar="PREFIX", help="what versions 1 and 5 have before a key; default: the URL's")
+    ] = None,
+) -> None:
+    """Take over the local metadata of a ClickHouse server: the disk's files are then those of the directory.
+
+    A preview unless --apply. Every object is looked for in one listing of the bucket. Stop the server first: what it
+    writes afterwards is not known here.
+
+    Exit 4: objects are missing, or files cannot be read. Exit 13: they cannot be read, and so nothing was taken over.
+    """
+    from disks.clickhouse.disk import ClickHouseDisk
+    from restore.clickhouse.rebuild import import_tree
+
+    chosen = session.disk(disk)
+    if not isinstance(chosen, ClickHouseDisk):
+        raise UsageError(f"disk {disk} has no log of ClickHouse's", hint=f"set log_format: 1 for disk {disk}")
+    wanted = apply and not session.dry_run
+    if wanted and not session.options.yes:
+        preview = import_tree(chosen, directory, prefix=key_prefix, progress=session.progress())
+        if preview.removed:
+            files = counted(preview.removed, "file")
+            session.confirm(f"{files} that disk {disk} has now are not in {directory}, or differ. Replace them?")
+    result = import_tree(chosen, directory, prefix=key_prefix, apply=wanted, progress=session.progress())
+    if session.options.json:
+        session.output.document({**result.document(), "dry_run": session.dry_run})
+    else:
+        _print_import(session, result)
+    if result.missing_objects or result.problems:
+        session.found_something()
+
+
+def _print_import(session: Session, result: "ImportResult") -> None:
+    from tiering.config.units import format_size
+
+    line = session.output.line
+    versions = ", ".join(str(version) for version in sorted(result.versions)) or "none"
+    line(f"{result.directory}: {result.files:,} files, {format_size(result.bytes)} (metadata version {versions})")
+    line(f"  {'created' if result.applied else 'to create':<11}{result.created:,}")
+    line(f"  {'removed' if result.applied else 'to remove':<11}{result.removed:,}")
+    line(f"  {'unchanged':<11}{result.unchanged:,}")
+    for lost in result.missing_objects:
+        line(f"  MISSING    {lost.path} (object {lost.key}, {format_size(lost.size_bytes)})")
+    for problem in result.problems:
+        line(f"  UNREADABLE {problem}")
+    for note in result.notes:
+        session.output.note(f"note: {note}")
+    line("Taken over." if result.applied else "A preview: nothing was changed. Add --apply to do it.")
+
+
+def _print(session: Session, report: "Report", *, files: bool) -> None:
+    from tiering.config.units import format_size
+
+    line = session.output.line
+    line(f"{report.store}: {report.title}")
+    for name, text in report.facts():
+        line(f"  {name:<12} {text}")
+    if report.tables:
+        line()
+        session.output.table(
+            ["table", "active", "covered", "detached", "unfinished", "frozen", "files", "size"],
+            [
+                (table.uuid, *report.part_counts(table), table.files, format_size(table.size_bytes))
+                for table in report.tables
+            ],
+        )
+    if files:
+        line()
+        _print_files(session, report)
+    if report.findings:
+        line()
+    by_kind: dict[str, list[Any]] = {}
+    for finding in report.findings:
+        by_kind.setdefault(finding.kind, []).append(finding)
+    for kind, found in by_kind.items():
+        for finding in found[:_SHOWN]:
+            line(f"{kind}  {finding.what}")
+        if len(found) > _SHOWN:
+            line(f"{kind}  … and {len(found) - _SHOWN:,} more: --json lists them all")
+    for note in report.notes:
+        session.output.note(f"note: {note}")
+    line()
+    line("No problems." if not report.findings else f"{counted(len(report.findings), 'problem')}.")
+
+
+def _print_files(session: Session, report: "Report") -> None:
+    session.output.table(
+        ["size", "links", "path", "object"],
+        [
+            (file.size_bytes, file.links, file.path, " + ".join(key for key, _ in file.blobs) or "(no object)")
+            for file in report.files.values()
+        ],
+        empty="No files.",
+    )

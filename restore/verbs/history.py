@@ -1,0 +1,392 @@
+"""`log`, `diff`, `blame`, `undo`: what happened on an object disk, who did it, and how to take it back."""
+
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from oplog.errors import NotFound, UsageError
+from tiering.cli.frame.output import Cell, counted
+from tiering.cli.frame.session import Session
+from tiering.cli.frame.verb import verb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from disks.object_disk.disk import ObjectDisk
+    from oplog.entry import Commit
+    from restore.history.diff import DiskDiff
+    from restore.history.part_changes import FileCounts
+    from restore.history.undo_situation import PartNote, UndoPlan
+
+_SHOWN = 50
+"""How many lines of one kind a text shows; --json has all."""
+
+DiskName = Annotated[str, typer.Argument(metavar="DISK", help="an object disk")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verbs to the command line."""
+    verb(app)(log)
+    verb(app)(diff)
+    verb(app)(blame)
+    verb(app, changes=True)(undo)
+
+
+def log(
+    session: Session,
+    target: Annotated[str, typer.Argument(metavar="DISK|DB.TABLE", help="an object disk, or a table")],
+    since: Annotated[int, typer.Option(metavar="REV", help="only after this revision")] = 0,
+    until: Annotated[int | None, typer.Option(metavar="REV", help="only up to this revision")] = None,
+    limit: Annotated[int | None, typer.Option(metavar="N", help="the newest so many", min=0)] = None,
+) -> None:
+    """Show the operations log of a bucket: who changed what, when and why."""
+    store = session.store()
+    if "." not in target:
+        disk, directory = store.object_disk(target), None
+    else:
+        disk, directory = _disk_of_table(session, target)
+    with _reading(session) as reading:
+        commits = disk.commits(reading)
+        found = (
+            commits.between(since, until, limit)
+            if directory is None
+            else commits.touching(directory, since, until, limit)
+        )
+        listed = [entry.commit for entry in found]
+    documents = [
+        {**_commit(commit), "operations": len(commit.operations), "bytes": commit.size_bytes} for commit in listed
+    ]
+    if session.options.json:
+        session.output.document({"disk": disk.name, "entries": documents})
+        return
+    from tiering.config.units import format_size
+
+    session.output.table(
+        ["revision", "time", "kind", "operations", "size", "actor", "reason"],
+        [
+            (
+                commit.revision,
+                f"{commit.time:%Y-%m-%d %H:%M:%S}",
+                commit.kind,
+                len(commit.operations),
+                format_size(commit.size_bytes),
+                commit.actor,
+                commit.reason,
+            )
+            for commit in listed
+        ],
+        empty="No entries.",
+    )
+
+
+def diff(
+    session: Session,
+    disk: DiskName,
+    before: Annotated[int, typer.Argument(metavar="REV", help="the older revision; 0 is the empty disk")],
+    after: Annotated[int, typer.Argument(metavar="REV", help="the newer revision")],
+    table: Annotated[str | None, typer.Option(metavar="T", help="only this table")] = None,
+    files: Annotated[bool, typer.Option("--files", help="name every file that differs")] = False,
+) -> None:
+    """Show what differs between two revisions of a disk, in tables, parts and files, and which commits did it.
+
+    Parts that came and went in between are not shown: see 'frostline log' and 'frostline blame'.
+    """
+    from restore.history.diff import diff as compare
+
+    chosen = session.store().object_disk(disk)
+    with _reading(session) as reading:
+        scope = _directory(session, chosen, table) if table is not None else None
+        found = compare(chosen, before, after, scope=scope, paths=files, progress=session.progress(), reading=reading)
+    if session.options.json:
+        session.output.document(_diff_document(found, files=files))
+    else:
+        _print_diff(session, found, files=files)
+
+
+def blame(
+    session: Session,
+    table: Annotated[str, typer.Argument(metavar="DB.TABLE", help="a table, also one that was dropped")],
+    part: Annotated[str, typer.Argument(metavar="PART", help="a part, also one that is gone")],
+) -> None:
+    """Show who made a part, moved it, merged it, brought it back or dropped it, when and why.
+
+    A part that was merged from others is followed to them. Buckets tell by their logs, as far as these are kept; of
+    what happened on local disks the journal of this machine tells, and the part itself.
+    """
+    from restore.history.blame import blame as inquire
+
+    store = session.store()
+    with _reading(session) as reading:
+        found = inquire(store.context, table, part, reading=reading)
+    if session.options.json:
+        session.output.document(asdict(found))
+        return
+    where = f"on disk {found.disk}" if found.disk else "gone"
+    into = f"; its rows are in part {found.merged_into}" if found.merged_into else ""
+    session.output.line(f"part {found.part} of {found.table}: {where}{into}")
+    rows: list[tuple[Cell, ...]] = [
+        (
+            f"{deed.time:%Y-%m-%d %H:%M:%S}",
+            deed.part,
+            deed.what,
+            deed.disk or "-",
+            deed.revision if deed.revision is not None else "-",
+            deed.actor or "-",
+            deed.reason or "-",
+        )
+        for deed in found.deeds
+    ]
+    session.output.table(["time", "part", "what", "disk", "revision", "actor", "reason"], rows)
+    if found.left_out:
+        session.output.note(f"{counted(found.left_out, 'part')} more went into it and are not shown.")
+
+
+def undo(
+    session: Session,
+    disk: DiskName,
+    revision: Annotated[int, typer.Argument(metavar="REV", help="the revision to reverse")],
+) -> None:
+    """Reverse one commit with a new one: what it made goes, what it took away comes back.
+
+    Nothing is copied and history stays as it is: an undo is itself undone by undoing its revision. Refused (exit 13)
+    when later commits changed what it made, when rows would be lost or doubled, or when the bytes are gone.
+    """
+    from restore.history.undo import preview, read_change
+    from restore.history.undo import undo as reverse
+
+    store = session.store()
+    chosen = store.object_disk(disk)
+    with session.progress().task(f"reading what revision {revision} changed"):
+        change = read_change(chosen, revision)
+        planned = preview(store.context, chosen, revision, change=change)
+    done = None
+    if not planned.done:
+        if not session.options.json:
+            _print_undo(session, planned)
+        if not planned.objections:
+            session.confirm(f"Undo revision {revision} of disk {disk}?")
+        if planned.objections or not session.dry_run:
+            planned, done = reverse(store.context, chosen, revision, change=change)
+    if session.options.json:
+        session.output.document(_undo_document(planned, done, dry_run=session.dry_run))
+    elif done is not None:
+        back = "" if planned.tables_back else f" 'frostline undo {disk} {done}' takes that back."
+        session.output.line(f"Undone by revision {done}.{back}")
+    elif not planned.done:
+        session.output.line("Dry run: nothing was changed.")
+    if planned.done:
+        session.nothing_to_do(planned.done)
+
+
+# Tables by name
+
+
+def _disk_of_table(session: Session, table: str) -> "tuple[ObjectDisk, str]":
+    """The first disk with a log in the table's policy, and the table's directory. A dropped table is found in the logs
+    of all disks."""
+    store = session.store()
+    try:
+        definition = store.definition(table)
+    except NotFound:
+        return _dropped(session, table)
+    known = {disk.name: disk for disk in store.object_disks()}
+    for name in store.context.catalog.policy_disks(definition):
+        if name in known:
+            return known[name], definition.directory
+    raise UsageError(f"no disk of {table} has an operations log", hint="its policy has local disks only")
+
+
+def _dropped(session: Session, table: str) -> "tuple[ObjectDisk, str]":
+    from restore.history.blame import identities
+
+    store = session.store()
+    for disk in store.object_disks():
+        try:
+            found = next(identities(store.context, {disk.name: disk.commits()}, table))
+        except NotFound as error:
+            missing = error
+        else:
+            session.output.note(f"Table {table} was dropped.")
+            return disk, found.directory
+    raise missing
+
+
+def _directory(session: Session, disk: "ObjectDisk", table: str) -> str:
+    from restore.history.blame import identities
+
+    return next(identities(session.store().context, {disk.name: disk.commits()}, table)).directory
+
+
+# Documents and texts
+
+
+def _commit(commit: "Commit") -> dict[str, Any]:
+    return {
+        "revision": commit.revision,
+        "time": commit.time,
+        "kind": commit.kind,
+        "actor": commit.actor,
+        "reason": commit.reason,
+    }
+
+
+def _diff_document(found: "DiskDiff", *, files: bool) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "disk": found.disk,
+        "from": found.before,
+        "to": found.after,
+        "tables": [
+            {
+                "table": change.table,
+                "change": change.change,
+                "details": change.details,
+                "commit": _commit(change.commit) if change.commit else None,
+            }
+            for change in found.tables
+        ],
+        "parts": [
+            {
+                "table": change.table,
+                "part": change.part,
+                "change": change.change,
+                "what": change.what,
+                "rows": change.rows,
+                "bytes": change.bytes,
+                "files": change.files,
+                "commit": _commit(change.commit) if change.commit else None,
+            }
+            for change in found.parts
+        ],
+        "files": asdict(found.files),
+        "other_files": found.other_files,
+    }
+    if files:
+        document["paths"] = [{"change": change, "path": path, "bytes": size} for change, path, size in found.paths]
+    return document
+
+
+_SIGNS = {"added": "+", "created": "+", "removed": "-", "dropped": "-", "changed": "~", "altered": "~"}
+
+
+def _print_diff(session: Session, found: "DiskDiff", *, files: bool) -> None:
+    from tiering.config.units import format_size
+
+    line = session.output.line
+    line(f"disk {found.disk}, from revision {found.before} to {found.after}: {_counts(found.files)}")
+    for table in found.tables:
+        line(f"  {_SIGNS[table.change]} table {table.table} {table.change}{_by(table.commit)}")
+        for detail in table.details:
+            line(f"      {detail}")
+    by_table: dict[str, list[Any]] = {}
+    for part in found.parts:
+        by_table.setdefault(part.table, []).append(part)
+    for name, parts in by_table.items():
+        line(f"  {name}")
+        for part in parts[:_SHOWN]:
+            rows = f"{part.rows:,} rows, " if part.rows is not None else ""
+            line(
+                f"    {_SIGNS[part.change]} {part.part}  {part.what} "
+                f"({rows}{format_size(part.bytes)}){_by(part.commit)}"
+            )
+        if len(parts) > _SHOWN:
+            line(f"      … and {counted(len(parts) - _SHOWN, 'part')} more: --json names them")
+    if found.other_files:
+        line(
+            f"  {counted(found.other_files, 'other file')}: names of tables, marks of block numbers; --files names them"
+        )
+    if files:
+        for change, path, size in found.paths:
+            line(f"  {_SIGNS[change]} {path}  {format_size(size)}")
+    if found.empty:
+        session.nothing_to_do("The two revisions do not differ.")
+
+
+def _by(commit: "Commit | None") -> str:
+    if commit is None:
+        return ""
+    return f"  by revision {commit.revision}, {commit.actor or 'unknown'}, {commit.time:%Y-%m-%d %H:%M}"
+
+
+def _counts(files: "FileCounts") -> str:
+    from tiering.config.units import format_size
+
+    changed = f", {files.changed:,} changed" if files.changed else ""
+    return (
+        f"{counted(files.added, 'file')} added ({format_size(files.added_bytes)}), "
+        f"{files.removed:,} removed ({format_size(files.removed_bytes)}){changed}"
+    )
+
+
+def _undo_document(planned: "UndoPlan", done: int | None, *, dry_run: bool) -> dict[str, Any]:
+    from restore.history.part_changes import altered
+
+    return {
+        "disk": planned.disk,
+        "undoes": _commit(planned.commit),
+        "parts_removed": [asdict(note) for note in planned.parts_removed],
+        "parts_back": [asdict(note) for note in planned.parts_back],
+        "tables_back": planned.tables_back,
+        "altered": altered(*planned.alter) if planned.alter else [],
+        "files_removed": len(planned.removes),
+        "files_back": len(planned.creates),
+        "notes": planned.notes,
+        "done": planned.done or None,
+        "applied": done is not None,
+        "commit": done,
+        "dry_run": dry_run,
+    }
+
+
+def _print_undo(session: Session, planned: "UndoPlan") -> None:
+    from restore.history.part_changes import altered
+
+    line = session.output.line
+    commit = planned.commit
+    line(f"revision {commit.revision} of disk {planned.disk}: {commit.kind} by {commit.actor or 'unknown'}")
+    line(f"  {commit.time:%Y-%m-%d %H:%M:%S}  {commit.reason}")
+    line("undoing it")
+    for table in planned.tables_back:
+        line(f"  brings back   table {table}")
+    _print_parts(session, "removes     ", planned.parts_removed)
+    _print_parts(session, "brings back ", planned.parts_back)
+    if planned.alter:
+        for change in altered(*planned.alter):
+            line(f"  alters        {planned.alter[1].full_name}: {change}")
+    else:
+        line(
+            f"  in all        {counted(len(planned.removes), 'file')} removed, "
+            f"{counted(len(planned.creates), 'file')} back; no bytes are copied"
+        )
+    for note in planned.notes:
+        line(f"  note          {note}")
+
+
+def _print_parts(session: Session, what: str, parts: "list[PartNote]") -> None:
+    from tiering.config.units import format_size
+
+    for note in parts[:_SHOWN]:
+        session.output.line(
+            f"  {what}  part {note.part} of {note.table} ({note.rows:,} rows, {format_size(note.size_bytes)})"
+        )
+    if len(parts) > _SHOWN:
+        rows = sum(note.rows for note in parts[_SHOWN:])
+        session.output.line(f"  {what}  {counted(len(parts) - _SHOWN, 'part')} more ({rows:,} rows)")
+
+
+@contextmanager
+def _reading(session: Session) -> "Iterator[Callable[[int], None]]":
+    """Progress of entries that have to be read to complete the index: only then is it shown."""
+    from contextlib import ExitStack
+
+    with ExitStack() as stack:
+        task: Any = None
+
+        def reading(count: int) -> None:
+            nonlocal task
+            if task is None:
+                task = stack.enter_context(session.progress().task("reading the log"))
+            task.advance(items=count)
+
+        yield reading

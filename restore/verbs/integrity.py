@@ -1,0 +1,272 @@
+"""`fsck` and `gc`: is everything there that must be, and is anything there that need not be."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from oplog.errors import PartlyDone, Refused, UsageError
+from restore.verbs.listers import lister
+from tiering.cli.frame.output import counted
+from tiering.cli.frame.remote_work import Master, Spark, SparkWork, wanted
+from tiering.cli.frame.session import Session, actor
+from tiering.cli.frame.verb import verb
+from tiering.cli.reports.garbage import gc_document, print_gc
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from disks.base import Disk
+    from disks.workers.runner import Remote
+    from restore.check.check import CheckResult, How
+    from tiering.config.settings import Config
+    from tiering.engine.store import Store
+
+Disks = Annotated[list[str] | None, typer.Argument(metavar="DISK", help="default: every one it applies to")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verbs to the command line."""
+    verb(app, changes=True)(fsck)
+    verb(app, changes=True)(gc)
+
+
+def fsck(
+    session: Session,
+    disk: Disks = None,
+    read_data: Annotated[bool, typer.Option("--read-data", help="read everything, compare SHA-256")] = False,
+    read_data_subset: Annotated[
+        str | None, typer.Option(metavar="5%", help="read a share, another one each time; 3/20: the third of twenty")
+    ] = None,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="derive again what can be; set aside what cannot be read. Deletes nothing")
+    ] = False,
+    spark: Spark = False,
+    master: Master = None,
+) -> None:
+    """Check the invariants: tables, parts, files, objects. Exit 4 when something is wrong.
+
+    With --spark the executors list the buckets in ranges of keys and read the data in them. Local disks are checked
+    here.
+    """
+    from contextlib import ExitStack
+
+    from restore.check.check import How, check
+    from restore.check.shares import parse_subset
+
+    if read_data and read_data_subset:
+        raise UsageError("say either --read-data or --read-data-subset")
+    config = session.loaded.config
+    names = disk or list(config.disks)
+    disks = {name: session.disk(name) for name in names}
+    listed = _disks_for_spark(disks, reading=read_data or bool(read_data_subset)) if wanted(spark, master) else []
+    work = SparkWork(session, "fsck", master) if listed else None
+    how = How(
+        read_data=read_data,
+        subset=parse_subset(read_data_subset) if read_data_subset else None,
+        repair=repair,
+        dry_run=session.dry_run,
+        memory=None if session.dry_run else config.state_directory,
+        workers=session.options.workers or config.limits.workers,
+        actor=actor(),
+        remote={name: work.remote(config.disks[name]) for name in listed} if work is not None else {},
+        listers={} if work is not None else _listers(session, disks.values()),
+    )
+    with ExitStack() as stack:
+        result = check(
+            disks,
+            how,
+            moving=session.parts_under_way(),
+            policies=_policy_disks(config) if len(names) == len(config.disks) else None,
+            claim=stack.enter_context(_journal(session)).claim,
+            progress=session.progress(),
+        )
+    if work is not None:
+        work.tell()
+    if session.options.json:
+        session.output.document(_check_document(result, dry_run=session.dry_run))
+    else:
+        _print_check(session, result, how)
+    if not result.ok:
+        session.found_something()
+
+
+def _listers(session: Session, disks: "Iterable[Disk]") -> "dict[str, Remote]":
+    found = ((disk.name, lister(session, disk)) for disk in disks)
+    return {name: remote for name, remote in found if remote is not None}
+
+
+def _disks_for_spark(disks: "Mapping[str, Disk]", *, reading: bool) -> list[str]:
+    """Those that Spark can do something for. Raises `UsageError` when there is none."""
+    from disks.clickhouse.disk import ClickHouseDisk
+    from disks.object_disk.disk import ObjectDisk
+
+    names = [name for name, disk in disks.items() if isinstance(disk, (ObjectDisk, ClickHouseDisk))]
+    listed = [name for name in names if reading or isinstance(disks[name], ObjectDisk)]
+    if not names:
+        raise UsageError(f"--spark checks buckets, and {', '.join(disks)} is none", hint="check it without --spark")
+    if not listed:
+        raise UsageError(
+            f"disk {names[0]} has ClickHouse's log: Spark reads its data, and does nothing for a check without",
+            hint="add --read-data, or leave --spark out",
+        )
+    return listed
+
+
+def _journal(session: Session) -> Any:
+    from contextlib import closing
+
+    from tiering.journal.journal import Journal
+
+    return closing(Journal(session.loaded.config.state_directory))
+
+
+def _policy_disks(config: "Config") -> dict[str, list[str]]:
+    return {
+        name: [disk for volume in policy.volumes for disk in volume.disks] for name, policy in config.policies.items()
+    }
+
+
+def _check_document(result: "CheckResult", *, dry_run: bool) -> dict[str, Any]:
+    import msgspec
+
+    return {
+        "checked": msgspec.to_builtins(result.checked),
+        "problems": [msgspec.to_builtins(problem) for problem in result.problems],
+        "repaired": list(result.repaired),
+        "set_aside": list(result.set_aside),
+        "shares": [msgspec.to_builtins(share) for share in result.shares],
+        "ok": result.ok,
+        "dry_run": dry_run,
+    }
+
+
+def _print_check(session: Session, result: "CheckResult", how: "How") -> None:
+    from tiering.config.units import format_size
+
+    line = session.output.line
+    if how.repair and how.dry_run:
+        line("Dry run: nothing was changed.")
+    for problem in result.problems:
+        where = problem.path or problem.object or problem.part or ""
+        what = problem.what.removeprefix(f"{problem.disk}:{problem.path} ")
+        table = f"  {problem.table}" if problem.table else ""
+        line(f"{problem.invariant}  {problem.disk}{table}  {where}{': ' if where else ''}{what}")
+    for sentence in result.repaired:
+        line(f"repair: {sentence}")
+    for path in result.set_aside:
+        line(f"set aside earlier, read by nobody: {path}")
+    for share in result.shares:
+        size = format_size(share.bytes)
+        line(
+            f"{share.disk}: read share {share.share} of {share.shares} ({counted(share.files, 'file')}, {size});"
+            f" {share.read_lately} of the {share.filled} that hold data are read in this round"
+        )
+    checked = result.checked
+    reading = how.read_data or how.subset is not None
+    size = format_size(checked.bytes_read if reading else checked.bytes)
+    done = "every byte compared" if how.read_data else "read and compared" if reading else "data not read"
+    line(
+        f"Checked {counted(checked.parts, 'part')}, {counted(checked.files, 'file')},"
+        f" {counted(checked.objects, 'object')}, {size} ({done}):"
+        f" {'no problems' if result.ok else counted(len(result.problems), 'problem')}."
+    )
+
+
+def gc(
+    session: Session,
+    disk: Disks = None,
+    delete: Annotated[bool, typer.Option("--delete", help="delete; without it gc only reports")] = False,
+    guard_interval: Annotated[str, typer.Option(metavar="24h", help="younger objects stay")] = "24h",
+    max_delete_bytes: Annotated[str | None, typer.Option(metavar="N", help="stop there")] = None,
+    max_delete_fraction: Annotated[str, typer.Option(metavar="0.1", help="refuse to delete a larger share")] = "0.1",
+    quarantine: Annotated[
+        str, typer.Option(metavar="0s", help="delete only what a run with --delete announced this long ago")
+    ] = "0s",
+    allow_short_guard_interval: Annotated[
+        bool,
+        typer.Option(
+            "--allow-short-guard-interval",
+            help="allow less than an hour; only when nobody else writes to the disk",
+        ),
+    ] = False,
+    allow_bucket_root: Annotated[
+        bool, typer.Option("--allow-bucket-root", help="delete on a disk whose url has no prefix")
+    ] = False,
+    spark: Spark = False,
+    master: Master = None,
+) -> None:
+    """Report, or with --delete remove, objects that no retained revision, pin or reader names.
+
+    With --spark the executors list the buckets in ranges of keys. What is garbage is decided and deleted here.
+
+    Exit 4: the report found orphans, or a reason not to delete. Exit 13: a safety rule refused to delete.
+    """
+    from tiering.config.units import parse_duration, parse_percent, parse_size
+
+    store = session.store()
+    remote = [item for item in store.context.disks.values() if item.capabilities.remote]
+    names = list(disk) if disk else [item.name for item in remote if not item.read_only]
+    guard = parse_duration(guard_interval)
+    with_spark = wanted(spark, master) and _collected_with_spark(store, names)
+    if delete:
+        session.confirm(f"Delete orphaned objects of {', '.join(names)} older than {guard_interval}?")
+    work = SparkWork(session, "gc", master) if with_spark else None
+    documents = []
+    for name in names:
+        report = store.gc(
+            name,
+            guard=guard,
+            delete=delete and not session.dry_run,
+            max_delete_bytes=parse_size(max_delete_bytes) if max_delete_bytes else None,
+            max_delete_fraction=parse_percent(max_delete_fraction),
+            quarantine=parse_duration(quarantine),
+            allow_short_guard=allow_short_guard_interval,
+            allow_bucket_root=allow_bucket_root,
+            remote=_remote(session, work, store.disk(name)),
+        )
+        documents.append(gc_document(report))
+    if work is not None:
+        work.tell()
+    if session.options.json:
+        total = documents[0] if len(documents) == 1 else {**_sum(documents), "disks": documents}
+        session.output.document({**total, "dry_run": session.dry_run})
+    else:
+        for document in documents:
+            print_gc(session, document)
+    refusals = [document for document in documents if document["refused"]]
+    if refusals and delete:
+        raise Refused(f"gc deleted nothing more on {refusals[0]['disk']}: {refusals[0]['refused']}")
+    if any(document["failed"] for document in documents):
+        failed = sum(len(document["failed"]) for document in documents)
+        raise PartlyDone(f"{failed} objects could not be deleted", hint="the next gc tries them again")
+    if any(document["orphaned"] or document["refused"] for document in documents) and not delete:
+        session.found_something()
+
+
+def _remote(session: Session, work: SparkWork | None, disk: "Disk") -> "Remote | None":
+    """Who lists the disk's bucket, if others do."""
+    return (
+        lister(session, disk, shown=True)
+        if work is None
+        else work.remote(session.loaded.config.disks[disk.name], shown=True)
+    )
+
+
+def _collected_with_spark(store: "Store", names: list[str]) -> bool:
+    """Whether there is a disk to collect. Raises `UsageError` for one that Spark does nothing for."""
+    from disks.object_disk.disk import ObjectDisk
+
+    for name in names:
+        if not isinstance(store.disk(name), ObjectDisk):
+            raise UsageError(
+                f"disk {name} has no log of ours in a bucket: Spark does nothing for its collection",
+                hint="leave --spark out for it",
+            )
+    return bool(names)
+
+
+def _sum(documents: list[dict[str, Any]]) -> dict[str, Any]:
+    numbers = ("referenced", "pending", "orphaned", "orphaned_bytes", "deleted", "deleted_bytes")
+    total: dict[str, Any] = {name: sum(document[name] for document in documents) for name in numbers}
+    total["refused"] = next((document["refused"] for document in documents if document["refused"]), None)
+    return total

@@ -1,0 +1,251 @@
+"""`restore`: an object disk from its bucket, as it is or as it was."""
+
+from contextlib import closing
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from oplog.errors import UsageError
+from tiering.cli.frame.location import location, open_read_only
+from tiering.cli.frame.output import counted
+from tiering.cli.frame.remote_work import Master, Spark, SparkWork, wanted
+from tiering.cli.frame.session import Session, actor
+from tiering.cli.frame.verb import verb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from disks.object_disk.disk import ObjectDisk
+    from restore.rebuild.result import RestoreResult
+    from restore.transfer.blob_copies import Elsewhere
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verbs to the command line."""
+    verb(app, changes=True)(restore)
+
+
+def restore(
+    session: Session,
+    disk: Annotated[str, typer.Argument(metavar="DISK", help="an object disk")],
+    revision: Annotated[int | None, typer.Option(metavar="N", help="as it was at this revision")] = None,
+    time: Annotated[str | None, typer.Option(metavar="T", help="as it was at this time")] = None,
+    table: Annotated[list[str] | None, typer.Option(metavar="T", help="only this table; may be repeated")] = None,
+    partition: Annotated[
+        list[str] | None, typer.Option(metavar="P", help="only this partition of the table; may be repeated")
+    ] = None,
+    path: Annotated[
+        list[str] | None, typer.Option(metavar="PATH", help="only this file or directory; may be repeated")
+    ] = None,
+    source: Annotated[
+        str | None, typer.Option("--from", metavar="URL", help="take it from this bucket, which is only read")
+    ] = None,
+    apply: Annotated[bool, typer.Option("--apply", help="do it; without it this is a preview")] = False,
+    spark: Spark = False,
+    master: Master = None,
+) -> None:
+    """Rebuild a disk from its bucket, put it back to an older revision, or fill it from another bucket.
+
+    A preview unless --apply. Without --revision and --time it rebuilds the local metadata from the bucket, which loses
+    nothing and asks nothing. With them the disk is put back: a new revision makes it as it was then, the newer ones
+    stay in the log. Where that takes files away, the question needs a yes.
+
+    With --from the disk gets what another bucket holds (one of ours, or that of a ClickHouse server), by default at its
+    newest revision. What the disk has already is not copied again; tables that the other bucket does not know stay as
+    they are. Killed on the way, it is run again and goes on.
+
+    With --spark the executors copy what comes from another bucket, and ask the objects of a ClickHouse server for their
+    paths. A rebuild from our own log reads it in order: Spark does nothing for that.
+
+    Exit 4: objects are missing from the bucket.
+    """
+    from restore.rebuild.rebuild import restore as restore_disk
+    from tiering.config.units import parse_time
+
+    if revision is not None and time is not None:
+        raise UsageError("say either --revision or --time")
+    moment = parse_time(time) if time else None
+    with_spark = wanted(spark, master)
+    if _has_clickhouse_log(session, disk):
+        if path or source or partition:
+            raise UsageError(f"disk {disk} has ClickHouse's log, which is restored as a whole and in place")
+        work = SparkWork(session, "restore", master) if with_spark else None
+        _restore_clickhouse(session, disk, revision, time, table, work, apply=apply and not session.dry_run)
+        return
+    chosen = session.object_disk(disk)
+    if source is not None:
+        start = partial(SparkWork, session, "restore", master) if with_spark else None
+        _restore_from(session, chosen, source, revision, moment, table, partition, path, start, apply=apply)
+        return
+    if with_spark:
+        raise UsageError(
+            f"disk {disk} is rebuilt from its log, which is read in order: Spark does nothing for that",
+            hint="leave --spark out; it copies with --from, and reads the buckets of ClickHouse servers",
+        )
+    scope: list[str] | None = None
+    if table or partition or path:
+        scope = [*_scope(chosen, table or [], partition or [], revision, moment), *(path or [])]
+    if apply and (revision is not None or moment is not None):
+        preview = restore_disk(chosen, revision=revision, time=moment, scope=scope)
+        if removed := preview.removed:
+            for note in preview.notes:
+                session.output.note(f"WARNING: {note}")
+            session.confirm(f"Put disk {disk} back to revision {preview.revision}? {counted(removed, 'file')} will go.")
+    result = restore_disk(
+        chosen,
+        revision=revision,
+        time=moment,
+        scope=scope,
+        apply=apply and not session.dry_run,
+        actor=actor(),
+        reason=_reason(table, partition, path),
+        progress=session.progress(),
+    )
+    _show(session, result)
+
+
+def _reason(table: list[str] | None, partition: list[str] | None, path: list[str] | None) -> str:
+    partitions = [f"partition {name}" for name in partition or []]
+    return f"restore {' '.join([*(table or []), *partitions, *(path or [])]) or 'everything'}"
+
+
+def _show(session: Session, result: "RestoreResult") -> None:
+    document = result.document()
+    if session.options.json:
+        session.output.document({**document, "dry_run": session.dry_run})
+    else:
+        _print_restore(session, document)
+    if result.missing_objects:
+        session.found_something()
+
+
+def _restore_from(
+    session: Session,
+    disk: "ObjectDisk",
+    url: str,
+    revision: int | None,
+    moment: "datetime | None",
+    tables: list[str] | None,
+    partitions: list[str] | None,
+    paths: list[str] | None,
+    start: "Callable[[], SparkWork] | None",
+    *,
+    apply: bool,
+) -> None:
+    from restore.transfer.source import has_our_log
+    from restore.transfer.transfer import WORKERS, restore_from
+
+    with open_read_only(session, url) as store:
+        if start is not None and not apply and has_our_log(store):
+            raise UsageError(
+                f"a preview of a restore from {url} copies nothing: Spark does nothing for that",
+                hint="add --apply, or leave --spark out",
+            )
+        work = start() if start is not None else None
+        apply = apply and not session.dry_run
+        run = partial(
+            restore_from,
+            disk,
+            store,
+            revision=revision,
+            time=moment,
+            tables=tables or [],
+            partitions=partitions or [],
+            scope=paths or [],
+            actor=actor(),
+            reason=f"{_reason(tables, partitions, paths)} from {store.name}",
+            workers=session.options.workers or WORKERS,
+            progress=session.progress(),
+            elsewhere=_elsewhere(session, work, disk.name, url) if work is not None else None,
+        )
+        if apply and not session.options.yes and (removed := run().removed):
+            session.confirm(f"Restore disk {disk.name} from {url}? {counted(removed, 'file')} of it will go.")
+        result = run(apply=apply)
+    if work is not None:
+        work.tell()
+    _show(session, result)
+
+
+def _elsewhere(session: Session, work: SparkWork, disk: str, url: str) -> "Elsewhere":
+    from restore.transfer.blob_copies import Elsewhere
+
+    target = work.remote(session.loaded.config.disks[disk])
+    return Elsewhere(target.runner, target.store, work.remote(location(session, url)).store)
+
+
+def _has_clickhouse_log(session: Session, name: str) -> bool:
+    config = session.loaded.config.disks.get(name)
+    return config is not None and config.type == "object_disk" and config.log_format == 1
+
+
+def _restore_clickhouse(
+    session: Session,
+    name: str,
+    revision: int | None,
+    time: str | None,
+    table: list[str] | None,
+    work: SparkWork | None,
+    *,
+    apply: bool,
+) -> None:
+    from typing import cast
+
+    from disks.clickhouse.disk import ClickHouseDisk
+    from restore.clickhouse.rebuild import rebuild
+
+    if time is not None or table:
+        what = "--time" if time is not None else "--table"
+        raise UsageError(f"disk {name} has ClickHouse's log, which knows no {what}", hint="say --revision, or nothing")
+    disk = cast(ClickHouseDisk, session.disk(name))
+    remote = work.remote(session.loaded.config.disks[name]) if work is not None else None
+    result = rebuild(disk, revision=revision, apply=apply, progress=session.progress(), remote=remote)
+    if work is not None:
+        work.tell()
+    if session.options.json:
+        session.output.document({**result.document(), "dry_run": session.dry_run})
+    else:
+        _print_restore(session, result.document())
+    if result.missing_objects:
+        session.found_something()
+
+
+def _scope(
+    disk: "ObjectDisk", tables: list[str], partitions: list[str], revision: int | None, moment: "datetime | None"
+) -> list[str]:
+    """Where the tables lie, by their names at that revision: a dropped table is found in the past."""
+    from restore.rebuild.rebuild import revision_of
+    from restore.rebuild.scope import scope_of
+
+    wanted = revision_of(disk, revision, moment)
+    with closing(disk.table_at(wanted)) as past, closing(disk.table_at(disk.log.head(wanted))) as newest:
+        return scope_of(tables, partitions, past, newest, f"on disk {disk.name} at revision {wanted}")
+
+
+def _print_restore(session: Session, document: dict[str, Any]) -> None:
+    from tiering.config.units import format_size
+
+    line = session.output.line
+    done = document["applied"]
+    size = format_size(document["bytes"])
+    if "source" in document:
+        line(f"{document['source']} at revision {document['revision']}: {document['files']:,} files, {size}")
+        line(f"  to disk    {document['disk']}")
+    else:
+        line(f"disk {document['disk']} at revision {document['revision']}: {document['files']:,} files, {size}")
+    line(f"  {'created  ' if done else 'to create'}  {document['created']:,}")
+    line(f"  {'removed  ' if done else 'to remove'}  {document['removed']:,}")
+    line(f"  unchanged  {document['unchanged']:,}")
+    if copy := document.get("copy"):
+        how = {True: ", inside the store", False: ", through this machine"}.get(copy["server_side"], "")
+        objects = copy["copied"] if done else copy["objects"]
+        moved = f"of {copy['objects']:,} objects" if done else "objects"
+        line(f"  {'copied   ' if done else 'to copy  '}  {objects:,} {moved}, {format_size(copy['bytes'])}{how}")
+    for item in document["missing_objects"]:
+        line(f"  MISSING    {item['path']} (object {item['object']}, {format_size(item['bytes'])})")
+    for note in document.get("notes", ()):
+        line(f"  note       {note}")
+    shown = ", ".join(f"{count} {verb}" for verb, count in document["requests"].items() if count)
+    line(f"  requests   {shown or 'none'}, {document['seconds']:.2f} s")
+    line("Restored." if done else "A preview: nothing was changed. Add --apply to do it.")

@@ -1,0 +1,639 @@
+"""Undo: every kind of commit, reversed or refused, so that no row is lost or doubled.
+
+Guards I1 (a part on exactly one disk), I2 (all or nothing), I6, I7 (the past stays as it was), P37, P39 and P42.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from disks.config import DiskConfig
+from disks.garbage.collect import INTENTS_PREFIX, Intent
+from disks.object_disk.disk import ObjectDisk
+from oplog import pins
+from oplog.errors import Conflict, DiskUnreachable, Locked, NotFound, Refused
+from oplog.revision import commit_key
+from restore.history.undo import preview, undo
+from restore.rebuild.rebuild import restore
+from tests.crash.scenarios import TABLE, events, rows
+from tiering.catalog import tables
+from tiering.config.settings import Config, PolicyConfig, VolumeConfig
+from tiering.engine.store import Store
+from tiering.table import definitions
+from tiering.table.schema import TableDefinition
+
+JANUARY = "202601"
+
+
+def volume(name: str, *disks: str) -> VolumeConfig:
+    return VolumeConfig(name=name, disks=disks)
+
+
+def config(root: Path, machine: str = "one") -> Config:
+    """Two local disks and two buckets; another machine has disks of its own and the same buckets."""
+    return Config(
+        state_path=str(root / machine / "state"),
+        disks={
+            "ssd": DiskConfig(type="local", path=str(root / machine / "ssd")),
+            "s3": DiskConfig(type="object_disk", url=(root / "bucket").as_uri() + "/", snapshot_every_commits=4),
+            "far": DiskConfig(type="object_disk", url=(root / "far").as_uri() + "/"),
+        },
+        policies={
+            "hot_cold": PolicyConfig(volumes=(volume("hot", "ssd"), volume("cold", "s3"))),
+            "cold": PolicyConfig(volumes=(volume("cold", "s3"),)),
+            "all": PolicyConfig(volumes=(volume("hot", "ssd"), volume("cold", "s3"), volume("far", "far"))),
+        },
+    )
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(config(tmp_path), actor="alice@here") as opened:
+        yield opened
+
+
+@pytest.fixture
+def disk(store: Store) -> ObjectDisk:
+    return store.object_disk("s3")
+
+
+def create(store: Store, policy: str = "cold", number: int = 1, name: str = TABLE) -> TableDefinition:
+    definition = msgspec.structs.replace(events(number, name=name), policy=policy)
+    return store.create_table(definition)
+
+
+def insert(store: Store, first: int, *, months: tuple[int, ...] = (1,), table: str = TABLE) -> list[str]:
+    return list(store.table(table).insert([rows(first, months=months)]).parts)
+
+
+def keys(store: Store, table: str = TABLE) -> list[int]:
+    return sorted(store.table(table).scan(columns=["key"]).read_all()["key"].to_pylist())
+
+
+def parts(store: Store, table: str = TABLE) -> dict[str, str]:
+    """Part -> disk of everything that lies there, outdated copies too."""
+    return {
+        f"{stored.part.name}{'' if stored.state == 'active' else ' ' + stored.state}": stored.disk
+        for stored in store.parts(table, include_outdated=True)
+    }
+
+
+def move(store: Store, to: str, *, keep: bool = False, table: str = TABLE) -> int | None:
+    report = store.apply(store.plan_manual_move(table, partition=JANUARY, to_disk=to, keep_source=keep))
+    assert not report.failed
+    return store.object_disk("s3").revision
+
+
+def drop_january(store: Store, table: str = TABLE) -> None:
+    doomed = [stored for stored in store.parts(table) if stored.name.partition == JANUARY]
+    tables.drop_parts(store.context, doomed, reason="test")
+
+
+def take_back(store: Store, revision: int | None = None) -> int:
+    """Undo the revision, or the newest one; the undo's own revision."""
+    disk = store.object_disk("s3")
+    _, done = undo(store.context, disk, disk.revision if revision is None else revision)
+    assert done is not None
+    assert done == disk.revision
+    return done
+
+
+def refused(store: Store, revision: int, *words: str) -> str:
+    """Undo refuses; preview says the same, and neither changes anything."""
+    disk = store.object_disk("s3")
+    head, before = disk.revision, parts(store) if TABLE in {t.full_name for t in store.definitions()} else {}
+    objections = preview(store.context, disk, revision).objections
+    with pytest.raises(Refused) as error:
+        undo(store.context, disk, revision)
+    for word in words:
+        assert word in error.value.message
+        assert any(word in objection for objection in objections), objections
+    assert disk.revision == head
+    assert before == {} or parts(store) == before
+    return error.value.hint
+
+
+class TestInsert:
+    def test_its_rows_go_and_come_back(self, store: Store) -> None:
+        create(store)
+        insert(store, 0)
+        kept = keys(store)
+        (added,) = insert(store, 1000)
+        both = keys(store)
+        undone = take_back(store)
+        assert keys(store) == kept
+        commit = next(iter(store.object_disk("s3").entries(undone - 1))).commit
+        assert commit.kind == "undo"
+        assert commit.actor == "alice@here"
+        assert commit.details["undoes"] == str(undone - 1)
+        take_back(store, undone)
+        assert keys(store) == both
+        assert added in parts(store)
+
+    def test_twice_says_so(self, store: Store, disk: ObjectDisk) -> None:
+        create(store)
+        insert(store, 0)
+        revision = disk.revision
+        done = take_back(store)
+        planned, nothing = undo(store.context, disk, revision)
+        assert nothing is None
+        assert planned.done == f"Revision {revision} of disk s3 is undone already, by revision {done}."
+        assert disk.revision == done
+        take_back(store, done)
+        again = take_back(store, revision)
+        assert keys(store) == []
+        assert f"by revision {again}" in undo(store.context, disk, revision)[0].done
+
+    def test_of_a_part_that_was_merged_since(self, store: Store, disk: ObjectDisk) -> None:
+        create(store)
+        insert(store, 0)
+        revision = disk.revision
+        insert(store, 1000)
+        store.merge(TABLE, final=True)
+        refused(store, revision, "merged into 202601_1_2_1", f"by revision {disk.revision}")
+        take_back(store)  # the merge
+        take_back(store, revision)
+        assert keys(store) == list(range(1000, 1040))
+
+    def test_of_a_part_that_was_moved_away_since(self, store: Store, disk: ObjectDisk) -> None:
+        create(store, "all")
+        insert(store, 0)
+        move(store, "s3")
+        arrived = disk.revision
+        move(store, "ssd")
+        refused(store, arrived, "moved to ssd since")
+        assert keys(store) == list(range(40))
+
+    def test_redo_of_rows_that_were_inserted_again(self, store: Store) -> None:
+        create(store)
+        insert(store, 0)
+        undone = take_back(store)
+        insert(store, 0)
+        refused(store, undone, "were inserted again since", "202601_2_2_0")
+        assert keys(store) == list(range(40))
+
+    def test_a_part_in_use_here(self, store: Store, disk: ObjectDisk) -> None:
+        create(store)
+        (name,) = insert(store, 0)
+        uuid = store.definition(TABLE).uuid
+        with store.context.journal.claim(uuid, [name], "move"), pytest.raises(Locked):
+            undo(store.context, disk, disk.revision)
+        take_back(store)
+
+
+class TestMerge:
+    def test_the_inputs_come_back(self, store: Store, disk: ObjectDisk) -> None:
+        create(store)
+        before = [*insert(store, 0), *insert(store, 1000)]
+        rows_before = keys(store)
+        store.merge(TABLE, final=True)
+        merge = disk.revision
+        planned = preview(store.context, disk, merge)
+        assert [note.part for note in planned.parts_removed] == ["202601_1_2_1"]
+        assert sorted(note.part for note in planned.parts_back) == before
+        assert sum(note.rows for note in planned.parts_back) == 80
+        take_back(store, merge)
+        assert parts(store) == dict.fromkeys(before, "s3")
+        assert keys(store) == rows_before
+        take_back(store)
+        assert parts(store) == {"202601_1_2_1": "s3"}
+        assert keys(store) == rows_before
+
+    def test_of_inputs_that_lay_on_another_disk(self, store: Store, disk: ObjectDisk) -> None:
+        """I1: the input on the SSD is gone; its rows are in the merged part alone."""
+        create(store, "all")
+        insert(store, 0)
+        move(store, "s3")
+        insert(store, 1000)
+        first, second = (stored.part.name for stored in store.parts(TABLE))
+        context = store.context
+        # a merge over two volumes, as a policy of one volume with both disks would do it
+        one = PolicyConfig(volumes=(volume("mixed", "s3", "ssd"),))
+        mixed = Config(state_path=context.config.state_path, disks=context.config.disks, policies={"all": one})
+        with Store.open(mixed) as other:
+            other.merge(TABLE, final=True)
+            (merged,) = parts(other)
+            on = parts(other)[merged]
+        store.refresh()
+        revision = disk.revision
+        if on == "s3":
+            refused(store, revision, "was merged from parts that would not all come back", second)
+        else:
+            refused(store, revision, f"{first} of {TABLE} are in part {merged} on disk ssd")
+        assert keys(store) == [*range(40), *range(1000, 1040)]
+
+    def test_of_a_part_that_was_merged_again(self, store: Store, disk: ObjectDisk) -> None:
+        create(store)
+        insert(store, 0)
+        insert(store, 1000)
+        store.merge(TABLE, final=True)
+        merge = disk.revision
+        insert(store, 2000)
+        store.merge(TABLE, final=True)
+        refused(store, merge, "merged into 202601_1_3_2")
+
+    def test_of_a_partition_that_was_dropped_since(self, store: Store, disk: ObjectDisk) -> None:
+        """P42: what was dropped does not come back through an older commit."""
+        create(store)
+        insert(store, 0)
+        insert(store, 1000)
+        store.merge(TABLE, final=True)
+        merge = disk.revision
+        drop_january(store)
+        refused(store, merge, "dropped since")
+        assert keys(store) == []
+
+
+class TestMove:
+    def test_in_would_leave_the_part_on_no_disk(self, store: Store, disk: ObjectDisk) -> None:
+        create(store, "all")
+        insert(store, 0)
+        move(store, "s3")
+        hint = refused(store, disk.revision, "it would be nowhere")
+        assert "--to-disk ssd" in hint
+
+    def test_in_that_kept_its_source(self, store: Store) -> None:
+        create(store, "all")
+        (name,) = insert(store, 0)
+        move(store, "s3", keep=True)
+        take_back(store)
+        assert parts(store) == {name: "ssd"}
+        assert keys(store) == list(range(40))
+
+    def test_out_would_make_two_copies(self, store: Store, disk: ObjectDisk) -> None:
+        create(store, "all")
+        insert(store, 0)
+        move(store, "s3")
+        move(store, "far")
+        refused(store, disk.revision, "are on far since")
+        assert keys(store) == list(range(40))
+
+    def test_out_of_a_part_that_is_gone(self, store: Store, disk: ObjectDisk) -> None:
+        """P42: the log of this disk does not know that the part was dropped on another one."""
+        create(store, "all")
+        insert(store, 0)
+        move(store, "s3")
+        move(store, "ssd")
+        revision = disk.revision
+        drop_january(store)
+        refused(store, revision, "are on ssd since")
+
+
+class TestDrop:
+    def test_parts_come_back(self, store: Store) -> None:
+        create(store)
+        insert(store, 0, months=(1, 2))
+        everything, placed = keys(store), parts(store)
+        drop_january(store)
+        assert keys(store) != everything
+        take_back(store)
+        assert keys(store) == everything
+        assert parts(store) == placed
+
+    def test_only_what_lay_here_comes_back(self, store: Store, disk: ObjectDisk) -> None:
+        create(store, "hot_cold")
+        insert(store, 0)
+        move(store, "s3")
+        insert(store, 1000)
+        drop_january(store)
+        planned = preview(store.context, disk, disk.revision)
+        assert any("not what lay on other disks" in note for note in planned.notes)
+        take_back(store)
+        assert keys(store) == list(range(40))
+
+    def test_a_table_comes_back(self, store: Store, disk: ObjectDisk, tmp_path: Path) -> None:
+        create(store, "hot_cold")
+        insert(store, 0)
+        move(store, "s3")
+        everything = keys(store)
+        store.drop_table(TABLE)
+        dropped = disk.revision
+        assert preview(store.context, disk, dropped).tables_back == [TABLE]
+        take_back(store)
+        assert keys(store) == everything
+        store.close()
+        with Store.open(config(tmp_path)) as again:
+            assert keys(again) == everything
+            (new,) = insert(again, 5000)
+            assert new.split("_")[1] != "1", "block numbers go on, although the journal forgot the table"
+            assert keys(again) == [*everything, *range(5000, 5040)]
+
+    def test_a_table_whose_name_is_taken(self, store: Store, disk: ObjectDisk) -> None:
+        create(store)
+        insert(store, 0)
+        store.drop_table(TABLE)
+        revision = disk.revision
+        create(store, number=7)
+        refused(store, revision, "another one has that name now")
+        store.drop_table(TABLE)
+        take_back(store, revision)
+        assert keys(store) == list(range(40))
+
+    def test_parts_of_a_table_that_was_dropped_later(self, store: Store, disk: ObjectDisk) -> None:
+        create(store)
+        insert(store, 0, months=(1, 2))
+        drop_january(store)
+        parts_gone = disk.revision
+        store.drop_table(TABLE)
+        refused(store, parts_gone, "dropped since")
+        take_back(store)
+        take_back(store, parts_gone)
+        assert len(keys(store)) == 80
+
+    def test_redo_of_a_dropped_table(self, store: Store, disk: ObjectDisk) -> None:
+        """The table lies on other disks again: a drop of it is more than one commit."""
+        create(store, "hot_cold")
+        insert(store, 0)
+        move(store, "s3")
+        store.drop_table(TABLE)
+        back = take_back(store)
+        hint = refused(store, back, f"brought the definition of table {TABLE}")
+        assert "table drop" in hint
+
+
+class TestTables:
+    def test_create(self, store: Store, disk: ObjectDisk) -> None:
+        create(store)
+        assert "table drop" in refused(store, disk.revision, "brought the definition")
+
+    def test_alter_goes_the_way_of_an_alter(self, store: Store, disk: ObjectDisk) -> None:
+        """Every disk has a table.json and the highest version counts: putting back the old bytes would do nothing."""
+        old = create(store, "hot_cold")
+        insert(store, 0)
+        wider = store.alter_table(old, definitions.add_column(old, "extra:int64", default="7"))
+        altered = disk.revision
+        planned = preview(store.context, disk, altered)
+        assert planned.alter is not None
+        done = take_back(store)
+        now = store.definition(TABLE)
+        assert now.columns == old.columns
+        assert now.version == wider.version + 1
+        assert now.last_column_id == wider.last_column_id, "an id is never given out twice"
+        assert store.context.catalog.disks_lacking_definition(now) == []
+        assert "as it was before" in undo(store.context, disk, altered)[0].done
+        take_back(store, done)
+        assert store.definition(TABLE).columns == wider.columns
+        assert set(store.table(TABLE).scan(columns=["extra"]).read_all()["extra"].to_pylist()) == {7}
+
+    def test_a_dropped_column_shows_its_values_again(self, store: Store) -> None:
+        old = create(store)
+        insert(store, 0)
+        store.alter_table(old, definitions.drop_column(old, "text"))
+        take_back(store)
+        assert store.table(TABLE).scan(columns=["text"]).read_all()["text"].to_pylist()[0].startswith("text 0")
+
+    def test_alter_that_was_altered_again(self, store: Store, disk: ObjectDisk) -> None:
+        old = create(store)
+        new = store.alter_table(old, definitions.add_column(old, "extra:int64"))
+        revision = disk.revision
+        store.alter_table(new, definitions.set_ttl(new, ["9y on ts delete"]))
+        refused(store, revision, "altered again since")
+
+    def test_widening(self, store: Store, disk: ObjectDisk) -> None:
+        old = create(store)
+        new = store.alter_table(old, definitions.add_column(old, "small:int32"))
+        store.alter_table(new, definitions.widen_column(new, "small:int64"))
+        refused(store, disk.revision, "widened")
+
+    def test_policy_that_would_strand_parts(self, store: Store, disk: ObjectDisk) -> None:
+        old = create(store, "hot_cold")
+        store.alter_table(old, definitions.set_policy(old, "all"))
+        revision = disk.revision
+        insert(store, 0)
+        move(store, "far")
+        refused(store, revision, "does not include the disk far")
+        move(store, "ssd")
+        take_back(store, revision)
+        assert store.definition(TABLE).policy == "hot_cold"
+
+    def test_block_ranges(self, store: Store, disk: ObjectDisk, tmp_path: Path) -> None:
+        """P39: numbers that were given out stay given out."""
+        create(store)
+        with Store.open(config(tmp_path, "two"), actor="bob@there") as other:
+            insert(other, 0)
+        store.refresh()
+        allocated = next(item.commit for item in disk.entries() if item.commit.kind == "allocate")
+        refused(store, allocated.revision, "gave block numbers")
+
+
+class TestRestore:
+    def test_an_undo_of_a_restore(self, store: Store, disk: ObjectDisk) -> None:
+        create(store)
+        insert(store, 0)
+        early = disk.revision
+        insert(store, 1000)
+        both = keys(store)
+        restore(disk, revision=early, apply=True)
+        store.refresh()
+        assert keys(store) == list(range(40))
+        take_back(store)
+        assert keys(store) == both
+
+    def test_a_restore_after_it(self, store: Store, disk: ObjectDisk) -> None:
+        """I7: an undo is a commit like any other; every revision around it can be restored."""
+        create(store)
+        insert(store, 0)
+        insert(store, 1000)
+        first = disk.revision
+        undone = take_back(store)
+        restore(disk, revision=first, apply=True)
+        store.refresh()
+        assert len(keys(store)) == 80
+        restore(disk, revision=undone, apply=True)
+        store.refresh()
+        assert len(keys(store)) == 40
+
+
+class TestBytes:
+    def test_objects_that_are_gone(self, store: Store, disk: ObjectDisk) -> None:
+        create(store)
+        insert(store, 0)
+        drop_january(store)
+        blob = next(item.key for item in disk.store.list() if "-file-" in item.key)
+        disk.store.delete([blob])
+        refused(store, disk.revision, "are gone from the bucket", blob)
+
+    def test_objects_that_gc_has_announced(self, store: Store, disk: ObjectDisk) -> None:
+        create(store)
+        insert(store, 0)
+        drop_january(store)
+        blobs = tuple(item.key for item in disk.store.list() if "-file-" in item.key)
+        data = msgspec.json.encode(Intent(time=datetime.now(UTC), keys=blobs))
+        from hashlib import sha256
+
+        disk.store.put(f"{INTENTS_PREFIX}{'0' * 32}.json", data, sha256=sha256(data).digest())
+        refused(store, disk.revision, "a collection is deleting")
+
+    def test_the_past_is_pinned_meanwhile(
+        self, store: Store, disk: ObjectDisk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """P33: a collection that begins meanwhile keeps what is about to be named again."""
+        create(store)
+        insert(store, 0)
+        drop_january(store)
+        dropped = disk.revision
+        seen: list[int] = []
+        original = ObjectDisk._commit
+
+        def commit(self: ObjectDisk, draft: object) -> int:
+            seen.extend(pin.revision for pin in pins.list_pins(self.store))
+            return original(self, draft)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(ObjectDisk, "_commit", commit)
+        take_back(store)
+        assert seen == [dropped - 1]
+        live = [pin for pin in pins.list_pins(disk.store) if pin.until is None or pin.until > datetime.now(UTC)]
+        assert live == [], "released"
+
+    def test_a_revision_that_is_not_kept(self, store: Store, disk: ObjectDisk) -> None:
+        create(store)
+        insert(store, 0)
+        insert(store, 1000)
+        drop_january(store)
+        assert disk.revision == 4
+        disk.store.delete([commit_key(revision) for revision in (1, 2)])
+        with pytest.raises(NotFound, match=r"revision 2 .* is not kept") as error:
+            undo(store.context, disk, 2)
+        assert "can be restored: " in error.value.hint
+        with pytest.raises(NotFound, match="what it was before, revision 3") as error:
+            undo(store.context, disk, 4)
+        with pytest.raises(NotFound):
+            undo(store.context, disk, 99)
+
+
+class TestUncertain:
+    def test_a_broken_part_may_hold_the_rows(self, store: Store, disk: ObjectDisk, tmp_path: Path) -> None:
+        """I15: what cannot be read is not taken for absent."""
+        create(store, "hot_cold")
+        insert(store, 0)
+        move(store, "s3")
+        drop_january(store)
+        dropped = disk.revision
+        (other,) = insert(store, 1000)
+        path = tmp_path / "one" / "ssd" / store.definition(TABLE).part_directory(other) / "part.json"
+        good = path.read_bytes()
+        path.chmod(0o644)
+        path.write_bytes(b"")
+        store.refresh()
+        with pytest.raises(Refused, match="nobody can tell"):
+            undo(store.context, disk, dropped)
+        path.write_bytes(good)
+        store.refresh()
+        take_back(store, dropped)
+
+    def test_a_disk_that_cannot_be_reached_may_hold_them(
+        self, store: Store, disk: ObjectDisk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        create(store, "all")
+        insert(store, 0)
+        move(store, "s3")
+        drop_january(store)
+        monkeypatch.setattr(type(store.disk("far")), "unreachable", property(lambda self: "503" * (self.name == "far")))
+        with pytest.raises(DiskUnreachable, match="needs disk far"):
+            undo(store.context, disk, disk.revision)
+
+    def test_a_disk_that_is_read_only(self, store: Store, disk: ObjectDisk) -> None:
+        create(store)
+        insert(store, 0)
+        disk.read_only = True
+        assert preview(store.context, disk, disk.revision).parts_removed
+        with pytest.raises(Refused, match="read-only"):
+            undo(store.context, disk, disk.revision)
+        assert list(pins.list_pins(disk.store)) == []
+
+
+class TestOtherWriters:
+    def test_one_that_comes_between(
+        self, store: Store, disk: ObjectDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """I6: the plan was made for a revision that is not the newest any more; unrelated commits are taken in."""
+        create(store)
+        insert(store, 0)
+        revision = disk.revision
+        with Store.open(config(tmp_path, "two"), actor="bob@there") as other:
+            original = ObjectDisk._commit
+            waiting = [True]
+
+            def commit(self: ObjectDisk, draft: object) -> int:
+                if self is disk and waiting:
+                    waiting.clear()
+                    insert(other, 1000)
+                return original(self, draft)  # type: ignore[arg-type]
+
+            monkeypatch.setattr(ObjectDisk, "_commit", commit)
+            take_back(store, revision)
+        store.refresh()
+        assert keys(store) == list(range(1000, 1040))
+
+    def test_one_that_changes_the_same_part(
+        self, store: Store, disk: ObjectDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whoever comes first wins; the undo looks again and finds nothing, or an objection."""
+        create(store)
+        insert(store, 0)
+        revision = disk.revision
+        with Store.open(config(tmp_path, "two"), actor="bob@there") as other:
+            original = ObjectDisk._commit
+            waiting = [True]
+
+            def commit(self: ObjectDisk, draft: object) -> int:
+                if self is disk and waiting:
+                    waiting.clear()
+                    drop_january(other)
+                return original(self, draft)  # type: ignore[arg-type]
+
+            monkeypatch.setattr(ObjectDisk, "_commit", commit)
+            planned, done = undo(store.context, disk, revision)
+        assert done is None
+        assert "nothing to undo" in planned.done
+
+    def test_ever_new_writers_end_in_a_conflict(
+        self, store: Store, disk: ObjectDisk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        create(store)
+        insert(store, 0)
+
+        def commit(self: ObjectDisk, draft: object) -> int:
+            raise Conflict("another writer")
+
+        monkeypatch.setattr(ObjectDisk, "_commit", commit)
+        with pytest.raises(Conflict, match="kept changing"):
+            undo(store.context, disk, disk.revision)
+
+
+def test_files_outside_of_tables(store: Store, disk: ObjectDisk) -> None:
+    """Links, renames and removes of a library user's own files."""
+
+    def step(kind: str, *arguments: str) -> int:
+        with disk.transaction("test") as transaction:
+            if kind == "create":
+                transaction.create(arguments[0], arguments[0].encode())
+            else:
+                getattr(transaction, kind)(*arguments)
+            return transaction.commit() or 0
+
+    def tree() -> set[str]:
+        return {info.path for info in disk.walk()}
+
+    step("create", "d/one")
+    step("create", "d/two")
+    link = step("link", "d/one", "e/three")
+    rename = step("rename", "d", "f")
+    assert tree() == {"f/one", "f/two", "e/three"}
+    refusing = preview(store.context, disk, 1)
+    assert refusing.objections
+    take_back(store, rename)
+    assert tree() == {"d/one", "d/two", "e/three"}
+    assert disk.read("d/two") == b"d/two"
+    take_back(store, link)
+    assert tree() == {"d/one", "d/two"}
+    take_back(store)
+    assert tree() == {"d/one", "d/two", "e/three"}
+    removed = step("remove", "d")
+    take_back(store, removed)
+    assert tree() == {"d/one", "d/two", "e/three"}

@@ -1,0 +1,253 @@
+"""`tiering.config.reading`: search order, precedence, errors that name the place, secrets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from oplog.errors import FrostlineError, Refused, UsageError
+from tiering.config import reading as configuration
+from tiering.config.reading import MASK, load, load_from, masked
+
+REPOSITORY = Path(__file__).parents[4]
+EXAMPLES = sorted((REPOSITORY / "configs").glob("*.yaml"))
+
+
+def written(directory: Path, text: str, name: str = "frostline.yaml") -> Path:
+    path = directory / name
+    path.write_text(text)
+    return path
+
+
+def failure(directory: Path, text: str) -> FrostlineError:
+    with pytest.raises(FrostlineError) as caught:
+        load(written(directory, text), {})
+    return caught.value
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No configuration of the machine is in reach."""
+    (tmp_path / "cwd").mkdir()
+    monkeypatch.chdir(tmp_path / "cwd")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+
+class TestSearch:
+    def test_embedded_default_lies_below_the_home(self, tmp_path: Path) -> None:
+        config = load(None, {"FROSTLINE_HOME": str(tmp_path / "f")})
+        assert config.disks["ssd"].path == str(tmp_path / "f" / "ssd")
+        assert config.disks["s3"].url == (tmp_path / "f" / "bucket" / "store").as_uri() + "/"
+        assert config.state_path == str(tmp_path / "f" / "state")
+        assert [volume.name for volume in config.policies["hot_cold"].volumes] == ["hot", "cold"]
+
+    def test_order_flag_variable_directory_home(self, tmp_path: Path) -> None:
+        def file(name: str, workers: int) -> Path:
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"limits: {{workers: {workers}}}\n")
+            return path
+
+        file("home/.config/frostline/frostline.yaml", 2)
+        assert load(None, {}).limits.workers == 2
+        file("cwd/frostline.yaml", 3)
+        assert load(None, {}).limits.workers == 3
+        named = file("named.yaml", 4)
+        assert load(None, {"FROSTLINE_CONFIG": str(named)}).limits.workers == 4
+        given = file("given.yaml", 5)
+        assert load(given, {"FROSTLINE_CONFIG": str(named)}).limits.workers == 5
+
+    def test_a_named_file_must_exist(self, tmp_path: Path) -> None:
+        with pytest.raises(UsageError, match=r"no such configuration file.*FROSTLINE_CONFIG"):
+            load(None, {"FROSTLINE_CONFIG": str(tmp_path / "none.yaml")})
+
+    def test_a_file_replaces_the_default_by_top_level_key(self, tmp_path: Path) -> None:
+        config = load(written(tmp_path, "daemon: {tick_seconds: 5m}\n"), {})
+        assert config.daemon.tick_seconds == 300
+        assert set(config.disks) == {"ssd", "s3"}
+
+
+class TestValues:
+    def test_sizes_durations_and_relative_paths(self, tmp_path: Path) -> None:
+        path = written(
+            tmp_path,
+            "state_path: s\n"
+            "disks:\n"
+            "  a: {type: local, path: fast, keep_free_space_bytes: 10GiB, max_size_bytes: 500M}\n"
+            "  b: {type: object_disk, url: 'file:slow/store/', retention_seconds: 30d}\n"
+            "policies: {p: {volumes: [{name: v, disks: [a, b]}]}}\n",
+        )
+        config = load(path, {})
+        assert config.disks["a"].keep_free_space_bytes == 10 * 1024**3
+        assert config.disks["a"].max_size_bytes == 500 * 1024**2
+        assert config.disks["b"].retention_seconds == 30 * 86400
+        assert config.disks["a"].path == str(tmp_path / "fast")
+        assert config.disks["b"].url == (tmp_path / "slow" / "store").as_uri() + "/"
+        assert config.state_path == str(tmp_path / "s")
+
+    def test_environment_over_file(self, tmp_path: Path) -> None:
+        path = written(tmp_path, "limits: {workers: 4, bytes_per_second: 1M}\n")
+        loaded = load_from(
+            path,
+            {
+                "FROSTLINE_LIMITS__BYTES_PER_SECOND": "50MiB",
+                "FROSTLINE_DISKS__S3__URL": "s3://bucket/prefix/",
+                "FROSTLINE_DISKS__SSD__MAX_SIZE_BYTES": "1GiB",
+                "FROSTLINE_DISKS__S3__READ_ONLY": "true",
+                "FROSTLINE_POLICIES__HOT_COLD__VOLUMES__0__LOAD_BALANCING": "least_used",
+                "FROSTLINE_POLICIES__HOT_COLD__MOVE_FACTOR": "0.3",
+                "FROSTLINE_HOME": str(tmp_path),
+            },
+        )
+        config = loaded.config
+        assert config.limits.workers == 4
+        assert config.limits.bytes_per_second == 50 * 1024**2
+        assert config.disks["s3"].url == "s3://bucket/prefix/"
+        assert config.disks["s3"].read_only is True
+        assert config.disks["ssd"].max_size_bytes == 1024**3
+        assert config.policies["hot_cold"].volumes[0].load_balancing == "least_used"
+        assert config.policies["hot_cold"].move_factor == 0.3
+        assert "FROSTLINE_DISKS__S3__URL" in loaded.variables
+        assert "FROSTLINE_HOME" not in loaded.variables
+
+    def test_environment_can_make_a_whole_disk_and_policy(self, tmp_path: Path) -> None:
+        config = load(
+            None,
+            {
+                "FROSTLINE_HOME": str(tmp_path),
+                "FROSTLINE_DISKS__HDD__TYPE": "local",
+                "FROSTLINE_DISKS__HDD__PATH": "/mnt/hdd",
+                "FROSTLINE_POLICIES": "{p: {volumes: [{name: v, disks: [hdd]}]}}",
+            },
+        )
+        assert config.policy("p").volumes[0].disks == ("hdd",)
+
+
+MISTAKES = [
+    ("disks: [", "line 1: not YAML", ""),
+    ("- a", "a mapping of keys", ""),
+    ("dsks: {}", "line 1: dsks: no such key", "'disks'"),
+    (
+        "disks:\n  s3:\n    type: local\n    path: x\n    keep_free: 1",
+        "line 5: disks.s3.keep_free: no such key",
+        "keep_free_space",
+    ),
+    ("disks:\n  s3: {type: tape}", "disks.s3.type: expected local or object_disk, got 'tape'", ""),
+    ("disks: {a: {type: local}}", "disks.a: a disk of type local needs the key 'path'", ""),
+    ("disks: {a: {path: x}}", "disks.a: the key 'type' is missing", ""),
+    ("disks: {a: {type: object_disk, url: 'ftp://x/'}}", "unknown kind of URL: ftp://x/", "s3://"),
+    ("disks: {a-b: {type: local, path: x}}", "not a name: 'a-b'", "letters"),
+    ("disks: {a: {type: local, path: x, max_size_bytes: 10 apples}}", "disks.a.max_size_bytes: not a size", "10GiB"),
+    ("limits: {workers: many}", "limits.workers: expected `int`, got 'many'", ""),
+    ("limits: {workers: 0}", "at least one worker", ""),
+    ("limits: 3", "limits: expected keys and values, got a number", ""),
+    ("daemon: {tick_seconds: soon}", "not a duration: 'soon'", "30d"),
+    ("limits: {}\nlimits: {}", "line 2: limits: given twice", ""),
+    ("policies: {}", "at least one policy", ""),
+    ("policies: {p: {volumes: []}}", "at least one volume", ""),
+    ("policies: {p: {volumes: [{name: v, disks: []}]}}", "has no disk", ""),
+    ("policies: {p: {volumes: [{name: v, disks: [sdd]}]}}", "no such disk: sdd", "'ssd'"),
+    ("policies: {p: {volumes: [{name: v, disks: [ssd]}, {name: v, disks: [s3]}]}}", "two volumes are called 'v'", ""),
+    ("policies: {p: {volumes: [{name: v, disks: [ssd, ssd]}]}}", "in the policy twice", ""),
+    ("policies: {p: {move_factor: 2, volumes: [{name: v, disks: [ssd]}]}}", "policies.p.move_factor", ""),
+    (
+        "policies: {p: {volumes: [{name: v, disks: [ssd], volume_priority: 1}, "
+        "{name: w, disks: [s3], volume_priority: 3}]}}",
+        "volume_priority must be 1 to 2 without gaps, got 1, 3",
+        "",
+    ),
+    (
+        "policies: {p: {volumes: [{name: v, disks: [ssd], volume_priority: 1}, {name: w, disks: [s3]}]}}",
+        "either every volume has a volume_priority or none",
+        "",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "message", "hint"), MISTAKES)
+def test_every_mistake_names_file_key_and_remedy(tmp_path: Path, text: str, message: str, hint: str) -> None:
+    error = failure(tmp_path, text)
+    assert error.exit_code == 2
+    assert str(tmp_path / "frostline.yaml") in error.message
+    assert message in error.message
+    assert hint in error.hint
+
+
+@pytest.mark.parametrize(
+    ("variable", "message"),
+    [
+        ("FROSTLINE_DISK__S3__URL", "no such key: disk"),
+        ("FROSTLINE_STATE_PAHT", "no such key: state_paht"),
+        ("FROSTLINE_DISKS__S3__URLL", "disks.s3.urll: no such key"),
+        ("FROSTLINE_LIMITS__WORKERS", "limits.workers: expected `int`, got 'v'"),
+        ("FROSTLINE_POLICIES__HOT_COLD__VOLUMES__7__NAME", "is a list of 2"),
+        ("FROSTLINE_STATE_PATH__X", "holds no keys"),
+    ],
+)
+def test_a_mistake_in_the_environment_names_the_variable(tmp_path: Path, variable: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        load(None, {"FROSTLINE_HOME": str(tmp_path), variable: "v"})
+    assert variable in caught.value.message
+    assert message in caught.value.message
+
+
+def test_other_programs_variables_are_left_alone(tmp_path: Path) -> None:
+    assert load_from(None, {"FROSTLINE_HOME": str(tmp_path), "FROSTLINE_BUCKET": "b"}).variables == ()
+
+
+SECRET = (
+    "disks:\n  ssd: {type: local, path: ssd}\n"
+    "  s3: {type: object_disk, url: 's3://b/p/', access_key_id: AKIA, secret_access_key: hunter2}\n"
+)
+
+
+class TestSecrets:
+    def test_a_file_with_a_secret_that_others_can_read_is_refused(self, tmp_path: Path) -> None:
+        path = written(tmp_path, SECRET)
+        for mode in (0o644, 0o640, 0o604):
+            path.chmod(mode)
+            with pytest.raises(Refused, match="others can read") as caught:
+                load(path, {})
+            assert "hunter2" not in str(caught.value)
+            assert "chmod 600" in caught.value.hint
+        path.chmod(0o600)
+        assert load(path, {}).disks["s3"].secret_access_key == "hunter2"
+
+    def test_secrets_are_never_shown(self, tmp_path: Path) -> None:
+        path = written(tmp_path, SECRET)
+        path.chmod(0o600)
+        config = load(path, {"FROSTLINE_DISKS__S3__ENDPOINT_URL": "http://user:pw123@host:1/"})
+        shown = json.dumps(masked(config))
+        assert MASK in shown
+        assert "hunter2" not in shown
+        assert "pw123" not in shown
+        assert "hunter2" not in repr(config)
+
+    def test_secret_properties_of_spark_are_never_shown(self, tmp_path: Path) -> None:
+        text = "spark: {conf: {spark.authenticate.secret: hunter2, spark.executor.memory: 1g}}"
+        config = load(written(tmp_path, text), {})
+        assert config.spark.conf["spark.authenticate.secret"] == "hunter2"
+        assert masked(config)["spark"]["conf"] == {"spark.authenticate.secret": MASK, "spark.executor.memory": "1g"}
+
+    def test_half_a_key_pair_is_an_error_without_the_secret(self, tmp_path: Path) -> None:
+        path = written(tmp_path, SECRET.replace("access_key_id: AKIA, ", ""))
+        path.chmod(0o600)
+        with pytest.raises(UsageError, match="belong together") as caught:
+            load(path, {})
+        assert "hunter2" not in str(caught.value)
+
+
+class TestExamples:
+    def test_there_are_examples(self) -> None:
+        assert {path.stem for path in EXAMPLES} >= {"embedded", "aws", "minio", "ceph"}
+
+    @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+    def test_every_example_loads(self, path: Path) -> None:
+        config = load(path, {})
+        assert config.policies
+
+    def test_the_schema_file_is_up_to_date(self) -> None:
+        stored = json.loads((REPOSITORY / "configs" / "schema.json").read_text())
+        assert stored == json.loads(json.dumps(configuration.json_schema())), "run: make generate"

@@ -1,0 +1,243 @@
+"""The daemon on a real store: passes, stops, survives failures, and is alone. Guards P15 and the exit contract."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from oplog.errors import Locked, Transient
+from tiering.config.settings import DaemonConfig, embedded
+from tiering.daemon import daemon
+from tiering.engine.maintenance import TickReport
+from tiering.engine.store import Store
+from tiering.table.schema import Column, MoveToVolume, TableDefinition, TtlRule
+
+TABLE = TableDefinition(
+    uuid="abc11111-0000-4000-8000-000000000001",
+    database="d",
+    name="t",
+    columns=(Column(id=1, name="ts", type="timestamp[us, UTC]"), Column(id=2, name="n", type="int64")),
+    order_by=("n",),
+    policy="hot_cold",
+    ttl=(TtlRule(after_seconds=86400, column="ts", action=MoveToVolume(volume="cold")),),
+    last_column_id=2,
+)
+NEWEST = datetime(2026, 1, 1, tzinfo=UTC)
+FAST = DaemonConfig(tick_seconds=0.05, gc_seconds=0.2)
+
+
+class Clock:
+    """Starts when the rows are new, so that nothing moves on insert; then a day passes."""
+
+    def __init__(self) -> None:
+        self.now = NEWEST
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: Clock) -> Iterator[Store]:
+    with Store.open(embedded(tmp_path), clock=clock, workers=1) as opened:
+        opened.create_table(TABLE)
+        yield opened
+
+
+def insert(store: Store, rows: int = 10) -> None:
+    schema = pa.schema([("ts", pa.timestamp("us", "UTC")), ("n", pa.int64())])
+    table = store.table("d.t")
+    table.insert([pa.record_batch([[NEWEST] * rows, list(range(rows))], schema=schema)])
+    store.refresh()
+
+
+def age(clock: Clock) -> None:
+    """The parts are a few real moments old; the rule counts from their rows."""
+    clock.now = datetime.now(UTC) + timedelta(days=2)
+
+
+def disks_of(store: Store) -> list[str]:
+    store.refresh()
+    return [part.disk for part in store.parts("d.t")]
+
+
+def until(condition: Callable[[], object], seconds: float = 100) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def test_one_pass_moves_what_is_due(store: Store, clock: Clock) -> None:
+    insert(store)
+    assert disks_of(store) == ["ssd"]
+    age(clock)
+    reports: list[TickReport] = []
+    done = daemon.run(store, FAST, threading.Event(), once=True, on_tick=reports.append)
+    assert disks_of(store) == ["s3"]
+    assert (done.running, done.ticks, done.moved, done.failures) == (False, 1, 1, 0)
+    assert len(reports[0].moves.moved) == 1
+    assert daemon.status(store.context.config.state_directory) == done
+
+
+def test_passes_go_on_until_it_is_stopped(store: Store, clock: Clock) -> None:
+    insert(store)
+    state = store.context.config.state_directory
+    stop = threading.Event()
+    thread = threading.Thread(target=daemon.run, args=(store, FAST, stop))
+    thread.start()
+    until(lambda: daemon.status(state).ticks >= 2)
+    assert daemon.status(state).running
+    assert daemon.status(state).pid == os.getpid()
+    age(clock)
+    until(lambda: daemon.status(state).moved == 1)
+    until(lambda: daemon.status(state).last_gc is not None)
+    stop.set()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert not daemon.status(state).running
+    assert disks_of(store) == ["s3"]
+
+
+def test_a_second_daemon_is_told_who_is_first(store: Store, tmp_path: Path, clock: Clock) -> None:
+    stop = threading.Event()
+    thread = threading.Thread(target=daemon.run, args=(store, FAST, stop))
+    thread.start()
+    state = store.context.config.state_directory
+    until(lambda: daemon.status(state).ticks)
+    with (
+        Store.open(embedded(tmp_path), clock=clock) as second,
+        pytest.raises(Locked, match=f"held by process {os.getpid()}") as caught,
+    ):
+        daemon.run(second, FAST, threading.Event(), once=True)
+    assert caught.value.exit_code == 11
+    stop.set()
+    thread.join(60)
+
+
+@pytest.mark.parametrize(
+    "error", [Transient("no route to host"), OSError(5, "Input/output error"), ValueError("defect")]
+)
+def test_a_failing_pass_is_shown_and_the_next_one_runs(
+    store: Store, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    original = store.tick
+    calls: list[int] = []
+
+    def tick(**arguments: object) -> TickReport:
+        calls.append(1)
+        if len(calls) == 1:
+            raise error
+        return original(**arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(store, "tick", tick)
+    stop = threading.Event()
+    thread = threading.Thread(target=daemon.run, args=(store, FAST, stop))
+    thread.start()
+    until(lambda: len(calls) >= 3)
+    stop.set()
+    thread.join(60)
+    final = daemon.status(store.context.config.state_directory)
+    assert final.failures == 1
+    assert str(error) in final.last_error
+
+
+def test_a_slow_pass_is_not_overtaken(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    running: list[int] = []
+    overlaps: list[int] = []
+    original = store.tick
+
+    def tick(**arguments: object) -> TickReport:
+        overlaps.append(len(running))
+        running.append(1)
+        time.sleep(0.2)
+        running.pop()
+        return original(**arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(store, "tick", tick)
+    stop = threading.Event()
+    thread = threading.Thread(target=daemon.run, args=(store, FAST, stop))
+    thread.start()
+    until(lambda: len(overlaps) >= 3)
+    stop.set()
+    thread.join(60)
+    assert set(overlaps) == {0}
+
+
+def test_the_status_of_a_store_without_a_daemon(tmp_path: Path) -> None:
+    assert daemon.status(tmp_path) == daemon.DaemonStatus()
+    (tmp_path / daemon.STATUS_FILE).write_bytes(b"{")
+    assert daemon.status(tmp_path) == daemon.DaemonStatus()
+
+
+def test_sigterm_ends_between_steps(tmp_path: Path) -> None:
+    script = """
+import signal, sys, threading
+from pathlib import Path
+from tiering.daemon import daemon
+from tiering.engine.store import Store
+from tiering.config.settings import DaemonConfig, embedded
+
+stop = threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: stop.set())
+with Store.open(embedded(Path(sys.argv[1]))) as store:
+    daemon.run(store, DaemonConfig(tick_seconds=0.05), stop, on_tick=lambda _: print("tick", flush=True))
+print("ended", flush=True)
+"""
+    child = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "tick\n"
+    state = tmp_path / "state"
+    assert daemon.status(state).pid == child.pid
+    child.send_signal(signal.SIGTERM)
+    output, _ = child.communicate(timeout=100)
+    assert output.endswith("ended\n")
+    assert child.returncode == 0
+    assert not daemon.status(state).running
+
+
+def test_the_command_ends_with_143(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from tiering.cli.main import main; main()", "daemon", "run"]
+    child = subprocess.Popen(
+        command, env={**os.environ, "FROSTLINE_HOME": str(tmp_path)}, stderr=subprocess.PIPE, text=True
+    )
+    until(lambda: daemon.status(tmp_path / "state").ticks)
+    child.send_signal(signal.SIGTERM)
+    _, told = child.communicate(timeout=100)
+    assert child.returncode == 143
+    assert "stopped between two steps" in told
+
+
+def test_a_killed_daemon_frees_the_store(tmp_path: Path) -> None:
+    script = """
+import sys, threading
+from pathlib import Path
+from tiering.daemon import daemon
+from tiering.engine.store import Store
+from tiering.config.settings import DaemonConfig, embedded
+
+with Store.open(embedded(Path(sys.argv[1]))) as store:
+    daemon.run(store, DaemonConfig(), threading.Event(), on_tick=lambda _: print("tick", flush=True))
+"""
+    child = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    child.stdout.readline()
+    child.kill()
+    child.communicate()
+    assert not daemon.status(tmp_path / "state").running
+    with Store.open(embedded(tmp_path)) as store:
+        assert daemon.run(store, FAST, threading.Event(), once=True).ticks == 1

@@ -1,0 +1,235 @@
+"""Reading inputs: every format and compression, with bounded batches; errors that name file and line."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import zipfile
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from oplog.errors import NotFound, UsageError
+from tiering.insert import source_csv, sources
+from tiering.insert.sources import open_sources, source_schema
+from tiering.table.definitions import define_table
+
+TABLE = define_table(
+    "a.b",
+    columns=["id:int64", "ts:timestamp", "plain:timestamp[us]", "name:string", "price:decimal(8,2)", "day:date",
+             "ok:bool", "x:float64"],
+    order_by="id",
+    policy="p",
+)  # fmt: skip
+NAMES = [column.name for column in TABLE.columns]
+LINES = [
+    ["1", "2013-01-01 05:00:00", "2013-01-01T05:00:00Z", "café", "1.50", "2013-01-01", "true", "1.5"],
+    ["2", "NA", "", "", "NA", "", "", "NaN"],
+]
+EXPECTED = [
+    {
+        "id": 1,
+        "ts": datetime(2013, 1, 1, 5, tzinfo=UTC),
+        "plain": datetime(2013, 1, 1, 5),
+        "name": "café",
+        "price": 1.5,
+        "day": datetime(2013, 1, 1).date(),
+        "ok": True,
+        "x": 1.5,
+    },
+    {"id": 2, "ts": None, "plain": None, "name": None, "price": None, "day": None, "ok": None, "x": None},
+]
+
+
+def csv_text(delimiter: str = ",") -> bytes:
+    return "\n".join(delimiter.join(fields) for fields in [NAMES, *LINES]).encode() + b"\n"
+
+
+def read(*paths: Path | str, file_format: str | None = None, stdin: bytes = b"") -> list[dict[str, Any]]:
+    batches = open_sources([str(path) for path in paths], file_format, TABLE, stdin=io.BytesIO(stdin))
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def table() -> pa.Table:
+    (batch,) = open_sources(["-"], "csv", TABLE, stdin=io.BytesIO(csv_text()))
+    return pa.Table.from_batches([batch])
+
+
+def write_parquet(path: Path) -> None:
+    pq.write_table(table(), path)
+
+
+def write_arrow(path: Path) -> None:
+    with pa.ipc.new_file(path, table().schema) as writer:
+        writer.write_table(table())
+
+
+def write_stream(path: Path) -> None:
+    with pa.ipc.new_stream(path, table().schema) as writer:
+        writer.write_table(table())
+
+
+def write_json(path: Path) -> None:
+    lines = [json.dumps(row, default=str) for row in EXPECTED]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def write_zip(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("inner.csv", csv_text())
+
+
+WRITERS: dict[str, Callable[[Path], object]] = {
+    "t.parquet": write_parquet,
+    "t.csv": lambda path: path.write_bytes(csv_text()),
+    "t.tsv": lambda path: path.write_bytes(csv_text("\t")),
+    "t.csv.gz": lambda path: path.write_bytes(gzip.compress(csv_text())),
+    "t.CSV.zst": lambda path: path.write_bytes(zstandard.compress(csv_text())),
+    "t.csv.zip": write_zip,
+    "t.zip": write_zip,
+    "bom.csv": lambda path: path.write_bytes(b"\xef\xbb\xbf" + csv_text()),
+    "no-newline.csv": lambda path: path.write_bytes(csv_text().rstrip()),
+    "crlf.csv": lambda path: path.write_bytes(csv_text().replace(b"\n", b"\r\n")),
+    "t.jsonl": write_json,
+    "t.arrow": write_arrow,
+    "t.arrows": write_stream,
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_format_gives_the_same_rows(tmp_path: Path, name: str) -> None:
+    WRITERS[name](tmp_path / name)
+    rows = read(tmp_path / name)
+    assert [{**row, "price": row["price"] and float(row["price"])} for row in rows] == EXPECTED
+
+
+@pytest.mark.parametrize(
+    ("name", "file_format"),
+    [("t.csv", "csv"), ("t.jsonl", "json"), ("t.arrows", "arrow"), ("t.arrow", "arrow"), ("t.parquet", "parquet")],
+)
+def test_standard_input(tmp_path: Path, name: str, file_format: str) -> None:
+    WRITERS[name](tmp_path / name)
+    assert len(read("-", file_format=file_format, stdin=(tmp_path / name).read_bytes())) == 2
+
+
+def test_globs_are_read_in_name_order_and_large_files_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory is bounded: a file is never held whole. Quoted line ends do not break a record."""
+    for module in (sources, source_csv):
+        monkeypatch.setattr(module, "BLOCK_BYTES", 64)
+    for number in (2, 1):
+        lines = [f'{number * 100 + row},"two\nlines, ""quoted"" {row}"' for row in range(20)]
+        (tmp_path / f"f{number}.csv").write_text("id,name\n" + "\n".join(lines))
+    batches = list(open_sources([str(tmp_path / "*.csv")], None, TABLE))
+    assert len(batches) > 10
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    assert [row["id"] for row in rows] == [*range(100, 120), *range(200, 220)]
+    assert rows[3]["name"] == 'two\nlines, "quoted" 3'
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("id,name\n1,a\n2,b,c\n3,d\n", "line 3: 3 fields instead of 2"),
+        ("id,name\n1,a\nx,b\n3,d\n", "line 3"),
+        ("id,day\n1,2013-01-01\n2,soon\n", "line 3"),
+        ("id,nope\n1,2\n", "unknown columns: nope"),
+        ("name\na\n", "the sort column id is missing"),
+        ("id,ts\n1,2013-01-01\n2,soon\n", "row 2 has 'soon'"),
+        ("", "is empty"),
+    ],
+)
+def test_a_broken_csv_names_file_and_line(tmp_path: Path, content: str, message: str) -> None:
+    """Bad input: a CSV with a broken line."""
+    path = tmp_path / "broken.csv"
+    path.write_text(content)
+    with pytest.raises(UsageError) as error:
+        read(path)
+    assert str(path) in error.value.message
+    assert message in error.value.message
+
+
+def test_the_line_is_right_in_a_later_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (sources, source_csv):
+        monkeypatch.setattr(module, "BLOCK_BYTES", 50)
+    path = tmp_path / "broken.csv"
+    path.write_text("id,name\n" + "".join(f"{row},n\n" for row in range(100)) + "1000,n,n\n" + "7,n\n" * 50)
+    with pytest.raises(UsageError, match="line 102: 3 fields"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [('{"id": 1}\n{"id": 2\n', "line 2"), ('{"id": 1}\n\n[3]\n', "line 3"), ('{"id": "x"}\n', "line 1")],
+)
+def test_broken_json_names_file_and_line(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "broken.jsonl"
+    path.write_text(content)
+    with pytest.raises(UsageError) as error:
+        read(path)
+    assert str(path) in error.value.message
+    assert message in error.value.message
+
+
+@pytest.mark.parametrize("name", ["t.parquet", "t.arrow", "t.arrows", "t.csv.gz", "t.CSV.zst", "t.csv.zip"])
+def test_cut_off_files_are_errors_that_name_them(tmp_path: Path, name: str) -> None:
+    """Bad input: an unreadable file; never a shorter table."""
+    path = tmp_path / name
+    WRITERS[name](path)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(UsageError) as error:
+        read(path)
+    assert str(path) in error.value.message
+
+
+def test_what_is_not_there_or_not_clear_is_said_before_anything_is_read(tmp_path: Path) -> None:
+    good = tmp_path / "t.csv"
+    good.write_bytes(csv_text())
+    with pytest.raises(NotFound, match="no such file"):
+        open_sources([str(good), str(tmp_path / "missing*.csv")], None, TABLE)
+    with pytest.raises(UsageError, match="is a directory"):
+        open_sources([str(tmp_path)], None, TABLE)
+    (tmp_path / "odd.txt").write_bytes(csv_text())
+    with pytest.raises(UsageError, match="format is not clear"):
+        open_sources([str(tmp_path / "odd.txt")], None, TABLE)
+    assert len(read(tmp_path / "odd.txt", file_format="csv")) == 2
+    with pytest.raises(UsageError, match="needs a format"):
+        open_sources(["-"], None, TABLE)
+    with pytest.raises(UsageError, match="no such format"):
+        open_sources([str(good)], "xml", TABLE)
+    with zipfile.ZipFile(tmp_path / "two.csv.zip", "w") as archive:
+        archive.writestr("a.csv", csv_text())
+        archive.writestr("b.csv", csv_text())
+    with pytest.raises(UsageError, match="holds 2 files"):
+        read(tmp_path / "two.csv.zip")
+
+
+def test_columns_of_a_file(tmp_path: Path) -> None:
+    for name in ("t.parquet", "t.arrow", "t.arrows"):
+        WRITERS[name](tmp_path / name)
+        assert source_schema(str(tmp_path / name)).equals(table().schema)
+    for name in ("t.csv.gz", "t.csv.zip", "t.jsonl"):
+        WRITERS[name](tmp_path / name)
+        schema = source_schema(str(tmp_path / name))
+        assert schema.names == NAMES
+        assert schema.field("id").type == pa.int64()
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, zstandard.compress])
+def test_standard_input_may_be_compressed(compress: Any) -> None:
+    assert read("-", file_format="csv", stdin=compress(csv_text())) == read("-", file_format="csv", stdin=csv_text())
+
+
+@pytest.mark.parametrize("data", [b"id,ts\n1,\xff\n", b"PAR1\x15\xb5\x00\n\xb5,b,c\n"])
+def test_bytes_that_are_no_text_are_named_by_line(data: bytes, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError, match=r"line [12] is not UTF-8 text"):
+        read("-", file_format="csv", stdin=data)
+    assert capfd.readouterr().err == ""

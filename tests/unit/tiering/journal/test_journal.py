@@ -1,0 +1,305 @@
+"""The journal: transitions, claims, block numbers, damage. Guards P15 (the journal decides), P19 (claims), P45."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from disks import effects
+from oplog.errors import Locked, NotFound, UsageError
+from tiering.journal.journal import Journal
+from tiering.journal.locks import daemon_lock, daemon_lock_path, lock_holder
+from tiering.journal.records import MOVE_TRANSITIONS, NewMove
+
+
+def new_move(part: str = "all_1_1_0", **changes: object) -> NewMove:
+    fields: dict[str, object] = {
+        "table": "d.t",
+        "table_uuid": "u1",
+        "part": part,
+        "source": "ssd",
+        "target": "s3",
+        "bytes": 10,
+        "reason_kind": "ttl",
+        "reason_detail": "old",
+        "actor": "me",
+    }
+    return NewMove(**(fields | changes))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal(tmp_path / "state")
+
+
+def test_moves_survive_a_reopen(journal: Journal, tmp_path: Path) -> None:
+    first, second = journal.plan_moves([new_move(), new_move("all_2_2_0", keep_source=True)])
+    journal.set_move(first, "copying")
+    journal.set_move(first, "committed", revision=7, seconds=1.5, requests=3)
+    journal.close()
+    again = Journal(tmp_path / "state")
+    assert again.notices == []
+    record = again.move(first)
+    assert (record.state, record.revision, record.seconds, record.requests) == ("committed", 7, 1.5, 3)
+    assert again.move(second).keep_source
+    assert [move.id for move in again.moves(active=True)] == [second, first]
+    assert again.moves(failed=True) == []
+    with pytest.raises(NotFound):
+        again.move(99)
+
+
+def test_only_the_steps_of_the_table_are_allowed(journal: Journal) -> None:
+    for state, following in MOVE_TRANSITIONS.items():
+        for other in MOVE_TRANSITIONS:
+            (move,) = journal.plan_moves([new_move()])
+            for step in {"planned": (), "copying": ("copying",), "committed": ("copying", "committed")}.get(
+                state, ("copying", "committed", "done") if state == "done" else (state,)
+            ):
+                journal.set_move(move, step)  # type: ignore[arg-type]
+            if other in following or other == state:
+                journal.set_move(move, other)  # type: ignore[arg-type]
+            else:
+                with pytest.raises(UsageError, match="cannot become"):
+                    journal.set_move(move, other)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="no field"):
+        journal.set_move(move, "cancelled", colour="red")
+
+
+def test_a_batch_of_changes_is_all_or_nothing(journal: Journal) -> None:
+    good, bad = journal.plan_moves([new_move(), new_move("all_2_2_0")])
+    journal.set_move(bad, "failed")
+    with pytest.raises(UsageError):
+        journal.set_moves([good, bad], "copying")
+    assert journal.move(good).state == "planned"
+
+
+def test_attempts_count_until_a_success(journal: Journal) -> None:
+    for attempt in (1, 2, 3):
+        (move,) = journal.plan_moves([new_move()])
+        assert journal.move(move).attempts == attempt
+        journal.set_move(move, "failed", error=f"no {attempt}")
+    assert journal.failures()["u1", "all_1_1_0", "s3"].attempts == 3
+    assert journal.failures()["u1", "all_1_1_0", "s3"].error == "no 3"
+    (move,) = journal.plan_moves([new_move()])
+    journal.set_move(move, "committed")
+    journal.set_move(move, "done")
+    assert journal.failures() == {}
+    (move,) = journal.plan_moves([new_move()])
+    assert journal.move(move).attempts == 1
+
+
+def test_cancel_is_a_request(journal: Journal) -> None:
+    (move,) = journal.plan_moves([new_move()])
+    assert journal.request_cancel(move) == "planned"
+    assert journal.cancel_requests() == {move}
+    journal.set_move(move, "cancelled")
+    assert journal.cancel_requests() == set()
+    assert journal.request_cancel(move) == "cancelled"
+
+
+def test_merges_are_kept(journal: Journal) -> None:
+    merge = journal.begin_merge(
+        table="d.t", table_uuid="u1", partition="all", inputs=["a", "b"], output="c", reason="small", actor="tick"
+    )
+    assert journal.merges(active=True)[0].inputs == ("a", "b")
+    journal.set_merge(merge, "done", rows_in=5, rows_out=5)
+    assert (journal.merges()[0].state, journal.merges()[0].rows_out) == ("done", 5)
+    with pytest.raises(UsageError):
+        journal.set_merge(merge, "failed")
+
+
+def test_block_numbers_are_never_given_twice(journal: Journal, tmp_path: Path) -> None:
+    assert journal.allocate_blocks("u1", 3) == 1
+    assert journal.allocate_blocks("u1", 1) == 4
+    assert journal.next_block("u0") == 1
+    assert journal.allocate_blocks("u1", 1, floor=50) == 50
+    assert journal.next_block("u1") == 51
+    assert journal.allocate_blocks("u1", 1, floor=10) == 51
+    seen: list[int] = []
+    others = [Journal(tmp_path / "state") for _ in range(3)]
+
+    def allocate(other: Journal) -> None:
+        seen.extend(other.allocate_blocks("u2", 1) for _ in range(10))
+
+    threads = [threading.Thread(target=allocate, args=(other,)) for other in others]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(seen) == list(range(1, 31))
+
+
+def test_a_claim_excludes_everybody_else(journal: Journal, tmp_path: Path) -> None:
+    other = Journal(tmp_path / "state")
+    with journal.claim("u1", ["a", "b"], "move"):
+        for contender in (journal, other):
+            with (
+                pytest.raises(Locked, match=f"part b .* move of process {os.getpid()}"),
+                contender.claim("u1", ["b", "c"], "merge"),
+            ):
+                pass
+        with other.claim("u1", ["c"], "merge"), other.claim("u2", ["a"], "merge"):
+            assert journal.claimed("u1") == {"a": "move", "b": "move", "c": "merge"}
+    with other.claim("u1", ["a", "b"], "merge"):
+        pass
+
+
+def test_claims_of_the_dead_are_taken_over(journal: Journal, tmp_path: Path) -> None:
+    script = (
+        "import os, sys\nfrom pathlib import Path\nfrom tiering.journal.journal import Journal\n"
+        "claim = Journal(Path(sys.argv[1])).claim('u1', ['a'], 'move')\nclaim.__enter__()\n"
+        "print('held', flush=True)\nsys.stdin.read()\nos._exit(9)\n"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path / "state")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "held\n"
+    with pytest.raises(Locked), journal.claim("u1", ["a"], "merge"):
+        pass
+    child.kill()
+    child.communicate()
+    assert journal.claimed("u1") == {}
+    with journal.claim("u1", ["a"], "merge"):
+        assert journal.claimed("u1") == {"a": "merge"}
+
+
+def test_claims_of_a_closed_journal_are_stale(journal: Journal, tmp_path: Path) -> None:
+    abandoned = journal.claim("u1", ["a"], "move")
+    abandoned.__enter__()
+    other = Journal(tmp_path / "state")
+    with pytest.raises(Locked), other.claim("u1", ["a"], "move"):
+        pass
+    journal.close()
+    with other.claim("u1", ["a"], "move"):
+        pass
+
+
+def test_pauses_pins_and_intents(journal: Journal) -> None:
+    journal.pause(None, ["gc"])
+    journal.pause("u1", ["moves"])
+    assert journal.paused("u1") == {"gc", "moves"}
+    assert journal.paused("u2") == {"gc"}
+    journal.resume("u1")
+    assert journal.paused("u1") == {"gc"}
+    journal.pin("u1", partition="202601", volume="hot")
+    journal.pin("u1", part="all_1_1_0")
+    journal.pin("u1", partition="202601", volume="cold")
+    assert {(pin.scope, pin.name, pin.volume) for pin in journal.pins("u1")} == {
+        ("partition", "202601", "cold"),
+        ("part", "all_1_1_0", None),
+    }
+    journal.unpin("u1", part="all_1_1_0")
+    with pytest.raises(NotFound):
+        journal.unpin("u1", part="all_1_1_0")
+    with pytest.raises(UsageError):
+        journal.pin("u1")
+    intent = journal.begin_intent("drop_table", {"table": "u1"})
+    assert [(found.id, found.kind, found.payload) for found in journal.intents()] == [
+        (intent, "drop_table", {"table": "u1"})
+    ]
+    journal.finish_intent(intent)
+    assert journal.intents() == []
+    journal.forget_table("u1")
+    assert journal.pins() == []
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda path: path.write_bytes(b""), id="zero bytes"),
+        pytest.param(lambda path: path.write_bytes(b"x" * 5000), id="not a database"),
+        pytest.param(lambda path: path.write_bytes(path.read_bytes()[:6000]), id="truncated"),
+        pytest.param(lambda path: sqlite3.connect(path).execute("DROP TABLE meta"), id="no version"),
+    ],
+)
+def test_a_damaged_journal_is_set_aside_and_reported(tmp_path: Path, damage) -> None:  # type: ignore[no-untyped-def]
+    journal = Journal(tmp_path)
+    journal.plan_moves([new_move()])
+    journal.close()
+    damage(journal.path)
+    again = Journal(tmp_path)
+    assert len(again.notices) == 1
+    assert "set aside" in again.notices[0]
+    assert len([path for path in tmp_path.glob("journal.db.damaged-*") if path.name[-1] == "Z"]) == 1
+    assert again.moves() == []
+    again.plan_moves([new_move()])
+    again.close()
+    assert Journal(tmp_path).notices == []
+
+
+def test_a_newer_journal_is_refused_not_replaced(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.close()
+    with sqlite3.connect(journal.path) as connection:
+        connection.execute("UPDATE meta SET value = '99'")
+    connection.close()
+    with pytest.raises(UsageError, match="schema 99"):
+        Journal(tmp_path)
+    assert not list(tmp_path.glob("*damaged*"))
+
+
+def test_dying_before_a_commit_leaves_the_state_before(journal: Journal, tmp_path: Path) -> None:
+    (move,) = journal.plan_moves([new_move()])
+
+    class Dead(BaseException):
+        pass
+
+    def die(when: str, name: str, _arguments: object) -> None:
+        if (when, name) == ("before", "journal.commit"):
+            raise Dead
+
+    effects.set_hook(die)
+    try:
+        with pytest.raises(Dead):
+            journal.set_move(move, "copying")
+    finally:
+        effects.set_hook(None)
+    assert Journal(tmp_path / "state").move(move).state == "planned"
+
+
+def test_one_daemon_a_store(tmp_path: Path) -> None:
+    assert lock_holder(daemon_lock_path(tmp_path)) is None
+    with daemon_lock(tmp_path):
+        with pytest.raises(Locked, match=f"process {os.getpid()}"), daemon_lock(tmp_path):
+            pass
+        assert lock_holder(daemon_lock_path(tmp_path)) == os.getpid()
+    assert lock_holder(daemon_lock_path(tmp_path)) is None
+
+
+def test_a_daemon_starts_although_somebody_looks_whether_one_runs(tmp_path: Path) -> None:
+    """`status` shares the lock for a moment; who looks is not who holds."""
+    with daemon_lock_path(tmp_path).open("w") as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        threading.Timer(0.1, fcntl.flock, (looking, fcntl.LOCK_UN)).start()
+        with daemon_lock(tmp_path):
+            assert lock_holder(daemon_lock_path(tmp_path)) == os.getpid()
+
+
+def test_a_claim_whose_release_failed_does_not_hold_for_ever(journal: Journal) -> None:
+    """I14: the row stays until it can be deleted; the part is free at once."""
+
+    def fail(phase: str, name: str, arguments: tuple[object, ...]) -> None:
+        if phase == "before" and arguments[0] == "release":
+            raise OSError("injected")
+
+    effects.set_hook(fail)
+    try:
+        with pytest.raises(OSError, match="injected"), journal.claim("t", ["p"], "move"):
+            pass
+    finally:
+        effects.set_hook(None)
+    assert journal.claimed("t") == {}
+    with journal.claim("t", ["p"], "merge"):
+        assert journal.claimed("t") == {"p": "merge"}
+    assert journal.claimed("t") == {}

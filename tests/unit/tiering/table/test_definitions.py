@@ -1,0 +1,197 @@
+"""From command line words to table definitions, and the changes of a table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from oplog.errors import NotFound, UsageError
+from tiering.table import schema
+from tiering.table.definitions import (
+    add_column,
+    define_table,
+    drop_column,
+    parse_column,
+    parse_order_by,
+    parse_settings,
+    rename_column,
+    set_ttl,
+    widen_column,
+)
+from tiering.table.merge_modes import MergeMode, parse_merge_mode
+from tiering.table.rule_texts import parse_partition_by, parse_ttl, ttl_text
+from tiering.table.schema import Delete, MoveToDisk, MoveToVolume, PartitionField, Recompress, TableDefinition, TtlRule
+
+DAY = 86400
+
+
+def table(**changes: Any) -> TableDefinition:
+    options: dict[str, Any] = {
+        "columns": ["carrier:string", "ts:timestamp", "n:int32", "v:int64"],
+        "order_by": "carrier, ts",
+        "policy": "hot_cold",
+        "partition_by": "month(ts)",
+        "ttl": ["7d on ts to volume cold"],
+        "merge_mode": "summing:n",
+    }
+    return define_table("nyc.flights", **{**options, **changes})
+
+
+@pytest.mark.parametrize(
+    ("text", "action"),
+    [
+        ("7d on ts to volume cold", MoveToVolume("cold")),
+        ("30d on ts to disk s3", MoveToDisk("s3")),
+        ("after 30d on ts: to disk if exists s3", MoveToDisk("s3", if_exists=True)),
+        ("365d on ts delete", Delete()),
+        ("1w on ts recompress zstd(9)", Recompress("zstd", 9)),
+        ("1w on ts recompress zstd 19", Recompress("zstd", 19)),
+        ("0s ON ts TO VOLUME Cold", MoveToVolume("Cold")),
+    ],
+)
+def test_ttl_rules(text: str, action: object) -> None:
+    rule = parse_ttl(text)
+    assert (rule.column, rule.action) == ("ts", action)
+    assert parse_ttl(ttl_text(rule)) == rule
+
+
+@pytest.mark.parametrize(
+    "text", ["", "7d", "7d on ts", "7d on ts to cold", "ts to volume cold", "7d on ts recompress lz4", "x on ts delete",
+             "7d on ts to volume cold now", "7d on ts recompress zstd(99)"],
+)  # fmt: skip
+def test_what_is_no_ttl_rule(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_ttl(text)
+
+
+def test_partitions() -> None:
+    assert parse_partition_by("day(ts)") == (PartitionField("day", "ts"),)
+    assert parse_partition_by("months( ts ), bucket(16, id),c") == (
+        PartitionField("month", "ts"),
+        PartitionField("bucket", "id", 16),
+        PartitionField("identity", "c"),
+    )
+    assert parse_partition_by("truncate(c, 2)") == (PartitionField("truncate", "c", 2),)
+    assert parse_partition_by("") == ()
+    for text in (
+        "week(ts)",
+        "day()",
+        "bucket(id)",
+        "bucket(0, id)",
+        "day(ts",
+        "day(ts),,",
+        "day(ts), day(ts)",
+        "day(a,b)",
+    ):
+        with pytest.raises(UsageError):
+            parse_partition_by(text)
+
+
+def test_columns_orders_modes_and_settings() -> None:
+    column = parse_column("id: int not null", column_id=3)
+    assert (column.id, column.type, column.nullable) == (3, "int32", False)
+    assert parse_order_by("a, b") == ("a", "b")
+    assert parse_merge_mode("replacing:v, d") == MergeMode("replacing", "v", "d")
+    assert parse_merge_mode("aggregating:a=min, b = anyLast").functions == (("a", "min"), ("b", "anyLast"))
+    settings = parse_settings(["target_file_size_bytes=10MiB", "min_part_age_to_move_seconds=1h", "row_group_rows=5"])
+    assert (settings.target_file_size_bytes, settings.min_part_age_to_move_seconds) == (10 << 20, 3600)
+    for bad in ("id", "id:", "1id:int64", ":int64", "a b:int64"):
+        with pytest.raises(UsageError):
+            parse_column(bad)
+    for bad in ("", "a,a", ","):
+        with pytest.raises(UsageError):
+            parse_order_by(bad)
+    for bad in (
+        "other", "ordinary:x", "summing", "summing:a,a", "summing:a,", "replacing:a,b,c", "replacing:a,",
+        "replacing:a,a", "aggregating", "aggregating:a", "aggregating:a=", "aggregating:=min", "aggregating:a=count",
+        "aggregating:a=min,a=max",
+    ):  # fmt: skip
+        with pytest.raises(UsageError):
+            parse_merge_mode(bad)
+    with pytest.raises(UsageError, match="'a=median'") as raised:
+        parse_merge_mode("aggregating:a=median")
+    assert "min, max, sum, any, anyLast" in str(raised.value.hint)
+    for bad in ("row_group_row=5", "row_group_rows", "row_group_rows=x", "row_group_rows=0", "compression_level=23"):
+        with pytest.raises(UsageError):
+            parse_settings([bad])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"order_by": "nope"},
+        {"partition_by": "month(carrier)"},
+        {"partition_by": "truncate(2, ts)"},
+        {"ttl": ["1d on n delete"]},
+        {"ttl": ["1d on nope delete"]},
+        {"merge_mode": "summing:carrier"},
+        {"merge_mode": "replacing:carrier"},
+        {"merge_mode": "replacing:n,nope"},
+        {"merge_mode": "replacing:n,price", "columns": ["ts:timestamp", "carrier:string", "n:int32", "price:float64"]},
+        {"merge_mode": "replacing:ts"},
+        {"merge_mode": "aggregating:nope=min"},
+        {"merge_mode": "aggregating:carrier=max"},
+        {"merge_mode": "aggregating:tags=min", "columns": ["ts:timestamp", "carrier:string", "tags:list<int64>"]},
+        {"merge_mode": "aggregating:on=sum", "columns": ["ts:timestamp", "carrier:string", "on:bool"]},
+        {"merge_mode": "aggregating:n=sum", "partition_by": "identity(n)"},
+        {"columns": []},
+        {"columns": ["a:int64", "a:string"], "order_by": "a"},
+    ],
+)
+def test_what_does_not_fit_together_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises((UsageError, NotFound)):
+        table(**changes)
+
+
+def test_a_file_gives_the_columns_and_words_override_them() -> None:
+    like = pa.schema([pa.field("a", pa.large_string()), pa.field("b", pa.int64(), nullable=False)])
+    made = define_table("x.y", like=like, columns=["b:int32", "c:date"], order_by="a", policy="p")
+    assert [(column.id, column.name, column.type) for column in made.columns] == [
+        (1, "a", "string"),
+        (2, "b", "int32"),
+        (3, "c", "date"),
+    ]
+    with pytest.raises(UsageError, match="column t: tables cannot hold"):
+        define_table("x.y", like=pa.schema([("t", pa.time64("us"))]), order_by="t", policy="p")
+
+
+def test_changes_keep_ids_and_count_versions() -> None:
+    old = table()
+    added = add_column(old, "extra:int32", default="5")
+    assert (added.columns[-1].id, added.columns[-1].default, added.version, added.schema_version) == (5, 5, 2, 2)
+    dropped = drop_column(added, "extra")
+    again = add_column(dropped, "extra:string")
+    assert again.columns[-1].id == 6  # the id of a dropped column never comes back
+    renamed = rename_column(old, "ts:time")
+    assert renamed.order_by == ("carrier", "time")
+    assert renamed.partition_by == (PartitionField("month", "time"),)
+    assert renamed.ttl == (TtlRule(7 * DAY, "time", MoveToVolume("cold")),)
+    assert rename_column(old, "n:m").merge_mode == "summing:m"
+    lasting = table(merge_mode="aggregating:n=max,v=anyLast")
+    assert rename_column(lasting, "n:m").merge_mode == "aggregating:m=max,v=anyLast"
+    with pytest.raises(UsageError, match="the merge mode of"):
+        drop_column(lasting, "v")
+    assert widen_column(old, "n:int64").column("n").type == "int64"
+    assert set_ttl(old, []).ttl == ()
+    assert set_ttl(old, []).schema_version == old.schema_version
+    assert schema.decode(schema.encode(again), path="table.json") == again
+
+
+def test_changes_that_break_the_table_are_refused() -> None:
+    old = table()
+    for broken in (
+        lambda: drop_column(old, "ts"),
+        lambda: drop_column(old, "n"),
+        lambda: drop_column(old, "nope"),
+        lambda: add_column(old, "n:int64"),
+        lambda: add_column(old, "m:int64 not null"),
+        lambda: add_column(old, "m:int64", default="x"),
+        lambda: rename_column(old, "ts"),
+        lambda: rename_column(old, "ts:n"),
+        lambda: widen_column(old, "v:int32"),
+        lambda: widen_column(old, "carrier:int64"),
+    ):
+        with pytest.raises((UsageError, NotFound)):
+            broken()

@@ -1,0 +1,47 @@
+"""What every operation of the engine works with: one place, passed along, never global."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from disks.base import Disk
+from disks.workers.progress import Progress, Silent
+from oplog.errors import NotFound
+from tiering.catalog.catalog import Catalog
+from tiering.catalog.clocks import Clocks
+from tiering.catalog.reservation import Reservations
+from tiering.config.settings import Config
+from tiering.journal.journal import Journal
+
+
+def wall_clock() -> datetime:
+    """Now, in UTC."""
+    return datetime.now(UTC)
+
+
+@dataclass(slots=True)
+class Context:
+    """An open store's parts. `stop` is polled between steps of long work: SIGTERM and `moves cancel` set it."""
+
+    config: Config
+    disks: Mapping[str, Disk]
+    catalog: Catalog
+    journal: Journal
+    reservations: Reservations
+    workers: int = 8
+    actor: str = "library"
+    progress: Progress = field(default_factory=Silent)
+    clock: Callable[[], datetime] = wall_clock
+    clocks: Clocks = field(default_factory=Clocks)
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def disk(self, name: str) -> Disk:
+        """The disk. Raises `NotFound` with the known names."""
+        try:
+            return self.disks[name]
+        except KeyError:
+            known = ", ".join(sorted(self.disks))
+            raise NotFound(f"No such disk: {name}", hint=f"the disks are: {known}") from None

@@ -1,0 +1,60 @@
+"""What inserts and merges share: how a new part goes into a transaction, and how an insert keeps merges away."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from itertools import combinations
+from pathlib import Path
+
+from disks.base import Transaction
+from tiering.catalog import blocks
+from tiering.catalog.catalog import StoredPart
+from tiering.table import part as parts_format
+from tiering.table.part import PART_FILE, Part
+from tiering.table.schema import TableDefinition
+
+INSERT_CLAIM = "insert-from-"
+"""A claim of this name, a block number and a random suffix says: blocks from this number on may be on their way."""
+
+
+DIGEST_CLAIM = "digest-"
+"""A claim of this name, a partition and a digest says: a part of these bytes is being committed."""
+
+
+def stage_part(transaction: Transaction, definition: TableDefinition, part: Part, directory: Path) -> None:
+    """Put a written part's files and its `part.json` into the transaction; the files are in the scratch directory.
+
+    The commit then needs the table's `table.json` on the disk: a table dropped meanwhile gets no part back.
+    """
+    transaction.require(present=(definition.path,))
+    target = definition.part_directory(part.name)
+    for file in part.files:
+        transaction.create(f"{target}/{file.name}", directory / file.name, sha256=file.sha256)
+    transaction.create(f"{target}/{PART_FILE}", parts_format.encode(part))
+
+
+def first_block_on_its_way(claims: Iterable[str]) -> int | None:
+    """The lowest block number that an insert may still bring, from a table's claims; None when none is on its way."""
+    pending = [
+        int(name.removeprefix(INSERT_CLAIM).partition("-")[0]) for name in claims if name.startswith(INSERT_CLAIM)
+    ]
+    return min(pending, default=None)
+
+
+def repeated(parts: Iterable[StoredPart]) -> list[tuple[StoredPart, StoredPart]]:
+    """Pairs of parts that two machines wrote and that hold an inserted block of the same bytes: the same data went in
+    on both, where neither could know of the other's. Nothing is wrong with either; whether one is too many, only a
+    person can say."""
+    by_digest: dict[tuple[str, str, str], list[StoredPart]] = defaultdict(list)
+    for stored in parts:
+        if stored.definition.settings.deduplication_window:
+            for digest in stored.part.digests:
+                by_digest[stored.definition.uuid, stored.name.partition, digest].append(stored)
+    pairs = {
+        (one.definition.uuid, one.name, other.name): (one, other)
+        for group in by_digest.values()
+        for one, other in combinations(group, 2)
+        if blocks.range_of(one.name.min_block) != blocks.range_of(other.name.min_block)
+    }
+    return [pairs[key] for key in sorted(pairs)]

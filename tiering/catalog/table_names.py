@@ -1,0 +1,51 @@
+"""Who has a table's name, where several machines share a bucket.
+
+The bucket is the arbiter: the transaction that creates a table there also creates `names/<database>.<table>.json`,
+which can exist once. Of two machines that create one name at the same moment the second finds it taken, and has changed
+nothing. Tables that were made before there were such files have none; their name is found in the catalog, as ever.
+"""
+
+from __future__ import annotations
+
+import json
+
+from disks.base import Disk, Transaction
+from oplog.errors import Damaged, FrostlineError, NotFound
+from tiering.catalog.context import Context
+from tiering.table.schema import TABLE_FILE, TableDefinition
+
+
+def path_of(full_name: str) -> str:
+    """Where the owner of the name is written down."""
+    return f"names/{full_name}.json"
+
+
+def arbiter(context: Context, definition: TableDefinition) -> Disk | None:
+    """The disk that decides who gets the name: the policy's first that several machines may write; None without one."""
+    disks = [context.disk(name) for name in context.catalog.policy_disks(definition)]
+    return next((disk for disk in disks if disk.capabilities.remote and not disk.read_only), None)
+
+
+def claim(transaction: Transaction, disk: Disk, definition: TableDefinition) -> None:
+    """Let the transaction take the name, from a table that is gone if need be. Its commit raises `Conflict` when
+    another table has it."""
+    path = path_of(definition.full_name)
+    owner = owner_of(disk, definition.full_name)
+    if owner == "":
+        raise Damaged(f"{disk.name}:{path} cannot be read: it says who has the name", hint="run 'frostline fsck'")
+    if owner is not None and not disk.exists(f"store/{owner[:3]}/{owner}/{TABLE_FILE}"):
+        transaction.remove(path)
+    transaction.create(path, json.dumps({"table": definition.uuid}).encode())
+
+
+def owner_of(disk: Disk, full_name: str) -> str | None:
+    """The uuid of the table that has the name on this disk; "" when the file cannot be read, None without one."""
+    path = path_of(full_name)
+    if not disk.exists(path):
+        return None
+    try:
+        return str(json.loads(disk.read(path))["table"])
+    except NotFound:
+        return None
+    except (FrostlineError, ValueError, KeyError, TypeError):
+        return ""

@@ -1,0 +1,1 @@
+"""The verbs of tiering itself: each calls the engine and reports."""

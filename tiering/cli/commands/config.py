@@ -1,0 +1,90 @@
+"""`config default | show | validate | schema`."""
+
+from typing import Annotated, Any
+
+import typer
+
+from tiering.cli.frame.session import Session
+from tiering.cli.frame.verb import new_app, verb
+
+TEMPLATE = """\
+# The default configuration of Frostline: an SSD directory and a directory bucket. Save it as ./frostline.yaml or
+# ~/.config/frostline/frostline.yaml. Relative paths are meant from this file's directory.
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group to the command line."""
+    group = new_app("Print, show and check the configuration.")
+    app.add_typer(group, name="config")
+    verb(group)(default)
+    verb(group)(show)
+    verb(group)(validate)
+    verb(group)(schema)
+
+
+def default(session: Session) -> None:
+    """Print a configuration file to begin with."""
+    import os
+
+    import msgspec
+
+    from tiering.config.reading import default_home
+    from tiering.config.settings import embedded
+
+    plain: dict[str, Any] = msgspec.to_builtins(embedded(default_home(os.environ)))
+    if session.options.json:
+        session.output.document(plain)
+    else:
+        session.output.line(TEMPLATE + _yaml(plain))
+
+
+def show(session: Session) -> None:
+    """Show the configuration in force, with where it came from. Secrets are covered."""
+    from tiering.config.reading import masked
+
+    loaded = session.loaded
+    plain = masked(loaded.config)
+    if session.options.json:
+        source = str(loaded.file) if loaded.file else None
+        session.output.document({**plain, "source": {"file": source, "variables": list(loaded.variables)}})
+        return
+    session.output.line(f"# from {loaded.file or 'the embedded default'}")
+    for variable in loaded.variables:
+        session.output.line(f"# and the environment variable {variable}")
+    session.output.line(_yaml(plain))
+
+
+def validate(
+    session: Session,
+    file: Annotated[str | None, typer.Argument(metavar="FILE", help="default: the one in force")] = None,
+) -> None:
+    """Check a configuration: types, names and references. Nothing is opened."""
+    from tiering.config.reading import load_from
+
+    loaded = load_from(file) if file else session.loaded
+    config = loaded.config
+    document = {
+        "valid": True,
+        "file": str(loaded.file) if loaded.file else None,
+        "disks": list(config.disks),
+        "policies": list(config.policies),
+    }
+    if session.options.json:
+        session.output.document(document)
+    else:
+        what = f"{len(config.disks)} disks, {len(config.policies)} policies"
+        session.output.line(f"{loaded.file or 'The embedded default'} is valid: {what}.")
+
+
+def schema(session: Session) -> None:
+    """Print the JSON schema of the configuration file, for editors."""
+    from tiering.config.reading import json_schema
+
+    session.output.document(json_schema())
+
+
+def _yaml(plain: dict[str, Any]) -> str:
+    import yaml
+
+    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True).rstrip()

@@ -1,0 +1,97 @@
+"""`daemon run | status`."""
+
+import signal
+import sys
+import threading
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+
+from tiering.cli.frame.exit_codes import Finished
+from tiering.cli.frame.output import counted
+from tiering.cli.frame.session import Session
+from tiering.cli.frame.verb import new_app, verb
+from tiering.cli.reports.moves import tick_document
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group to the command line."""
+    group = new_app("Run the policy on its own.")
+    app.add_typer(group, name="daemon")
+    verb(group, changes=True)(run)
+    verb(group)(status)
+
+
+def run(
+    session: Session,
+    once: Annotated[bool, typer.Option("--once", help="one pass, then end")] = False,
+) -> None:
+    """Tick again and again: merges, TTL, moves, snapshots. SIGTERM and Ctrl-C stop between two steps."""
+    import msgspec
+
+    from oplog.errors import UsageError
+    from tiering.daemon import daemon
+
+    if session.dry_run:
+        raise UsageError("a daemon has no dry run", hint="'frostline plan' shows what the next pass would move")
+    store = session.store()
+    stop = threading.Event()
+    received = _stop_on_signals(stop)
+    if not once:
+        session.output.note(
+            f"daemon: a pass every {session.loaded.config.daemon.tick_seconds:g} s; stop it with Ctrl-C or SIGTERM"
+        )
+
+    def report(tick: Any) -> None:
+        document = tick_document(tick)
+        counts = f"{len(document['moved'])} moved, {len(document['merges'])} merged, {len(document['failed'])} failed"
+        if document["moved"] or document["merges"] or document["failed"] or once:
+            session.output.note(f"daemon: {counts}")
+
+    command = [sys.executable, "-m", "tiering.cli.main"]
+    if session.options.config is not None:
+        command += ["--config", session.options.config]
+    final = daemon.run(store, session.loaded.config.daemon, stop, once=once, on_tick=report, command=command)
+    if session.options.json:
+        session.output.document(msgspec.to_builtins(final))
+    if received:
+        session.output.note("daemon: stopped between two steps")
+        raise Finished(128 + received[0])
+
+
+def status(session: Session) -> None:
+    """Say whether a daemon runs on this store and what it did."""
+    import msgspec
+
+    from tiering.config.units import format_time
+    from tiering.daemon.daemon import status as daemon_status
+
+    known = daemon_status(session.loaded.config.state_directory)
+    if session.options.json:
+        session.output.document(msgspec.to_builtins(known))
+        return
+    line = session.output.line
+    line(f"running    {f'yes, process {known.pid}' if known.running else 'no'}")
+    line(f"started    {format_time(known.started) if known.started else '-'}")
+    line(f"last tick  {format_time(known.last_tick) if known.last_tick else '-'}")
+    line(
+        f"did        {counted(known.ticks, 'pass', 'passes')}, {counted(known.moved, 'move')},"
+        f" {counted(known.merged, 'merge')}, {counted(known.failures, 'failure')}"
+    )
+    if known.last_error:
+        line(f"error      {known.last_error}")
+
+
+def _stop_on_signals(stop: threading.Event) -> list[int]:
+    """SIGTERM and SIGINT set the event; the list tells which came. A second Ctrl-C interrupts at once."""
+    received: list[int] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        stop.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    signal.signal(signal.SIGTERM, handle)
+    signal.signal(signal.SIGINT, handle)
+    return received

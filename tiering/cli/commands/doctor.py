@@ -1,0 +1,66 @@
+"""`doctor`: what could go wrong with this configuration, before it does."""
+
+from typing import Annotated, Any
+
+import typer
+
+from tiering.cli.frame.output import counted
+from tiering.cli.frame.session import Session
+from tiering.cli.frame.verb import verb
+
+_SIGNS = {"ok": "ok", "note": "note", "unknown": "not known", "warning": "WARNING", "problem": "PROBLEM"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    verb(app)(doctor)
+
+
+def doctor(
+    session: Session,
+    disk: Annotated[list[str] | None, typer.Argument(metavar="DISK", help="default: all, and this machine")] = None,
+    details: Annotated[bool, typer.Option("--all", help="show what is in order too")] = False,
+) -> None:
+    """Try every disk out and look at this machine: permissions, promises of stores, rules of buckets, clocks, journal.
+
+    Writes and deletes only objects of its own (`doctor/…`). Exit 4: it found a problem.
+    """
+    import msgspec
+
+    from tiering.doctor import doctor as examination
+    from tiering.doctor.diagnosis import LEVELS, is_clean
+
+    config = session.loaded.config
+    if disk:
+        config = msgspec.structs.replace(config, disks={name: _known(config.disks, name) for name in disk})
+    findings = examination.run(config, limiter=session.limiter(), progress=session.progress())
+    if disk:
+        findings = [finding for finding in findings if finding.subject != "node"]
+    counts = {level: sum(finding.level == level for finding in findings) for level in LEVELS}
+    if session.options.json:
+        plain: list[dict[str, Any]] = msgspec.to_builtins(findings)
+        session.output.document({"findings": plain, "counts": counts, "ok": is_clean(findings)})
+    else:
+        subject = ""
+        for finding in findings:
+            if finding.level == "ok" and not (details or session.options.verbose):
+                continue
+            if finding.subject != subject:
+                subject = finding.subject
+                session.output.line(subject)
+            session.output.line(f"  {_SIGNS[finding.level]:<9}  {finding.check}: {finding.what}")
+            if finding.hint:
+                session.output.line(f"             {finding.hint}")
+        found = ", ".join(counted(counts[level], level) for level in ("problem", "warning", "note"))
+        looked = f"Looked at {counted(len(findings), 'thing')}: {counts['ok']} in order"
+        session.output.line(f"{looked}, {found}, {counts['unknown']} not known.")
+    if not is_clean(findings):
+        session.found_something()
+
+
+def _known(disks: dict[str, Any], name: str) -> Any:
+    from oplog.errors import NotFound
+
+    if name not in disks:
+        raise NotFound(f"No such disk: {name}", hint=f"the disks are: {', '.join(sorted(disks))}")
+    return disks[name]

@@ -1,0 +1,101 @@
+"""`tick`, `snapshot`."""
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from oplog.errors import UsageError
+from tiering.cli.frame.session import Session, fail_if_partly
+from tiering.cli.frame.verb import verb
+from tiering.cli.reports.garbage import gc_document, print_gc
+from tiering.cli.reports.moves import print_merges, print_report, tick_document
+
+if TYPE_CHECKING:
+    from tiering.engine.maintenance import TickStep
+
+STEPS = ("moves", "merges", "gc", "snapshots")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verbs to the command line."""
+    verb(app, changes=True)(tick)
+    verb(app, changes=True)(snapshot)
+
+
+def tick(
+    session: Session,
+    only: Annotated[str | None, typer.Option(metavar="WHAT", help="moves, merges, gc or snapshots")] = None,
+) -> None:
+    """Do one pass of the daemon: merges, TTL deletes, moves, snapshots."""
+    if only is not None and only not in STEPS:
+        raise UsageError(f"unknown kind of work: {only}", hint=f"one of: {', '.join(STEPS)}")
+    document = _preview(session, only) if session.dry_run else _pass(session, cast("TickStep | None", only))
+    if session.options.json:
+        session.output.document({**document, "dry_run": session.dry_run})
+    else:
+        if session.dry_run:
+            session.output.line("Dry run: this is what would be done; nothing was changed.")
+        print_merges(session.output, document["merges"])
+        for item in document["deleted"]:
+            session.output.line(f"deleted  {item['table']} {item['part']}  {item['reason']['detail']}")
+        print_report(session.output, document)
+        for report in document["gc"]:
+            print_gc(session, report)
+    for problem in document["problems"]:
+        session.output.note(f"not done: {problem}")
+    done = sum(len(document[name]) for name in ("moved", "merges", "deleted", "snapshots", "gc"))
+    failed = len(document["failed"]) + len(document["problems"])
+    if not done and not failed:
+        session.nothing_to_do("Nothing was due.")
+    fail_if_partly(failed, done, "steps")
+
+
+def _pass(session: Session, only: "TickStep | None") -> dict[str, Any]:
+    document = tick_document(session.store().tick(only=only))
+    delete = session.loaded.config.daemon.gc_delete
+    return {**document, "gc": _collect(session, delete=delete) if only == "gc" else []}
+
+
+def _preview(session: Session, only: str | None) -> dict[str, Any]:
+    """What a pass would begin with: merges that come before moves may change what moves."""
+    from tiering.cli.commands.moves import plan_document
+    from tiering.cli.reports.moves import merge_plan_document
+
+    store = session.store()
+    document: dict[str, Any] = {"moved": [], "failed": [], "skipped": [], "merges": [], "deleted": [], "snapshots": {}}
+    document.update(problems=[], gc=_collect(session, delete=False) if only == "gc" else [])
+    if only in (None, "moves"):
+        planned = plan_document(session, store.plan())
+        document["moved"] = [{**item, "seconds": 0, "requests": 0} for item in planned["moves"]]
+        document["deleted"] = planned["deletes"]
+    if only in (None, "merges"):
+        document["merges"] = [
+            merge_plan_document(definition.full_name, plan.parts)
+            for definition in store.definitions()
+            if "merges" not in store.context.journal.paused(definition.uuid)
+            for plan in store.plan_merges(definition.uuid)
+        ]
+    return document
+
+
+def _collect(session: Session, *, delete: bool) -> list[dict[str, Any]]:
+    """What the daemon's own collection does: of every bucket, with the default guard and caps."""
+    store = session.store()
+    return [
+        gc_document(store.gc(disk.name, guard=timedelta(hours=24), delete=delete))
+        for disk in store.context.disks.values()
+        if disk.capabilities.remote and not disk.read_only
+    ]
+
+
+def snapshot(session: Session, disk: Annotated[str, typer.Argument(metavar="DISK", help="an object disk")]) -> None:
+    """Write the file table to the bucket, so that a rebuild starts there."""
+    chosen = session.store().object_disk(disk)
+    revision = chosen.revision if session.dry_run else chosen.write_snapshot()
+    if session.options.json:
+        session.output.document({"disk": disk, "revision": revision, "dry_run": session.dry_run})
+    elif session.dry_run:
+        session.output.line(f"Dry run: would write a snapshot of {disk} at revision {revision}.")
+    else:
+        session.output.line(f"Wrote a snapshot of {disk} at revision {revision}.")

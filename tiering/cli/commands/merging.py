@@ -1,0 +1,196 @@
+"""`merge`: in this process, in buckets, and by Spark."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from oplog.errors import UsageError
+from tiering.cli.commands.tables import TableName
+from tiering.cli.frame.output import counted
+from tiering.cli.frame.remote_work import Master, SparkWork
+from tiering.cli.frame.remote_work import wanted as spark_wanted
+from tiering.cli.frame.session import Session, fail_if_partly
+from tiering.cli.frame.verb import verb
+from tiering.cli.reports.merges import done_document, plan_document, size_of, summary_document, tell
+from tiering.cli.reports.moves import merge_document, merge_plan_document
+
+if TYPE_CHECKING:
+    from tiering.engine.store import Store
+    from tiering.merge.cold.job import ColdJob, ColdMergeReport, Workers
+    from tiering.merge.planning import ColdOptions
+
+_GROUPS_IN_FLIGHT = 4
+"""Unless Spark can run more tasks than this."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    verb(app, changes=True)(merge)
+
+
+def merge(
+    session: Session,
+    table: TableName,
+    partition: Annotated[str | None, typer.Option(metavar="P", help="only this partition")] = None,
+    final: Annotated[bool, typer.Option("--final", help="down to one part a partition")] = False,
+    adopt: Annotated[bool, typer.Option("--adopt", help="first make other machines' parts in the bucket ours")] = False,
+    cold: Annotated[bool, typer.Option("--cold", help="parts in buckets, also where merges rest")] = False,
+    spark: Annotated[bool, typer.Option("--spark", help="the same, by the executors of Spark")] = False,
+    master: Master = None,
+    where: Annotated[
+        str | None, typer.Option(metavar="SQL", help="cold: only partitions that can hold such a row")
+    ] = None,
+    target_size: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="cold: parts near this size are large enough")
+    ] = None,
+    min_inputs: Annotated[int, typer.Option(metavar="N", min=2, help="cold: merge no fewer parts at once")] = 2,
+    max_group_size: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="cold: make one part of no more than this")
+    ] = None,
+    shard_size: Annotated[str, typer.Option(metavar="SIZE", help="cold: what one task reads")] = "256MiB",
+    groups_in_flight: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="with --spark: groups that are merged at once")
+    ] = None,
+    max_failed_groups: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="cold: begin no more after more failures")
+    ] = None,
+    drop_deleted: Annotated[
+        bool, typer.Option("--drop-deleted", help="forget deleted keys where a whole partition is merged")
+    ] = False,
+) -> None:
+    """Merge parts into larger ones. Queries give the same rows before and after.
+
+    Parts that another machine inserted are merged only where nothing is missing between them, for it may be on that
+    machine's disk. When the machine is gone, --adopt rewrites its parts as this machine's own. It is safe when the
+    machine is not gone, too: it takes nothing but the parts that the bucket holds.
+
+    --cold merges parts in buckets, from bucket to bucket, also on volumes with prefer_not_to_merge, in this process;
+    --spark has the executors of Spark do it. Each group of parts is committed by itself as soon as it is done; what
+    fails stays as it was. The inputs' objects stay until gc collects them.
+    """
+    given = _Given(where, target_size, min_inputs, max_group_size, shard_size, max_failed_groups, drop_deleted)
+    if spark_wanted(spark, master) or cold:
+        if adopt:
+            raise UsageError("--adopt rewrites parts in this process", hint="run it first, without --cold and --spark")
+        cold_run = _ColdRun(session, table, partition, final, given)
+        cold_run.run(master=master, spark=spark, groups_in_flight=groups_in_flight)
+        return
+    if given != _Given(drop_deleted=drop_deleted):
+        raise UsageError(
+            "--where, --target-size, --min-inputs, --max-group-size, --shard-size and --max-failed-groups are for "
+            "parts in buckets",
+            hint="add --cold or --spark",
+        )
+    _merge_here(session, table, partition, final, adopt, drop_deleted)
+
+
+def _merge_here(
+    session: Session, table: str, partition: str | None, final: bool, adopt: bool, drop_deleted: bool
+) -> None:
+    store = session.store()
+    if session.dry_run:
+        adoptions = store.plan_adoptions(table, partition=partition) if adopt else []
+        plans = [*adoptions, *store.plan_merges(table, partition=partition, final=final, drop_deleted=drop_deleted)]
+        documents = [merge_plan_document(table, plan.parts) for plan in plans]
+    else:
+        plans = []
+        results = store.merge(table, partition=partition, final=final, adopting=adopt, drop_deleted=drop_deleted)
+        documents = [merge_document(result) for result in results]
+    tell(session, documents, store.explain_merges(table, plans, partition=partition), {})
+
+
+@dataclass(frozen=True)
+class _Given:
+    """The options of a cold merge as they were typed."""
+
+    where: str | None = None
+    target_size: str | None = None
+    min_inputs: int = 2
+    max_group_size: str | None = None
+    shard_size: str = "256MiB"
+    max_failed_groups: int | None = None
+    drop_deleted: bool = False
+
+    def options(self, store: "Store", table: str) -> "ColdOptions":
+        from tiering.config.units import parse_size
+        from tiering.merge.planning import ColdOptions
+        from tiering.query.sql_filter import parse_filter
+        from tiering.table.pruning import TRUE
+
+        return ColdOptions(
+            where=parse_filter(self.where, store.definition(table)) if self.where else TRUE,
+            min_inputs=self.min_inputs,
+            target_bytes=parse_size(self.target_size) if self.target_size else None,
+            max_group_bytes=parse_size(self.max_group_size) if self.max_group_size else None,
+        )
+
+    def job(self) -> "ColdJob":
+        from tiering.config.units import parse_size
+        from tiering.merge.cold.job import ColdJob
+
+        shard_bytes = parse_size(self.shard_size)
+        if shard_bytes < 1024 * 1024:
+            raise UsageError(f"--shard-size is too small: {self.shard_size}", hint="at least 1MiB")
+        return ColdJob(shard_bytes, self.max_failed_groups, self.drop_deleted)
+
+
+@dataclass(frozen=True)
+class _ColdRun:
+    """One `merge --cold` or `--spark`."""
+
+    session: Session
+    table: str
+    partition: str | None
+    final: bool
+    given: _Given
+
+    def run(self, *, spark: bool, master: str | None, groups_in_flight: int | None) -> None:
+        session, table, partition = self.session, self.table, self.partition
+        store = session.store()
+        options, job = self.given.options(store, table), self.given.job()
+        plans = store.plan_merges(
+            table, partition=partition, final=self.final, cold=options, drop_deleted=job.drop_deleted
+        )
+        if session.dry_run or not plans:
+            stays = store.explain_merges(table, plans, partition=partition, cold=options)
+            tell(session, [plan_document(store, table, plan, job) for plan in plans], stays, {})
+            return
+        before = size_of(store, table, partition)
+        work = SparkWork(session, f"merge {table}", master) if spark else None
+        workers = _spark_workers(work, store, groups_in_flight) if work else _own_workers(store)
+        report = store.merge_cold(table, workers, partition=partition, final=self.final, options=options, job=job)
+        if work is not None:
+            work.tell()
+        stays = store.explain_merges(table, report.left(), partition=partition, cold=options)
+        summary = summary_document(store, report, before, size_of(store, table, partition))
+        self._tell_failures(report)
+        tell(session, [done_document(store, result) for result in report.merges], stays, summary)
+        fail_if_partly(len(report.failures) + len(report.not_begun), len(report.merges), "groups")
+
+    def _tell_failures(self, report: "ColdMergeReport") -> None:
+        note = self.session.output.note
+        for failure in report.failures:
+            what = f"{failure.plan.partition} ({counted(len(failure.plan.parts), 'part')})"
+            note(f"failed: {what}: {failure.error.message}")
+            if failure.error.hint:
+                note(f"  {failure.error.hint}")
+        if report.not_begun:
+            note(f"not begun: {counted(len(report.not_begun), 'group')}")
+
+
+def _own_workers(store: "Store") -> "Workers":
+    from tiering.merge.cold.job import Workers
+
+    return Workers.of_this_process(store.context)
+
+
+def _spark_workers(work: SparkWork, store: "Store", groups_in_flight: int | None) -> "Workers":
+    from tiering.merge.cold.job import Workers
+
+    configs = store.context.config.disks
+    return Workers(
+        work.runner,
+        lambda disk: work.remote(configs[disk.name]).store,
+        groups_in_flight=groups_in_flight or max(_GROUPS_IN_FLIGHT, work.runner.slots),
+    )

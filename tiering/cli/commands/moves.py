@@ -1,0 +1,385 @@
+"""`move`, `plan`, `apply`, `explain`, `moves list | cancel | wait`, `pause`, `resume`, `pin`, `unpin`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from oplog.errors import NotFound, UsageError
+from tiering.cli.commands.data import OptionalTable, read_stdin
+from tiering.cli.commands.tables import TableName
+from tiering.cli.frame.output import counted
+from tiering.cli.frame.session import Session
+from tiering.cli.frame.verb import new_app, verb
+from tiering.cli.reports.moves import move_report, plan_cost, print_moves
+
+if TYPE_CHECKING:
+    from tiering.policy.decide import Move
+
+Partition = Annotated[str | None, typer.Option(metavar="P", help="all parts of this partition")]
+PartName = Annotated[str | None, typer.Option("--part", metavar="X", help="one part")]
+WAIT_POLL_SECONDS = 0.5
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verbs to the command line."""
+    verb(app, changes=True)(move)
+    verb(app)(plan)
+    verb(app, changes=True)(apply)
+    verb(app)(explain)
+    group = new_app("List, cancel and await moves.")
+    app.add_typer(group, name="moves")
+    verb(group, "list")(list_moves)
+    verb(group, changes=True)(cancel)
+    verb(group)(wait)
+    verb(app, changes=True)(pause)
+    verb(app, changes=True)(resume)
+    verb(app, changes=True)(pin)
+    verb(app, changes=True)(unpin)
+
+
+def move(
+    session: Session,
+    table: TableName,
+    partition: Partition = None,
+    part: PartName = None,
+    to_volume: Annotated[str | None, typer.Option(metavar="V", help="the target volume")] = None,
+    to_disk: Annotated[str | None, typer.Option(metavar="D", help="the target disk")] = None,
+    keep_source: Annotated[bool, typer.Option("--keep-source", help="leave the copy at the source")] = False,
+) -> None:
+    """Move a partition or a part to a volume or disk now, whatever the policy says."""
+    _exactly_one("--partition", partition, "--part", part)
+    _exactly_one("--to-volume", to_volume, "--to-disk", to_disk)
+    from tiering.policy.change import already_there
+
+    store = session.store()
+    moves = store.plan_manual_move(
+        table, partition=partition, part=part, to_volume=to_volume, to_disk=to_disk, keep_source=keep_source
+    )
+    there = already_there(partition=partition, part=part, to_volume=to_volume, to_disk=to_disk)
+    _carry_out(session, moves, nothing=there)
+
+
+def plan(
+    session: Session,
+    table: OptionalTable = None,
+    at: Annotated[str | None, typer.Option(metavar="TIME", help="what would move at this time")] = None,
+    output: Annotated[str | None, typer.Option("-o", "--output", metavar="PLAN.json", help="save for 'apply'")] = None,
+) -> None:
+    """Show what the policy would move, and why. Changes nothing."""
+    from tiering.config.units import format_size, parse_time
+
+    store = session.store()
+    planned = store.plan(table, at=parse_time(at) if at else None)
+    document = plan_document(session, planned)
+    if output:
+        _write(Path(output), document)
+    if session.options.json:
+        session.output.document(document)
+    else:
+        print_moves(session.output, document["moves"])
+        if planned.deletes:
+            size = format_size(sum(item.bytes for item in planned.deletes))
+            session.output.line(
+                f"{counted(len(planned.deletes), 'part')} ({size}) past their TTL; 'frostline tick' deletes them."
+            )
+        session.output.line(
+            f"{counted(len(planned.moves), 'move')}, {format_size(planned.bytes)}, about"
+            f" {counted(document['requests'], 'write request')}; {counted(document['stays'], 'part')} to stay."
+        )
+        if output:
+            session.output.line(f"Saved. Carry it out with: frostline apply {output}")
+        _hint_at_next(session, planned)
+    if not planned.moves and not planned.deletes:
+        session.nothing_to_do("Nothing is due.")
+
+
+def apply(
+    session: Session,
+    plan: Annotated[str, typer.Argument(metavar="PLAN.json", help="what 'plan -o' saved; '-' reads stdin")],
+) -> None:
+    """Carry out exactly the moves of a saved plan. What no longer fits is skipped with its reason."""
+    _carry_out(session, _read_plan(plan), nothing="The plan holds no moves.")
+
+
+def explain(
+    session: Session,
+    table: TableName,
+    part: Annotated[str, typer.Argument(metavar="PART", help="the part; 'frostline parts' lists them")],
+) -> None:
+    """Say why a part moves, why it does not, and when it will."""
+    import msgspec
+
+    from tiering.config.units import format_size, format_time
+
+    explanation = session.store().explain(table, part)
+    if session.options.json:
+        session.output.document(msgspec.to_builtins(explanation))
+        return
+    line = session.output.line
+    line(f"part {explanation.part} of {explanation.table}, {format_size(explanation.bytes)}")
+    line(f"  lies on     disk {explanation.disk}, volume {explanation.volume or '- (not in the policy)'}")
+    target = f" to {explanation.target}" if explanation.target else ""
+    line(f"  decision    {explanation.decision}{target}: {explanation.reason.detail} [{explanation.reason.kind}]")
+    for rule in explanation.rules:
+        line(f"  rule        {rule.rule}: {rule.detail}")
+    if explanation.decision == "stay":
+        due = explanation.next_due
+        held = {"paused": "when it is resumed", "pin": "when it is unpinned"}.get(explanation.reason.kind)
+        when = format_time(due.replace(microsecond=0)) if due else held or "no rule will move it"
+        line(f"  next        {when}")
+
+
+def list_moves(
+    session: Session,
+    active: Annotated[bool, typer.Option("--active", help="only unfinished ones")] = False,
+    failed: Annotated[bool, typer.Option("--failed", help="only failed ones")] = False,
+    limit: Annotated[int, typer.Option(metavar="N", help="the newest so many")] = 100,
+) -> None:
+    """List moves, newest first: state, reason, attempts."""
+    import msgspec
+
+    from tiering.config.units import format_size
+
+    records = session.store().context.journal.moves(active=active, failed=failed, limit=limit)
+    if session.options.json:
+        documents = [msgspec.to_builtins(record) for record in records]
+        for document in documents:
+            document["from"], document["to"] = document.pop("source"), document.pop("target")
+        session.output.document({"moves": documents})
+        return
+    session.output.table(
+        ["id", "state", "table", "part", "from", "to", "size", "tries", "when", "reason"],
+        [
+            (
+                record.id,
+                record.state,
+                record.table,
+                record.part,
+                record.source,
+                record.target,
+                format_size(record.bytes),
+                record.attempts,
+                f"{record.updated:%Y-%m-%d %H:%M}",
+                record.error or record.reason_detail,
+            )
+            for record in records
+        ],
+        empty="No moves.",
+    )
+
+
+def cancel(session: Session, id: Annotated[int, typer.Argument(metavar="ID", help="see 'moves list'")]) -> None:  # noqa: A002
+    """Ask an unfinished move to stop at its next step; what it copied is removed."""
+    journal = session.store().context.journal
+    state = journal.move(id).state if session.dry_run else journal.request_cancel(id)
+    stoppable = state in ("planned", "copying")
+    if session.options.json:
+        session.output.document({"id": id, "state": state, "cancel": stoppable, "dry_run": session.dry_run})
+    elif stoppable:
+        session.output.line(f"Move {id} was asked to stop." if not session.dry_run else f"Would stop move {id}.")
+    if not stoppable:
+        session.nothing_to_do(f"Move {id} is {state}: there is nothing to cancel.")
+
+
+def wait(
+    session: Session,
+    id: Annotated[int | None, typer.Argument(metavar="ID", help="default: all unfinished moves")] = None,  # noqa: A002
+) -> None:
+    """Wait until a move, or every unfinished one, has ended. Fails when one of them failed."""
+    import time
+
+    journal = session.store().context.journal
+    waiting = {journal.move(id).id} if id is not None else {record.id for record in journal.moves(active=True)}
+    while any(journal.move(number).state in ("planned", "copying", "committed") for number in waiting):
+        time.sleep(WAIT_POLL_SECONDS)
+    records = [journal.move(number) for number in sorted(waiting)]
+    documents = [
+        {"id": record.id, "part": record.part, "state": record.state, "error": record.error} for record in records
+    ]
+    if session.options.json:
+        session.output.document({"moves": documents})
+    for record in records:
+        session.output.line(f"move {record.id} of {record.part}: {record.state} {record.error}".rstrip())
+    from tiering.cli.frame.session import fail_if_partly
+
+    bad = sum(record.state == "failed" for record in records)
+    fail_if_partly(bad, len(records) - bad, "moves")
+
+
+def pause(
+    session: Session,
+    table: OptionalTable = None,
+    moves: Annotated[bool, typer.Option("--moves", help="only moves")] = False,
+    merges: Annotated[bool, typer.Option("--merges", help="only merges")] = False,
+    gc: Annotated[bool, typer.Option("--gc", help="only garbage collection")] = False,
+) -> None:
+    """Let automatic work wait, for one table or all. Verbs given by hand still work."""
+    _set_pause(session, table, _kinds(moves, merges, gc), paused=True)
+
+
+def resume(
+    session: Session,
+    table: OptionalTable = None,
+    moves: Annotated[bool, typer.Option("--moves", help="only moves")] = False,
+    merges: Annotated[bool, typer.Option("--merges", help="only merges")] = False,
+    gc: Annotated[bool, typer.Option("--gc", help="only garbage collection")] = False,
+) -> None:
+    """End a pause."""
+    _set_pause(session, table, _kinds(moves, merges, gc), paused=False)
+
+
+def pin(
+    session: Session,
+    table: TableName,
+    partition: Partition = None,
+    part: PartName = None,
+    to_volume: Annotated[str | None, typer.Option(metavar="V", help="bring it there and keep it there")] = None,
+) -> None:
+    """Keep a partition or part where it is, or on a volume, whatever the rules say."""
+    _exactly_one("--partition", partition, "--part", part)
+    store = session.store()
+    definition = store.definition(table)
+    if part is not None:
+        store.context.catalog.part(definition, part)
+    if to_volume is not None:
+        volumes = [volume.name for volume in session.loaded.config.policy(definition.policy).volumes]
+        if to_volume not in volumes:
+            raise NotFound(f"No such volume: {to_volume}", hint=f"policy {definition.policy} has: {', '.join(volumes)}")
+    if not session.dry_run:
+        store.context.journal.pin(
+            definition.uuid, partition=partition, part=part, volume=to_volume, actor=store.context.actor
+        )
+    where = f"to volume {to_volume}" if to_volume else "where it is"
+    _say(
+        session,
+        {"table": table, "partition": partition, "part": part, "volume": to_volume, "pinned": True},
+        f"Pinned {part or f'partition {partition}'} of {table} {where}.",
+    )
+
+
+def unpin(session: Session, table: TableName, partition: Partition = None, part: PartName = None) -> None:
+    """End a pin: the rules decide again."""
+    _exactly_one("--partition", partition, "--part", part)
+    store = session.store()
+    definition = store.definition(table)
+    if not session.dry_run:
+        store.context.journal.unpin(definition.uuid, partition=partition, part=part)
+    _say(
+        session,
+        {"table": table, "partition": partition, "part": part, "pinned": False},
+        f"Unpinned {part or f'partition {partition}'} of {table}.",
+    )
+
+
+def plan_document(session: Session, planned: Any) -> dict[str, Any]:
+    """`plan --json`, and the file that `apply` reads."""
+    import msgspec
+
+    plain = msgspec.to_builtins(planned)
+    estimate = plan_cost(session.store(), planned.moves)
+    costs: list[dict[str, int]] = msgspec.to_builtins(estimate.moves)
+    return {
+        "at": plain["now"],
+        "moves": [{**item, "cost": cost} for item, cost in zip(plain["moves"], costs, strict=True)],
+        "deletes": plain["deletes"],
+        "stays": len(planned.stays),
+        "bytes": planned.bytes,
+        "requests": estimate.total.requests,
+    }
+
+
+def _carry_out(session: Session, moves: "list[Move]", *, nothing: str) -> None:
+    store = session.store()
+    if session.dry_run or not moves:
+        document = {**_would_move(moves), "dry_run": session.dry_run}
+        if session.options.json:
+            session.output.document(document)
+        else:
+            print_moves(session.output, document["moved"])
+            if moves:
+                session.output.line(f"Dry run: {counted(len(moves), 'part')} would move; nothing was changed.")
+        if not moves:
+            session.nothing_to_do(nothing)
+        return
+    move_report(session, store.apply(moves))
+
+
+def _would_move(moves: "list[Move]") -> dict[str, Any]:
+    import msgspec
+
+    moved = [{**msgspec.to_builtins(item), "seconds": 0, "requests": 0} for item in moves]
+    return {"moved": moved, "failed": [], "skipped": []}
+
+
+def _hint_at_next(session: Session, planned: Any) -> None:
+    from tiering.config.units import format_time
+
+    upcoming = min((stay.next_due for stay in planned.stays if stay.next_due), default=None)
+    if upcoming is not None and not planned.moves:
+        when = format_time(upcoming.replace(microsecond=0))
+        session.output.note(f"The next part is due at {when}; look ahead with --at TIME.")
+
+
+def _read_plan(path: str) -> "list[Move]":
+    import msgspec
+
+    from tiering.policy.decide import Move
+
+    class SavedPlan(msgspec.Struct):
+        moves: list[Move]
+
+    try:
+        text = read_stdin() if path == "-" else Path(path).read_text()
+        return msgspec.json.decode(text, type=SavedPlan).moves
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(
+            f"cannot read the plan {path}: {why}", hint="make one with: frostline plan -o PLAN.json"
+        ) from error
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise UsageError(f"{path} is not a plan: {error}", hint="make one with: frostline plan -o PLAN.json") from error
+
+
+def _write(path: Path, document: dict[str, Any]) -> None:
+    from disks.effects import replace_file
+    from tiering.cli.frame.output import encode
+
+    try:
+        replace_file(path, encode(document) + b"\n")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _set_pause(session: Session, table: str | None, kinds: list[Any], *, paused: bool) -> None:
+    store = session.store()
+    uuid = store.definition(table).uuid if table else None
+    journal = store.context.journal
+    if not session.dry_run:
+        if paused:
+            journal.pause(uuid, kinds, actor=store.context.actor)
+        else:
+            journal.resume(uuid, kinds)
+    what = f"{', '.join(kinds)} of {table or 'all tables'}"
+    _say(
+        session,
+        {"table": table, "kinds": kinds, "paused": paused},
+        f"Paused {what}. Verbs given by hand still work." if paused else f"Resumed {what}.",
+    )
+
+
+def _kinds(moves: bool, merges: bool, gc: bool) -> list[str]:
+    chosen = [kind for kind, wanted in (("moves", moves), ("merges", merges), ("gc", gc)) if wanted]
+    return chosen or ["moves", "merges", "gc"]
+
+
+def _say(session: Session, document: dict[str, Any], text: str) -> None:
+    if session.options.json:
+        session.output.document({**document, "dry_run": session.dry_run})
+    else:
+        session.output.line(f"Dry run, nothing was changed: {text}" if session.dry_run else text)
+
+
+def _exactly_one(first: str, one: object, second: str, other: object) -> None:
+    if (one is None) == (other is None):
+        raise UsageError(f"say either {first} or {second}")

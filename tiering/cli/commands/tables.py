@@ -1,0 +1,281 @@
+"""`table create | list | show | alter | drop`."""
+
+from typing import Annotated, Any
+
+import typer
+
+from tiering.cli.frame.output import counted
+from tiering.cli.frame.session import Session
+from tiering.cli.frame.verb import new_app, verb
+
+TableName = Annotated[str, typer.Argument(metavar="DB.TABLE", help="the table")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group to the command line."""
+    group = new_app("Create, list, show, alter and drop tables.")
+    app.add_typer(group, name="table")
+    verb(group, changes=True)(create)
+    verb(group, "list")(list_tables)
+    verb(group)(show)
+    verb(group, changes=True)(alter)
+    verb(group, changes=True)(drop)
+
+
+def create(
+    session: Session,
+    table: TableName,
+    like: Annotated[str | None, typer.Option(metavar="FILE", help="take the columns of this data file")] = None,
+    column: Annotated[list[str] | None, typer.Option(metavar="NAME:TYPE", help="a column; may be repeated")] = None,
+    order_by: Annotated[str, typer.Option(metavar="C[,C]", help="the sort order")] = "",
+    partition_by: Annotated[str, typer.Option(metavar="EXPR", help="such as 'day(ts)' or 'month(ts)'")] = "",
+    ttl: Annotated[list[str] | None, typer.Option(metavar="RULE", help="such as '7d on ts to volume cold'")] = None,
+    policy: Annotated[str, typer.Option(metavar="P", help="storage policy; default: the only one")] = "",
+    merge_mode: Annotated[
+        str,
+        typer.Option(
+            metavar="MODE",
+            help="ordinary, replacing[:VERSION[,DELETED]], summing:C,C or aggregating:C=FUNCTION,… (min, max, sum, "
+            "any, anyLast)",
+        ),
+    ] = "ordinary",
+    setting: Annotated[list[str] | None, typer.Option(metavar="K=V", help="a table setting")] = None,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="keep a table that exists")] = False,
+) -> None:
+    """Create a table from columns or a sample file.
+
+    The command changes nothing when the table exists: it fails, or says so with --if-not-exists.
+    """
+    from tiering.table.definitions import define_table
+
+    definition = define_table(
+        table,
+        order_by=order_by,
+        policy=policy or _only_policy(session),
+        columns=column or (),
+        like=_schema_of(like) if like else None,
+        partition_by=partition_by,
+        ttl=ttl or (),
+        merge_mode=merge_mode,
+        settings=setting or (),
+    )
+    store = session.store()
+    if session.dry_run:
+        from tiering.catalog.tables import check
+
+        check(store.context, definition)
+        if not if_not_exists:
+            _refuse_existing(session, table)
+    else:
+        created = store.create_table(definition, if_not_exists=if_not_exists)
+        if created.uuid != definition.uuid:
+            session.output.note(f"Table {table} exists already and was kept as it is.")
+            definition = created
+    _answer(session, definition, f"{_would(session, 'Created')} table {definition.full_name} ({definition.uuid}).")
+
+
+def list_tables(session: Session) -> None:
+    """List the tables with their size on each disk."""
+    store = session.store()
+    documents: list[dict[str, Any]] = []
+    for definition in store.definitions():
+        parts = store.parts(definition.uuid)
+        by_disk: dict[str, int] = {}
+        for stored in parts:
+            by_disk[stored.disk] = by_disk.get(stored.disk, 0) + stored.part.size_bytes
+        documents.append(
+            {
+                "table": definition.full_name,
+                "uuid": definition.uuid,
+                "policy": definition.policy,
+                "parts": len(parts),
+                "rows": sum(stored.part.rows for stored in parts),
+                "bytes": sum(by_disk.values()),
+                "bytes_by_disk": by_disk,
+            }
+        )
+    if session.options.json:
+        session.output.document({"tables": documents})
+        return
+    from tiering.config.units import format_size
+
+    session.output.table(
+        ["table", "policy", "parts", "rows", "size", "on disks"],
+        [
+            (
+                item["table"],
+                item["policy"],
+                item["parts"],
+                f"{item['rows']:,}",
+                format_size(item["bytes"]),
+                ", ".join(f"{disk} {format_size(size)}" for disk, size in item["bytes_by_disk"].items()),
+            )
+            for item in documents
+        ],
+        empty="No tables yet: see 'frostline table create --help', or run 'frostline demo'.",
+    )
+
+
+def show(session: Session, table: TableName) -> None:
+    """Show a table's columns, order, partitions, TTL rules and settings."""
+    definition = session.store().definition(table)
+    if session.options.json:
+        session.output.document(_document(definition))
+        return
+    line = session.output.line
+    line(f"table         {definition.full_name}")
+    line(f"uuid          {definition.uuid}")
+    line(f"version       {definition.version} (columns: {definition.schema_version})")
+    line(f"policy        {definition.policy}")
+    line(f"partition by  {', '.join(str(field) for field in definition.partition_by) or '-'}")
+    line(f"order by      {', '.join(definition.order_by)}")
+    line(f"merge mode    {definition.merge_mode}")
+    for rule in _ttl_texts(definition):
+        line(f"ttl           {rule}")
+    for key, value in _settings(definition).items():
+        line(f"setting       {key}={value}")
+    line()
+    session.output.table(
+        ["id", "column", "type", "nullable", "default"],
+        [
+            (column.id, column.name, column.type, "yes" if column.nullable else "no", _shown(column.default))
+            for column in definition.columns
+        ],
+    )
+
+
+def alter(
+    session: Session,
+    table: TableName,
+    add_column: Annotated[list[str] | None, typer.Option(metavar="N:T", help="add a column; see --default")] = None,
+    default: Annotated[str | None, typer.Option(metavar="V", help="what older parts say for an added column")] = None,
+    rename_column: Annotated[list[str] | None, typer.Option(metavar="A:B", help="rename column A to B")] = None,
+    drop_column: Annotated[list[str] | None, typer.Option(metavar="N", help="drop a column")] = None,
+    widen_column: Annotated[list[str] | None, typer.Option(metavar="N:T", help="widen a column's type")] = None,
+    ttl: Annotated[
+        list[str] | None, typer.Option(metavar="RULE", help="replace all TTL rules; '' removes them")
+    ] = None,
+    policy: Annotated[str | None, typer.Option(metavar="P", help="another storage policy")] = None,
+    setting: Annotated[list[str] | None, typer.Option(metavar="K=V", help="a table setting")] = None,
+) -> None:
+    """Change a table. No data is rewritten."""
+    import msgspec
+
+    from oplog.errors import UsageError
+    from tiering.table import definitions
+
+    store = session.store()
+    old = new = store.definition(table)
+    for text in add_column or ():
+        new = definitions.add_column(new, text, default=default)
+    for text in rename_column or ():
+        new = definitions.rename_column(new, text)
+    for text in drop_column or ():
+        session.confirm(f"Drop column {text} of {table}?")
+        new = definitions.drop_column(new, text)
+    for text in widen_column or ():
+        new = definitions.widen_column(new, text)
+    if ttl is not None:
+        new = definitions.set_ttl(new, [rule for rule in ttl if rule.strip()])
+    if policy is not None:
+        new = definitions.set_policy(new, policy)
+    if setting:
+        new = definitions.set_settings(new, setting)
+    if new is old:
+        raise UsageError("nothing to change was named", hint="say --add-column, --ttl, --policy …; see --help")
+    if session.dry_run:
+        from tiering.catalog.tables import check_change
+
+        check_change(store.context, old, new)
+        new = msgspec.structs.replace(new, version=old.version + 1)
+    else:
+        new = store.alter_table(old, new, reason=f"alter table {table}")
+    _answer(session, new, f"{_would(session, 'Altered')} table {table}; its definition is now version {new.version}.")
+
+
+def drop(session: Session, table: TableName) -> None:
+    """Drop a table and all its parts.
+
+    What lay in a bucket can be brought back with 'frostline restore DISK --revision N' while the retention lasts; what
+    lay on a local disk is gone.
+    """
+    from tiering.config.units import format_size
+
+    store = session.store()
+    definition = store.definition(table)
+    parts = store.parts(table)
+    size_bytes = sum(stored.part.size_bytes for stored in parts)
+    local = sum(1 for stored in parts if not store.disk(stored.disk).capabilities.remote)
+    lost = f" No restore brings back the {local:,} on local disks." if local else ""
+    session.confirm(f"Drop table {table} with {counted(len(parts), 'part')} ({format_size(size_bytes)})?{lost}")
+    if not session.dry_run:
+        store.drop_table(table)
+    document = {"table": table, "uuid": definition.uuid, "parts": len(parts), "bytes": size_bytes}
+    if session.options.json:
+        session.output.document({**document, "dry_run": session.dry_run})
+        return
+    session.output.line(
+        f"{_would(session, 'Dropped')} table {table}: {counted(len(parts), 'part')}, {format_size(size_bytes)}."
+    )
+
+
+def _only_policy(session: Session) -> str:
+    from oplog.errors import UsageError
+
+    policies = session.loaded.config.policies
+    if len(policies) == 1:
+        return next(iter(policies))
+    raise UsageError("which storage policy?", hint=f"say --policy with one of: {', '.join(policies)}")
+
+
+def _schema_of(path: str) -> Any:
+    from tiering.insert.sources import source_schema
+
+    return source_schema(path)
+
+
+def _refuse_existing(session: Session, table: str) -> None:
+    from oplog.errors import AlreadyExists
+
+    if any(known.full_name == table for known in session.store().definitions()):
+        raise AlreadyExists(f"table {table} exists already", hint="say --if-not-exists to keep it")
+
+
+def _answer(session: Session, definition: Any, text: str) -> None:
+    if session.options.json:
+        session.output.document({**_document(definition), "dry_run": session.dry_run})
+    else:
+        session.output.line(text)
+
+
+def _would(session: Session, done: str) -> str:
+    return f"Dry run: would have {done.lower()}" if session.dry_run else done
+
+
+def _document(definition: Any) -> dict[str, Any]:
+    import msgspec
+
+    plain: dict[str, Any] = msgspec.to_builtins(definition)
+    plain["table"] = definition.full_name
+    plain["partition_by"] = [str(field) for field in definition.partition_by]
+    plain["ttl"] = _ttl_texts(definition)
+    plain["settings"] = msgspec.structs.asdict(definition.settings)
+    return plain
+
+
+def _ttl_texts(definition: Any) -> list[str]:
+    from tiering.table.rule_texts import ttl_text
+
+    return [ttl_text(rule) for rule in definition.ttl]
+
+
+def _settings(definition: Any) -> dict[str, Any]:
+    """Those that differ from the defaults."""
+    import msgspec
+
+    plain: dict[str, Any] = msgspec.to_builtins(definition.settings)
+    return plain
+
+
+def _shown(value: Any) -> str:
+    return "" if value is None else repr(value)

@@ -1,0 +1,1 @@
+"""Options, output, errors, sessions: what every verb of every package stands on."""

@@ -1,0 +1,215 @@
+"""One run of the command line: the options, the output, and the store once a verb asks for it."""
+
+import logging
+import os
+import sys
+from contextlib import ExitStack
+from importlib import import_module
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from oplog.errors import FrostlineError, Refused
+from tiering.cli.frame.exit_codes import FOUND_SOMETHING, NOTHING_TO_DO, Finished
+from tiering.cli.frame.options import GlobalOptions
+from tiering.cli.frame.output import Output
+
+if TYPE_CHECKING:  # heavy: most of a `--help` would be these imports
+    from disks.base import Disk
+    from disks.object_disk.disk import ObjectDisk
+    from disks.stores.wrappers.limit import Limiter
+    from disks.workers.progress import Progress
+    from disks.workers.runner import ClusterRunner
+    from tiering.config.reading import LoadedConfig
+    from tiering.engine.store import Store
+
+SPARK = "spark_tiering.verbs"
+"""Named, not imported: the frame knows no package above it."""
+OWN_LOGGERS = ("frostline", "tiering", "disks", "oplog", "restore", "spark_tiering")
+"""Only these speak below WARNING: at DEBUG the S3 clients write session tokens and keys."""
+
+
+class Session:
+    """Options, output and the lazily opened store. A context manager: leaving it closes the store."""
+
+    def __init__(self, options: GlobalOptions) -> None:
+        self.options = options
+        self.output = Output(json=options.json, quiet=options.quiet, color=not options.no_color)
+        self._stack = ExitStack()
+        self._store: Store | None = None
+        self._loaded: LoadedConfig | None = None
+        self._limiter: Limiter | None = None
+
+    def __enter__(self) -> Self:
+        _set_up_logging(self.options.verbose)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    @property
+    def dry_run(self) -> bool:
+        return self.options.dry_run
+
+    @property
+    def loaded(self) -> "LoadedConfig":
+        """The configuration and where it came from."""
+        if self._loaded is None:
+            from tiering.config.reading import load_from
+
+            self._loaded = load_from(self.options.config)
+        return self._loaded
+
+    def store(self) -> "Store":
+        """The open store. Recovery after a crash runs first, unless this is a dry run."""
+        if self._store is None:
+            from tiering.engine.store import Store
+
+            self._store = self._stack.enter_context(
+                Store.open(
+                    self.loaded.config,
+                    actor=actor(),
+                    workers=self.options.workers,
+                    limiter=self.limiter(),
+                    progress=self.progress(),
+                    recover=not self.dry_run,
+                )
+            )
+            self._tell_unreachable(self._store)
+            for sentence in self._store.recovered:
+                self.output.note(f"recovered: {sentence}")
+            for broken in self._store.context.catalog.broken:
+                self.output.note(f"broken: {broken.text}")
+        return self._store
+
+    def _tell_unreachable(self, store: "Store") -> None:
+        names = store.unreachable()
+        if not names:
+            return
+        self.output.beside["unreachable"] = names
+        for name in names:
+            disk = store.disk(name)
+            self.output.note(f"{disk.unreachable}; what it holds is shown as of revision {disk.revision}")
+
+    def disk(self, name: str) -> "Disk":
+        """One disk by itself, its state as it is: nothing is refreshed, recovered or rebuilt."""
+        from disks.registry import open_disk
+        from oplog.errors import NotFound
+
+        config = self.loaded.config
+        if name not in config.disks:
+            raise NotFound(f"No such disk: {name}", hint=f"the disks are: {', '.join(sorted(config.disks))}")
+        disk = open_disk(name, config.disks[name], config.state_directory, limiter=self.limiter())
+        self._stack.callback(disk.close)
+        return disk
+
+    def object_disk(self, name: str) -> "ObjectDisk":
+        """The same for a disk that must have an operations log."""
+        from disks.object_disk.disk import with_commits
+
+        return with_commits(self.disk(name))
+
+    def parts_under_way(self) -> list[tuple[str, str]]:
+        """(table uuid, part) of the moves that the journal calls unfinished, or that were to keep their source."""
+        from tiering.journal.journal import Journal
+
+        journal = Journal(self.loaded.config.state_directory)
+        try:
+            kept = [record for record in journal.moves(limit=10_000) if record.keep_source and record.state == "done"]
+            return [(record.table_uuid, record.part) for record in (*journal.moves(active=True), *kept)]
+        finally:
+            journal.close()
+
+    def limiter(self) -> "Limiter":
+        """What all stores of this run share; flags override the configuration."""
+        from disks.stores.wrappers.limit import Limiter
+        from tiering.config.units import parse_size
+
+        if self._limiter is None:
+            limits = self.loaded.config.limits
+            given = self.options.bwlimit
+            self._limiter = Limiter(
+                bytes_per_second=parse_size(given) if given else limits.bytes_per_second,
+                requests_per_second=self.options.tpslimit or limits.requests_per_second,
+                max_concurrency=max(self.options.workers or limits.workers, 16),
+            )
+        return self._limiter
+
+    def spark_runner(self, app: str, master: str | None = None) -> "ClusterRunner":
+        """What runs work as Spark jobs, on `master` or where the configuration says. Spark is stopped at the end.
+
+        Raises `UsageError` with what to install when pyspark or Java is missing.
+        """
+        verbs = import_module(SPARK)
+        config, verbose = self.loaded.config, self.options.verbose > 0
+        runner: ClusterRunner = self._stack.enter_context(verbs.runner(config, app=app, master=master, verbose=verbose))
+        return runner
+
+    def progress(self) -> "Progress":
+        """Where long work shows how far it is."""
+        from tiering.cli.frame.terminal_progress import choose
+
+        return choose(quiet=self.options.quiet, no_progress=self.options.no_progress)
+
+    # -- answers and endings -----------------------------------------------------------------------------------------
+
+    def confirm(self, question: str) -> None:
+        """Return when the user agrees. Without --yes and without a terminal: `Refused`, never a wait for nobody."""
+        if self.options.yes or self.dry_run:
+            return
+        if self.options.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise Refused(
+                f"{question} Not without a yes.",
+                hint="run it on a terminal, or add --yes; --dry-run shows what would happen",
+            )
+        print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            raise Refused("Nothing was changed: the answer was not yes.")
+
+    def nothing_to_do(self, why: str) -> None:
+        """Say so; with --error-on-nothing the exit code is 9."""
+        self.output.note(why)
+        if self.options.error_on_nothing:
+            raise Finished(NOTHING_TO_DO)
+
+    def found_something(self) -> None:
+        """The verb did its work and found what it was looking for: exit 4."""
+        raise Finished(FOUND_SOMETHING)
+
+
+def actor() -> str:
+    """Who commits, for the log: user@host."""
+    import getpass
+    import socket
+
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
+def fail_if_partly(failed: int, succeeded: int, what: str) -> None:
+    """Exit 3 when some items failed and some are done, 1 when all failed."""
+    if not failed:
+        return
+    from oplog.errors import PartlyDone
+
+    if succeeded:
+        raise PartlyDone(
+            f"{failed} of {failed + succeeded} {what} failed", hint="the others are done; run it again to retry"
+        )
+    raise FrostlineError(
+        f"all {failed} {what} failed" if failed > 1 else f"the {what.removesuffix('s')} failed",
+        hint="the reasons are above; nothing was lost",
+    )
+
+
+def _set_up_logging(verbose: int) -> None:
+    logging.basicConfig(
+        level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
+    level = logging.WARNING if verbose == 0 else logging.INFO if verbose == 1 else logging.DEBUG
+    for name in OWN_LOGGERS:
+        logging.getLogger(name).setLevel(level)

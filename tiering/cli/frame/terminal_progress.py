@@ -1,0 +1,176 @@
+"""Progress on stderr: bars on a terminal, else one line every 30 seconds."""
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any
+
+from disks.workers.progress import Progress, Silent, Task
+from tiering.config.units import format_size
+
+LINE_EVERY_SECONDS = 30.0
+
+
+def choose(*, quiet: bool, no_progress: bool) -> Progress:
+    """Bars, lines or nothing, as the terminal and the user want it."""
+    if quiet or no_progress:
+        return Silent()
+    return Bars() if sys.stderr.isatty() else Lines()
+
+
+class Lines:
+    """For logs and pipes: a line every 30 s while a task runs; nothing for what is done sooner."""
+
+    def __init__(
+        self,
+        write: Callable[[str], object] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        every_seconds: float = LINE_EVERY_SECONDS,
+    ) -> None:
+        self._write = write or (lambda text: print(text, file=sys.stderr, flush=True))
+        self._clock = clock
+        self._every_seconds = every_seconds
+
+    def task(
+        self, what: str, *, items: int | None = None, size_bytes: int | None = None
+    ) -> AbstractContextManager[Task]:
+        return _LineTask(what, items, size_bytes, self._write, self._clock, self._every_seconds)
+
+
+class _LineTask:
+    def __init__(
+        self,
+        what: str,
+        items: int | None,
+        size_bytes: int | None,
+        write: Callable[[str], object],
+        clock: Callable[[], float],
+        every_seconds: float,
+    ) -> None:
+        self._what, self._items, self._size_bytes = what, items, size_bytes
+        self._write, self._clock, self._every_seconds = write, clock, every_seconds
+        self._done_items = self._done_bytes = 0
+        self._last = clock()
+        self._lock = threading.Lock()
+
+    def advance(self, *, items: int = 0, size_bytes: int = 0) -> None:
+        with self._lock:
+            self._done_items += items
+            self._done_bytes += size_bytes
+            now = self._clock()
+            if now - self._last < self._every_seconds:
+                return
+            self._last = now
+            text = self._text()
+        self._write(text)
+
+    def note(self, text: str) -> None:
+        return None
+
+    def _text(self) -> str:
+        pieces = []
+        if self._items is not None or self._done_items:
+            pieces.append(f"{self._done_items:,}" + (f" of {self._items:,}" if self._items is not None else ""))
+        if self._size_bytes is not None or self._done_bytes:
+            total = f" of {format_size(self._size_bytes)}" if self._size_bytes is not None else ""
+            pieces.append(format_size(self._done_bytes) + total)
+        return f"{self._what}: {', '.join(pieces) or 'still at work'}"
+
+    def __enter__(self) -> "_LineTask":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+
+class Bars:
+    """For people: one bar a task, removed when it is done."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._live: Any = None
+        self._open_tasks = 0
+
+    def task(
+        self, what: str, *, items: int | None = None, size_bytes: int | None = None
+    ) -> AbstractContextManager[Task]:
+        return _BarTask(self, what, items, size_bytes)
+
+    def begin(self, what: str, total: int | None, *, by_bytes: bool) -> Any:
+        """A row for the task; returns its id."""
+        with self._lock:
+            if self._live is None:
+                self._live = _new_display()
+                self._live.start()
+            self._open_tasks += 1
+            return self._live.add_task(what, total=total, by_bytes=by_bytes, note="")
+
+    def update(self, row: Any, **changes: Any) -> None:
+        live = self._live
+        if live is not None:
+            live.update(row, **changes)
+
+    def end(self, row: Any) -> None:
+        """Take the row away, and the display with the last one."""
+        with self._lock:
+            self._live.remove_task(row)
+            self._open_tasks -= 1
+            if self._open_tasks == 0:
+                self._live.stop()
+                self._live = None
+
+
+class _BarTask:
+    def __init__(self, bars: Bars, what: str, items: int | None, size_bytes: int | None) -> None:
+        self._bars, self._what = bars, what
+        self._by_bytes = size_bytes is not None
+        self._total = size_bytes if self._by_bytes else items
+        self._row: Any = None
+
+    def advance(self, *, items: int = 0, size_bytes: int = 0) -> None:
+        self._bars.update(self._row, advance=size_bytes if self._by_bytes else items)
+
+    def note(self, text: str) -> None:
+        self._bars.update(self._row, note=text)
+
+    def __enter__(self) -> "_BarTask":
+        self._row = self._bars.begin(self._what, self._total, by_bytes=self._by_bytes)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.end(self._row)
+
+
+def _new_display() -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, ProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as RichProgress
+    from rich.progress import Task as RichTask
+    from rich.text import Text
+
+    class Amount(ProgressColumn):
+        """Items or bytes done, of how many, and how fast."""
+
+        def render(self, task: RichTask) -> Text:
+            by_bytes = task.fields.get("by_bytes", False)
+            done = format_size(task.completed) if by_bytes else f"{int(task.completed):,}"
+            total = "" if task.total is None else f"/{format_size(task.total) if by_bytes else f'{int(task.total):,}'}"
+            speed = f"  {format_size(task.speed)}/s" if by_bytes and task.speed else ""
+            return Text(f"{done}{total}{speed}")
+
+    return RichProgress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        Amount(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}", style="dim"),
+        console=Console(stderr=True),
+        transient=True,
+    )

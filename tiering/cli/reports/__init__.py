@@ -1,0 +1,1 @@
+"""Answers of verbs as JSON and as text: writes to the output alone."""

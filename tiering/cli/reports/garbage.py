@@ -1,0 +1,53 @@
+"""What a collection found, as JSON and for people."""
+
+from typing import TYPE_CHECKING, Any
+
+from tiering.cli.frame.session import Session
+
+if TYPE_CHECKING:
+    from disks.garbage.collect import GcReport
+
+
+def gc_document(report: "GcReport") -> dict[str, Any]:
+    """A report as JSON: the counts, and the names of what needs somebody's eye."""
+    import msgspec
+
+    document: dict[str, Any] = msgspec.to_builtins(report)
+    for name in ("orphans", "delete"):
+        del document[name]
+    return document
+
+
+def print_gc(session: Session, document: dict[str, Any]) -> None:
+    """The report for people."""
+    from tiering.config.units import format_size
+
+    line = session.output.line
+    line(f"disk {document['disk']}")
+    line(f"  referenced  {document['referenced']:,} objects: in use, or restorable within the retention")
+    line(f"  pending     {document['pending']:,} objects: nothing names them yet, but they are young")
+    line(f"  orphaned    {document['orphaned']:,} objects, {format_size(document['orphaned_bytes'])}")
+    if document["quarantined"]:
+        line(f"  quarantined {document['quarantined']:,} of them: they go when their quarantine is over")
+    line(f"  deleted     {document['deleted']:,} objects, {format_size(document['deleted_bytes'])}")
+    if document["log_deleted"] or document["log_collectable"]:
+        line(
+            f"  old log     {document['log_collectable']:,} entries and snapshots, {document['log_deleted']:,} deleted"
+        )
+    if document["kept"]:
+        until = max((moment for moment in document["kept"].values() if moment), default="")
+        when = f", until {until[:16].replace('T', ' ')}Z at the latest" if until else ""
+        line(f"  locked      {len(document['kept']):,} objects that the store keeps{when}; a later gc deletes them")
+    if document["versioning"]:
+        size = format_size(document["old_version_bytes"])
+        line(f"  versions    {document['old_versions']:,} old ones, {size}, in no listing: see docs/integrity.md")
+    if document["uploads"]:
+        line(f"  uploads     {document['uploads']:,} unfinished, {document['uploads_aborted']:,} aborted")
+    for name, what in (("foreign", "not Frostline's, never touched"), ("suspicious", "with an impossible time, kept")):
+        if document[name]:
+            line(f"  {name:<11} {len(document[name]):,} objects {what}, such as {document[name][0]}")
+    if document["failed"]:
+        key, why = next(iter(document["failed"].items()))
+        line(f"  failed      {len(document['failed']):,} objects, such as {key}: {why}")
+    if document["refused"]:
+        line(f"  refused     {document['refused']}")

@@ -1,0 +1,157 @@
+"""Moves as tables and documents; what `plan`, `move`, `apply` and `tick` share."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tiering.cli.frame.output import Output, counted
+from tiering.cli.frame.session import Session, fail_if_partly
+
+if TYPE_CHECKING:
+    from tiering.catalog.catalog import StoredPart
+    from tiering.engine.maintenance import TickReport
+    from tiering.engine.store import Store
+    from tiering.move.mover import MoveReport
+    from tiering.policy.cost import PlanCost
+    from tiering.policy.decide import Move
+
+
+def move_document(report: "MoveReport") -> dict[str, Any]:
+    """`{"moved", "failed", "skipped"}` as scripts know it."""
+    import msgspec
+
+    plain: dict[str, Any] = msgspec.to_builtins(report)
+    return {name: plain[name] for name in ("moved", "failed", "skipped")}
+
+
+def move_report(session: Session, report: "MoveReport") -> None:
+    """Print what moved. Raises `PartlyDone` when some failed."""
+    document = move_document(report)
+    if session.options.json:
+        session.output.document({**document, "dry_run": False})
+    else:
+        print_report(session.output, document)
+    if not document["moved"] and not document["failed"]:
+        session.nothing_to_do("Nothing was moved.")
+    fail_if_partly(len(document["failed"]), len(document["moved"]), "moves")
+
+
+def print_report(output: Output, document: dict[str, Any]) -> None:
+    """The report for people."""
+    from tiering.config.units import format_size
+
+    for item in document["moved"]:
+        output.line(f"moved    {_line(item)}  {format_size(item['bytes'])} in {item['seconds']:.2f} s")
+    for item in document["skipped"]:
+        output.line(f"skipped  {_line(item)}  {item['reason']}")
+    for item in document["failed"]:
+        output.line(f"failed   {_line(item)}  {item['error']}")
+    total = sum(item["bytes"] for item in document["moved"])
+    output.line(
+        f"{counted(len(document['moved']), 'part')} moved ({format_size(total)}), {len(document['skipped'])} skipped,"
+        f" {len(document['failed'])} failed."
+    )
+
+
+def print_moves(output: Output, moves: list[dict[str, Any]]) -> None:
+    """Planned moves with their reasons."""
+    from tiering.config.units import format_size
+
+    output.table(
+        ["table", "part", "from", "to", "size", "reason"],
+        [
+            (
+                item["table"],
+                item["part"],
+                item["from"],
+                item["to"],
+                format_size(item["bytes"]),
+                item["reason"]["detail"],
+            )
+            for item in moves
+        ],
+    )
+
+
+def plan_cost(store: "Store", moves: "Sequence[Move]") -> "PlanCost":
+    """Requests and bytes of planned moves: one PUT a data file going to a bucket, one commit a batch."""
+    from tiering.policy import cost
+
+    known = {(stored.definition.uuid, stored.part.name, stored.disk): stored.part for stored in store.parts()}
+    return cost.estimate(
+        moves,
+        lambda move: known.get((move.table_uuid, move.part, move.source)),
+        {disk.name for disk in store.object_disks()},
+    )
+
+
+def _line(item: dict[str, Any]) -> str:
+    return f"{item['table']} {item['part']}  {item['from']} -> {item['to']}"
+
+
+def merge_document(result: Any) -> dict[str, Any]:
+    """One entry of `merge --json`."""
+    names = ("table", "partition", "inputs", "output", "rows_in", "rows_out", "bytes_in", "bytes_out", "seconds")
+    document = {name: getattr(result, name) for name in names}
+    document["inputs"] = list(document["inputs"])
+    return document
+
+
+def merge_plan_document(table: str, inputs: "Sequence[StoredPart]") -> dict[str, Any]:
+    """The same for a merge that is only planned: the output and its size are not known yet."""
+    return {
+        "table": table,
+        "partition": inputs[0].name.partition,
+        "inputs": [stored.part.name for stored in inputs],
+        "output": None,
+        "rows_in": sum(stored.part.rows for stored in inputs),
+        "rows_out": None,
+        "bytes_in": sum(stored.part.size_bytes for stored in inputs),
+        "bytes_out": None,
+        "seconds": 0,
+    }
+
+
+def print_merges(output: Output, merges: list[dict[str, Any]]) -> None:
+    """Merges as a table."""
+    from tiering.config.units import format_size
+
+    output.table(
+        ["table", "partition", "parts", "into", "rows", "before", "after", "seconds"],
+        [
+            (
+                item["table"],
+                item["partition"],
+                len(item["inputs"]),
+                item["output"],
+                f"{item['rows_in']:,}",
+                format_size(item["bytes_in"]),
+                "" if item["bytes_out"] is None else format_size(item["bytes_out"]),
+                f"{item['seconds']:.2f}",
+            )
+            for item in merges
+        ],
+    )
+
+
+def print_merge_stays(output: Output, stays: list[dict[str, Any]]) -> None:
+    """Why partitions are not merged, on stderr; those of one reason in one line."""
+    by_reason: dict[str, list[dict[str, Any]]] = {}
+    for stay in stays:
+        by_reason.setdefault(stay["reason"]["detail"], []).append(stay)
+    for detail, group in by_reason.items():
+        names = ", ".join(stay["partition"] for stay in group[:5])
+        more = f" and {len(group) - 5:,} more" if len(group) > 5 else ""
+        output.note(f"not merged: {counted(len(group), 'partition')} ({names}{more}): {detail}")
+
+
+def tick_document(report: "TickReport") -> dict[str, Any]:
+    """`tick --json`: what moved, merged and was deleted, and what could not be done."""
+    import msgspec
+
+    return {
+        **move_document(report.moves),
+        "merges": [merge_document(result) for result in report.merges],
+        "deleted": msgspec.to_builtins(report.deleted),
+        "snapshots": report.snapshots,
+        "problems": report.problems,
+    }

@@ -1,0 +1,155 @@
+"""Prints the result of a query as a table, CSV, JSON or Parquet, streaming where the format allows it."""
+
+import sys
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from oplog.errors import UsageError
+from tiering.cli.frame.output import Output, counted, encode
+from tiering.config.units import format_time
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tiering.query.query import QueryResult
+
+FORMATS = ("table", "csv", "json", "parquet")
+
+
+def choose(wanted: str, *, json: bool, to_file: bool) -> str:
+    """The format to write. Raises `UsageError` for one that is unknown or does not fit."""
+    if wanted not in FORMATS:
+        raise UsageError(f"unknown output format: {wanted}", hint=f"one of: {', '.join(FORMATS)}")
+    if json and not to_file:
+        return "json"
+    if wanted == "parquet" and not to_file and sys.stdout.isatty():
+        raise UsageError("Parquet is not for terminals", hint="add -o FILE.parquet")
+    return wanted
+
+
+def write(result: "QueryResult", chosen: str, file: str | None, output: Output) -> None:
+    """Write all rows to stdout or the file; a remark on stderr says how much was read."""
+    rows = _write_file(result, chosen, Path(file)) if file else _write_stdout(result, chosen, output)
+    if chosen != "json" or file:
+        from tiering.config.units import format_size
+
+        output.note(
+            f"{counted(rows, 'row')}; read {format_size(result.bytes_read)} from {counted(result.parts_read, 'part')}"
+        )
+
+
+def _write_stdout(result: "QueryResult", chosen: str, output: Output) -> int:
+    if chosen in ("csv", "parquet"):
+        return _stream(result, chosen, sys.stdout.buffer)
+    names = [column["name"] for column in _columns(result)]
+    rows = [row for batch in result.batches() for row in plain_rows(batch)]
+    if chosen == "json":
+        output.document(_document(result, rows), indent=2 if sys.stdout.isatty() else 0)
+    else:
+        output.table(names, [[_cell(value) for value in row] for row in rows], empty="No rows.", shout=False)
+    return len(rows)
+
+
+def _write_file(result: "QueryResult", chosen: str, path: Path) -> int:
+    """Beside the name first: a query that fails half way leaves no half file."""
+    chosen = (
+        {".csv": "csv", ".json": "json", ".parquet": "parquet"}.get(path.suffix, chosen)
+        if chosen == "table"
+        else chosen
+    )
+    if chosen == "table":
+        raise UsageError(f"which format for {path}?", hint="say --output-format csv, json or parquet")
+    temporary = path.with_name(f".{path.name}.part")
+    try:
+        with temporary.open("wb") as stream:
+            if chosen == "json":
+                rows = [row for batch in result.batches() for row in plain_rows(batch)]
+                stream.write(encode(_document(result, rows), indent=0) + b"\n")
+                count = len(rows)
+            else:
+                count = _stream(result, chosen, stream)
+        temporary.replace(path)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return count
+
+
+def _stream(result: "QueryResult", chosen: str, stream: Any) -> int:
+    if chosen == "csv":
+        from pyarrow import csv
+
+        writer: Any = csv.CSVWriter(stream, result.schema)
+    else:
+        from pyarrow import parquet
+
+        writer = parquet.ParquetWriter(stream, result.schema, compression="zstd")
+    count = 0
+    with writer:
+        for batch in result.batches():
+            writer.write_batch(batch)
+            count += batch.num_rows
+    stream.flush()
+    return count
+
+
+def _document(result: "QueryResult", rows: list[list[Any]]) -> dict[str, Any]:
+    return {
+        "columns": _columns(result),
+        "rows": rows,
+        "row_count": len(rows),
+        "parts_read": result.parts_read,
+        "bytes_read": result.bytes_read,
+    }
+
+
+def _columns(result: "QueryResult") -> list[dict[str, str]]:
+    return [{"name": name, "type": kind} for name, kind in result.columns]
+
+
+def plain_rows(batch: "pa.RecordBatch") -> list[list[Any]]:
+    """The rows as JSON values: times as RFC 3339, decimals as text, bytes as hex."""
+    columns = [[_plain(value) for value in _microseconds(column).to_pylist()] for column in batch.columns]
+    return [list(row) for row in zip(*columns, strict=True)] if columns else [[] for _ in range(batch.num_rows)]
+
+
+def _microseconds(column: Any) -> Any:
+    """Python's times end at microseconds."""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+        return column.cast(pa.timestamp("us", column.type.tz), safe=False)
+    return column
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return format_time(value) if value.tzinfo else value.isoformat()
+    if isinstance(value, date | time):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return value
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return f"{value + 0.0:.10g}"  # no -0
+    if isinstance(value, dict | list):
+        return encode(value, indent=0).decode()
+    return str(value)

@@ -1,0 +1,1 @@
+"""The configuration: reads one file and the environment, once; nothing below sees anything but its values."""

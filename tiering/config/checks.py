@@ -1,0 +1,105 @@
+"""What a well-typed configuration can still get wrong: names that point nowhere, volumes without disks. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from difflib import get_close_matches
+
+from disks.config import DiskConfig
+from oplog.errors import UsageError
+from tiering.config.settings import Config, PolicyConfig
+
+Complain = Callable[[tuple[str | int, ...], str, str], UsageError]
+_NAME = re.compile(r"\w+\Z", re.ASCII)
+
+
+def check_references(config: Config, complain: Complain) -> None:
+    """Raise what `complain(key path, problem, hint)` makes of the first mistake."""
+    if not config.disks:
+        raise complain(("disks",), "a store needs at least one disk", "")
+    for name, disk in config.disks.items():
+        _check_name(name, ("disks", name), complain)
+        _check_disk(name, disk, complain)
+    if not config.policies:
+        raise complain(("policies",), "a store needs at least one policy", "")
+    for name, policy in config.policies.items():
+        _check_name(name, ("policies", name), complain)
+        _check_policy(name, policy, config, complain)
+    if config.limits.workers < 1:
+        raise complain(("limits", "workers"), "at least one worker is needed", "")
+
+
+def _check_name(name: str, path: tuple[str | int, ...], complain: Complain) -> None:
+    if not _NAME.match(name):
+        raise complain(path, f"not a name: {name!r}", "letters, digits and '_' only")
+
+
+def _check_disk(name: str, disk: DiskConfig, complain: Complain) -> None:
+    needed, foreign = ("path", "url") if disk.type == "local" else ("url", "path")
+    if not getattr(disk, needed):
+        raise complain(("disks", name), f"a disk of type {disk.type} needs the key {needed!r}", "")
+    if getattr(disk, foreign):
+        raise complain(
+            ("disks", name, foreign), f"a disk of type {disk.type} has no {foreign!r}", f"remove it, or use {needed!r}"
+        )
+    if disk.url and not disk.url.startswith(("s3://", "file:///", "memory://")):
+        raise complain(
+            ("disks", name, "url"),
+            f"unknown kind of URL: {disk.url}",
+            "s3://bucket/prefix/, file:///directory/ or file:directory/",
+        )
+    if disk.url and disk.url.startswith("s3://") and not disk.url.removeprefix("s3://").strip("/"):
+        raise complain(("disks", name, "url"), f"the URL names no bucket: {disk.url}", "s3://bucket/prefix/")
+    if disk.snapshot_every_commits < 1:
+        raise complain(("disks", name, "snapshot_every_commits"), "must be at least 1", "")
+    if disk.retention_seconds < 0:
+        raise complain(("disks", name, "retention_seconds"), "must not be negative", "")
+    if bool(disk.access_key_id) != bool(disk.secret_access_key):
+        raise complain(("disks", name), "access_key_id and secret_access_key belong together", "")
+
+
+def _check_policy(name: str, policy: PolicyConfig, config: Config, complain: Complain) -> None:
+    here = ("policies", name, "volumes")
+    if not policy.volumes:
+        raise complain(here, "a policy needs at least one volume", "")
+    seen_volumes: set[str] = set()
+    seen_disks: set[str] = set()
+    for index, volume in enumerate(policy.volumes):
+        _check_name(volume.name, (*here, index, "name"), complain)
+        if volume.name in seen_volumes:
+            raise complain((*here, index, "name"), f"two volumes are called {volume.name!r}", "")
+        seen_volumes.add(volume.name)
+        if not volume.disks:
+            raise complain((*here, index, "disks"), f"the volume {volume.name!r} has no disk", "")
+        for disk in volume.disks:
+            if disk not in config.disks:
+                nearest = get_close_matches(disk, list(config.disks), 1)
+                hint = (
+                    f"did you mean {nearest[0]!r}?" if nearest else f"the configuration has: {', '.join(config.disks)}"
+                )
+                raise complain((*here, index, "disks"), f"no such disk: {disk}", hint)
+            if disk in seen_disks:
+                raise complain((*here, index, "disks"), f"the disk {disk!r} is in the policy twice", "")
+            seen_disks.add(disk)
+        ratio = volume.max_data_part_size_ratio
+        if ratio is not None and not 0 < ratio <= 1:
+            raise complain(
+                (*here, index, "max_data_part_size_ratio"), f"must be above 0 and at most 1, got {ratio}", ""
+            )
+        if ratio is not None and volume.max_data_part_size_bytes is not None:
+            raise complain(
+                (*here, index), "max_data_part_size_bytes and max_data_part_size_ratio exclude each other", ""
+            )
+    _check_priorities(here, policy, complain)
+
+
+def _check_priorities(here: tuple[str | int, ...], policy: PolicyConfig, complain: Complain) -> None:
+    given = [volume.volume_priority for volume in policy.volumes if volume.volume_priority is not None]
+    if not given:
+        return
+    if len(given) != len(policy.volumes):
+        raise complain(here, "either every volume has a volume_priority or none", "")
+    if sorted(given) != list(range(1, len(given) + 1)):
+        shown = ", ".join(str(number) for number in sorted(given))
+        raise complain(here, f"volume_priority must be 1 to {len(given)} without gaps, got {shown}", "1 is the hottest")

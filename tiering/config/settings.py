@@ -1,0 +1,140 @@
+"""The whole configuration as one frozen, closed, typed model; `tiering.config.reading` reads it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from disks.config import DiskConfig, Size
+from oplog.errors import NotFound
+
+
+class VolumeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """An ordered list of disks that share a role."""
+
+    name: str
+    """How TTL rules and verbs call it."""
+    disks: tuple[str, ...]
+    max_data_part_size_bytes: Size | None = None
+    """Larger parts do not come here: they go to the next volume."""
+    max_data_part_size_ratio: float | None = None
+    """The same as a share of the average disk of the volume; not together with the size."""
+    prefer_not_to_merge: bool = False
+    """Parts here are neither merged nor recompressed, also not by `merge --final`."""
+    perform_ttl_move_on_insert: bool = True
+    """Rows that are due for this volume when they are inserted are written here at once."""
+    load_balancing: Literal["round_robin", "least_used"] = "round_robin"
+    """Which disk of the volume takes the next part."""
+    volume_priority: int | None = None
+    """1 is the hottest. Default: the order of the list. All volumes or none; 1 to N without gaps."""
+
+
+class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """An ordered list of volumes, hottest first, and when to move between them."""
+
+    volumes: tuple[VolumeConfig, ...]
+    """Hottest first."""
+    move_factor: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    """Moves start when a disk has less than this share free. Default 0.1 with several volumes, else 0."""
+
+
+class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How often the daemon does what."""
+
+    tick_seconds: float = 30.0
+    """The time between two passes: merges, TTL deletes, moves, snapshots."""
+    gc_seconds: float = 3600.0
+    """The time between two garbage collections."""
+    gc_delete: bool = False
+    """Whether the daemon's gc deletes; by default it only reports."""
+    cold_merge_seconds: float | None = None
+    """The time between two runs of `merge --cold` for every table that has such merges due. Default: none."""
+    cold_merge_spark: bool = False
+    """Those runs are `merge --spark`, on the master of the section `spark`."""
+    cold_merge_options: tuple[str, ...] = ()
+    """More of that verb's options, such as `--target-size=1GiB`."""
+
+
+class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Limits shared by all workers of the process; the flags --bwlimit, --tpslimit and -j override them."""
+
+    bytes_per_second: Size | None = None
+    """To and from all object stores together. Default: no limit."""
+    requests_per_second: float | None = None
+    """To all object stores together. Default: no limit."""
+    workers: int = 8
+    """Parts and files that are worked on side by side."""
+
+
+class SparkConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How verbs with `--spark` start Spark. What `spark-submit` or `spark-defaults.conf` sets wins over all of it."""
+
+    master: str = "local[*]"
+    """Where the tasks run: `local[N]`, `spark://host:7077`, `yarn`, `k8s://…`."""
+    conf: dict[str, str] = {}
+    """Spark's own properties, passed on as they are: `spark.executor.memory: 1g`. No credentials: Spark shows them."""
+    ship_code: bool = True
+    """Sends Frostline's own code to the executors of a cluster. Its dependencies must be installed there."""
+
+
+class PricesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What object storage costs, for estimates. The defaults are S3 Standard's list prices in us-east-1, in dollars."""
+
+    storage_gb_month: float = 0.023
+    """Each 10^9 bytes, each month."""
+    put_per_1000: float = 0.005
+    """Writes and listings."""
+    get_per_1000: float = 0.0004
+    """Reads."""
+    down_per_gb: float = 0.0
+    """Each 10^9 bytes read; 0 within a region."""
+    currency: str = "USD"
+    """For display."""
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Everything a store needs to open."""
+
+    state_path: str
+    """Journal, locks and file tables. All of it can be rebuilt."""
+    disks: dict[str, DiskConfig]
+    """By name: letters, digits and `_`."""
+    policies: dict[str, PolicyConfig]
+    """By name."""
+    daemon: DaemonConfig = DaemonConfig()
+    limits: LimitsConfig = LimitsConfig()
+    spark: SparkConfig = SparkConfig()
+    prices: PricesConfig = PricesConfig()
+
+    @property
+    def state_directory(self) -> Path:
+        return Path(self.state_path).expanduser()
+
+    def policy(self, name: str) -> PolicyConfig:
+        """The policy. Raises `NotFound` with the known names."""
+        try:
+            return self.policies[name]
+        except KeyError:
+            known = ", ".join(sorted(self.policies))
+            raise NotFound(f"No such policy: {name}", hint=f"the configuration has: {known}") from None
+
+
+def embedded(home: Path) -> Config:
+    """The default configuration: an SSD directory and a directory bucket below `home`, policy `hot_cold`."""
+    return Config(
+        state_path=str(home / "state"),
+        disks={
+            "ssd": DiskConfig(type="local", path=str(home / "ssd")),
+            "s3": DiskConfig(type="object_disk", url=(home / "bucket" / "store").as_uri() + "/"),
+        },
+        policies={
+            "hot_cold": PolicyConfig(
+                volumes=(
+                    VolumeConfig(name="hot", disks=("ssd",)),
+                    VolumeConfig(name="cold", disks=("s3",), prefer_not_to_merge=True),
+                )
+            )
+        },
+    )

@@ -1,0 +1,226 @@
+"""`doctor`: looks at every disk of a configuration and at this machine, and lets `diagnosis` say what it means.
+
+It opens nothing that would recover or repair: a broken disk, journal or file table is found as it is. It writes only
+objects and files of its own, and takes them away again.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from disks.config import DiskConfig
+from disks.effects import op
+from disks.file_table.table import read_only_uri
+from disks.stores.open import open_store
+from disks.stores.patience import patience
+from disks.stores.trial.examine import examine
+from disks.stores.trial.store_facts import StoreFacts
+from disks.workers.progress import SILENT, Progress, Task
+from oplog.errors import FrostlineError
+from tiering.config.settings import Config
+from tiering.doctor import diagnosis, store_diagnosis
+from tiering.doctor.diagnosis import Finding, LocalFacts, NodeFacts
+from tiering.journal.journal import Journal
+
+if TYPE_CHECKING:
+    from disks.stores.wrappers.limit import Limiter
+
+_PACKAGES = ("frostline", "pyarrow", "datafusion", "boto3")
+_PATIENCE_SECONDS = 5.0
+
+
+def run(config: Config, *, limiter: Limiter | None = None, progress: Progress = SILENT) -> list[Finding]:
+    """Everything that was looked at. Never raises for what it finds."""
+    now = datetime.now(UTC)
+    findings = diagnosis.of_node(look_at_node(config), now=now)
+    with progress.task("examining disks", items=len(config.disks)) as task:
+        for name, disk in config.disks.items():
+            task.note(name)
+            if disk.type == "local":
+                findings += diagnosis.of_local(name, disk, look_at_directory(disk))
+            else:
+                facts = look_at_store(disk, limiter, partial(_note, task, name))
+                findings += store_diagnosis.of_store(name, disk, facts, now=now)
+                findings += _promises_less(name, disk)
+                if directory := _directory_of(disk):
+                    findings += diagnosis.of_local(name, directory, look_at_directory(directory))
+            task.advance(items=1)
+    return findings
+
+
+def _promises_less(name: str, config: DiskConfig) -> list[Finding]:
+    """What a disk with ClickHouse's own log format cannot promise."""
+    if config.log_format != 1:
+        return []
+    from disks.clickhouse.disk import LIMITATIONS
+
+    return [
+        Finding(subject=f"disk {name}", check="log-format-1", level="note", what=sentence) for sentence in LIMITATIONS
+    ]
+
+
+def _directory_of(config: DiskConfig) -> DiskConfig | None:
+    """A bucket that is a directory, as a local disk: its file system matters as much."""
+    parts = urlsplit(config.url or "")
+    if parts.scheme != "file":
+        return None
+    return DiskConfig(type="local", path=unquote(parts.path), read_only=config.read_only)
+
+
+def _note(task: Task, name: str, what: str) -> None:
+    task.note(f"{name}: {what}")
+
+
+def look_at_store(config: DiskConfig, limiter: Limiter | None, step: Callable[[str], None]) -> StoreFacts:
+    """Try an object disk's store out."""
+    try:
+        with patience(_PATIENCE_SECONDS), open_store(config, limiter=limiter) as store:
+            return examine(store, read_only=config.read_only, step=step)
+    except FrostlineError as error:
+        return StoreFacts(config.url or "", unreachable=error.message, hint=error.hint)
+
+
+# -- a local disk ------------------------------------------------------------------------------------------------------
+
+
+def look_at_directory(config: DiskConfig) -> LocalFacts:
+    """A local disk's directory, as the file system tells it. A missing one is looked at where it would be made."""
+    path = Path(config.path or "").expanduser()
+    place = _existing(path)
+    if config.read_only and place != path:
+        return LocalFacts(str(path), error=f"{path} does not exist")
+    try:
+        if not place.is_dir():
+            return LocalFacts(str(path), error=f"{place} is no directory")
+        numbers = os.statvfs(place)
+        writable = os.access(place, os.W_OK | os.X_OK)
+        seconds, problem = _fsync(place) if writable and not config.read_only else (None, "")
+    except OSError as error:
+        return LocalFacts(str(path), error=f"{path}: {error.strerror}")
+    return LocalFacts(
+        path=str(path),
+        writable=writable,
+        file_system=file_system_of(place),
+        total_bytes=numbers.f_blocks * numbers.f_frsize,
+        free_bytes=numbers.f_bavail * numbers.f_frsize,
+        total_inodes=numbers.f_files,
+        free_inodes=numbers.f_favail,
+        fsync_seconds=seconds,
+        fsync_error=problem,
+    )
+
+
+def _existing(path: Path) -> Path:
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    return path
+
+
+def _fsync(directory: Path) -> tuple[float | None, str]:
+    """Write and sync a file that has no name where the file system can do that, so nothing can be left behind."""
+    try:
+        with op("doctor.fsync", directory), tempfile.TemporaryFile(dir=directory, prefix="frostline-doctor-") as file:
+            file.write(b"frostline doctor\n")
+            file.flush()
+            began = time.perf_counter()
+            os.fsync(file.fileno())
+            seconds = time.perf_counter() - began
+            descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        return seconds, ""
+    except OSError as error:
+        return None, error.strerror or str(error)
+
+
+def file_system_of(path: Path) -> str:
+    """The type of the file system that holds the path, such as `ext4`; empty where the kernel does not tell."""
+    try:
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+        device = os.stat(path).st_dev
+    except OSError:
+        return ""
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        if before.split()[2] == wanted:
+            return after.split()[0]
+    return ""
+
+
+# -- the node ----------------------------------------------------------------------------------------------------------
+
+
+def look_at_node(config: Config) -> NodeFacts:
+    """This machine and the state directory; SQLite files are only read."""
+    import resource
+
+    state = config.state_directory
+    place = _existing(state)
+    versions = {"python": platform.python_version(), "sqlite": sqlite3.sqlite_version}
+    versions |= {name: found for name in _PACKAGES if (found := _version(name))}
+    journal = _sqlite_state(state / "journal.db")
+    active, failed = _moves(state) if journal == "ok" else ([], 0)
+    tables = {name: state / "disks" / name / "files.db" for name, disk in config.disks.items() if disk.type != "local"}
+    return NodeFacts(
+        versions=versions,
+        open_files_limit=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        state_path=str(state),
+        state_file_system=file_system_of(place),
+        state_error="" if place.is_dir() and os.access(place, os.W_OK | os.X_OK) else f"{place} cannot be written to",
+        journal=journal,
+        unfinished=len(active),
+        oldest_unfinished=min(active, default=None),
+        failed=failed,
+        damaged_tables=tuple(name for name, path in tables.items() if _sqlite_state(path) not in ("ok", "none")),
+    )
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _sqlite_state(path: Path) -> str:
+    """`none`, `ok`, or what is wrong with the file. A busy one is `ok`: somebody uses it."""
+    try:
+        if not path.exists():
+            return "none"
+        if path.stat().st_size == 0:
+            return "the file is empty"
+        connection = sqlite3.connect(read_only_uri(path), uri=True, timeout=5.0)
+        try:
+            return str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
+        finally:
+            connection.close()
+    except sqlite3.OperationalError as error:
+        return "ok" if "locked" in str(error) or "busy" in str(error) else str(error)
+    except (sqlite3.DatabaseError, OSError) as error:
+        return str(error)
+
+
+def _moves(state: Path) -> tuple[list[datetime], int]:
+    """When each unfinished move began, and how many failed for good."""
+    try:
+        journal = Journal(state)
+    except (FrostlineError, OSError):
+        return [], 0
+    try:
+        return [record.created for record in journal.moves(active=True)], len(journal.failures())
+    finally:
+        journal.close()

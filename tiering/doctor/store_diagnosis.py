@@ -1,0 +1,287 @@
+"""What was found about an object disk's store, as findings: what it means and what to do. Pure: no I/O, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from disks.config import DiskConfig
+from disks.stores.bucket_settings import BucketSettings, LifecycleRule, ObjectLock, Unknown
+from disks.stores.trial.store_facts import Answer, StoreFacts
+from tiering.config.units import format_duration, format_size
+from tiering.doctor.diagnosis import Finding, Level
+
+SKEW_NOTED = timedelta(seconds=30)
+SKEW_REFUSED = timedelta(minutes=5)
+"""From here on gc takes no time of the store for true, and refuses."""
+
+
+def of_store(
+    name: str, config: DiskConfig, facts: StoreFacts, *, now: datetime, guard: timedelta = timedelta(hours=24)
+) -> list[Finding]:
+    """Everything about one object disk."""
+    return list(_Store(name, config, facts, now, guard).findings())
+
+
+@dataclass(frozen=True, slots=True)
+class _Store:
+    name: str
+    config: DiskConfig
+    facts: StoreFacts
+    now: datetime
+    guard: timedelta
+
+    def _say(self, check: str, level: Level, what: str, hint: str = "") -> Finding:
+        return Finding(subject=f"disk {self.name}", check=check, level=level, what=what, hint=hint)
+
+    def findings(self) -> Iterator[Finding]:
+        facts = self.facts
+        if facts.unreachable:
+            yield self._say("reachable", "problem", facts.unreachable, facts.hint)
+            return
+        yield self._say("reachable", "ok", f"{facts.name} answers")
+        yield from self._transport()
+        yield from self._permissions()
+        yield from self._semantics()
+        yield from self._metadata()
+        yield from self._clock()
+        yield from self._uploads()
+        if facts.settings is not None:
+            yield from self._versioning(facts.settings)
+            yield from self._lifecycle(facts.settings)
+            yield from self._object_lock(facts.settings.object_lock)
+
+    def _transport(self) -> Iterator[Finding]:
+        url, endpoint = self.config.url or "", self.config.endpoint_url or ""
+        if url.startswith("s3://") and not url.removeprefix("s3://").partition("/")[2].strip("/"):
+            what = "the disk has the whole bucket: gc takes everything in it for its own or for foreign"
+            yield self._say("prefix", "note", what, "give a prefix: s3://bucket/prefix/")
+        local = any(f"//{host}" in endpoint for host in ("127.", "localhost", "[::1]"))
+        if endpoint.startswith("http://") and not local:
+            yield self._say("transport", "warning", f"{endpoint} is not encrypted", "use https://")
+
+    # Each permission in turn
+
+    def _permissions(self) -> Iterator[Finding]:
+        facts = self.facts
+        yield self._permission("list", facts.listing, "s3:ListBucket", "the log cannot be found")
+        yield self._permission("get", facts.get, "s3:GetObject", "parts cannot be read")
+        if self.config.read_only:
+            yield self._say("put", "unknown", "writing was not tried: the disk is read-only")
+            return
+        yield self._permission("put", facts.put, "s3:PutObject", "nothing can be moved here")
+        if facts.is_kept:
+            until = f" until {facts.kept_until:%Y-%m-%d %H:%M}Z" if facts.kept_until else ""
+            what = f"not known: Object Lock keeps what was written for the trial{until}; gc removes it then"
+            yield self._say("delete", "unknown", what)
+        elif facts.delete.denied:
+            what = f"deleting is not allowed: {facts.delete.said}"
+            yield self._say("delete", "warning", what, "gc --delete needs s3:DeleteObject (and s3:DeleteObjectVersion)")
+        else:
+            yield self._permission("delete", facts.delete, "s3:DeleteObject", "gc cannot delete")
+        if self._speaks_s3:
+            needed = "s3:AbortMultipartUpload and s3:ListBucketMultipartUploads"
+            yield self._permission("multipart", facts.multipart, needed, "large files cannot be moved", "warning")
+
+    @property
+    def _speaks_s3(self) -> bool:
+        return (self.config.url or "").startswith("s3://")
+
+    def _permission(self, check: str, answer: Answer, needed: str, otherwise: str, level: Level = "problem") -> Finding:
+        if answer.denied:
+            return self._say(
+                check, level, f"not allowed, so {otherwise}: {answer.said}", f"the credentials need {needed}"
+            )
+        if answer.good is None:
+            return self._say(check, "unknown", f"not known: {answer.said}")
+        if not answer.good:
+            return self._say(check, level, f"does not work, so {otherwise}: {answer.said}")
+        return self._say(check, "ok", "allowed")
+
+    # What the store does
+
+    def _semantics(self) -> Iterator[Finding]:
+        facts = self.facts
+        if facts.put.good is not True:
+            return
+        yield self._promise(
+            "read-own-write",
+            facts.read_own_write,
+            "an object can be read right after its put",
+            "the store forgets or delays what it acknowledged: do not keep data here",
+        )
+        yield self._promise(
+            "list-after-write",
+            facts.list_after_write,
+            "a listing shows an object right after its put",
+            "opening a disk and gc rely on listings: put nothing between Frostline and the store that caches them",
+        )
+        yield self._promise(
+            "list-order",
+            facts.list_order,
+            "listings come in key order",
+            "the log is found by its order: this kind of bucket (such as a directory bucket) cannot hold a disk",
+        )
+        yield self._promise(
+            "delete-visible",
+            facts.gone_after_delete,
+            "an object is gone right after its delete",
+            "a cache or a lagging copy answers: gc may report what it deleted once more",
+            "warning",
+        )
+        yield self._conditional()
+        sends_md5 = "Frostline compares the SHA-256 itself and sends an MD5 with each put; nothing needs to be done"
+        answer = facts.checks_sha256
+        if answer.good is False:
+            yield self._say("sha256", "note", "the store does not check the SHA-256 of a put", sends_md5)
+        else:
+            yield self._promise("sha256", answer, "a put whose SHA-256 is wrong is refused", "")
+
+    def _conditional(self) -> Finding:
+        answer = self.facts.conditional_put
+        if self.config.conditional_put == "no":
+            what = "conditional_put is 'no': one machine at a time writes, behind a lease"
+            return self._say("conditional-put", "note", what)
+        if answer.good is False:
+            what = f"no conditional writes ({answer.said}): one machine at a time can write, behind a lease"
+            hint = "use a store that honours If-None-Match where several machines write to one prefix"
+            if self._versions_kept:
+                hint += "; some servers honour it in buckets without versioning only"
+            return self._say("conditional-put", "warning", what, hint)
+        return self._promise("conditional-put", answer, "a put with If-None-Match: * has one winner", "")
+
+    @property
+    def _versions_kept(self) -> bool:
+        return self.facts.settings is not None and self.facts.settings.versioning in ("on", "suspended")
+
+    def _promise(self, check: str, answer: Answer, promise: str, hint: str, level: Level = "problem") -> Finding:
+        if answer.good:
+            return self._say(check, "ok", promise)
+        if answer.good is None:
+            return self._say(check, "unknown", f"not known whether {promise}: {answer.said}")
+        return self._say(check, level, f"not so: {promise}; {answer.said}".rstrip("; "), hint)
+
+    def _metadata(self) -> Iterator[Finding]:
+        facts = self.facts
+        if facts.put.good is not True:
+            return
+        hint = "fsck cannot compare the path of a blob with the log; data is not affected"
+        yield self._promise("metadata", facts.metadata_dash, "user metadata comes back", hint, "warning")
+        if facts.metadata_underscore.good is False:
+            what = f"metadata names with '_' are changed: `from_path` {facts.metadata_underscore.said}"
+            if self.config.log_format == 2:
+                yield self._say("metadata-underscore", "note", what, "only ClickHouse's own log format uses such names")
+            else:
+                hint = "Frostline writes them twice and reads its log; a ClickHouse server cannot: give it an export"
+                yield self._say("metadata-underscore", "warning", what, hint)
+        elif self._speaks_s3:
+            promise = "metadata names with '_' come back"
+            yield self._promise("metadata-underscore", facts.metadata_underscore, promise, "")
+
+    def _clock(self) -> Iterator[Finding]:
+        skew = self.facts.clock_skew
+        if isinstance(skew, Unknown):
+            yield self._say("clock", "unknown", f"the store's clock is not known: {skew.reason}")
+        elif skew is None:
+            if self._speaks_s3:
+                yield self._say("clock", "unknown", "not known: the store sends no Date")
+        elif abs(skew) > SKEW_NOTED:
+            ahead = "behind" if skew > timedelta(0) else "ahead of"
+            what = f"this machine's clock is {format_duration(abs(skew))} {ahead} the store's"
+            refused = abs(skew) > SKEW_REFUSED
+            hint = "set the clock (NTP)" + ("; until then gc deletes nothing, and ages are wrong" if refused else "")
+            yield self._say("clock", "problem" if refused else "warning", what, hint)
+        else:
+            yield self._say("clock", "ok", "the clocks of this machine and of the store agree")
+
+    def _uploads(self) -> Iterator[Finding]:
+        uploads = self.facts.uploads
+        if isinstance(uploads, Unknown):
+            yield self._say("uploads", "unknown", f"unfinished uploads are not known: {uploads.reason}")
+            return
+        old = [upload for upload in uploads if self.now - upload.started > self.guard]
+        if old:
+            what = f"{len(old)} unfinished multipart uploads older than {format_duration(self.guard)} are paid for"
+            hint = f"'frostline gc {self.name} --delete' ends those with names of ours, such as {old[0].key}"
+            yield self._say("uploads", "warning", what, hint)
+        elif self._speaks_s3:
+            yield self._say("uploads", "ok", "no old unfinished uploads")
+
+    # What the bucket's owner has set
+
+    def _versioning(self, settings: BucketSettings) -> Iterator[Finding]:
+        facts, state = self.facts, settings.versioning
+        if isinstance(state, Unknown):
+            yield self._say("versioning", "unknown", f"not known whether the bucket keeps old versions: {state.reason}")
+            return
+        if state == "off":
+            yield self._say("versioning", "ok", "the bucket keeps no old versions")
+            return
+        if isinstance(facts.old_versions, Unknown):
+            yield self._say("versioning", "unknown", f"old versions cannot be counted: {facts.old_versions.reason}")
+            return
+        size = f"{facts.old_versions:,} old versions and delete markers, {format_size(facts.old_bytes)}"
+        if self.config.delete_versions:
+            what = f"versioning is {state}; gc deletes the versions themselves; {size}"
+            level: Level = "warning" if facts.old_bytes else "note"
+            hint = "old versions were left by overwrites or other tools: the bucket's owner pays until they are deleted"
+            yield self._say("versioning", level, what, hint if facts.old_bytes else "")
+            return
+        ended = self._rules(settings, lambda rule: rule.old_versions_days is not None)
+        what = f"versioning is {state} and delete_versions is off: what gc deletes stays as an old version; {size}"
+        if ended:
+            days = ended[0].old_versions_days
+            yield self._say("versioning", "note", f"{what}; rule {ended[0].name!r} ends them after {days} days")
+        else:
+            hint = (
+                "no lifecycle rule ends old versions, so they are paid for ever: add one, or set delete_versions: true"
+            )
+            yield self._say("versioning", "warning", what, hint)
+
+    def _lifecycle(self, settings: BucketSettings) -> Iterator[Finding]:
+        if isinstance(settings.lifecycle, Unknown):
+            yield self._say("lifecycle", "unknown", f"lifecycle rules are not known: {settings.lifecycle.reason}")
+            return
+        bad = self._rules(settings, lambda rule: rule.expires is not None or rule.archives is not None)
+        for rule in bad:
+            done = f"deletes objects {rule.expires}" if rule.expires else f"archives objects {rule.archives}"
+            where = f"below {rule.prefix!r}" if rule.prefix else "in the whole bucket"
+            some = " (those with certain tags or sizes)" if rule.filtered else ""
+            what = f"lifecycle rule {rule.name!r} {done} {where}{some}: it will destroy parts that are in use"
+            hint = "take this disk's prefix out of the rule; TTL rules of tables delete what is due"
+            yield self._say("lifecycle", "warning" if rule.filtered else "problem", what, hint)
+        if not bad:
+            yield self._say("lifecycle", "ok", "no lifecycle rule expires or archives our objects")
+        if self._rules(settings, lambda rule: rule.abort_uploads_days is not None and not rule.filtered):
+            yield self._say("abort-uploads-rule", "ok", "a lifecycle rule ends unfinished multipart uploads")
+        else:
+            hint = "add AbortIncompleteMultipartUpload after some days: gc ends leftovers too, but only when it runs"
+            what = "no lifecycle rule ends unfinished multipart uploads, which no listing shows and which are paid for"
+            yield self._say("abort-uploads-rule", "note", what, hint)
+
+    def _rules(self, settings: BucketSettings, wanted: Callable[[LifecycleRule], bool]) -> list[LifecycleRule]:
+        rules = () if isinstance(settings.lifecycle, Unknown) else settings.lifecycle
+        prefix = (self.config.url or "").removeprefix("s3://").partition("/")[2].strip("/")
+        ours = f"{prefix}/" if prefix else ""
+        return [rule for rule in rules if overlap(ours, rule.prefix) and wanted(rule)]
+
+    def _object_lock(self, lock: ObjectLock | Unknown) -> Iterator[Finding]:
+        if isinstance(lock, Unknown):
+            yield self._say("object-lock", "unknown", f"not known whether Object Lock is on: {lock.reason}")
+        elif not lock.enabled:
+            yield self._say("object-lock", "ok", "Object Lock is off")
+        elif lock.retention_days is None:
+            what = "Object Lock is on without a default retention: objects are kept only where somebody locks them"
+            yield self._say("object-lock", "note", what)
+        else:
+            what = f"Object Lock keeps every object for {lock.retention_days} days ({lock.mode})"
+            longer = timedelta(days=lock.retention_days) > self.guard
+            meaning = f"longer than gc's guard interval of {format_duration(self.guard)}: " if longer else ""
+            hint = f"{meaning}gc reports what the lock keeps as kept and deletes it when the lock has run out"
+            yield self._say("object-lock", "note", what, hint)
+
+
+def overlap(ours: str, theirs: str) -> bool:
+    """Whether a rule for keys that begin with `theirs` can touch keys that begin with `ours`."""
+    return ours.startswith(theirs) or theirs.startswith(ours)

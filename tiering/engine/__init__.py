@@ -1,0 +1,3 @@
+"""The store as programs use it: joins the rooms beside it; what they do not touch it does not touch."""
+
+from tiering.engine.store import Store as Store

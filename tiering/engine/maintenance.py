@@ -1,0 +1,243 @@
+"""What keeps a store in shape: merges, TTL deletes, moves and snapshots, in the order in which one pass does them.
+
+Merges come first, so that what moves to the cold is large; deletes before moves, so that nothing is uploaded only to be
+dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from disks.object_disk.disk import ObjectDisk
+from oplog.errors import FrostlineError, Locked, NotFound, Refused
+from tiering.catalog import tables
+from tiering.catalog.catalog import StoredPart
+from tiering.catalog.context import Context
+from tiering.move import mover, planning
+from tiering.move.mover import MoveReport
+from tiering.policy.plan import Plan, TtlDelete
+from tiering.table.schema import Delete, TableDefinition
+
+if TYPE_CHECKING:  # the merge engine is a heavy import that planning does not need
+    from tiering.merge.cold.job import ColdJob, ColdMergeReport, Workers
+    from tiering.merge.output import MergeResult
+    from tiering.merge.planning import ColdOptions
+    from tiering.merge.selection import MergePlan, MergeStay
+
+TickStep = Literal["moves", "merges", "gc", "snapshots"]
+
+
+@dataclass(slots=True)
+class TickReport:
+    """What one pass did. `problems` are sentences about what could not be done; the next pass tries again."""
+
+    merges: list[MergeResult] = field(default_factory=list)
+    deleted: list[TtlDelete] = field(default_factory=list)
+    moves: MoveReport = field(default_factory=MoveReport)
+    snapshots: dict[str, int] = field(default_factory=dict)
+    """disk -> revision"""
+    problems: list[str] = field(default_factory=list)
+
+
+def tick(context: Context, *, only: TickStep | None = None) -> TickReport:
+    """One pass over all tables. A step that fails is noted, the others go on; `context.stop` ends it between steps."""
+    report = TickReport()
+    if only in (None, "merges"):
+        _merge_all(context, report)
+    if only in (None, "moves") and not context.stop.is_set():
+        plan = planning.plan(context, context.catalog.tables())
+        report.problems += {stay.reason.detail for stay in plan.stays if stay.reason.kind == "clock"}
+        report.deleted = delete_due(context, plan, report.problems)
+        report.moves = mover.execute(context, plan.moves)
+        context.catalog.refresh()
+    if only in (None, "snapshots") and not context.stop.is_set():
+        _write_snapshots(context, report, forced=only == "snapshots")
+    return report
+
+
+def merge(
+    context: Context,
+    definition: TableDefinition,
+    *,
+    partition: str | None = None,
+    final: bool = False,
+    adopting: bool = False,
+    drop_deleted: bool = False,
+) -> list[MergeResult]:
+    """Merge until nothing is worth merging any more or, with `final`, each partition into one part. `adopting` first
+    rewrites the parts of other machines as this machine's own. `drop_deleted` forgets deleted keys where a whole
+    partition is merged."""
+    results: list[MergeResult] = []
+    if adopting:
+        for plan in plan_adoptions(context, definition, partition=partition):
+            if context.stop.is_set():
+                return results
+            results.append(_run(context, definition, plan, adopting=True))
+        context.catalog.refresh()
+    while plans := plan_merges(context, definition, partition=partition, final=final, drop_deleted=drop_deleted):
+        for plan in plans:
+            if context.stop.is_set():
+                return results
+            results.append(_run(context, definition, plan, drop_deleted=drop_deleted))
+        context.catalog.refresh()
+        if final:
+            break
+    return results
+
+
+def merge_cold(
+    context: Context,
+    definition: TableDefinition,
+    workers: Workers,
+    *,
+    partition: str | None = None,
+    final: bool = False,
+    options: ColdOptions,
+    job: ColdJob,
+) -> ColdMergeReport:
+    """Merge the parts in buckets, also on volumes that prefer not to merge, until nothing of it is due any more."""
+    from tiering.merge.cold import job as cold_merge
+
+    _check_clock(context, definition)
+    report = cold_merge.ColdMergeReport()
+    tried: set[tuple[str, ...]] = set()
+    while plans := [
+        plan
+        for plan in plan_merges(
+            context, definition, partition=partition, final=final, cold=options, drop_deleted=job.drop_deleted
+        )
+        if tuple(stored.part.name for stored in plan.parts) not in tried
+    ]:
+        tried |= {tuple(stored.part.name for stored in plan.parts) for plan in plans}
+        cold_merge.merge_groups(context, definition, plans, workers, job, report)
+        if final or report.not_begun or context.stop.is_set():
+            break
+    return report
+
+
+def plan_merges(
+    context: Context,
+    definition: TableDefinition,
+    *,
+    partition: str | None = None,
+    final: bool = False,
+    cold: ColdOptions | None = None,
+    drop_deleted: bool = False,
+) -> list[MergePlan]:
+    """Which parts are worth merging now, and why. Raises `NotFound` for a partition without parts."""
+    parts = _parts_of(context, definition, partition)
+    return _plans(context, definition, parts, final=final, cold=cold, drop_deleted=drop_deleted)
+
+
+def plan_adoptions(context: Context, definition: TableDefinition, *, partition: str | None = None) -> list[MergePlan]:
+    """Which parts of other machines would be rewritten as this machine's own. Raises `NotFound` as `plan_merges`."""
+    from tiering.merge import planning as merge_planning
+
+    return merge_planning.plan_adoptions(context, definition, _parts_of(context, definition, partition))
+
+
+def explain_merges(
+    context: Context,
+    definition: TableDefinition,
+    plans: Sequence[MergePlan],
+    *,
+    partition: str | None = None,
+    cold: ColdOptions | None = None,
+) -> list[MergeStay]:
+    """Why the partitions that none of the plans is about are not merged now."""
+    from tiering.merge import planning as merge_planning
+
+    parts = _parts_of(context, definition, partition)
+    return merge_planning.explain_merges(context, definition, parts, plans, cold=cold)
+
+
+def _parts_of(context: Context, definition: TableDefinition, partition: str | None) -> list[StoredPart]:
+    parts = [stored for stored in context.catalog.parts(definition) if partition in (None, stored.name.partition)]
+    if partition is not None and not parts:
+        raise NotFound(
+            f"table {definition.full_name} has no partition {partition!r}",
+            hint=f"'frostline parts {definition.full_name}' lists its partitions",
+        )
+    return parts
+
+
+def delete_due(context: Context, plan: Plan, problems: list[str]) -> list[TtlDelete]:
+    """Drop the parts whose every row is past its TTL. What is in use waits for the next pass."""
+    done: list[TtlDelete] = []
+    for delete in plan.deletes:
+        try:
+            definition = context.catalog.table(delete.table_uuid)
+            tables.drop_parts(context, [context.catalog.part(definition, delete.part)], reason=delete.reason.detail)
+        except FrostlineError as error:
+            problems.append(f"{delete.table} {delete.part} was not deleted: {error.message}")
+            continue
+        done.append(delete)
+    return done
+
+
+def _plans(
+    context: Context,
+    definition: TableDefinition,
+    parts: list[StoredPart],
+    *,
+    final: bool,
+    cold: ColdOptions | None = None,
+    drop_deleted: bool = False,
+) -> list[MergePlan]:
+    from tiering.merge import planning as merge_planning
+
+    return merge_planning.plan_merges(context, definition, parts, final=final, cold=cold, drop_deleted=drop_deleted)
+
+
+def _run(
+    context: Context,
+    definition: TableDefinition,
+    plan: MergePlan,
+    *,
+    adopting: bool = False,
+    drop_deleted: bool = False,
+) -> MergeResult:
+    from tiering.merge import merger
+
+    _check_clock(context, definition)
+    if adopting:
+        return merger.adopt(context, definition, plan.parts, reason=plan.reason)
+    return merger.merge(context, definition, plan.parts, reason=plan.reason, drop_deleted=drop_deleted)
+
+
+def _check_clock(context: Context, definition: TableDefinition) -> None:
+    """Raises `Refused` where rules would drop rows by a clock that is wrong."""
+    if any(isinstance(rule.action, Delete) for rule in definition.ttl) and (why := planning.clock_problem(context)):
+        raise Refused(f"a merge of {definition.full_name} would drop rows by its TTL: {why}", hint="set the clock")
+
+
+def _merge_all(context: Context, report: TickReport) -> None:
+    for definition in context.catalog.tables():
+        if "merges" in context.journal.paused(definition.uuid) or context.stop.is_set():
+            continue
+        for plan in _plans(context, definition, context.catalog.parts(definition), final=False):
+            if context.stop.is_set():
+                break
+            try:
+                report.merges.append(_run(context, definition, plan))
+            except Locked:  # somebody moves or merges these parts now: next pass
+                continue
+            except FrostlineError as error:  # a damaged part must not keep the other partitions from merging
+                report.problems.append(f"merge of {definition.full_name}: {error.message}")
+    if report.merges:
+        context.catalog.refresh()
+
+
+def _write_snapshots(context: Context, report: TickReport, *, forced: bool) -> None:
+    """Commits write their snapshots themselves; `tick --only snapshots` writes one of every object disk now."""
+    if not forced:
+        return
+    for disk in context.disks.values():
+        if not isinstance(disk, ObjectDisk) or disk.read_only:
+            continue
+        if disk.unreachable:
+            report.problems.append(f"no snapshot: {disk.unreachable}")
+        else:
+            report.snapshots[disk.name] = disk.write_snapshot()

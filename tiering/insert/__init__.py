@@ -1,0 +1,1 @@
+"""Rows into new parts: reads input, writes parts by one transaction a disk."""

@@ -1,0 +1,379 @@
+"""Insert: Arrow batches in, sorted parts on the right disks out.
+
+Rows are taken in blocks of `insert_block_rows` (less when rows are wide), each sorted by partition and key and written
+as one part a partition. The parts of a block that go to one disk are one transaction: there a block is in or not.
+
+An insert is idempotent: the digest of each part's files is remembered in the part, and a block whose digest is known
+among the partition's newest `deduplication_window` is skipped and counted. When an insert fails half way, the blocks
+before stay; running it again skips them and goes on.
+
+Block numbers are taken in input order before a block is written, under a claim (`insert-from-N`), and merges keep off
+ranges that reach N: a merged part never covers a block that was still on its way. Before it commits, a block claims its
+digests and looks once more: of two processes of this machine that insert the same at once, the second finds it there.
+Two machines cannot know; `tiering.catalog.new_parts.repeated` finds what both inserted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+import uuid
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from disks.base import Disk, Transaction
+from disks.effects import op
+from disks.workers.progress import Task
+from oplog.errors import Damaged, FrostlineError, Locked, NotFound
+from tiering.catalog import blocks, copying
+from tiering.catalog.context import Context
+from tiering.catalog.new_parts import DIGEST_CLAIM, INSERT_CLAIM, stage_part
+from tiering.insert.concurrency import Company
+from tiering.parquet.column_ranges import column_range, combine_ranges
+from tiering.parquet.encodings import Encodings, choose_encodings
+from tiering.parquet.part_files import write_part_files
+from tiering.parquet.sorting import sorted_partitions
+from tiering.table.part import DataFile, Part, PartName
+from tiering.table.schema import TableDefinition
+from tiering.table.transforms import Partition, partition_values_json
+from tiering.table.types import cast_batch
+
+_BLOCK_BYTES = 256 * 1024 * 1024
+"""A block ends at this size in memory even if it has fewer rows."""
+_LOOK_AGAIN_SECONDS = 0.02
+_LISTINGS = 5
+_FIRST_GUESS = 0.5
+"""Size on disk as a share of the size in memory, until the first part tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class InsertResult:
+    """What an insert did. `duplicates` counts parts that were there already; their rows count as `duplicate_rows`."""
+
+    table: str
+    rows: int = 0
+    parts: tuple[str, ...] = ()
+    duplicates: int = 0
+    bytes: int = 0
+    duplicate_rows: int = 0
+
+
+def insert(
+    context: Context, definition: TableDefinition, batches: Iterable[pa.RecordBatch], *, ignore_unknown: bool = False
+) -> InsertResult:
+    """Insert the batches; columns are matched by name (`tiering.table.types.cast_batch`).
+
+    Raises `UsageError` for data that does not fit, `NoSpace` when no disk takes a part; the message says how many rows
+    of earlier blocks went in. The catalog is refreshed before, not after.
+    """
+    company = Company(context, definition)
+    context.catalog.refresh()
+    with context.progress.task(f"inserting into {definition.full_name}") as task:
+        run = _Run(context, definition, task, company)
+        try:
+            with ThreadPoolExecutor(_threads(), "insert") as blocks, ThreadPoolExecutor(_threads(), "write") as writers:
+                _feed(run, _blocks(_cast(batches, definition, ignore_unknown), definition), blocks, writers)
+        except FrostlineError as error:
+            done = run.result()
+            if done.parts:
+                kept = f"{done.rows} rows in {len(done.parts)} parts went in before"
+                error.message += f" ({kept}; running the insert again skips them)"
+                error.args = (error.message,)
+            raise
+        return run.result()
+
+
+def _threads() -> int:
+    return max(2, min(os.cpu_count() or 2, 8))
+
+
+def _feed(run: _Run, blocks: Iterator[pa.Table], block_pool: ThreadPoolExecutor, writers: ThreadPoolExecutor) -> None:
+    """Keep as many blocks in work as there are threads, not more: memory stays bounded."""
+    waiting: deque[Future[None]] = deque()
+    try:
+        for table in blocks:
+            claimed = ExitStack()
+            number = run.take_number(claimed)
+            waiting.append(block_pool.submit(run.write_block, table, number, claimed, writers))
+            while len(waiting) >= _threads():
+                waiting.popleft().result()
+        while waiting:
+            waiting.popleft().result()
+    finally:
+        # After a failure: blocks already in work finish, so that nothing runs on behind the caller's back.
+        for future in waiting:
+            future.exception()
+
+
+def _cast(
+    batches: Iterable[pa.RecordBatch], definition: TableDefinition, ignore_unknown: bool
+) -> Iterator[pa.RecordBatch]:
+    row = 0
+    for batch in batches:
+        yield cast_batch(batch, definition, first_row=row, ignore_unknown=ignore_unknown)
+        row += batch.num_rows
+
+
+def _blocks(batches: Iterator[pa.RecordBatch], definition: TableDefinition) -> Iterator[pa.Table]:
+    """The rows in tables of exactly `insert_block_rows`, so that a repeat makes the same blocks."""
+    limit = definition.settings.insert_block_rows
+    pending: list[pa.RecordBatch] = []
+    rows = size_bytes = 0
+    for batch in batches:
+        rest = batch
+        while rest.num_rows:
+            taken = rest.slice(0, limit - rows)
+            rest = rest.slice(taken.num_rows)
+            pending.append(taken)
+            rows += taken.num_rows
+            size_bytes += taken.nbytes
+            if rows >= limit or size_bytes >= _BLOCK_BYTES:
+                yield pa.Table.from_batches(pending)
+                pending, rows, size_bytes = [], 0, 0
+    if pending:
+        yield pa.Table.from_batches(pending)
+
+
+@dataclass(slots=True)
+class _NewPart:
+    """A part that is written but not yet anywhere."""
+
+    partition: Partition
+    rows: int
+    files: tuple[DataFile, ...]
+    directory: Path
+    disk: str
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256("".join(file.sha256 for file in self.files).encode()).hexdigest()
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+
+@dataclass(slots=True)
+class _Run:
+    """One insert in progress; its methods run on several threads."""
+
+    context: Context
+    definition: TableDefinition
+    task: Task
+    company: Company
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _known: dict[str, set[str]] = field(init=False)
+    _seen: set[str] = field(init=False)
+    """Parts whose digests are among the known."""
+    _next_block: int = field(init=False)
+    _done: InsertResult = field(init=False)
+    _ratio: float = _FIRST_GUESS
+
+    def __post_init__(self) -> None:
+        self._known = known_digests(self.context, self.definition)
+        everything = self.context.catalog.parts(self.definition, include_outdated=True)
+        self._seen = {stored.part.name for stored in everything}
+        self._next_block = blocks.first_free(self.context, self.definition)
+        self._done = InsertResult(self.definition.full_name)
+
+    def result(self) -> InsertResult:
+        """What is done so far; parts in the order of their blocks, whichever thread was first."""
+        with self._lock:
+            done = self._done
+            parts = sorted(done.parts, key=lambda name: (PartName.parse(name).min_block, name))
+            return replace(done, parts=tuple(parts))
+
+    def take_number(self, claimed: ExitStack) -> int:
+        """The next block number; `claimed` holds what keeps merges away from it until the block is in."""
+        name = f"{INSERT_CLAIM}{self._next_block}-{uuid.uuid4().hex[:12]}"
+        claimed.enter_context(self.context.journal.claim(self.definition.uuid, [name], "insert"))
+        number = self.company.reserve(self.context, self.definition, self._next_block)
+        self._next_block = number + 1
+        return number
+
+    def write_block(self, table: pa.Table, number: int, claimed: ExitStack, writers: ThreadPoolExecutor) -> None:
+        """Sort, split, write and commit one block; gives its claim and its reserved space back."""
+        with claimed, ExitStack() as stack:
+            # One choice for the block: cheaper than one a part, and the same for the same rows.
+            encodings = choose_encodings(table, self.definition)
+            pieces = sorted_partitions(table, self.definition)
+            del table
+            transactions: dict[str, Transaction] = {}
+            futures = []
+            for order, (partition, rows) in enumerate(pieces):
+                disk = stack.enter_context(self._reserved(rows, number))
+                if disk not in transactions:
+                    transactions[disk] = stack.enter_context(self._begin(disk))
+                directory = transactions[disk].scratch() / f"{number}-{order}"
+                futures.append(writers.submit(self._write_part, partition, rows, directory, disk, encodings))
+            del pieces
+            written = _all_results(futures)
+            with self._alone_with(written):
+                by_disk: dict[str, list[_NewPart]] = defaultdict(list)
+                for new in written:
+                    if self._is_new(new):
+                        by_disk[new.disk].append(new)
+                for disk, news in by_disk.items():
+                    self._commit(transactions[disk], news, number)
+
+    @contextmanager
+    def _alone_with(self, written: list[_NewPart]) -> Iterator[None]:
+        """While it lasts nobody else on this machine commits parts of the same bytes; what others committed before is
+        known. Waits for who is doing so now."""
+        if not self.definition.settings.deduplication_window:
+            yield
+            return
+        names = {f"{DIGEST_CLAIM}{new.partition.id}-{new.digest}" for new in written}
+        with ExitStack() as claimed:
+            while True:
+                try:
+                    claimed.enter_context(self.context.journal.claim(self.definition.uuid, names, "insert"))
+                    break
+                except Locked:
+                    time.sleep(_LOOK_AGAIN_SECONDS)
+            if self.company.is_possible():
+                self._learn({new.partition.id for new in written})
+            yield
+
+    def _learn(self, partitions: set[str]) -> None:
+        """Remember the digests of parts that other processes brought to these partitions since this insert began."""
+        for disk in map(self.context.disk, self.context.catalog.policy_disks(self.definition)):
+            for _ in range(_LISTINGS):
+                if self._learn_from(disk, partitions):
+                    break
+
+    def _learn_from(self, disk: Disk, partitions: set[str]) -> bool:
+        """False when a part went away between listing and reading: what it became may not have been listed."""
+        complete = True
+        wanted = tuple(f"{partition}_" for partition in partitions)
+        for name in (entry[:-1] for entry in disk.list(self.definition.directory) if entry.startswith(wanted)):
+            with self._lock:
+                if name in self._seen:
+                    continue
+            try:
+                part, _ = copying.read_part(disk, self.definition.part_directory(name))
+            except NotFound:
+                complete = False
+                continue
+            except Damaged:  # the catalog reports it
+                continue
+            with self._lock:
+                self._seen.add(name)
+                self._known[part.part_name.partition].update(part.digests)
+        return complete
+
+    def _begin(self, disk: str) -> Transaction:
+        reason = f"insert into {self.definition.full_name}"
+        return self.context.disk(disk).transaction("insert", reason=reason, actor=self.context.actor)
+
+    def _reserved(self, rows: pa.Table, number: int) -> AbstractContextManager[str]:
+        """A context that gives the disk for the rows and keeps the space promised."""
+        estimate = max(int(rows.nbytes * self._ratio), 1)
+        context = self.context
+        return context.reservations.for_insert(
+            self.definition,
+            estimate,
+            _outline(self.definition, rows, estimate, context),
+            context.clock(),
+            first_turn=number,
+        )
+
+    def _write_part(
+        self, partition: Partition, rows: pa.Table, directory: Path, disk: str, encodings: Encodings
+    ) -> _NewPart:
+        with op("fs.mkdir", directory):
+            directory.mkdir(parents=True)
+        files = write_part_files([rows], self.definition, directory, encodings=encodings)
+        new = _NewPart(partition, rows.num_rows, files, directory, disk)
+        self._ratio = max(1.2 * new.size_bytes / max(rows.nbytes, 1), 0.01)
+        return new
+
+    def _is_new(self, new: _NewPart) -> bool:
+        """Whether no remembered block of the partition has the same bytes; remembers it if so."""
+        with self._lock:
+            known = self._known[new.partition.id]
+            if new.digest not in known:
+                known.add(new.digest)
+                return True
+            self._done = replace(
+                self._done,
+                duplicates=self._done.duplicates + 1,
+                duplicate_rows=self._done.duplicate_rows + new.rows,
+            )
+            return False
+
+    def _commit(self, transaction: Transaction, news: list[_NewPart], number: int) -> None:
+        names = [str(PartName(new.partition.id, number, number, 0)) for new in news]
+        for name, new in zip(names, news, strict=True):
+            stage_part(transaction, self.definition, self._described(name, new), new.directory)
+        transaction.commit()
+        with self._lock:
+            self._seen.update(names)
+        size_bytes = sum(new.size_bytes for new in news)
+        rows = sum(new.rows for new in news)
+        self.task.advance(size_bytes=size_bytes, items=rows)
+        with self._lock:
+            self._done = replace(
+                self._done,
+                rows=self._done.rows + rows,
+                parts=(*self._done.parts, *names),
+                bytes=self._done.bytes + size_bytes,
+            )
+
+    def _described(self, name: str, new: _NewPart) -> Part:
+        return Part(
+            table=self.definition.uuid,
+            name=name,
+            rows=new.rows,
+            size_bytes=new.size_bytes,
+            created=self.context.clock(),
+            partition_values=partition_values_json(new.partition.values),
+            schema_version=self.definition.schema_version,
+            files=new.files,
+            columns=combine_ranges(new.files, self.definition),
+            digests=(new.digest,),
+        )
+
+
+def known_digests(context: Context, definition: TableDefinition) -> dict[str, set[str]]:
+    """The remembered digests of each partition, the newest `deduplication_window` of them."""
+    window = definition.settings.deduplication_window
+    ordered: dict[str, list[str]] = defaultdict(list)
+    for stored in context.catalog.parts(definition):
+        ordered[stored.name.partition].extend(stored.part.digests)
+    known: dict[str, set[str]] = defaultdict(set)
+    for partition, digests in ordered.items():
+        known[partition] = set(digests[-window:] if window else ())
+    return known
+
+
+def _outline(definition: TableDefinition, rows: pa.Table, size_bytes: int, context: Context) -> Part | None:
+    """As much of the coming part as decides which TTL rules are due; None for a table without rules."""
+    if not definition.ttl:
+        return None
+    columns = {
+        str(definition.column(name).id): column_range(rows.column(name)) for name in {r.column for r in definition.ttl}
+    }
+    return Part(
+        table=definition.uuid,
+        name=str(PartName("new", 0, 0, 0)),
+        rows=rows.num_rows,
+        size_bytes=size_bytes,
+        created=context.clock(),
+        columns=columns,
+    )
+
+
+def _all_results(futures: list[Future[_NewPart]]) -> list[_NewPart]:
+    """Every result; the first error only after all of them ended, since they write into one scratch directory."""
+    for future in futures:
+        future.exception()
+    return [future.result() for future in futures]

@@ -1,0 +1,1 @@
+"""The record of this machine's work: touches the state directory, no disk."""

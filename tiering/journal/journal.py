@@ -1,0 +1,148 @@
+"""The node's journal, `<state>/journal.db`: moves, merges, block numbers, claims, pauses, pins and intents, in SQLite.
+
+Every change is durable when the call returns (WAL, synchronous=FULL). Several threads and processes may use it at once.
+The journal never decides what data exists - the disks do - so losing it loses history, pins and pauses, never a row.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from oplog.errors import Locked, UsageError
+from tiering.journal.opened import is_held, live, now_text, time_of
+from tiering.journal.records import ACTIVE_MERGES, ACTIVE_MOVES, Intent
+from tiering.journal.wishes import WishJournal
+from tiering.journal.work import WorkJournal
+
+
+class Journal(WorkJournal, WishJournal):
+    """The journal of one store: moves and merges, pauses and pins, and what keeps processes out of each other's way."""
+
+    # Block numbers
+
+    def allocate_blocks(self, table_uuid: str, count: int, floor: int = 1) -> int:
+        """Reserve `count` block numbers nobody else gets; returns the first, which is at least `floor`.
+
+        `floor` is one more than the highest block on the disks, so that a lost journal never repeats a number.
+        """
+        if count < 1:
+            raise UsageError(f"cannot allocate {count} blocks", hint="at least one")
+        with self._write("allocate_blocks", table_uuid) as connection:
+            row = connection.execute("SELECT next FROM blocks WHERE table_uuid = ?", (table_uuid,)).fetchone()
+            first = max(floor, row["next"] if row else 1)
+            connection.execute(
+                "INSERT INTO blocks VALUES (?, ?) ON CONFLICT (table_uuid) DO UPDATE SET next = excluded.next",
+                (table_uuid, first + count),
+            )
+            return int(first)
+
+    def next_block(self, table_uuid: str) -> int:
+        """The number after the last one that was reserved; 1 before the first. Reserves nothing."""
+        rows = self._read("SELECT next FROM blocks WHERE table_uuid = ?", (table_uuid,))
+        return int(rows[0]["next"]) if rows else 1
+
+    def add_block_range(self, table_uuid: str, number: int) -> None:
+        """Remember that a range of block numbers is this machine's. Nothing when it is known."""
+        with self._write("add_block_range", table_uuid) as connection:
+            connection.execute("INSERT OR IGNORE INTO block_ranges VALUES (?, ?)", (table_uuid, number))
+
+    def block_ranges(self, table_uuid: str) -> set[int]:
+        """The ranges of block numbers that are this machine's."""
+        rows = self._read("SELECT number FROM block_ranges WHERE table_uuid = ?", (table_uuid,))
+        return {row["number"] for row in rows}
+
+    # Claims
+
+    @contextmanager
+    def claim(self, table_uuid: str, parts: Iterable[str], owner_kind: str) -> Iterator[None]:
+        """Hold the parts so that no other move, merge or drop touches them. Raises `Locked` naming part and holder.
+
+        All parts or none. Claims of processes that are gone are taken over.
+        """
+        names = sorted(set(parts))
+        token = uuid.uuid4().hex
+        try:
+            self._take_claims(table_uuid, names, owner_kind, token)
+            yield
+        finally:
+            self._release_claims(table_uuid, token)
+
+    def _release_claims(self, table_uuid: str, token: str) -> None:
+        self._released.add(token)  # first: a claim whose row cannot be deleted now must not hold for ever
+        if self._instance in live:
+            with self._write("release", table_uuid, durable=False) as connection:
+                deleted = self._delete_released(connection)
+            self._released.difference_update(deleted)
+
+    def _delete_released(self, connection: sqlite3.Connection) -> list[str]:
+        """Also what an earlier release could not delete; after a rollback the next claim or release tries again."""
+        tokens = list(self._released)
+        connection.executemany("DELETE FROM claims WHERE token = ?", [(token,) for token in tokens])
+        return tokens
+
+    def claimed(self, table_uuid: str) -> dict[str, str]:
+        """Parts that a living process holds: part -> what for."""
+        rows = self._read("SELECT * FROM claims WHERE table_uuid = ?", (table_uuid,))
+        held: dict[str, bool] = {}  # by token: a claim of thousands of parts has one owner to ask for
+        for row in rows:
+            if row["token"] not in held:
+                held[row["token"]] = row["token"] not in self._released and is_held(row)
+        return {row["part"]: row["owner_kind"] for row in rows if held[row["token"]]}
+
+    def _take_claims(self, table_uuid: str, names: list[str], owner_kind: str, token: str) -> None:
+        with self._write("claim", table_uuid, durable=False) as connection:
+            self._delete_released(connection)
+            wanted = set(names)
+            for row in connection.execute("SELECT * FROM claims WHERE table_uuid = ?", (table_uuid,)):
+                if row["part"] in wanted and is_held(row):
+                    raise Locked(
+                        f"part {row['part']} is in use by a {row['owner_kind']} of process {row['pid']}",
+                        hint="wait for it to finish; 'frostline moves list --active' shows running work",
+                    )
+            claim = (owner_kind, *self._owner, token, now_text())
+            connection.executemany(
+                "INSERT OR REPLACE INTO claims VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                [(table_uuid, name, *claim) for name in names],
+            )
+
+    # Intents
+
+    def begin_intent(self, kind: str, payload: dict[str, str]) -> int:
+        """Record that an operation over several disks begins; it is finished by recovery if we die. Returns its id."""
+        with self._write("begin_intent", kind) as connection:
+            cursor = connection.execute(
+                "INSERT INTO intents (kind, payload, created) VALUES (?, ?, ?)", (kind, json.dumps(payload), now_text())
+            )
+            return cursor.lastrowid or 0
+
+    def finish_intent(self, intent_id: int) -> None:
+        """The operation is complete. Nothing when it was finished before."""
+        with self._write("finish_intent", intent_id) as connection:
+            connection.execute("DELETE FROM intents WHERE id = ?", (intent_id,))
+
+    def intents(self) -> list[Intent]:
+        """Operations begun and not finished, oldest first."""
+        return [
+            Intent(id=row["id"], kind=row["kind"], payload=json.loads(row["payload"]), created=time_of(row["created"]))
+            for row in self._read("SELECT * FROM intents ORDER BY id")
+        ]
+
+    def forget_table(self, table_uuid: str) -> None:
+        """Drop what belongs to a table that is gone: pins, pauses and block numbers. Its history stays."""
+        with self._write("forget_table", table_uuid) as connection:
+            for table in ("pins", "pauses", "blocks", "block_ranges", "claims"):
+                connection.execute(f"DELETE FROM {table} WHERE table_uuid = ?", (table_uuid,))
+
+    def trim(self, keep: int = 100_000) -> None:
+        """Forget finished moves and merges beyond the newest `keep`."""
+        with self._write("trim") as connection:
+            for table, active in (("moves", ACTIVE_MOVES), ("merges", ACTIVE_MERGES)):
+                marks = ", ".join("?" * len(active))
+                connection.execute(
+                    f"DELETE FROM {table} WHERE state NOT IN ({marks}) AND id <= (SELECT max(id) FROM {table}) - ?",
+                    (*active, keep),
+                )

@@ -1,0 +1,81 @@
+"""Who holds what on this machine: flock files that name their holder."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from disks import effects
+from disks.host.locks import try_lock
+from oplog.errors import Locked
+
+_LOOK_SECONDS = 0.001
+
+
+@contextmanager
+def hold_lock(path: Path, *, what: str, hint: str, wait: bool = False) -> Iterator[None]:
+    """Hold an exclusive flock on the file, which names our process id. Raises `Locked` naming the holder's.
+
+    The kernel releases it when the process dies; the file itself stays.
+    """
+    effects.make_directory(path.parent)
+    with effects.op("fs.create", path):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        if wait:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        elif not _take(descriptor):
+            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+            raise Locked(f"{what} is held by process {holder} ({path})", hint=hint)
+        with effects.op("fs.write", path):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def lock_holder(path: Path) -> int | None:
+    """The process id that holds the lock file now, or None when nobody does."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        if try_lock(descriptor, fcntl.LOCK_SH):
+            return None
+        text = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+        return int(text) if text.isdigit() else 0
+    finally:
+        os.close(descriptor)
+
+
+def _take(descriptor: int) -> bool:
+    """Take the lock; False when somebody holds it. Whoever only looks, as `lock_holder` does, shares it for a moment:
+    that is waited for."""
+    while not try_lock(descriptor, fcntl.LOCK_EX):
+        if not try_lock(descriptor, fcntl.LOCK_SH):
+            return False
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        time.sleep(_LOOK_SECONDS)
+    return True
+
+
+def daemon_lock_path(state_directory: Path) -> Path:
+    """The lock file of the store's one daemon."""
+    return state_directory / "daemon.lock"
+
+
+@contextmanager
+def daemon_lock(state_directory: Path) -> Iterator[None]:
+    """Be the store's one daemon. Raises `Locked` naming the process that is it already."""
+    with hold_lock(
+        daemon_lock_path(state_directory),
+        what="the daemon lock of this store",
+        hint="another daemon works on this store; 'frostline daemon status' shows it",
+    ):
+        yield

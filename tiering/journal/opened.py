@@ -1,0 +1,112 @@
+"""The file below the journal: opened once a process, read and written in transactions, errors in our words."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import uuid
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from disks import effects
+from disks.host.processes import is_alive, process_start
+from oplog.errors import Damaged, FrostlineError, Locked, NoSpace
+from tiering.journal import file as journal_file
+from tiering.journal.locks import hold_lock
+
+live: weakref.WeakValueDictionary[str, OpenJournal] = weakref.WeakValueDictionary()
+"""The open journals of this process: a claim of our own process whose journal is not among them is stale."""
+
+
+class OpenJournal:
+    """The open file. `notices` says in sentences what opening it had to repair."""
+
+    def __init__(self, state_directory: Path) -> None:
+        self.path = state_directory / "journal.db"
+        self._lock = threading.RLock()
+        self._instance = uuid.uuid4().hex
+        self._owner = (os.getpid(), process_start(os.getpid()), self._instance)
+        self._released: set[str] = set()
+        """Tokens of claims that ended; their rows may still be there when deleting them failed."""
+        with hold_lock(state_directory / "journal.lock", what="the journal", hint="try again", wait=True):
+            self._connection, self.notices = journal_file.open_file(self.path)
+        live[self._instance] = self
+
+    def take_notices(self) -> list[str]:
+        """What opening the journal had to repair; told once."""
+        told, self.notices = self.notices, []
+        return told
+
+    def close(self) -> None:
+        """Release the file. Claims that were not released are stale from here on."""
+        live.pop(self._instance, None)
+        with self._lock:
+            self._connection.close()
+
+    def _read(self, sql: str, arguments: tuple[Any, ...] = ()) -> list[sqlite3.Row]:
+        with self._lock, _translated(self.path):
+            return self._connection.execute(sql, arguments).fetchall()
+
+    @contextmanager
+    def _write(self, what: str, *details: object, durable: bool = True) -> Iterator[sqlite3.Connection]:
+        """One transaction, durable when this returns; rolled back on any error.
+
+        `durable=False` spares the fsync, for what means nothing after a power cut: then no owner of a claim lives.
+        """
+        with self._lock, _translated(self.path):
+            self._connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection
+                with effects.op("journal.commit", what, *details):
+                    self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    """SQLite's errors as ours."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        text = str(error)
+        if "locked" in text or "busy" in text:
+            raise Locked(
+                f"the journal {path} is busy: {text}", hint="another process writes to it; try again"
+            ) from error
+        if "full" in text:
+            raise NoSpace(
+                f"no space left for the journal {path}", hint="free space below the state directory"
+            ) from error
+        raise FrostlineError(
+            f"the journal {path} failed: {text}", hint="check the disk that holds the state"
+        ) from error
+    except sqlite3.DatabaseError as error:
+        raise Damaged(
+            f"the journal {path} is damaged: {error}", hint="run the command again: it is set aside and begun anew"
+        ) from error
+
+
+def is_held(row: sqlite3.Row) -> bool:
+    """Whether the claim's owner lives: another process, or an open journal of this one."""
+    if row["pid"] == os.getpid() and row["start"] == process_start(os.getpid()):
+        return row["instance"] in live
+    return is_alive(row["pid"], row["start"])
+
+
+def now_text() -> str:
+    """Now, as the journal writes times."""
+    return datetime.now(UTC).isoformat()
+
+
+def time_of(text: str) -> datetime:
+    """A time that the journal wrote."""
+    return datetime.fromisoformat(text)

@@ -1,0 +1,232 @@
+"""The journal's moves and merges: what is under way, what was done, and what failed how often."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+from oplog.errors import NotFound, UsageError
+from tiering.journal.opened import OpenJournal, is_held, now_text, time_of
+from tiering.journal.records import (
+    ACTIVE_MERGES,
+    ACTIVE_MOVES,
+    MERGE_TRANSITIONS,
+    MOVE_TRANSITIONS,
+    Failure,
+    MergeRecord,
+    MergeState,
+    MoveRecord,
+    MoveState,
+    NewMove,
+    check_transition,
+)
+
+_MOVE_FIELDS = frozenset({"attempts", "error", "seconds", "requests", "revision", "bytes"})
+_MERGE_FIELDS = frozenset({"output", "rows_in", "rows_out", "bytes_in", "bytes_out", "seconds", "error"})
+
+_OWNER = frozenset({"pid", "start", "instance"})
+
+
+_PLAN_MOVE = """
+INSERT INTO moves (table_name, table_uuid, part, source, target, bytes, reason_kind, reason_detail, actor, keep_source,
+  pid, start, instance, created, updated, state, attempts)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?14, 'planned', 1 + ifnull((
+  SELECT CASE state WHEN 'failed' THEN attempts ELSE 0 END FROM moves
+  WHERE table_uuid = ?2 AND part = ?3 AND target = ?5 AND state IN ('failed', 'done') ORDER BY id DESC LIMIT 1), 0))
+"""
+"""One more attempt than the last one of the same move, when that failed."""
+
+
+class WorkJournal(OpenJournal):
+    """The part of the journal that movers and mergers write."""
+
+    # Moves
+
+    def plan_moves(self, moves: Iterable[NewMove]) -> list[int]:
+        """Record the moves as planned, all in one commit; returns their ids in order."""
+        stamp = now_text()
+        rows = [
+            (
+                *(move.table, move.table_uuid, move.part, move.source, move.target, move.bytes),
+                *(move.reason_kind, move.reason_detail, move.actor, move.keep_source),
+                *(*self._owner, stamp),
+            )
+            for move in moves
+        ]
+        with self._write("plan_moves") as connection:
+            (last,) = connection.execute("SELECT max(seq) FROM sqlite_sequence WHERE name = 'moves'").fetchone()
+            connection.executemany(_PLAN_MOVE, rows)
+        first = (last or 0) + 1  # AUTOINCREMENT: each gets the next one
+        return list(range(first, first + len(rows)))
+
+    def set_move(self, move_id: int, state: MoveState, **fields: Any) -> None:
+        """Bring one move to the state. Raises `NotFound`, and `UsageError` for a step the table does not allow."""
+        self.set_moves([move_id], state, **fields)
+
+    def set_moves(self, ids: Sequence[int], state: MoveState, **fields: Any) -> None:
+        """Bring the moves to the state with the same fields, all or none, in one commit."""
+        self._set("moves", MOVE_TRANSITIONS, _MOVE_FIELDS, [(move_id, fields) for move_id in ids], state)
+
+    def set_moves_each(self, changes: Sequence[tuple[int, dict[str, Any]]], state: MoveState) -> None:
+        """Bring the moves to the state, each with fields of its own, all or none, in one commit."""
+        self._set("moves", MOVE_TRANSITIONS, _MOVE_FIELDS, changes, state)
+
+    def moves(
+        self,
+        *,
+        active: bool = False,
+        failed: bool = False,
+        limit: int | None = None,
+        table_uuid: str | None = None,
+        part: str | None = None,
+    ) -> list[MoveRecord]:
+        """Moves, newest first: all, the unfinished ones (`active`) or those that failed."""
+        states = [*(ACTIVE_MOVES if active else ()), *(("failed",) if failed else ())]
+        rows = self._select("moves", states, limit, table_uuid=table_uuid, part=part)
+        return [_move(row) for row in rows]
+
+    def orphaned_moves(self) -> list[MoveRecord]:
+        """Unfinished moves whose process is gone, oldest first: what recovery settles."""
+        rows = self._select("moves", list(ACTIVE_MOVES), None)
+        return [_move(row) for row in reversed(rows) if not is_held(row)]
+
+    def move(self, move_id: int) -> MoveRecord:
+        """One move. Raises `NotFound`."""
+        for row in self._read("SELECT * FROM moves WHERE id = ?", (move_id,)):
+            return _move(row)
+        raise NotFound(f"no move {move_id}", hint="'frostline moves list' shows them")
+
+    def failures(self) -> dict[tuple[str, str, str], Failure]:
+        """By (table uuid, part, target): the moves whose last try failed."""
+        rows = self._read(
+            "SELECT * FROM moves WHERE state = 'failed' AND id IN"
+            " (SELECT max(id) FROM moves WHERE state IN ('failed', 'done') GROUP BY table_uuid, part, target)"
+        )
+        return {
+            (row["table_uuid"], row["part"], row["target"]): Failure(
+                attempts=row["attempts"], error=row["error"], at=time_of(row["updated"])
+            )
+            for row in rows
+        }
+
+    def request_cancel(self, move_id: int) -> MoveState:
+        """Ask for the move to stop; one that is only planned is cancelled at its next step. Returns its state."""
+        with self._write("request_cancel", move_id) as connection:
+            row = connection.execute("SELECT state FROM moves WHERE id = ?", (move_id,)).fetchone()
+            if row is None:
+                raise NotFound(f"no move {move_id}", hint="'frostline moves list' shows them")
+            if row["state"] in ("planned", "copying"):
+                connection.execute(
+                    "UPDATE moves SET cancel_requested = 1, updated = ? WHERE id = ?", (now_text(), move_id)
+                )
+            state: MoveState = row["state"]
+            return state
+
+    def cancel_requests(self) -> set[int]:
+        """Ids of unfinished moves that somebody asked to stop."""
+        rows = self._read("SELECT id FROM moves WHERE cancel_requested = 1 AND state IN ('planned', 'copying')")
+        return {row["id"] for row in rows}
+
+    # Merges
+
+    def begin_merge(
+        self,
+        *,
+        table: str,
+        table_uuid: str,
+        partition: str,
+        inputs: Sequence[str],
+        output: str,
+        reason: str,
+        actor: str,
+    ) -> int:
+        """Record a merge as running; returns its id."""
+        stamp = now_text()
+        with self._write("begin_merge", output) as connection:
+            cursor = connection.execute(
+                "INSERT INTO merges (table_name, table_uuid, partition, inputs, output, reason, actor, state, pid,"
+                " start, instance, created, updated) VALUES (?, ?, ?, ?, ?, ?, ?, 'running', ?, ?, ?, ?, ?)",
+                (
+                    *(table, table_uuid, partition, json.dumps(list(inputs)), output, reason, actor),
+                    *(*self._owner, stamp, stamp),
+                ),
+            )
+            return cursor.lastrowid or 0
+
+    def set_merge(self, merge_id: int, state: MergeState, **fields: Any) -> None:
+        """Bring the merge to the state. Raises `NotFound`, and `UsageError` for a step the table does not allow."""
+        self._set("merges", MERGE_TRANSITIONS, _MERGE_FIELDS, [(merge_id, fields)], state)
+
+    def merges(
+        self, *, active: bool = False, failed: bool = False, limit: int | None = None, table_uuid: str | None = None
+    ) -> list[MergeRecord]:
+        """Merges, newest first: all, the unfinished ones (`active`) or those that failed."""
+        states = [*(ACTIVE_MERGES if active else ()), *(("failed",) if failed else ())]
+        return [_merge(row) for row in self._select("merges", states, limit, table_uuid=table_uuid)]
+
+    def orphaned_merges(self) -> list[MergeRecord]:
+        """Unfinished merges whose process is gone, oldest first."""
+        rows = self._select("merges", list(ACTIVE_MERGES), None)
+        return [_merge(row) for row in reversed(rows) if not is_held(row)]
+
+    # Inside
+
+    def _set(
+        self,
+        table: Literal["moves", "merges"],
+        transitions: dict[str, frozenset[str]],
+        allowed: frozenset[str],
+        changes: Sequence[tuple[int, dict[str, Any]]],
+        state: str,
+    ) -> None:
+        if not changes:
+            return
+        with self._write(f"set_{table}", state) as connection:
+            found = connection.execute(
+                f"SELECT id, state FROM {table} WHERE id IN (SELECT value FROM json_each(?))",
+                (json.dumps([row_id for row_id, _ in changes]),),
+            )
+            states = dict(map(tuple, found))
+            stamp = now_text()
+            updates: dict[str, list[tuple[object, ...]]] = {}
+            for row_id, fields in changes:
+                if unknown := set(fields) - allowed:
+                    raise UsageError(f"{table} have no field {', '.join(sorted(unknown))}")
+                if row_id not in states:
+                    raise NotFound(f"no such {table[:-1]}: {row_id}")
+                check_transition(transitions, f"{table[:-1]} {row_id}", states[row_id], state)
+                columns = ", ".join(f"{column} = ?" for column in ("state", "updated", *fields))
+                updates.setdefault(columns, []).append((state, stamp, *fields.values(), row_id))
+            for columns, rows in updates.items():
+                connection.executemany(f"UPDATE {table} SET {columns} WHERE id = ?", rows)
+
+    def _select(self, table: str, states: list[str], limit: int | None, **equal: str | None) -> list[sqlite3.Row]:
+        where, arguments = ["1 = 1"], list[Any]()
+        if states:
+            where.append(f"state IN ({', '.join('?' * len(states))})")
+            arguments += states
+        for column, value in equal.items():
+            if value is not None:
+                where.append(f"{column} = ?")
+                arguments.append(value)
+        arguments.append(-1 if limit is None else limit)
+        return self._read(
+            f"SELECT * FROM {table} WHERE {' AND '.join(where)} ORDER BY id DESC LIMIT ?", tuple(arguments)
+        )
+
+
+def _move(row: sqlite3.Row) -> MoveRecord:
+    fields = {key: row[key] for key in row.keys() if key not in _OWNER}  # noqa: SIM118
+    fields["table"] = fields.pop("table_name")
+    for flag in ("keep_source", "cancel_requested"):
+        fields[flag] = bool(fields[flag])
+    return MoveRecord(**{**fields, "created": time_of(row["created"]), "updated": time_of(row["updated"])})
+
+
+def _merge(row: sqlite3.Row) -> MergeRecord:
+    fields = {key: row[key] for key in row.keys() if key not in _OWNER}  # noqa: SIM118
+    fields["table"] = fields.pop("table_name")
+    fields["inputs"] = tuple(json.loads(row["inputs"]))
+    return MergeRecord(**{**fields, "created": time_of(row["created"]), "updated": time_of(row["updated"])})

@@ -1,0 +1,1 @@
+"""Parts into larger ones: reads parts, writes one, by one transaction."""

@@ -1,0 +1,349 @@
+"""Merges of parts that lie in a bucket, in shards that run wherever a runner puts them.
+
+The driver, which is an ordinary open store, claims the inputs, cuts the merge into shards, hands them to the runner and
+adds up what comes back. Then one commit, which the bucket refuses when an input is not there any more, brings the
+output and takes the inputs away. So an insert, a move, a drop or a second job at the same time costs at most the work
+of one group; the inputs stay until their output is committed, and their objects until gc collects them.
+
+Groups are independent: each is committed as soon as it is done, and one that fails keeps no other from its end.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from disks.object_disk.disk import ObjectDisk
+from disks.object_disk.transaction import ObjectTransaction
+from disks.stores.base import ObjectStore
+from disks.workers.progress import Task
+from disks.workers.runner import LocalRunner, OpensStore, Runner
+from oplog.errors import Conflict, Damaged, FrostlineError, NotFound, UsageError
+from tiering.catalog.catalog import StoredPart
+from tiering.catalog.context import Context
+from tiering.merge.cold.shard_merge import MergeTask, ShardResult, merge_shard
+from tiering.merge.cold.shards import InputFile, Shard, cut_shards
+from tiering.merge.output import (
+    MergeResult,
+    check_counts,
+    check_range,
+    merged_part,
+    output_name,
+    recompression_level,
+    recorded,
+)
+from tiering.merge.planning import holds_everything
+from tiering.merge.selection import MergePlan
+from tiering.parquet.sort_keys import stored_key
+from tiering.table import part as parts_format
+from tiering.table.part import PART_FILE, PartName
+from tiering.table.schema import TableDefinition
+
+SHARD_BYTES = 256 * 1024 * 1024
+"""What a shard reads, about: half a minute of work for one core."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """Who merges the shards."""
+
+    runner: Runner
+    store_of: Callable[[ObjectDisk], OpensStore]
+    """How the shards reach a disk's bucket."""
+    groups_in_flight: int = 2
+    """Groups that are worked on at once: their inputs are claimed, and their outputs garbage until the commit."""
+    merge: Callable[[MergeTask], ShardResult] = merge_shard
+
+    @classmethod
+    def of_this_process(cls, context: Context) -> Workers:
+        """Merges in threads of this process, which `context.stop` ends."""
+
+        def merge(task: MergeTask) -> ShardResult:
+            return merge_shard(task, stop=context.stop)
+
+        return cls(LocalRunner(2), _OpenStore, groups_in_flight=2, merge=merge)
+
+
+class _OpenStore:
+    """A disk's own store, with the limits that all of this process shares."""
+
+    def __init__(self, disk: ObjectDisk) -> None:
+        self._store = disk.store
+
+    def open(self) -> ObjectStore:
+        return self._store
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A group that was not merged, and why. Its parts are as they were."""
+
+    plan: MergePlan
+    error: FrostlineError
+
+
+@dataclass(slots=True)
+class ColdMergeReport:
+    """What a job did, group by group."""
+
+    merges: list[MergeResult] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    not_begun: list[MergePlan] = field(default_factory=list)
+    """Groups that were left when the job ended early: too many failed, or it was stopped."""
+    shards: int = 0
+    cpu_seconds: float = 0.0
+    """Of the shards together."""
+    peak_memory_bytes: int = 0
+    """Of the process that needed most."""
+
+    def left(self) -> list[MergePlan]:
+        """The groups that were not merged."""
+        return [*(failure.plan for failure in self.failures), *self.not_begun]
+
+
+@dataclass(frozen=True, slots=True)
+class ColdJob:
+    """How a job goes about its groups."""
+
+    shard_bytes: int = SHARD_BYTES
+    max_failed_groups: int | None = None
+    """With more failures than this, no further group begins. Default: each group is tried."""
+    drop_deleted: bool = False
+    """Drops deleted keys from groups that hold all that there is of their partition."""
+
+
+def merge_groups(
+    context: Context,
+    definition: TableDefinition,
+    plans: Sequence[MergePlan],
+    workers: Workers,
+    job: ColdJob,
+    report: ColdMergeReport,
+) -> None:
+    """Merge each group of parts into one part, largest first, and add to the report what happened. Never raises for a
+    group: see `ColdMergeReport.failures`."""
+    work = _Job(context, definition, workers, job, report)
+    waiting = sorted(plans, key=lambda plan: -plan.size_bytes)
+    what = f"merging {len(waiting)} groups of {definition.full_name}"
+    rows = sum(stored.part.rows for plan in waiting for stored in plan.parts)
+    lock = threading.Lock()
+
+    def begin(plan: MergePlan) -> None:
+        with lock:
+            over = job.max_failed_groups is not None and len(report.failures) > job.max_failed_groups
+            if over or context.stop.is_set():
+                report.not_begun.append(plan)
+                return
+        try:
+            result = work.merge(plan, task)
+        except (FrostlineError, OSError) as error:
+            with lock:
+                report.failures.append(Failure(plan, _told(error, plan)))
+            return
+        with lock:
+            report.merges.append(result)
+
+    with (
+        context.progress.task(what, items=rows, size_bytes=sum(plan.size_bytes for plan in waiting)) as task,
+        ThreadPoolExecutor(max(1, workers.groups_in_flight), "merge-group") as pool,
+    ):
+        try:
+            list(pool.map(begin, waiting))
+        except BaseException:  # Ctrl-C, SIGTERM: what runs ends soon, and nothing of it is committed
+            context.stop.set()
+            raise
+    context.catalog.refresh()
+
+
+def _told(error: FrostlineError | OSError, plan: MergePlan) -> FrostlineError:
+    """The error for the user: of a local disk that fails, what was being done."""
+    if isinstance(error, FrostlineError):
+        return error
+    return FrostlineError(f"merging {len(plan.parts)} parts of partition {plan.partition}: {error}")
+
+
+def shards_of(
+    context: Context, definition: TableDefinition, plan: MergePlan, *, shard_bytes: int = SHARD_BYTES
+) -> list[Shard]:
+    """How a group is cut, whoever merges the shards. Reads no object."""
+    return cut_shards(_input_files(context, definition, plan.parts), definition, shard_bytes=shard_bytes)
+
+
+@dataclass(slots=True)
+class _Job:
+    """What the groups of one job share."""
+
+    context: Context
+    definition: TableDefinition
+    workers: Workers
+    job: ColdJob
+    report: ColdMergeReport
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def merge(self, plan: MergePlan, task: Task) -> MergeResult:
+        """One group, from its claim to its commit."""
+        context, definition = self.context, self.definition
+        started = time.monotonic()
+        inputs = sorted(plan.parts, key=lambda stored: stored.name)
+        output = output_name(inputs)
+        disk = _disk_of(context, inputs)
+        with ExitStack() as stack:
+            stack.enter_context(
+                context.journal.claim(definition.uuid, [stored.part.name for stored in inputs], "merge")
+            )
+            check_range(context, definition, inputs, output)
+            results = stack.enter_context(recorded(context, definition, inputs, output, plan.reason))
+            transaction = stack.enter_context(disk.transaction("merge", reason=plan.reason, actor=context.actor))
+            assert isinstance(transaction, ObjectTransaction)
+            level = recompression_level(context, definition, inputs, output)
+            shards = self._merged(plan, inputs, output, disk, level, task)
+            results.append(self._committed(plan, inputs, output, transaction, shards, level, started))
+        return results[0]
+
+    def _merged(
+        self,
+        plan: MergePlan,
+        inputs: list[StoredPart],
+        output: PartName,
+        disk: ObjectDisk,
+        level: int,
+        progress: Task,
+    ) -> list[ShardResult]:
+        """The results of all shards, in key order."""
+        context, definition = self.context, self.definition
+        store = self.workers.store_of(disk)
+        shards = shards_of(context, definition, plan, shard_bytes=self.job.shard_bytes)
+        drop_deleted = self.job.drop_deleted and holds_everything(context, definition, inputs)
+        now = context.clock()
+        tasks = [
+            MergeTask(
+                store=store,
+                definition=definition,
+                shard=shard,
+                target=definition.part_directory(str(output)),
+                revision=disk.revision,
+                now=now,
+                level=level,
+                drop_deleted=drop_deleted,
+            )
+            for shard in shards
+        ]
+        results: dict[int, ShardResult] = {}
+
+        def on_done(index: int, result: ShardResult) -> None:
+            results[index] = result
+            progress.advance(items=result.rows_read, size_bytes=shards[index].size_bytes)
+
+        what = f"merge {len(inputs)} parts of {definition.full_name} into {output}"
+        self.workers.runner.run(self.workers.merge, tasks, what=what, on_done=on_done, stop=self.context.stop)
+        ordered = [results[index] for index in range(len(tasks))]
+        _check_keys(definition, shards, ordered, output)
+        with self._lock:
+            self.report.shards += len(ordered)
+            self.report.cpu_seconds += sum(result.cpu_seconds for result in ordered)
+            peak = max(result.peak_memory_bytes for result in ordered)
+            self.report.peak_memory_bytes = max(self.report.peak_memory_bytes, peak)
+        return ordered
+
+    def _committed(
+        self,
+        plan: MergePlan,
+        inputs: list[StoredPart],
+        output: PartName,
+        transaction: ObjectTransaction,
+        shards: list[ShardResult],
+        level: int,
+        started: float,
+    ) -> MergeResult:
+        """The one commit that brings the output and takes the inputs away. Raises `Conflict` when it cannot."""
+        context, definition = self.context, self.definition
+        if context.stop.is_set():
+            raise Conflict(f"the merge into {output} was stopped", hint="it starts again later")
+        uploaded = [item for shard in shards for item in shard.files]
+        files = tuple(item.file for item in uploaded)
+        rows_in = sum(stored.part.rows for stored in inputs)
+        read = sum(shard.rows_read for shard in shards)
+        check_counts(definition, output, expected=rows_in, read=read, files=files)
+        part = merged_part(context, definition, inputs, output, files, level=level)
+        if part.rows:
+            target = definition.part_directory(part.name)
+            transaction.require(present=(definition.path,))
+            for item in uploaded:
+                transaction.uploaded(f"{target}/{item.file.name}", item.key, item.file.size_bytes, item.file.sha256)
+            transaction.create(f"{target}/{PART_FILE}", parts_format.encode(part))
+        for stored in inputs:
+            transaction.remove(stored.directory)
+        transaction.commit()
+        requests: Counter[str] = Counter()
+        for shard in shards:
+            requests.update(shard.requests)
+        requests.update(HEAD=len(uploaded), PUT=1)
+        return MergeResult(
+            table=definition.full_name,
+            partition=output.partition,
+            inputs=tuple(stored.part.name for stored in inputs),
+            output=part.name if part.rows else None,
+            rows_in=rows_in,
+            rows_out=part.rows,
+            bytes_in=sum(stored.part.size_bytes for stored in inputs),
+            bytes_out=part.size_bytes if part.rows else 0,
+            seconds=round(time.monotonic() - started, 3),
+            disk=inputs[0].disk,
+            reason=plan.reason,
+            shards=len(shards),
+            requests=dict(requests),
+            bytes_read=sum(shard.bytes_read for shard in shards),
+        )
+
+
+def _check_keys(
+    definition: TableDefinition, shards: Sequence[Shard], results: Sequence[ShardResult], output: PartName
+) -> None:
+    """That what each shard wrote lies within its range of keys, so that the files together are in order."""
+    for shard, result in zip(shards, results, strict=True):
+        for item in result.files:
+            for group in item.file.row_groups:
+                key = stored_key(group.first_key, definition)
+                if key is not None and key not in shard.within:
+                    raise Damaged(
+                        f"shard {shard.number} of the merge into {output} gave back {item.file.name}, which has keys "
+                        "of another shard",
+                        hint="the parts are kept as they are; run the merge again",
+                    )
+
+
+def _disk_of(context: Context, inputs: Sequence[StoredPart]) -> ObjectDisk:
+    names = {stored.disk for stored in inputs}
+    disk = context.disk(min(names))
+    if len(names) > 1 or not isinstance(disk, ObjectDisk):
+        raise UsageError(
+            f"not all in one bucket: the parts lie on {', '.join(sorted(names))}",
+            hint="move them to one object disk first, or merge them without --cold and --spark",
+        )
+    return disk
+
+
+def _input_files(context: Context, definition: TableDefinition, parts: Sequence[StoredPart]) -> list[InputFile]:
+    ordered = sorted(parts, key=lambda stored: stored.name)
+    disk = _disk_of(context, ordered)
+    found = []
+    for order, stored in enumerate(ordered):
+        for file in stored.part.files:
+            path = stored.path(file.name)
+            try:
+                info = disk.stat(path)
+            except NotFound as error:
+                raise Conflict(
+                    f"{stored.part.name} is not on {disk.name} any more",
+                    hint="look at 'frostline parts' and plan again",
+                ) from error
+            if info.key is None:
+                raise Damaged(f"{disk.name}:{path} has no object", hint="run 'frostline fsck'")
+            current = stored.part.schema_version == definition.schema_version
+            found.append(InputFile(info.key, f"{disk.name}:{path}", file, order, current))
+    return found

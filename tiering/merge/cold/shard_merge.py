@@ -1,0 +1,155 @@
+"""Merges one shard, from bucket to bucket: in this process, in a task of a Spark job, on whatever machine.
+
+What it needs is in the item; it opens no configuration, keeps no state and commits nothing. The result says which
+objects hold the rows; until the driver's commit names them they are garbage, and so is what a shard leaves that fails,
+is killed or runs twice. Rows flow through a scratch directory on the local disk: memory is bounded whatever the size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import resource
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from disks.effects import op
+from disks.host.scratch import task_scratch
+from disks.stores.base import ByteRange, ObjectStore
+from disks.stores.wrappers.metered import MeteredStore
+from disks.workers.runner import OpensStore
+from oplog.errors import Conflict, Damaged
+from tiering.merge.cold.shards import Shard, ShardFile
+from tiering.merge.cold.uploads import TRANSFERS, UploadedFile, upload_files
+from tiering.merge.stream import merge_files
+from tiering.parquet.sorted_merge import SortedFile
+from tiering.policy.cost import RANGE_BYTES
+from tiering.table.schema import TableDefinition
+from tiering.table.types import field_ids
+
+
+@dataclass(frozen=True, slots=True)
+class MergeTask:
+    """One shard and all that its merge depends on: the same task gives the same rows wherever and whenever it runs."""
+
+    store: OpensStore
+    definition: TableDefinition = field(repr=False)
+    shard: Shard
+    target: str
+    """The output's directory on the disk."""
+    revision: int
+    now: datetime
+    """By which rows are past their TTL."""
+    level: int = 0
+    drop_deleted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ShardResult:
+    """What a shard did. Times in seconds, memory as the highest of the process so far."""
+
+    files: tuple[UploadedFile, ...]
+    rows_read: int
+    rows_written: int
+    bytes_read: int
+    bytes_written: int
+    requests: dict[str, int]
+    seconds: float
+    cpu_seconds: float
+    peak_memory_bytes: int
+
+
+def merge_shard(task: MergeTask, *, stop: threading.Event | None = None) -> ShardResult:
+    """Merge one shard. Setting `stop` ends it with `Conflict`.
+
+    Raises `Damaged` for an input that is not what was written, `NotFound` for one that is gone, `NoSpace`.
+    """
+    started, cpu_started = time.monotonic(), time.process_time()
+    store = MeteredStore(task.store.open())
+    scratch = task_scratch("frostline-merge")
+
+    def on_rows(rows: int) -> None:
+        if stop is not None and stop.is_set():
+            raise Conflict("the merge was stopped", hint="it starts again later")
+
+    try:
+        merged = merge_files(
+            _fetched(store, task, scratch.path / "inputs"),
+            task.definition,
+            scratch.path / "merged",
+            scratch=scratch.path,
+            now=task.now,
+            level=task.level,
+            within=task.shard.within,
+            prefix=f"data-{task.shard.number:04d}",
+            drop_deleted=task.drop_deleted,
+            on_rows=on_rows,
+        )
+        on_rows(0)
+        written = [file for file in merged.files if file.rows]
+        uploaded = upload_files(store, written, scratch.path / "merged", task.target, revision=task.revision)
+    finally:
+        scratch.remove()
+    return ShardResult(
+        files=uploaded,
+        rows_read=merged.rows_read,
+        rows_written=sum(item.file.rows for item in uploaded),
+        bytes_read=store.bytes_received,
+        bytes_written=sum(item.file.size_bytes for item in uploaded),
+        requests={verb: count for verb, count in store.counts().items() if count},
+        seconds=time.monotonic() - started,
+        cpu_seconds=time.process_time() - cpu_started,
+        peak_memory_bytes=_peak_memory_bytes(),
+    )
+
+
+def _fetched(store: ObjectStore, task: MergeTask, directory: Path) -> list[SortedFile]:
+    """Local copies of what the shard reads. A file of which only some row groups are read keeps its size, with a hole
+    for the rest, so that its footer is right."""
+    with op("fs.mkdir", directory):
+        directory.mkdir(parents=True)
+
+    def fetch(number: int) -> SortedFile:
+        item = task.shard.files[number]
+        path = directory / f"{number:05d}.parquet"
+        _fetch(store, item, path)
+        names = {column.id: column.name for column in task.definition.columns} if item.current else _names(item, path)
+        return SortedFile(path, item.file, names, item.order, item.label, item.row_groups)
+
+    with ThreadPoolExecutor(TRANSFERS, "merge-fetch") as pool:
+        return list(pool.map(fetch, range(len(task.shard.files))))
+
+
+def _fetch(store: ObjectStore, item: ShardFile, path: Path) -> None:
+    digest = hashlib.sha256()
+    with op("fs.write", path), path.open("wb") as copy:
+        for wanted in item.ranges:
+            copy.seek(wanted.start)
+            for start in range(wanted.start, wanted.stop, RANGE_BYTES):
+                piece = store.get(item.key, ByteRange(start, min(start + RANGE_BYTES, wanted.stop)))
+                digest.update(piece)
+                copy.write(piece)
+    if item.row_groups is None and digest.hexdigest() != item.file.sha256:
+        raise Damaged(
+            f"{item.label} is not what was written: its SHA-256 differs from part.json",
+            hint="run 'frostline fsck'; the part is kept as it is and not merged",
+        )
+
+
+def _names(item: ShardFile, path: Path) -> dict[int, str]:
+    """The columns of a file of an older schema, by field id."""
+    try:
+        return field_ids(pq.read_schema(path))
+    except (OSError, ValueError) as error:
+        raise Damaged(f"{item.label} cannot be read: {error}", hint="run 'frostline fsck'") from error
+
+
+def _peak_memory_bytes() -> int:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

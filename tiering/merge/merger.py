@@ -1,0 +1,268 @@
+"""Merges: several adjacent parts of a partition become one, in one transaction.
+
+What is worth merging, `tiering.merge.planning` says; `merge` does it. The parts are claimed, checked against their
+SHA-256, streamed through a sorted merge into the scratch directory of the target disk and counted; then one transaction
+creates the new part and removes the inputs on that disk. Inputs on other disks follow in transactions of their own: the
+new part covers them, so a crash in between leaves outdated copies and never a wrong answer. Merging never moves data to
+a hotter volume.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from disks.effects import op
+from disks.stores.base import ByteRange
+from oplog.errors import Conflict, Damaged, FrostlineError, NotFound, UsageError
+from tiering.catalog import blocks
+from tiering.catalog.catalog import StoredPart
+from tiering.catalog.context import Context
+from tiering.catalog.new_parts import INSERT_CLAIM, stage_part
+from tiering.merge.output import (
+    MergeResult,
+    check_active,
+    check_counts,
+    check_range,
+    merged_part,
+    output_name,
+    recompression_level,
+    recorded,
+)
+from tiering.merge.planning import holds_everything
+from tiering.merge.stream import merge_files
+from tiering.parquet.sorted_merge import SortedFile
+from tiering.query.filesystem import open_file, read_schema
+from tiering.table.part import DataFile, PartName
+from tiering.table.schema import TableDefinition
+from tiering.table.types import field_ids
+
+_FETCH_LIMIT_BYTES = 2 * 1024**3
+"""Inputs in a bucket up to this size together are fetched and verified first; beyond it they are streamed."""
+_FETCH_BYTES = 16 * 1024 * 1024
+
+
+def merge(
+    context: Context,
+    definition: TableDefinition,
+    parts: Sequence[StoredPart],
+    *,
+    reason: str,
+    drop_deleted: bool = False,
+) -> MergeResult:
+    """Merge the parts, which are adjacent in their partition, into one. One part alone is rewritten. `drop_deleted`
+    forgets deleted keys where the parts are all that there is of their partition.
+
+    Raises `Locked` when a part is in use or an insert may still land between them, `Conflict` when the parts are not
+    what is stored any more, `Damaged` for an input whose bytes are not what was written, `NoSpace`; nothing changes.
+    """
+    if not parts:
+        raise UsageError("nothing to merge", hint="name at least one part")
+    started = time.monotonic()
+    inputs = sorted(parts, key=lambda stored: stored.name)
+    output = output_name(inputs)
+    with context.journal.claim(definition.uuid, [stored.part.name for stored in inputs], "merge"):
+        check_range(context, definition, inputs, output)
+        return _Merge(context, definition, inputs, output, reason, drop_deleted=drop_deleted).run(started)
+
+
+def adopt(context: Context, definition: TableDefinition, parts: Sequence[StoredPart], *, reason: str) -> MergeResult:
+    """Rewrite parts of other machines, which lie on one disk, as one part under a block number of this machine.
+
+    Safe whether those machines are gone or not: one transaction takes the parts away and brings their rows back, the
+    new part names exactly what it replaces, and covers no number that a part elsewhere may have. Raises as `merge`.
+    """
+    (disk,) = {stored.disk for stored in parts}
+    started = time.monotonic()
+    inputs = sorted(parts, key=lambda stored: stored.name)
+    with ExitStack() as stack:
+        names = [stored.part.name for stored in inputs]
+        stack.enter_context(context.journal.claim(definition.uuid, names, "merge"))
+        floor = blocks.first_free(context, definition)
+        on_its_way = f"{INSERT_CLAIM}{floor}-{uuid.uuid4().hex[:12]}"
+        stack.enter_context(context.journal.claim(definition.uuid, [on_its_way], "merge"))
+        number = blocks.allocate(context, definition, floor)
+        check_active(context, definition, inputs)
+        output = replace(output_name(inputs), min_block=number, max_block=number)
+        return _Merge(context, definition, inputs, output, reason, replacing_on=disk).run(started)
+
+
+@dataclass(slots=True)
+class _Merge:
+    """One merge in progress."""
+
+    context: Context
+    definition: TableDefinition
+    inputs: list[StoredPart]
+    output: PartName
+    reason: str
+    replacing_on: str = ""
+    """The disk on which the output, whose range does not cover the inputs, takes their place; else empty."""
+    drop_deleted: bool = False
+
+    def run(self, started: float) -> MergeResult:
+        """Carry the merge out, with its record in the journal."""
+        with recorded(self.context, self.definition, self.inputs, self.output, self.reason) as results:
+            results.append(self._run(started))
+        return results[0]
+
+    def _run(self, started: float) -> MergeResult:
+        context, definition = self.context, self.definition
+        bytes_in = sum(stored.part.size_bytes for stored in self.inputs)
+        rows_in = sum(stored.part.rows for stored in self.inputs)
+        sources = {stored.disk for stored in self.inputs}
+        with ExitStack() as stack:
+            disk = self.replacing_on
+            if disk:  # the inputs leave and the output comes in one transaction, so on one disk
+                stack.enter_context(context.reservations.reserve(disk, bytes_in))
+            else:
+                disk = stack.enter_context(context.reservations.for_merge(definition, sources, bytes_in))
+            what = f"merging {len(self.inputs)} parts of {definition.full_name}"
+            task = stack.enter_context(context.progress.task(what, items=rows_in, size_bytes=bytes_in))
+            for name in sorted(sources):
+                stack.enter_context(context.disk(name).read_lease())
+            transaction = stack.enter_context(
+                context.disk(disk).transaction("merge", reason=self.reason, actor=context.actor)
+            )
+            scratch = transaction.scratch()
+            directory = scratch / "merged"
+            level = recompression_level(context, definition, self.inputs, self.output)
+
+            def on_rows(rows: int) -> None:
+                task.advance(items=rows)
+                if context.stop.is_set():
+                    raise Conflict(f"the merge into {self.output} was stopped", hint="it starts again later")
+
+            merged = merge_files(
+                self._files(scratch / "fetched"),
+                definition,
+                directory,
+                scratch=scratch,
+                now=context.clock(),
+                level=level,
+                drop_deleted=self.drop_deleted and holds_everything(context, definition, self.inputs),
+                on_rows=on_rows,
+            )
+            check_counts(definition, self.output, expected=rows_in, read=merged.rows_read, files=merged.files)
+            part = merged_part(
+                context,
+                definition,
+                self.inputs,
+                self.output,
+                merged.files,
+                level=level,
+                replacing=bool(self.replacing_on),
+            )
+            if part.rows:
+                stage_part(transaction, definition, part, directory)
+            for stored in self.inputs:
+                if stored.disk == disk:
+                    transaction.remove(stored.directory)
+            transaction.commit()
+        self._remove_elsewhere(disk)
+        return MergeResult(
+            table=definition.full_name,
+            partition=self.output.partition,
+            inputs=tuple(stored.part.name for stored in self.inputs),
+            output=part.name if part.rows else None,
+            rows_in=rows_in,
+            rows_out=part.rows,
+            bytes_in=bytes_in,
+            bytes_out=part.size_bytes if part.rows else 0,
+            seconds=round(time.monotonic() - started, 3),
+            disk=disk,
+            reason=self.reason,
+        )
+
+    def _remove_elsewhere(self, disk: str) -> None:
+        """Remove the inputs on other disks. What fails stays as an outdated copy that recovery removes."""
+        elsewhere: dict[str, list[StoredPart]] = defaultdict(list)
+        for stored in self.inputs:
+            if stored.disk != disk:
+                elsewhere[stored.disk].append(stored)
+        for name, group in elsewhere.items():
+            with self.context.disk(name).transaction(
+                "merge", reason=f"merged into {self.output} on {disk}", actor=self.context.actor
+            ) as transaction:
+                for stored in group:
+                    transaction.remove(stored.directory)
+                transaction.commit()
+
+    # -- inputs
+
+    def _files(self, fetched: Path) -> list[SortedFile]:
+        """Every data file of the inputs, verified where its bytes are near, in the order of their blocks."""
+        wanted = [(number, stored, file) for number, stored in enumerate(self.inputs) for file in stored.part.files]
+        paths = [self._local_path(stored, file) for _, stored, file in wanted]
+        far = sum(file.size_bytes for (_, _, file), path in zip(wanted, paths, strict=True) if path is None)
+        fetch_all = far <= _FETCH_LIMIT_BYTES
+
+        def prepared(item: tuple[int, StoredPart, DataFile], path: Path | None) -> SortedFile:
+            number, stored, file = item
+            if path is not None:
+                self._verify(path, stored, file)
+            elif fetch_all:
+                path = self._fetched(stored, file, fetched / f"{number}-{file.name}")
+            source = path or partial(open_file, self.context, stored, file)
+            return SortedFile(source, file, self._names(stored, file, path), number, _label(stored, file))
+
+        with op("fs.mkdir", fetched):
+            fetched.mkdir(parents=True)
+        with ThreadPoolExecutor(max(2, min(self.context.workers, 8)), "merge-input") as pool:
+            return list(pool.map(prepared, wanted, paths))
+
+    def _local_path(self, stored: StoredPart, file: DataFile) -> Path | None:
+        """Where the file lies on this machine; None when only its disk can read it."""
+        disk, path = self.context.disk(stored.disk), stored.path(file.name)
+        try:
+            place = disk.location(path)
+        except NotFound:
+            disk.stat(path)
+            return None
+        scheme, _, rest = place.url.partition("://")
+        return Path(rest) if scheme == "file" else None
+
+    def _fetched(self, stored: StoredPart, file: DataFile, target: Path) -> Path:
+        """A verified copy of the file in the scratch directory."""
+        disk, path = self.context.disk(stored.disk), stored.path(file.name)
+        digest = hashlib.sha256()
+        with op("fs.write", target), target.open("wb") as copy:
+            for start in range(0, file.size_bytes, _FETCH_BYTES):
+                piece = disk.read(path, ByteRange(start, min(start + _FETCH_BYTES, file.size_bytes)))
+                digest.update(piece)
+                copy.write(piece)
+        if digest.hexdigest() != file.sha256:
+            raise _altered(stored, file)
+        return target
+
+    def _verify(self, path: Path, stored: StoredPart, file: DataFile) -> None:
+        with path.open("rb") as opened:
+            if hashlib.file_digest(opened, "sha256").hexdigest() != file.sha256:
+                raise _altered(stored, file)
+
+    def _names(self, stored: StoredPart, file: DataFile, path: Path | None) -> dict[int, str]:
+        """The file's columns by field id; parts of today's schema have today's names."""
+        if stored.part.schema_version == self.definition.schema_version:
+            return {column.id: column.name for column in self.definition.columns}
+        return field_ids(pq.read_schema(path) if path is not None else read_schema(self.context, stored, file))
+
+
+def _label(stored: StoredPart, file: DataFile) -> str:
+    return f"{stored.disk}:{stored.path(file.name)}"
+
+
+def _altered(stored: StoredPart, file: DataFile) -> FrostlineError:
+    return Damaged(
+        f"{_label(stored, file)} is not what was written: its SHA-256 differs from part.json",
+        hint="run 'frostline fsck'; the part is kept as it is and not merged",
+    )

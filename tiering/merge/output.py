@@ -1,0 +1,198 @@
+"""What every merge has in common: the name and description of its output, what must hold before it begins and ends, and
+its record in the journal. How the rows get there is in `tiering.merge.merger` and `tiering.merge.cold.job`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from oplog.errors import Conflict, Damaged, Locked, Refused, UsageError
+from tiering.catalog import blocks
+from tiering.catalog.catalog import StoredPart
+from tiering.catalog.context import Context
+from tiering.catalog.new_parts import first_block_on_its_way
+from tiering.merge.planning import due_level
+from tiering.parquet.column_ranges import combine_ranges
+from tiering.table.part import DataFile, Part, PartName
+from tiering.table.schema import Delete, TableDefinition
+
+
+@dataclass(frozen=True, slots=True)
+class MergeResult:
+    """What a merge did. `output` is None when every row was past its TTL."""
+
+    table: str
+    partition: str
+    inputs: tuple[str, ...]
+    output: str | None
+    rows_in: int
+    rows_out: int
+    bytes_in: int
+    bytes_out: int
+    seconds: float
+    disk: str = ""
+    reason: str = ""
+    shards: int = 1
+    requests: dict[str, int] = field(default_factory=dict)
+    """To the bucket, by verb; empty where they were not counted."""
+    bytes_read: int = 0
+    """From the bucket; 0 where that was not counted."""
+
+
+def output_name(inputs: Sequence[StoredPart]) -> PartName:
+    """The name of the part that covers the inputs. Raises `UsageError` for parts of several partitions."""
+    names = [stored.name for stored in inputs]
+    if len({name.partition for name in names}) != 1:
+        raise UsageError(f"parts of several partitions cannot be merged: {', '.join(map(str, names))}")
+    return PartName(
+        names[0].partition,
+        min(name.min_block for name in names),
+        max(name.max_block for name in names),
+        max(name.level for name in names) + 1,
+        max(name.mutation for name in names),
+    )
+
+
+def check_range(context: Context, definition: TableDefinition, inputs: Sequence[StoredPart], output: PartName) -> None:
+    """That the output will cover the inputs and nothing else, else `Locked`, `Refused` or `Conflict`.
+
+    First the claims, then the disks: an insert that commits in between is seen by one of the two.
+    """
+    first = first_block_on_its_way(context.journal.claimed(definition.uuid))
+    if first is not None and first <= output.max_block:
+        raise Locked(
+            f"an insert into {definition.full_name} may still bring block {first}, inside {output}",
+            hint="try again when the insert is done",
+        )
+    wanted = {(stored.name, stored.disk) for stored in inputs}
+    between = [
+        stored.part.name
+        for stored in check_active(context, definition, inputs)
+        if (stored.name, stored.disk) not in wanted
+        and stored.name.max_block >= output.min_block
+        and stored.name.min_block <= output.max_block
+    ]
+    own = blocks.owned(context, definition)
+    if not all(blocks.may_join(left.name, right.name, own) for left, right in pairwise(inputs)):
+        raise Refused(
+            f"parts between {inputs[0].part.name} and {inputs[-1].part.name} may lie on another machine",
+            hint="the machine that wrote them can merge them",
+        )
+    if between:
+        raise Conflict(
+            f"the parts are not adjacent: {', '.join(between)} lies between them",
+            hint="merge adjacent parts only, else the rows in between would be lost",
+        )
+
+
+def check_active(context: Context, definition: TableDefinition, inputs: Sequence[StoredPart]) -> list[StoredPart]:
+    """The active parts of the partition, as the disks have them now. Raises `Conflict` unless the inputs are among
+    them."""
+    context.catalog.refresh()
+    partition = inputs[0].name.partition
+    active = [stored for stored in context.catalog.parts(definition) if stored.name.partition == partition]
+    missing = {(stored.name, stored.disk) for stored in inputs} - {(stored.name, stored.disk) for stored in active}
+    if missing:
+        gone = ", ".join(f"{name} on {disk}" for name, disk in sorted(missing))
+        raise Conflict(f"not an active part any more: {gone}", hint="look at 'frostline parts' and plan again")
+    return active
+
+
+@contextmanager
+def recorded(
+    context: Context, definition: TableDefinition, inputs: Sequence[StoredPart], output: PartName, reason: str
+) -> Iterator[list[MergeResult]]:
+    """Keeps the merge's record in the journal. The body puts its result into the list."""
+    journal = context.journal
+    record = journal.begin_merge(
+        table=definition.full_name,
+        table_uuid=definition.uuid,
+        partition=output.partition,
+        inputs=[stored.part.name for stored in inputs],
+        output=str(output),
+        reason=reason,
+        actor=context.actor,
+    )
+    results: list[MergeResult] = []
+    try:
+        yield results
+        (result,) = results
+    except BaseException as error:
+        journal.set_merge(record, "failed", error=str(error) or type(error).__name__)
+        raise
+    journal.set_merge(
+        record,
+        "done",
+        rows_in=result.rows_in,
+        rows_out=result.rows_out,
+        bytes_in=result.bytes_in,
+        bytes_out=result.bytes_out,
+        seconds=result.seconds,
+    )
+
+
+def check_counts(
+    definition: TableDefinition, output: PartName, *, expected: int, read: int, files: Sequence[DataFile]
+) -> None:
+    """That every input row was read, and none was lost or invented. Raises `Damaged`."""
+    out = sum(file.rows for file in files)
+    deletes = any(isinstance(rule.action, Delete) for rule in definition.ttl)
+    lossless = definition.merge_mode == "ordinary" and not deletes
+    if read != expected or out > read or (lossless and out != read):
+        raise Damaged(
+            f"the merge into {output} read {read} of {expected} rows and wrote {out}",
+            hint="run 'frostline fsck'; the parts are kept as they are",
+        )
+
+
+def recompression_level(
+    context: Context, definition: TableDefinition, inputs: Sequence[StoredPart], output: PartName
+) -> int:
+    """The zstd level of the recompression rule that is due for everything here; 0 for the table's own."""
+    columns = combine_ranges([file for stored in inputs for file in stored.part.files], definition)
+    rows = sum(stored.part.rows for stored in inputs)
+    whole = Part(
+        table=definition.uuid,
+        name=str(output),
+        rows=rows,
+        size_bytes=0,
+        created=context.clock(),
+        columns=columns,
+    )
+    return due_level(definition, whole, context.clock())[0]
+
+
+def merged_part(
+    context: Context,
+    definition: TableDefinition,
+    inputs: Sequence[StoredPart],
+    output: PartName,
+    files: tuple[DataFile, ...],
+    *,
+    level: int,
+    replacing: bool = False,
+) -> Part:
+    """The description of the output. `replacing`: it names its inputs, which its block range does not cover."""
+    window = definition.settings.deduplication_window
+    digests = [digest for stored in inputs for digest in stored.part.digests]
+    replaced = [name for stored in inputs for name in stored.part.replaces]
+    if replacing:
+        replaced += [stored.part.name for stored in inputs]
+    return Part(
+        table=definition.uuid,
+        name=str(output),
+        rows=sum(file.rows for file in files),
+        size_bytes=sum(file.size_bytes for file in files),
+        created=context.clock(),
+        partition_values=inputs[0].part.partition_values,
+        schema_version=definition.schema_version,
+        files=files,
+        columns=combine_ranges(files, definition),
+        digests=tuple(digests[-window:] if window else ()),
+        sources=tuple(stored.part.name for stored in inputs),
+        replaces=tuple(replaced),
+        compression_level=level,
+    )

@@ -1,0 +1,315 @@
+"""Which merges a table is due, and why its other partitions stay as they are. Changes nothing.
+
+Gathers what bears on the question (volumes, claims, inserts on their way, block ranges, free space) and hands it to the
+pure `tiering.merge.selection`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from disks.base import Disk
+from disks.object_disk.disk import ObjectDisk
+from tiering.catalog import blocks
+from tiering.catalog.catalog import StoredPart
+from tiering.catalog.context import Context
+from tiering.catalog.new_parts import first_block_on_its_way
+from tiering.config.units import format_size
+from tiering.merge.selection import MAX_PARTS, OLD, MergePlan, MergeStay, explain_rest, select_final, select_merges
+from tiering.policy import ttl
+from tiering.policy.placement import size_limit
+from tiering.policy.plan import Reason
+from tiering.table.merge_modes import parse_merge_mode
+from tiering.table.part import Part
+from tiering.table.pruning import TRUE, Predicate, may_match
+from tiering.table.schema import Recompress, TableDefinition, TtlRule
+
+LARGE_ENOUGH = 0.75
+"""Of the target size. Parts that miss it by little would be rewritten with every run, and gain nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColdOptions:
+    """What a cold merge takes on: parts in buckets, also on volumes that prefer not to merge."""
+
+    where: Predicate = TRUE
+    """Only partitions that can hold a row of which this is true."""
+    min_inputs: int = 2
+    """Groups of fewer parts wait for more."""
+    target_bytes: int | None = None
+    """Parts of three quarters of this size, or more, are large enough: they are not merged any further."""
+    max_group_bytes: int | None = None
+    """The most that one part is made of."""
+
+
+def plan_merges(
+    context: Context,
+    definition: TableDefinition,
+    parts: Sequence[StoredPart],
+    *,
+    final: bool = False,
+    cold: ColdOptions | None = None,
+    drop_deleted: bool = False,
+) -> list[MergePlan]:
+    """The merges worth doing among the parts, or with `final` one for each run of adjacent parts. With `cold`, among
+    the parts in buckets, whether their volume prefers to rest or not; else among those on volumes that do not.
+    `drop_deleted` adds parts that are all of their partition and have deleted keys to forget."""
+    rules = _Rules.of(context, definition, cold)
+    if cold is not None:
+        parts = _within(parts, definition, cold.where)
+    limit = _largest_merge(context, definition, rules)
+    if final:
+        plans = select_final(parts, allowed=rules.allowed, busy=rules.claims, joinable=rules.joinable)
+        if cold is not None and limit is not None:
+            plans = [portion for plan in plans for portion in _in_portions(plan, limit)]
+        plans = [plan for plan in plans if len(plan.parts) >= rules.min_inputs]
+        rest = _not_in(plans, parts, rules)
+        return [*plans, *(_forgetting(context, definition, rest) if drop_deleted else ())]
+    merges = select_merges(
+        parts,
+        definition.settings,
+        rules.now,
+        allowed=rules.allowed,
+        busy=rules.claims,
+        joinable=rules.joinable,
+        max_size_bytes=limit,
+    )
+    merges = [plan for plan in merges if len(plan.parts) >= rules.min_inputs]
+    if drop_deleted:
+        merges += _forgetting(context, definition, _not_in(merges, parts, rules))
+    return [*merges, *_recompressions(context, definition, _not_in(merges, parts, rules))]
+
+
+def holds_everything(context: Context, definition: TableDefinition, parts: Sequence[StoredPart]) -> bool:
+    """Whether these are all parts of their partition that there can be, on any machine: only then may a merge forget
+    deleted keys, else an older row of a key could come back."""
+    partition = parts[0].name.partition
+    known = {stored.name for stored in context.catalog.parts(definition) if stored.name.partition == partition}
+    if known != {stored.name for stored in parts}:
+        return False
+    disks = [context.disk(name) for name in context.catalog.policy_disks(definition)]
+    return not any(disk.unreachable or blocks.foreign(context, definition, disk) for disk in disks)
+
+
+def _not_in(plans: Sequence[MergePlan], parts: Sequence[StoredPart], rules: _Rules) -> list[StoredPart]:
+    """The parts that none of the plans takes, and that may be merged."""
+    taken = {*rules.claims, *(stored.part.name for plan in plans for stored in plan.parts)}
+    return [stored for stored in parts if stored.part.name not in taken and rules.allowed(stored)]
+
+
+def _within(parts: Sequence[StoredPart], definition: TableDefinition, where: Predicate) -> list[StoredPart]:
+    """The parts of the partitions that can hold a selected row: all of them, so that neighbours stay neighbours."""
+    chosen = {stored.name.partition for stored in parts if may_match(where, stored.part, definition)}
+    return [stored for stored in parts if stored.name.partition in chosen]
+
+
+def _in_portions(plan: MergePlan, limit_bytes: int) -> Iterator[MergePlan]:
+    if plan.size_bytes <= limit_bytes:
+        yield plan
+        return
+    for portion in _portions(list(plan.parts), limit_bytes):
+        size = format_size(sum(stored.part.size_bytes for stored in portion))
+        yield MergePlan(plan.partition, tuple(portion), f"final merge of {len(portion)} parts, {size}")
+
+
+def plan_adoptions(context: Context, definition: TableDefinition, parts: Sequence[StoredPart]) -> list[MergePlan]:
+    """Parts of other machines to rewrite as this machine's own, so that they merge like any other: those on one disk of
+    a bucket, as many at once as a merge takes."""
+    rules = _Rules.of(context, definition)
+    groups: dict[tuple[str, str], list[StoredPart]] = defaultdict(list)
+    for stored in sorted(parts, key=lambda stored: stored.name):
+        shared = context.disk(stored.disk).capabilities.remote
+        foreign = blocks.range_of(stored.name.max_block) not in rules.own
+        if shared and foreign and rules.why_not(stored) is None:
+            groups[stored.name.partition, stored.disk].append(stored)
+    limit = definition.settings.max_merge_size_bytes
+    plans = []
+    for (partition, disk), group in sorted(groups.items()):
+        for members in _portions(group, limit):
+            reason = f"{len(members)} parts of other machines on {disk}, rewritten as this machine's own"
+            plans.append(MergePlan(partition, tuple(members), reason))
+    return plans
+
+
+def _portions(group: Sequence[StoredPart], limit_bytes: int) -> Iterator[list[StoredPart]]:
+    """The parts in portions of two and more, each no larger than a merge may be."""
+    portion: list[StoredPart] = []
+    for stored in group:
+        size = sum(known.part.size_bytes for known in portion) + stored.part.size_bytes
+        if portion and (len(portion) == MAX_PARTS or size > limit_bytes):
+            yield from [portion] if len(portion) > 1 else []
+            portion = []
+        portion.append(stored)
+    if len(portion) > 1:
+        yield portion
+
+
+def explain_merges(
+    context: Context,
+    definition: TableDefinition,
+    parts: Sequence[StoredPart],
+    plans: Sequence[MergePlan],
+    *,
+    cold: ColdOptions | None = None,
+) -> list[MergeStay]:
+    """Why the partitions that none of the plans is about are not merged: one reason each."""
+    rules = _Rules.of(context, definition, cold)
+    planned = {plan.partition for plan in plans}
+    rest = [stored for stored in parts if stored.name.partition not in planned]
+    inside = _within(rest, definition, cold.where) if cold is not None else rest
+    stays = explain_rest(
+        inside,
+        definition.settings,
+        rules.now,
+        why_not=rules.why_not,
+        why_apart=rules.why_apart,
+        max_size_bytes=_largest_merge(context, definition, rules),
+        min_inputs=rules.min_inputs,
+    )
+    outside = Counter(stored.name.partition for stored in rest) - Counter(stored.name.partition for stored in inside)
+    reason = Reason("where", "the condition selects no row of it")
+    return sorted([*stays, *(MergeStay(name, count, reason) for name, count in outside.items())], key=_partition)
+
+
+def _partition(stay: MergeStay) -> str:
+    return stay.partition
+
+
+def due_level(definition: TableDefinition, part: Part, now: datetime) -> tuple[int, TtlRule | None]:
+    """The highest zstd level of the recompression rules that are due for all of the part, and its rule; 0 for none."""
+    due = ttl.due_recompressions(ttl.due_times(definition, part), now)
+    levels = [(item.rule.action.level, item.rule) for item in due if isinstance(item.rule.action, Recompress)]
+    return max(levels, key=lambda pair: pair[0], default=(0, None))
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """What may not be merged now, and what may not be merged with one another."""
+
+    context: Context
+    resting: frozenset[str]
+    claims: Mapping[str, str]
+    first_in_flight: int | None
+    own: frozenset[int]
+    cold: ColdOptions | None
+
+    @classmethod
+    def of(cls, context: Context, definition: TableDefinition, cold: ColdOptions | None = None) -> _Rules:
+        policy = context.config.policy(definition.policy)
+        claims = context.journal.claimed(definition.uuid)
+        return cls(
+            context,
+            frozenset(volume.name for volume in policy.volumes if volume.prefer_not_to_merge and cold is None),
+            claims,
+            first_block_on_its_way(claims),
+            frozenset(blocks.owned(context, definition)),
+            cold,
+        )
+
+    @property
+    def now(self) -> datetime:
+        """By which parts are old enough to merge: in a bucket at once, for no company comes there by itself."""
+        return self.context.clock() + (OLD if self.cold is not None else timedelta(0))
+
+    @property
+    def min_inputs(self) -> int:
+        return max(self.cold.min_inputs, 2) if self.cold is not None else 2
+
+    def allowed(self, stored: StoredPart) -> bool:
+        return self._blocked(stored) is None
+
+    def joinable(self, left: StoredPart, right: StoredPart) -> bool:
+        return self.why_apart(left, right) is None
+
+    def why_not(self, stored: StoredPart) -> Reason | None:
+        """Why the part is in no merge now; None when it may be in one."""
+        holder = self.claims.get(stored.part.name)
+        return Reason("busy", f"a {holder} works on {stored.part.name} now") if holder else self._blocked(stored)
+
+    def _blocked(self, stored: StoredPart) -> Reason | None:
+        disk = self.context.disk(stored.disk)
+        if stored.volume is None:
+            return Reason("not_in_policy", f"disk {stored.disk} is not in the table's policy")
+        if stored.volume in self.resting:
+            return Reason("resting", f"volume {stored.volume} prefers not to merge")
+        if disk.unreachable:
+            return Reason("unreachable", disk.unreachable)
+        if disk.read_only:
+            return Reason("read_only", f"disk {stored.disk} is read-only")
+        if self.cold is not None and (reason := _not_cold(self.cold, disk, stored)) is not None:
+            return reason
+        if self.first_in_flight is not None and stored.name.max_block >= self.first_in_flight:
+            return Reason("insert", f"an insert is on its way that may still bring block {self.first_in_flight}")
+        return None
+
+    def why_apart(self, left: StoredPart, right: StoredPart) -> Reason | None:
+        """Why two neighbours are never in one merge; None when they may be."""
+        if left.volume != right.volume:
+            return Reason(
+                "volumes", f"{left.part.name} lies on volume {left.volume}, {right.part.name} on {right.volume}"
+            )
+        if blocks.may_join(left.name, right.name, self.own):
+            return None
+        if blocks.range_of(left.name.min_block) != blocks.range_of(right.name.max_block):
+            return Reason("machines", f"{left.part.name} and {right.part.name} were inserted by different machines")
+        gap = f"{left.name.max_block + 1} to {right.name.min_block - 1}"
+        return Reason(
+            "foreign_gap",
+            f"another machine inserted {left.part.name} and {right.part.name}, and may hold what lies between them "
+            f"(blocks {gap}) on its own disk; 'merge --adopt' rewrites them as this machine's own",
+        )
+
+
+def _not_cold(options: ColdOptions, disk: Disk, stored: StoredPart) -> Reason | None:
+    """Why a cold merge leaves the part alone."""
+    if not isinstance(disk, ObjectDisk):
+        return Reason("not_in_bucket", f"disk {stored.disk} is no bucket with a log: merge without --cold or --spark")
+    if options.target_bytes is not None and stored.part.size_bytes >= LARGE_ENOUGH * options.target_bytes:
+        size, target = format_size(stored.part.size_bytes), format_size(options.target_bytes)
+        return Reason("large_enough", f"{stored.part.name} has {size}, near the target of {target}")
+    return None
+
+
+def _largest_merge(context: Context, definition: TableDefinition, rules: _Rules) -> int | None:
+    """In bytes: what the volumes take, the disks have room for and the options allow; None without a limit."""
+    states = context.reservations.states()
+    volumes = [
+        volume for volume in context.config.policy(definition.policy).volumes if volume.name not in rules.resting
+    ]
+    if rules.cold is not None:
+        volumes = [v for v in volumes if all(isinstance(context.disk(name), ObjectDisk) for name in v.disks)]
+    limits = [limit for volume in volumes if (limit := size_limit(volume, states)) is not None]
+    free = [
+        state.unreserved_bytes
+        for volume in volumes
+        for state in [states[name] for name in volume.disks if name in states]
+        if state.unreserved_bytes is not None and not state.broken
+    ]
+    bounds = [*limits, *([max(free)] if free else [])]
+    if rules.cold is not None and rules.cold.max_group_bytes is not None:
+        bounds.append(rules.cold.max_group_bytes)
+    return max(min(bounds), 1) if bounds else None
+
+
+def _forgetting(context: Context, definition: TableDefinition, parts: Sequence[StoredPart]) -> Iterator[MergePlan]:
+    """Parts to rewrite by themselves, because they hold deleted keys and nothing else is in their partition."""
+    deleted = parse_merge_mode(definition.merge_mode).deleted
+    if deleted is None:
+        return
+    column = str(definition.column(deleted).id)
+    for stored in parts:
+        known = stored.part.columns.get(column)
+        if known is not None and (known.min or known.max) and holds_everything(context, definition, [stored]):
+            yield MergePlan(stored.name.partition, (stored,), "deleted keys to forget")
+
+
+def _recompressions(context: Context, definition: TableDefinition, parts: Sequence[StoredPart]) -> Iterator[MergePlan]:
+    """Parts to rewrite by themselves, because a recompression rule is due that they do not follow yet."""
+    now = context.clock()
+    for stored in parts:
+        level, rule = due_level(definition, stored.part, now)
+        if rule is not None and level > stored.part.compression_level:
+            yield MergePlan(stored.name.partition, (stored,), f"due: {ttl.rule_text(rule)}")

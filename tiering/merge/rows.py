@@ -1,0 +1,133 @@
+"""What a merge does to rows on their way: TTL deletes, and the table's merge mode on rows with equal keys. Pure.
+
+Rows come sorted by key, equal keys in insertion order. A run of equal keys may reach over several tables: its rows are
+held back until the next key. What the modes mean, `tiering.table.merge_modes` says; `tiering.merge.run_reduction` does
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tiering.merge.run_reduction import newest_rows, reduced, run_starts
+from tiering.policy.ttl import EARLIEST_PLAUSIBLE
+from tiering.table.merge_modes import parse_merge_mode
+from tiering.table.schema import Delete, TableDefinition
+
+_COMBINE_ROWS = 65_536
+
+
+def combine_rows(
+    tables: Iterable[pa.Table], definition: TableDefinition, *, drop_deleted: bool = False
+) -> Iterator[pa.Table]:
+    """The tables with the table's merge mode applied.
+
+    `drop_deleted` says that these are all rows of their keys that there are: only then do tombstones go. In a merge of
+    some of the parts a tombstone that goes would let an older row of its key, in another part, come back.
+    """
+    mode = parse_merge_mode(definition.merge_mode)
+    if mode.name == "ordinary":
+        yield from tables
+        return
+    for table in whole_runs(_gathered(tables), definition.order_by):
+        starts = run_starts(table, definition.order_by)
+        if mode.functions:
+            yield reduced(table, starts, mode.functions)
+            continue
+        newest = newest_rows(table, starts, mode.version)
+        kept = table if len(newest) == table.num_rows else table.take(pa.array(newest))
+        yield _without_deleted(kept, mode.deleted) if drop_deleted and mode.deleted else kept
+
+
+def live_rows(tables: Iterable[pa.Table], definition: TableDefinition, now: datetime) -> Iterator[pa.Table]:
+    """The tables without rows that a TTL rule deletes. Rows without a time, or with one before 1971, stay."""
+    rules = [rule for rule in definition.ttl if isinstance(rule.action, Delete)]
+    for table in tables:
+        live = table
+        for rule in rules:
+            column = live.column(rule.column)
+            oldest_kept = _time_scalar(now - rule.after, column.type)
+            implausible = _time_scalar(EARLIEST_PLAUSIBLE, column.type)
+            keep = pc.or_(pc.greater(column, oldest_kept), pc.less(column, implausible))
+            live = live.filter(pc.fill_null(keep, True))
+        yield live
+
+
+def whole_runs(tables: Iterable[pa.Table], keys: Sequence[str]) -> Iterator[pa.Table]:
+    """The same rows in tables that never separate rows of one key."""
+    held: list[pa.Table] = []
+    for table in tables:
+        if table.num_rows == 0:
+            continue
+        start = last_run_start(table, keys)
+        if start == 0 and (not held or same_key(held[0], 0, table, 0, keys)):
+            held.append(table)
+            continue
+        if held and not same_key(held[0], 0, table, 0, keys):
+            yield pa.concat_tables(held)
+            held = []
+        if start:
+            yield pa.concat_tables([*held, table.slice(0, start)])
+            held = []
+        held = [table.slice(start)]
+    if held:
+        yield pa.concat_tables(held)
+
+
+def last_run_start(table: pa.Table, keys: Sequence[str]) -> int:
+    """The row where the last key begins."""
+    low, high = 0, table.num_rows - 1
+    while low < high:
+        middle = (low + high) // 2
+        if same_key(table, middle, table, table.num_rows - 1, keys):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def same_key(left: pa.Table, left_row: int, right: pa.Table, right_row: int, keys: Sequence[str]) -> bool:
+    """Whether two rows have equal keys; nulls are equal, NaNs too."""
+    return all(_same(left.column(name)[left_row], right.column(name)[right_row]) for name in keys)
+
+
+def _same(left: pa.Scalar, right: pa.Scalar) -> bool:
+    if left.equals(right):
+        return True
+    if not pa.types.is_floating(left.type):
+        return False
+    one, other = left.as_py(), right.as_py()
+    return one is not None and other is not None and one != one and other != other
+
+
+def _gathered(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Fewer, larger tables: the work on each is vectorised."""
+    pending: list[pa.Table] = []
+    rows = 0
+    for table in tables:
+        pending.append(table)
+        rows += table.num_rows
+        if rows >= _COMBINE_ROWS:
+            yield pa.concat_tables(pending)
+            pending, rows = [], 0
+    if pending:
+        yield pa.concat_tables(pending)
+
+
+def _without_deleted(table: pa.Table, deleted: str) -> pa.Table:
+    marks = table.column(deleted)
+    stays = pc.equal(marks, pa.scalar(0).cast(marks.type))
+    return table.filter(pc.fill_null(stays, True))
+
+
+def _time_scalar(moment: datetime, kind: pa.DataType) -> pa.Scalar:
+    utc = moment.astimezone(UTC)
+    if pa.types.is_date(kind):
+        return pa.scalar(utc.date(), kind)
+    if kind.tz is None:
+        return pa.scalar(utc.replace(tzinfo=None), pa.timestamp("us")).cast(kind, safe=False)
+    return pa.scalar(utc, pa.timestamp("us", "UTC")).cast(kind, safe=False)

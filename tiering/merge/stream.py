@@ -1,0 +1,77 @@
+"""Sorted files in, the sorted data files of one part out: the engine of every merge, wherever it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import pyarrow as pa
+
+from disks.effects import op
+from tiering.merge.rows import combine_rows, live_rows
+from tiering.parquet.dictionaries import decoded
+from tiering.parquet.part_files import PartFiles
+from tiering.parquet.sort_keys import EVERYTHING, KeyRange
+from tiering.parquet.sorted_merge import SortedFile, merged
+from tiering.table.part import DataFile
+from tiering.table.schema import TableDefinition
+
+
+@dataclass(frozen=True, slots=True)
+class MergedFiles:
+    """What was written, and how many rows were read for it."""
+
+    files: tuple[DataFile, ...]
+    rows_read: int
+
+
+def merge_files(
+    files: Sequence[SortedFile],
+    definition: TableDefinition,
+    directory: Path,
+    *,
+    scratch: Path,
+    now: datetime,
+    level: int = 0,
+    within: KeyRange = EVERYTHING,
+    prefix: str = "data",
+    drop_deleted: bool = False,
+    on_rows: Callable[[int], None] = lambda rows: None,
+) -> MergedFiles:
+    """Merge the files' rows within the key range into `directory`, which is made, as files `<prefix>-0000.parquet` ….
+
+    Rows past their TTL at `now` are left out and the table's merge mode is applied; `drop_deleted` also drops keys
+    whose last word is that they are deleted: only where no other part can hold them. `level` is a zstd level, 0 the
+    table's own. `on_rows` hears of rows as they are written; what it raises ends the merge. Memory is bounded whatever
+    the size of the inputs. Raises `Damaged`, `NoSpace`.
+    """
+    with op("fs.mkdir", directory):
+        directory.mkdir(parents=True)
+    count = _Counted()
+    rows = live_rows(count.through(merged(files, definition, scratch, within)), definition, now)
+    if definition.merge_mode != "ordinary":  # rows of a key are compared with those of the next table
+        rows = map(decoded, rows)
+    output = PartFiles(directory, definition, compression_level=level or None, prefix=prefix)
+    try:
+        for table in combine_rows(rows, definition, drop_deleted=drop_deleted):
+            output.write(table)
+            on_rows(table.num_rows)
+        written = output.finish()
+    except BaseException:
+        output.abandon()
+        raise
+    return MergedFiles(written, count.rows)
+
+
+class _Counted:
+    """Counts the rows that pass."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+
+    def through(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        for table in tables:
+            self.rows += table.num_rows
+            yield table

@@ -1,0 +1,131 @@
+"""The parts a mover has in hand: one move under way, the files that threads take from, the space promised for them."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+from oplog.errors import FrostlineError, NoSpace
+from tiering.catalog.context import Context
+from tiering.journal.records import MoveState, NewMove
+from tiering.policy.plan import Move
+from tiering.table.part import Part
+from tiering.table.schema import TableDefinition
+
+
+class Stopped(Exception):
+    """The part gives up between two steps: cancelled, or the process is to stop."""
+
+    def __init__(self, state: MoveState, why: str) -> None:
+        super().__init__(why)
+        self.state = state
+        self.why = why
+
+
+class Item:
+    """One move under way."""
+
+    def __init__(self, move_id: int, move: Move, definition: TableDefinition | None) -> None:
+        self.id = move_id
+        self.move = move
+        self.definition = definition
+        self.directory = "" if definition is None else definition.part_directory(move.part)
+        self.part: Part | None = None
+        self.part_bytes = b""
+        self.local: str | None = None
+        self.created: list[str] = []
+        self.problem: Exception | None = None
+        self.on_target = False
+        self.requests = 0
+        self.started = self.ended = 0.0
+        self.lock = threading.Lock()
+
+    @property
+    def seconds(self) -> float:
+        return round(max(0.0, self.ended - self.started), 3)
+
+
+class Queue:
+    """Files that several threads copy: each takes the next one. An unexpected error leaves nothing to take."""
+
+    def __init__(self, work: Sequence[tuple[Item, int]]) -> None:
+        self._work = iter(work)
+        self._lock = threading.Lock()
+
+    def take(self) -> tuple[Item, int] | None:
+        with self._lock:
+            return next(self._work, None)
+
+    @contextmanager
+    def stopped_by_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            with self._lock:
+                self._work = iter(())
+            raise
+
+
+class Reserved:
+    """Space promised on the target for some parts, while the context lasts."""
+
+    def __init__(self, context: Context, items: list[Item]) -> None:
+        self._context = context
+        self._items = items
+        self._stack = ExitStack()
+
+    def take(self) -> str | None:
+        """Why there is no space; None when it is promised."""
+        target = self._items[0].move.target
+        try:
+            size = sum(part_of(item).size_bytes for item in self._items)
+            self._stack.enter_context(self._context.reservations.reserve(target, size))
+        except FrostlineError as error:
+            if isinstance(error, NoSpace) or error.exit_code == 13:
+                return error.message
+            raise
+        return None
+
+    def __enter__(self) -> list[Item]:
+        return self._items
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.close()
+
+
+def new_move(move: Move, actor: str) -> NewMove:
+    return NewMove(
+        table=move.table,
+        table_uuid=move.table_uuid,
+        part=move.part,
+        source=move.source,
+        target=move.target,
+        bytes=move.bytes,
+        reason_kind=move.reason.kind,
+        reason_detail=move.reason.detail,
+        actor=actor,
+        keep_source=move.keep_source,
+    )
+
+
+def part_of(item: Item) -> Part:
+    assert item.part is not None
+    return item.part
+
+
+def reason_of(items: list[Item]) -> str:
+    first = items[0].move.reason
+    text = f"{first.kind}: {first.detail}"
+    return text if len(items) == 1 else f"{text} (and {len(items) - 1} more)"
+
+
+def details_of(items: list[Item]) -> dict[str, str]:
+    """What recovery needs when the journal is lost: where each part came from, and which sources stay."""
+    sources: dict[str, list[str]] = {}
+    for item in items:
+        sources.setdefault(item.move.source, []).append(item.move.part)
+    details = {"table": items[0].move.table, "sources": json.dumps(sources, sort_keys=True)}
+    kept = sorted(item.move.part for item in items if item.move.keep_source)
+    return details | ({"kept": json.dumps(kept)} if kept else {})

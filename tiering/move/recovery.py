@@ -1,0 +1,163 @@
+"""What a crash left of moves: those with a commit on the target are finished, the others abandoned.
+
+With the journal lost, the target's commit says where its copy came from. A copy is removed only when the other one was
+just checked; when nobody can say which is which, both stay.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+
+from disks.base import Disk
+from disks.object_disk.disk import ObjectDisk
+from oplog.errors import Conflict, FrostlineError, Locked, NotFound
+from tiering.catalog import copying
+from tiering.catalog.catalog import StoredPart
+from tiering.catalog.context import Context
+from tiering.journal.records import MoveRecord
+from tiering.table.schema import TableDefinition
+
+logger = logging.getLogger(__name__)
+
+
+def recover(context: Context) -> list[str]:
+    """Finish or abandon unfinished moves of processes that are gone. Returns one sentence a thing done.
+
+    Moves whose disks cannot be read now are left for the next time, with a warning in the log.
+    """
+    done = context.journal.take_notices()
+    for record in context.journal.orphaned_moves():
+        if any(context.disk(name).unreachable for name in (record.source, record.target) if name in context.disks):
+            continue  # whether the target has the part, only the target knows
+        done += _guarded(context, record.table_uuid, record.part, partial(_settle, context, record))
+    if done:
+        context.catalog.refresh(disks=())
+    return done + _settle_duplicates(context)
+
+
+def _settle(context: Context, record: MoveRecord) -> list[str]:
+    record = context.journal.move(record.id)
+    if record.state not in ("planned", "copying", "committed"):
+        return []
+    what = f"the move of {record.part} of {record.table} from {record.source} to {record.target}"
+    definition = next((table for table in context.catalog.tables() if table.uuid == record.table_uuid), None)
+    directory = definition.part_directory(record.part) if definition is not None else ""
+    if definition is None or not _on_target(context, record, directory):
+        if record.state == "committed":  # dropped or moved on since; the copy on the target is not ours to miss
+            return _close(context, record, f"closed {what}: the part is not on {record.target} any more")
+        context.journal.set_move(record.id, "abandoned", error="interrupted before its commit")
+        return [f"abandoned {what}: it was interrupted before its commit"]
+    if record.state != "committed":
+        context.journal.set_move(record.id, "committed")
+    if not record.keep_source:
+        _remove(context, context.disk(record.source), directory, record.target)
+    return _close(context, record, f"finished {what}")
+
+
+def _close(context: Context, record: MoveRecord, sentence: str) -> list[str]:
+    context.journal.set_move(record.id, "done")
+    return [sentence]
+
+
+def _on_target(context: Context, record: MoveRecord, directory: str) -> bool:
+    """Whether the target holds the whole part. What is there must be what the source has, if it still has it."""
+    target, source = context.disk(record.target), context.disk(record.source)
+    try:
+        _, wanted = copying.read_part(source, directory)
+    except NotFound:
+        try:
+            _, wanted = copying.read_part(target, directory)
+        except NotFound:
+            return False
+    try:
+        return copying.is_complete(target, directory, wanted, proof=True)
+    except Conflict:
+        return False
+
+
+def _settle_duplicates(context: Context) -> list[str]:
+    done: list[str] = []
+    for definition in context.catalog.tables():
+        copies: dict[str, list[StoredPart]] = defaultdict(list)
+        stored_parts = context.catalog.parts(definition, include_outdated=True)
+        doubled = {stored.part.name for stored in stored_parts if stored.state == "duplicate"}
+        for stored in stored_parts:
+            if stored.part.name in doubled:
+                copies[stored.part.name].append(stored)
+        for name, group in copies.items():
+            if any(context.disk(copy.disk).unreachable for copy in group):
+                continue
+            if _kept_by_wish(context, definition, name):
+                continue
+            done += _guarded(
+                context,
+                definition.uuid,
+                name,
+                partial(_settle_copies, context, definition, group),
+            )
+    return done
+
+
+def _settle_copies(context: Context, definition: TableDefinition, copies: list[StoredPart]) -> list[str]:
+    done = []
+    for copy in copies:
+        origin = _origin(context.disk(copy.disk), copy)
+        for other in copies:
+            if origin is None or other.disk != origin[0] or other.disk == copy.disk or origin[1]:
+                continue
+            target = context.disk(copy.disk)
+            _, wanted = copying.read_part(context.disk(other.disk), other.directory)
+            if not copying.is_complete(target, copy.directory, wanted, proof=True):
+                continue
+            _remove(context, context.disk(other.disk), other.directory, copy.disk)
+            done.append(
+                f"removed {copy.part.name} of {definition.full_name} from {other.disk}: "
+                f"the commit on {copy.disk} says that it moved there"
+            )
+    return done
+
+
+def _kept_by_wish(context: Context, definition: TableDefinition, part: str) -> bool:
+    """Whether the journal knows that somebody asked for the source to stay."""
+    records = context.journal.moves(table_uuid=definition.uuid, part=part, limit=1)
+    return bool(records) and records[0].keep_source
+
+
+def _origin(disk: Disk, copy: StoredPart) -> tuple[str, bool] | None:
+    """From the commit that created the copy: the disk it was moved from, and whether that one was to keep it."""
+    if copy.revision is None or not isinstance(disk, ObjectDisk):
+        return None
+    for entry in disk.entries(copy.revision - 1, copy.revision):
+        commit = entry.commit
+        if commit.kind != "move" or "sources" not in commit.details:
+            return None
+        for source, parts in json.loads(commit.details["sources"]).items():
+            if copy.part.name in parts:
+                return source, copy.part.name in json.loads(commit.details.get("kept", "[]"))
+    return None
+
+
+def _remove(context: Context, disk: Disk, directory: str, target: str) -> None:
+    if not disk.list(directory):
+        return
+    with disk.transaction(
+        "move", reason=f"moved to {target}", actor=context.actor, details={"moved_to": target}
+    ) as transaction:
+        transaction.remove(directory)
+        transaction.commit()
+
+
+def _guarded(context: Context, table_uuid: str, part: str, step: Callable[[], list[str]]) -> list[str]:
+    """Run a step under the part's claim; work of living processes is left alone, trouble is reported and kept."""
+    try:
+        with context.journal.claim(table_uuid, [part], "recovery"):
+            return step()
+    except Locked:
+        return []
+    except (FrostlineError, OSError) as error:
+        logger.warning("the move of %s is left for later: %s", part, error)
+        return []

@@ -1,0 +1,124 @@
+"""The smallest and largest values of columns, as `part.json` keeps them: for tables, row by row group, and over files.
+
+Long texts are shortened outwards, so that a range may be wider than the values and is never narrower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tiering.parquet.dictionaries import used_values
+from tiering.table.part import ColumnRange, DataFile
+from tiering.table.schema import TableDefinition
+from tiering.table.types import arrow_type, as_json, from_json
+
+_TEXT_LIMIT = 64
+KEY_TEXT_LIMIT = 256
+"""Characters of a text that the sparse index keeps: enough to tell most keys apart."""
+
+
+def combine_ranges(files: Sequence[DataFile], definition: TableDefinition) -> dict[str, ColumnRange]:
+    """The column ranges over all files, by field id."""
+    combined: dict[str, ColumnRange] = {}
+    for column in definition.columns:
+        kind = arrow_type(column.type)
+        ranges = [(file.columns[str(column.id)], file.rows) for file in files if str(column.id) in file.columns]
+        if ranges:
+            # Files of nulls only bound nothing and unbound nothing.
+            valued = [known for known, rows in ranges if known.nulls < rows]
+            combined[str(column.id)] = ColumnRange(
+                min=_outermost([known.min for known in valued], kind, lowest=True),
+                max=_outermost([known.max for known in valued], kind, lowest=False),
+                nulls=sum(known.nulls for known, _ in ranges),
+            )
+    return combined
+
+
+def _outermost(values: list[Any], kind: pa.DataType, *, lowest: bool) -> Any:
+    """The smallest or largest of JSON values, compared as what they stand for; None when one is unknown."""
+    if not values or None in values:
+        return None
+    ordered = sorted(values, key=lambda value: from_json(value, kind))
+    return ordered[0 if lowest else -1]
+
+
+def column_range(column: pa.ChunkedArray) -> ColumnRange:
+    """The range of one column."""
+    known = RangeSoFar()
+    known.add(column)
+    return known.result()
+
+
+class RangeSoFar:
+    """Smallest and largest value of a column so far, and the count of nulls."""
+
+    def __init__(self) -> None:
+        self._min: Any = None
+        self._max: Any = None
+        self._nulls = 0
+        self._bounded_above = True
+
+    def add(self, column: pa.ChunkedArray) -> None:
+        self._nulls += column.null_count
+        if pa.types.is_dictionary(column.type) and column.null_count < len(column):
+            column = used_values(column)
+        kind = column.type
+        if column.null_count == len(column) or pa.types.is_nested(kind):
+            return
+        if pa.types.is_floating(kind) and pc.any(pc.is_nan(column)).as_py():
+            # Engines sort NaN above every number, so no number is an upper bound.
+            self._bounded_above = False
+            if column.null_count + pc.sum(pc.is_nan(column)).as_py() == len(column):
+                self._min = float("-inf")
+                return
+        low, high = _bounds(column)
+        self._min = low if self._min is None else min(self._min, low)
+        self._max = high if self._max is None else max(self._max, high)
+
+    def result(self) -> ColumnRange:
+        return ColumnRange(
+            min=_lower_text(as_json(self._min)),
+            max=as_json(_short_upper(self._max)) if self._bounded_above else None,
+            nulls=self._nulls,
+        )
+
+
+def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any]:
+    found = pc.min_max(column)
+    low, high = found["min"], found["max"]
+    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+        # Python keeps microseconds: round outwards.
+        return _microseconds(low, 0), _microseconds(high, 999)
+    return low.as_py(), high.as_py()
+
+
+def _microseconds(moment: pa.Scalar, more_nanoseconds: int) -> Any:
+    count = (moment.cast(pa.int64()).as_py() + more_nanoseconds) // 1000
+    return pa.scalar(count, pa.int64()).cast(pa.timestamp("us", moment.type.tz)).as_py()
+
+
+def key_json(value: pa.Scalar) -> Any:
+    if pa.types.is_timestamp(value.type) and value.type.unit == "ns" and value.is_valid:
+        return as_json(_microseconds(value, 0))
+    return _lower_text(as_json(value.as_py()), limit=KEY_TEXT_LIMIT)
+
+
+def _lower_text(value: Any, *, limit: int = _TEXT_LIMIT) -> Any:
+    """A long text's beginning, which sorts no higher."""
+    return value[:limit] if isinstance(value, str) and len(value) > limit else value
+
+
+def _short_upper(value: Any) -> Any:
+    """A short text or byte string that sorts no lower than a long one: its beginning, the last place raised; None if
+    that place cannot be raised. Other values as they are."""
+    if isinstance(value, bytes) and len(value) > _TEXT_LIMIT // 2:  # two hexadecimal digits a byte
+        beginning = value[: _TEXT_LIMIT // 2]
+        return None if beginning[-1] == 0xFF else beginning[:-1] + bytes((beginning[-1] + 1,))
+    if isinstance(value, str) and len(value) > _TEXT_LIMIT:
+        raised = ord(value[_TEXT_LIMIT - 1]) + 1
+        return None if 0xD800 <= raised <= 0xDFFF or raised > 0x10FFFF else value[: _TEXT_LIMIT - 1] + chr(raised)
+    return value

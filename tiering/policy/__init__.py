@@ -1,0 +1,1 @@
+"""What moves where, and why: decides, and does no I/O."""

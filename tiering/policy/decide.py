@@ -1,0 +1,394 @@
+"""Where parts belong: `decide` turns parts, disks, rules and a time into moves, deletes and stays, each with a reason.
+
+Pure: no I/O, no clock, the same answer for the same question. `plan`, `explain`, `apply`, the daemon and the dashboard
+all show what is decided here. The semantics are ClickHouse's, with two promises on top: a pass never moves a part to a
+hotter volume (only a pin or a person does), and once a plan is carried out the next one is empty.
+
+How: the moves are made on a model of the disks, hottest first, until nothing changes any more. A part that TTL brings
+to a volume which then is too full goes on in the model, so it is copied once, to where it ends up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Literal
+
+import msgspec
+
+from tiering.config.settings import PolicyConfig, VolumeConfig
+from tiering.config.units import format_duration, format_size
+from tiering.journal.records import Failure, Pin
+from tiering.policy import placement, ttl
+from tiering.policy.items import Item, explain_rest, plan_of
+from tiering.policy.placement import DiskState, ordered_volumes, volume_index
+from tiering.policy.plan import (
+    Explanation,
+    Move,
+    Options,
+    PlacedPart,
+    Plan,
+    Reason,
+    RuleState,
+    Stay,
+    TtlDelete,
+)
+from tiering.table.schema import MoveToDisk, MoveToVolume
+
+__all__ = [
+    "DiskState",
+    "Explanation",
+    "Move",
+    "Options",
+    "PlacedPart",
+    "Plan",
+    "Reason",
+    "RuleState",
+    "Stay",
+    "TtlDelete",
+    "clock_problem",
+    "decide",
+    "explain",
+]
+
+_MAX_BACKOFF = timedelta(hours=6)
+
+
+def decide(
+    parts: Iterable[PlacedPart],
+    disks: Mapping[str, DiskState],
+    policies: Mapping[str, PolicyConfig],
+    now: datetime,
+    options: Options | None = None,
+) -> Plan:
+    """What moves, what is deleted and what stays at `now`. `parts` are the active ones of every table concerned."""
+    return _Pass(parts, disks, policies, now, options or Options()).plan()
+
+
+def explain(
+    part: PlacedPart,
+    parts: Iterable[PlacedPart],
+    disks: Mapping[str, DiskState],
+    policies: Mapping[str, PolicyConfig],
+    now: datetime,
+    options: Options | None = None,
+) -> Explanation:
+    """The decision for one part, seen among all `parts`, with every rule that bears on it."""
+    plan = decide(parts, disks, policies, now, options)
+    key = (part.definition.uuid, part.part.name, part.disk)
+    dues = ttl.due_times(part.definition, part.part)
+    upcoming = ttl.next_due(dues, now)
+    decision: Literal["move", "delete", "stay"] = "stay"
+    target, next_due = None, upcoming.due if upcoming else None
+    reason = Reason("unknown", "the part is not among the active ones")
+    for move in plan.moves:
+        if (move.table_uuid, move.part, move.source) == key:
+            decision, target, reason, next_due = "move", move.target, move.reason, now
+    for delete in plan.deletes:
+        if (delete.table_uuid, delete.part, delete.disk) == key:
+            decision, reason, next_due = "delete", delete.reason, now
+    for stay in plan.stays:
+        if (stay.table_uuid, stay.part, stay.disk) == key:
+            reason, next_due = stay.reason, stay.next_due
+    policy = policies.get(part.definition.policy)
+    index = volume_index(policy, part.disk) if policy else None
+    return Explanation(
+        table=part.definition.full_name,
+        part=part.part.name,
+        disk=part.disk,
+        volume=ordered_volumes(policy)[index].name if policy and index is not None else None,
+        bytes=part.part.size_bytes,
+        decision=decision,
+        target=target,
+        reason=reason,
+        rules=tuple(RuleState(rule=ttl.rule_text(due.rule), due=due.due, detail=due.describe(now)) for due in dues),
+        next_due=next_due,
+    )
+
+
+def clock_problem(created: Iterable[datetime], now: datetime, options: Options) -> str:
+    """Why the clock cannot be believed, given when the parts were written and another clock; empty when it can."""
+    newest = max(created, default=None)
+    if newest is not None and newest - now > options.max_skew:
+        return (
+            f"the clock says {ttl.short_time(now)}, but a part was written at {ttl.short_time(newest)}: "
+            "nothing moves by itself until the clock is right"
+        )
+    reference = options.reference_time
+    if reference is not None and abs(reference - now) > options.max_skew:
+        return (
+            f"the clock says {ttl.short_time(now)}, {options.reference_source} {ttl.short_time(reference)}: "
+            "nothing moves by itself until they agree"
+        )
+    return ""
+
+
+class _Pass:
+    """One run of `decide` on a model of the disks."""
+
+    def __init__(
+        self,
+        parts: Iterable[PlacedPart],
+        disks: Mapping[str, DiskState],
+        policies: Mapping[str, PolicyConfig],
+        now: datetime,
+        options: Options,
+    ) -> None:
+        self.now = now
+        self.options = options
+        self.disks = dict(disks)
+        self.policies = policies
+        self.items = sorted((Item(part, policies.get(part.definition.policy)) for part in parts), key=lambda i: i.key)
+        self.turns: dict[tuple[str, str], int] = {}
+        self.pauses = {pause.table_uuid: pause for pause in options.pauses if pause.kind == "moves"}
+        self.pins = {(pin.table_uuid, pin.scope, pin.name): pin for pin in options.pins}
+
+    def plan(self) -> Plan:
+        problem = self._clock_problem()
+        free = [] if problem else [item for item in self.items if not self._is_blocked(item)]
+        if problem:
+            for item in self.items:
+                item.stay = (Reason("clock", problem), None)
+        pinned = [(item, pin) for item in free if (pin := self._pin_of(item)) is not None]
+        movable = [item for item in free if self._pin_of(item) is None]
+        self._delete(movable)
+        movable = [item for item in movable if item.deleted is None]
+        while self._pin_pass(pinned) or self._ttl_pass(movable) or self._space_pass(movable):
+            pass
+        explain_rest(movable, self.disks, self.now)
+        return plan_of(self.items, self.now)
+
+    # Parts that no rule may touch
+
+    def _clock_problem(self) -> str:
+        return clock_problem((item.part.created for item in self.items), self.now, self.options)
+
+    def _is_blocked(self, item: Item) -> bool:
+        reason = self._blocked(item)
+        if reason is not None:
+            item.stay = (reason, None)
+        return reason is not None
+
+    def _blocked(self, item: Item) -> Reason | None:
+        if item.policy is None:
+            return Reason("no_policy", f"the configuration has no policy {item.table.policy}")
+        state = self.disks.get(item.source)
+        if volume_index(item.policy, item.source) is None:
+            return Reason(
+                "not_in_policy",
+                f"disk {item.source} is not in policy {item.table.policy}: move the part by hand to one that is",
+            )
+        if state is None or state.broken or state.unreachable:
+            return Reason("unusable_disk", placement.unusable(item.source, state))
+        if state.read_only:
+            return Reason("read_only", f"disk {item.source} is read-only: the part cannot leave it")
+        pause = self.pauses.get(item.uuid) or self.pauses.get(None)
+        if pause is not None:
+            whose = f"of {item.table.full_name}" if pause.table_uuid else "of all tables"
+            return Reason("paused", f"moves {whose} are paused since {ttl.short_time(pause.created)}")
+        holder = self.options.claimed.get((item.uuid, item.part.name))
+        return Reason("busy", f"a {holder} works on the part now") if holder else None
+
+    def _pin_of(self, item: Item) -> Pin | None:
+        part = self.pins.get((item.uuid, "part", item.part.name))
+        return part or self.pins.get((item.uuid, "partition", item.name.partition))
+
+    def _pin_pass(self, pinned: list[tuple[Item, Pin]]) -> bool:
+        changed = False
+        for item, pin in pinned:
+            if item.policy is not None and self._follow_pin(item, item.policy, pin):
+                changed = True
+        return changed
+
+    def _follow_pin(self, item: Item, policy: PolicyConfig, pin: Pin) -> bool:
+        what = f"{pin.scope} {pin.name} is pinned"
+        volume = _find_volume(policy, pin.volume)
+        if pin.volume is None:
+            return self._stay(item, "pin", f"{what} where it is")
+        if volume is None:
+            return self._stay(item, "pin", f"{what} to volume {pin.volume}, which the policy does not have")
+        if item.at in volume.disks:
+            return self._stay(item, "pin", f"{what} to volume {pin.volume}")
+        return self._try_move(item, [volume], Reason("pin", f"{what} to volume {pin.volume}"))
+
+    # Rules
+
+    def _delete(self, items: list[Item]) -> None:
+        for item in items:
+            due = ttl.due_delete(item.dues, self.now)
+            if due is None or due.newest is None:
+                continue
+            if due.newest < ttl.EARLIEST_PLAUSIBLE:
+                detail = (
+                    f"rule '{ttl.rule_text(due.rule)}' is due, but the newest row says {ttl.short_time(due.newest)}, "
+                    "which looks like a missing time: delete the part by hand if it is right"
+                )
+                item.stay = (Reason("implausible_time", detail), None)
+                continue
+            item.deleted = Reason("ttl_delete", f"{due.describe(self.now)}: rule '{ttl.rule_text(due.rule)}'")
+            self._release(item.at, item.size)
+
+    def _ttl_pass(self, items: list[Item]) -> bool:
+        changed = False
+        for item in items:
+            due = ttl.winning_move(item.dues, self.now)
+            if due is not None and item.policy is not None and self._follow_rule(item, item.policy, due):
+                changed = True
+        return changed
+
+    def _follow_rule(self, item: Item, policy: PolicyConfig, due: ttl.Due) -> bool:
+        """Move the part where the rule says, in the model; whether it moved."""
+        here = volume_index(policy, item.at)
+        rule = f"rule '{ttl.rule_text(due.rule)}'"
+        match due.rule.action:
+            case MoveToVolume(volume=name):
+                volume = _find_volume(policy, name)
+                if volume is None:
+                    return self._stay(item, "no_such_volume", f"{rule}: no volume {name} in policy {item.table.policy}")
+            case MoveToDisk(disk=name, if_exists=if_exists):
+                there = volume_index(policy, name)
+                if there is None or name not in self.disks:
+                    falls_back = "it says IF EXISTS, so the part stays" if if_exists else "the part stays"
+                    return self._stay(
+                        item, "no_such_disk", f"{rule}: policy {item.table.policy} has no disk {name}; {falls_back}"
+                    )
+                volume = msgspec.structs.replace(ordered_volumes(policy)[there], disks=(name,))
+            case _:
+                return False
+        to_disk = isinstance(due.rule.action, MoveToDisk)
+        if item.at in volume.disks:
+            return self._stay(item, "in_place", f"already on {item.at}, where {rule} wants it")
+        there = _index_of(policy, volume.name)
+        if here is None or there < here:
+            detail = f"{rule} wants volume {volume.name}; the part is on a colder one and never moves back by itself"
+            return self._stay(item, "colder", detail)
+        if self._too_young(item):
+            return False
+        reason = Reason("ttl", f"{due.describe(self.now)}: {ttl.action_text(due.rule)}")
+        return self._try_move(item, [volume], reason, obey_limit=not to_disk)
+
+    def _space_pass(self, items: list[Item]) -> bool:
+        changed = False
+        for name, policy in sorted(self.policies.items()):
+            volumes = ordered_volumes(policy)
+            for index, volume in enumerate(volumes[:-1]):
+                for disk in volume.disks:
+                    changed |= self._free_space(name, policy, index, disk, items)
+        return changed
+
+    def _free_space(self, name: str, policy: PolicyConfig, index: int, disk: str, items: list[Item]) -> bool:
+        """Move the heaviest parts off a disk that is too full, as few as cover the need; whether any moved."""
+        state, factor = self.disks.get(disk), placement.move_factor(policy)
+        if state is None or state.total_bytes is None or state.unreserved_bytes is None:
+            return False
+        wanted = int(state.total_bytes * factor)
+        need, changed = wanted - state.unreserved_bytes, False
+        if need <= 0:
+            return False
+        reason = Reason(
+            "move_factor",
+            f"disk {disk} has {format_size(state.unreserved_bytes)} of {format_size(state.total_bytes)} free, "
+            f"less than the {factor:.0%} ({format_size(wanted)}) of move_factor: the heaviest parts go first",
+        )
+        colder = list(ordered_volumes(policy)[index + 1 :])
+        candidates = [item for item in items if item.at == disk and item.table.policy == name and item.size]
+        for item in sorted(candidates, key=lambda item: (-item.size, item.key)):
+            if need <= 0:
+                break
+            if not self._too_young(item) and self._try_move(item, colder, reason):
+                need -= item.size
+                changed = True
+        return changed
+
+    # The model
+
+    def _try_move(
+        self, item: Item, volumes: Sequence[VolumeConfig], reason: Reason, *, obey_limit: bool = True
+    ) -> bool:
+        """Move the part in the model to the first of the volumes that takes it; else note why it stays."""
+        problems: list[str] = []
+        kind, until = "no_space", None
+        for volume in volumes:
+            turn = self._turn(item, volume)
+            waiting = self._waiting(item, volume)
+            skip = {disk: (blocked.kind, blocked.detail) for disk, (blocked, _) in waiting.items()}
+            choice = placement.choose_disk(volume, self.disks, item.size, turn=turn, obey_limit=obey_limit, skip=skip)
+            if choice.disk is None:
+                kind = choice.kind
+                problems.append(choice.why)
+                until = min((time for _, time in waiting.values() if time is not None), default=until)
+                continue
+            self.turns[item.table.policy, volume.name] = turn + 1
+            self._release(item.at, item.size)
+            self._take(choice.disk, item.size)
+            item.at, item.move, item.stay = choice.disk, reason, None
+            return True
+        item.stay = (Reason(kind, f"{reason.detail}; but {'; '.join(problems)}"), until)
+        return False
+
+    def _waiting(self, item: Item, volume: VolumeConfig) -> dict[str, tuple[Reason, datetime | None]]:
+        """The volume's disks to which moving the part failed lately, or too often: why, and until when."""
+        blocked = {
+            disk: self._failure_block(self.options.failures.get((item.uuid, item.part.name, disk)), disk)
+            for disk in volume.disks
+        }
+        return {disk: waiting for disk, waiting in blocked.items() if waiting is not None}
+
+    def _turn(self, item: Item, volume: VolumeConfig) -> int:
+        key = (item.table.policy, volume.name)
+        if key not in self.turns:
+            self.turns[key] = sum(1 for other in self.items if other.source in volume.disks)
+        return self.turns[key]
+
+    def _failure_block(self, failure: Failure | None, target: str) -> tuple[Reason, datetime | None] | None:
+        if failure is None:
+            return None
+        tries = f"{failure.attempts} attempt{'s' if failure.attempts > 1 else ''} to move it to {target} failed"
+        if failure.attempts >= self.options.max_attempts:
+            detail = f"{tries}, the last with: {failure.error}; 'frostline move' tries again"
+            return Reason("gave_up", detail), None
+        wait = min(self.options.backoff * 2 ** min(failure.attempts - 1, 16), _MAX_BACKOFF)
+        until = failure.at + wait
+        if until <= self.now:
+            return None
+        return Reason("backoff", f"{tries}: {failure.error}; next try at {ttl.short_time(until)}"), until
+
+    def _too_young(self, item: Item) -> bool:
+        """Whether the part must wait so that merges come first; its reason is set then."""
+        least = timedelta(seconds=item.table.settings.min_part_age_to_move_seconds)
+        until = item.part.created + least
+        if not least or until <= self.now or item.move is not None:
+            return False
+        age = format_duration(max(self.now - item.part.created, timedelta()))
+        wait = ttl.short_duration(least)
+        detail = f"the part is {age} old; parts wait {wait} before they move, so that merges come first"
+        item.stay = (Reason("too_young", detail), until)
+        return True
+
+    def _stay(self, item: Item, kind: str, detail: str) -> bool:
+        if item.move is None:
+            item.stay = (Reason(kind, detail), None)
+        return False
+
+    def _release(self, disk: str, size: int) -> None:
+        state = self.disks[disk]
+        if state.free_bytes is not None:
+            self.disks[disk] = _with_free(state, state.free_bytes + size)
+
+    def _take(self, disk: str, size: int) -> None:
+        state = self.disks[disk]
+        if state.free_bytes is not None:
+            self.disks[disk] = _with_free(state, state.free_bytes - size)
+
+
+def _find_volume(policy: PolicyConfig, name: str | None) -> VolumeConfig | None:
+    return next((volume for volume in policy.volumes if volume.name == name), None)
+
+
+def _index_of(policy: PolicyConfig, volume: str) -> int:
+    return next(index for index, known in enumerate(ordered_volumes(policy)) if known.name == volume)
+
+
+def _with_free(state: DiskState, free_bytes: int) -> DiskState:
+    return replace(state, free_bytes=free_bytes)

@@ -1,0 +1,131 @@
+"""A part in the model of `tiering.policy.decide`, and what is said about it in the end. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+
+from tiering.config.settings import PolicyConfig
+from tiering.policy import placement, ttl
+from tiering.policy.placement import DiskState, volume_index
+from tiering.policy.plan import Move, PlacedPart, Plan, Reason, Stay, TtlDelete
+from tiering.table.part import PartName
+
+
+class Item:
+    """One part in the model: where it is now and where it would be."""
+
+    __slots__ = ("at", "deleted", "dues", "move", "name", "part", "policy", "source", "stay", "table", "uuid")
+
+    def __init__(self, placed: PlacedPart, policy: PolicyConfig | None) -> None:
+        self.table = placed.definition
+        self.part = placed.part
+        self.name = placed.name
+        self.uuid = placed.definition.uuid
+        self.source = self.at = placed.disk
+        self.policy = policy
+        self.dues = ttl.due_times(placed.definition, placed.part)
+        self.move: Reason | None = None
+        self.deleted: Reason | None = None
+        self.stay: tuple[Reason, datetime | None] | None = None
+
+    @property
+    def size(self) -> int:
+        return self.part.size_bytes
+
+    @property
+    def key(self) -> tuple[str, PartName, str]:
+        return (self.table.full_name, self.name, self.source)
+
+
+def explain_rest(items: Iterable[Item], disks: Mapping[str, DiskState], now: datetime) -> None:
+    """Give each part that does not move its reason, and when a rule acts on it next."""
+    for item in items:
+        if item.move is not None:
+            continue
+        upcoming = ttl.next_due(item.dues, now)
+        if item.stay is not None:
+            reason, until = item.stay
+            item.stay = (reason, until or (upcoming.due if upcoming else None))
+        else:
+            item.stay = (_why_nothing(item, upcoming, disks, now), upcoming.due if upcoming else None)
+
+
+def _why_nothing(item: Item, upcoming: ttl.Due | None, disks: Mapping[str, DiskState], now: datetime) -> Reason:
+    missing = [due.describe(now) for due in item.dues if due.due is None]
+    space = _space_note(item, disks)
+    if upcoming is not None:
+        text = f"{upcoming.describe(now)} ({ttl.action_text(upcoming.rule)}); {space}"
+        return Reason("not_due", "; ".join([text, *missing]))
+    if missing:
+        return Reason("no_statistics", "; ".join([*missing, space]))
+    none = "no TTL rule is left to act on it" if item.dues else "the table has no TTL rule"
+    return Reason("no_rule", f"{none}; {space}")
+
+
+def _space_note(item: Item, disks: Mapping[str, DiskState]) -> str:
+    state, policy = disks.get(item.at), item.policy
+    if policy is None or state is None:
+        return ""
+    if volume_index(policy, item.at) == len(policy.volumes) - 1:
+        return f"disk {item.at} is on the last volume"
+    if state.total_bytes is None or state.unreserved_bytes is None:
+        return f"disk {item.at} has no size limit"
+    share = state.unreserved_bytes / state.total_bytes if state.total_bytes else 0
+    factor = placement.move_factor(policy)
+    if share < factor:
+        return f"disk {item.at} has only {share:.0%} free (move_factor asks for {factor:.0%}), but nothing can leave"
+    return f"disk {item.at} has {share:.0%} free, move_factor asks for {factor:.0%}"
+
+
+def plan_of(items: Sequence[Item], now: datetime) -> Plan:
+    """What was decided about the parts, as a plan in the order to carry it out."""
+    moving = [item for item in items if item.move is not None and item.at != item.source]
+    return Plan(
+        now=now,
+        moves=tuple(_move(item, item.move) for item in sorted(moving, key=_order) if item.move is not None),
+        deletes=tuple(
+            TtlDelete(
+                table=item.table.full_name,
+                table_uuid=item.uuid,
+                part=item.part.name,
+                disk=item.source,
+                bytes=item.size,
+                reason=item.deleted,
+            )
+            for item in items
+            if item.deleted is not None
+        ),
+        stays=tuple(
+            Stay(
+                table=item.table.full_name,
+                table_uuid=item.uuid,
+                part=item.part.name,
+                disk=item.source,
+                bytes=item.size,
+                reason=item.stay[0],
+                next_due=item.stay[1],
+            )
+            for item in items
+            if item.stay is not None and item.move is None and item.deleted is None
+        ),
+    )
+
+
+def _order(item: Item) -> tuple[object, ...]:
+    """Coldest sources first, so that they make room; rules before space; then ascending size."""
+    heat = volume_index(item.policy, item.source) if item.policy is not None else None
+    kind = item.move.kind if item.move is not None else ""
+    return (-(heat or 0), {"pin": 0, "ttl": 1}.get(kind, 2), item.size, item.key)
+
+
+def _move(item: Item, reason: Reason) -> Move:
+    return Move(
+        table=item.table.full_name,
+        table_uuid=item.uuid,
+        part=item.part.name,
+        source=item.source,
+        target=item.at,
+        bytes=item.size,
+        reason=reason,
+    )

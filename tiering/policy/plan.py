@@ -1,0 +1,126 @@
+"""What the policy decides, as data: moves, deletes, stays and explanations; and what it is asked about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Literal, Protocol
+
+import msgspec
+
+from tiering.journal.records import Failure, Pause, Pin
+from tiering.table.part import Part, PartName
+from tiering.table.schema import TableDefinition
+
+
+class PlacedPart(Protocol):
+    """A part and the disk it lies on: what the catalog's `StoredPart` is."""
+
+    @property
+    def definition(self) -> TableDefinition: ...
+    @property
+    def part(self) -> Part: ...
+    @property
+    def name(self) -> PartName: ...
+    @property
+    def disk(self) -> str: ...
+
+
+class Reason(msgspec.Struct, frozen=True):
+    """`kind` is a stable word for scripts, `detail` a sentence with numbers and times."""
+
+    kind: str
+    detail: str
+
+
+class Move(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "from", "target": "to"}):
+    """One part from one disk to another. `table` is the name, `table_uuid` the identity."""
+
+    table: str
+    table_uuid: str
+    part: str
+    source: str
+    target: str
+    bytes: int
+    reason: Reason
+    keep_source: bool = False
+
+
+class TtlDelete(msgspec.Struct, frozen=True, kw_only=True):
+    """A part whose every row is past its TTL."""
+
+    table: str
+    table_uuid: str
+    part: str
+    disk: str
+    bytes: int
+    reason: Reason
+
+
+class Stay(msgspec.Struct, frozen=True, kw_only=True):
+    """A part that stays, and why. `next_due`: when a rule acts on it or what blocks it ends, if that is known."""
+
+    table: str
+    table_uuid: str
+    part: str
+    disk: str
+    bytes: int
+    reason: Reason
+    next_due: datetime | None = None
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """Moves in the order to make them, deletes, and why the rest stays."""
+
+    now: datetime
+    moves: tuple[Move, ...] = ()
+    deletes: tuple[TtlDelete, ...] = ()
+    stays: tuple[Stay, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        return sum(move.bytes for move in self.moves)
+
+
+class RuleState(msgspec.Struct, frozen=True, kw_only=True):
+    """One TTL rule applied to one part."""
+
+    rule: str
+    due: datetime | None
+    detail: str
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a part moves, why not, and when it will."""
+
+    table: str
+    part: str
+    disk: str
+    volume: str | None
+    bytes: int
+    decision: Literal["move", "delete", "stay"]
+    target: str | None
+    reason: Reason
+    rules: tuple[RuleState, ...]
+    next_due: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What else bears on a decision."""
+
+    pins: Sequence[Pin] = ()
+    pauses: Sequence[Pause] = ()
+    failures: Mapping[tuple[str, str, str], Failure] = field(default_factory=dict)
+    """By (table uuid, part, target disk), from the journal."""
+    claimed: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """(table uuid, part) -> what holds it now: a merge, a move."""
+    max_attempts: int = 8
+    backoff: timedelta = timedelta(minutes=1)
+    """After the first failure; doubles with each, up to six hours."""
+    reference_time: datetime | None = None
+    """The time of another clock (a store's Date header). None skips the comparison, as `plan --at` does."""
+    reference_source: str = "the object store"
+    """Which clock that is, for people."""
+    max_skew: timedelta = timedelta(hours=1)

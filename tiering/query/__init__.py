@@ -1,0 +1,1 @@
+"""SQL and scans: reads parts, changes nothing."""

@@ -1,0 +1,251 @@
+"""A table as a pyarrow dataset: what pandas, Polars (`scan_pyarrow_dataset`) and DuckDB read by themselves.
+
+    dataset = store.table("nyc.flights").dataset()
+    polars.scan_pyarrow_dataset(dataset).filter(…);  duckdb.sql("select … from dataset");  dataset.to_table(filter=…)
+
+Every data file is a fragment that carries what `part.json` says of its columns, so that readers drop fragments before
+they open them. The dataset is the table as it was when it was made. While it lives, for six hours at most, no file that
+is removed leaves the SSD: a merged or moved part takes its space until then. Drop the last reference to a dataset that
+is not needed any more, and make a new one for each long piece of work.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem, S3FileSystem
+
+from disks.base import Location
+from disks.stores.base import S3Connection
+from oplog.errors import Refused
+from tiering.catalog.catalog import StoredPart
+from tiering.catalog.context import Context
+from tiering.query.filesystem import FrostlineFileSystem, read_schema
+from tiering.table.part import ColumnRange, DataFile
+from tiering.table.schema import Column, TableDefinition
+from tiering.table.types import arrow_schema, arrow_type, default_array, default_scalar, field_ids
+
+MAX_CONVERTED_BYTES = 256 * 1024 * 1024
+"""Parts older than a rename or a new default cannot be fragments; up to this size they are read at once instead."""
+LONGEST_LEASE_SECONDS = 6 * 3600.0
+_LONGEST_BOUND = 64
+"""Bounds of texts longer than this may be cut off; they are then not used."""
+
+_FORMAT = pads.ParquetFileFormat(pre_buffer=True)
+
+
+def table_dataset(
+    context: Context,
+    definition: TableDefinition,
+    parts: Sequence[StoredPart],
+    *,
+    only: Mapping[str, set[str]] | None = None,
+) -> pads.Dataset:
+    """The parts, on whatever tier, as one dataset; `only` names files of parts to take instead of all of them.
+
+    Raises `Refused` when too much of the table predates a renamed column: a merge converts it.
+    """
+    schema = pa.schema([pa.field(field.name, field.type) for field in arrow_schema(definition)])
+    leases = ExitStack()
+    for disk in sorted({stored.disk for stored in parts}):
+        leases.enter_context(context.disk(disk).read_lease())
+    try:
+        children = _children(context, definition, parts, only, schema)
+    except BaseException:
+        leases.close()
+        raise
+    dataset = children[0] if len(children) == 1 else pads.UnionDataset(schema, children)
+    _keep(leases, dataset)
+    return dataset
+
+
+def _keep(leases: ExitStack, dataset: pads.Dataset) -> None:
+    """Release the leases with the dataset, or when it has had its time: one that is forgotten in a notebook must not
+    fill the SSD. Reading a file that is gone then is an error, never fewer rows."""
+    once = threading.Lock()
+
+    def release() -> None:
+        if once.acquire(blocking=False):
+            timer.cancel()
+            leases.close()
+
+    timer = threading.Timer(LONGEST_LEASE_SECONDS, release)
+    timer.daemon = True
+    timer.start()
+    weakref.finalize(dataset, release)
+
+
+def _children(
+    context: Context,
+    definition: TableDefinition,
+    parts: Sequence[StoredPart],
+    only: Mapping[str, set[str]] | None,
+    schema: pa.Schema,
+) -> list[pads.Dataset]:
+    tables = {definition.full_name: list(parts)}
+    names = _stored_names(context, definition, parts)
+    remote_files = PyFileSystem(FSSpecHandler(FrostlineFileSystem(context, lambda: tables)))
+    systems: dict[S3Connection | str, tuple[Any, list[pads.Fragment]]] = {}
+    converted: list[tuple[StoredPart, DataFile]] = []
+    for stored in parts:
+        fits = _reads_as_it_is(definition, names.get(stored.part.schema_version))
+        for file in stored.part.files:
+            if only is not None and file.name not in only.get(stored.part.name, ()):
+                continue
+            if not fits:
+                converted.append((stored, file))
+                continue
+            guarantee = _guarantee(definition, file.rows, file.columns or stored.part.columns)
+            location = _location(context, stored, file)
+            key: S3Connection | str = location.s3 or location.url.partition("://")[0]
+            if key not in systems:
+                systems[key] = (_filesystem(location) or remote_files, [])
+            system, fragments = systems[key]
+            path = location.url.partition("://")[2]
+            if system is remote_files:
+                path = f"{definition.full_name}/{stored.part.name}/{file.name}"
+            fragments.append(_FORMAT.make_fragment(path, system, guarantee, file_size=file.size_bytes))
+    children: list[pads.Dataset] = [
+        pads.FileSystemDataset(fragments, schema, _FORMAT, system) for system, fragments in systems.values()
+    ]
+    if converted or not children:
+        children.append(pads.dataset(_convert(context, definition, converted, names, schema)))
+    return children
+
+
+def _location(context: Context, stored: StoredPart, file: DataFile) -> Location:
+    return context.disk(stored.disk).location(stored.path(file.name))
+
+
+def _filesystem(location: Location) -> Any:
+    """Arrow's own filesystem where it has one; else None. A reader that holds the interpreter lock while it waits for
+    Arrow (DuckDB) would wait for ever if Arrow's threads needed that lock to read. Never written through."""
+    if location.url.startswith("file://"):
+        return LocalFileSystem()
+    if location.s3 is None:
+        return None
+    connection = location.s3
+    scheme, _, host = (connection.endpoint_url or "https://").partition("://")
+    return S3FileSystem(
+        access_key=connection.access_key_id,
+        secret_key=connection.secret_access_key,
+        session_token=connection.session_token,
+        region=connection.region,
+        endpoint_override=host or None,
+        scheme=scheme,
+        force_virtual_addressing=connection.virtual_host_style,
+    )
+
+
+# ---- older schemas
+
+
+def _stored_names(
+    context: Context, definition: TableDefinition, parts: Sequence[StoredPart]
+) -> dict[int, dict[int, str]]:
+    """Schema version -> field id -> the name in its files, for versions other than today's: one footer each."""
+    names: dict[int, dict[int, str]] = {}
+    for stored in parts:
+        version = stored.part.schema_version
+        if version != definition.schema_version and version not in names and stored.part.files:
+            names[version] = field_ids(read_schema(context, stored, stored.part.files[0]))
+    return names
+
+
+def _reads_as_it_is(definition: TableDefinition, names: dict[int, str] | None) -> bool:
+    """Whether matching columns by name, with null for those missing, gives what matching by field id gives."""
+    if names is None:
+        return True
+    taken = set(names.values())
+    return all(
+        names[column.id] == column.name if column.id in names else column.name not in taken and column.default is None
+        for column in definition.columns
+    )
+
+
+def _convert(
+    context: Context,
+    definition: TableDefinition,
+    files: Sequence[tuple[StoredPart, DataFile]],
+    names: Mapping[int, dict[int, str]],
+    schema: pa.Schema,
+) -> pa.Table:
+    size_bytes = sum(file.size_bytes for _, file in files)
+    if size_bytes > MAX_CONVERTED_BYTES:
+        raise Refused(
+            f"{len(files)} files ({size_bytes} bytes) of {definition.full_name} are older than a renamed column or "
+            "a new default, which a dataset cannot map",
+            hint=f"'frostline merge {definition.full_name} --final' rewrites them; scan() and query read them",
+        )
+    tables = [
+        _convert_file(context, definition, stored, file, names[stored.part.schema_version]) for stored, file in files
+    ]
+    return pa.concat_tables([schema.empty_table(), *tables])
+
+
+def _convert_file(
+    context: Context, definition: TableDefinition, stored: StoredPart, file: DataFile, names: dict[int, str]
+) -> pa.Table:
+    tables = {definition.full_name: [stored]}
+    filesystem = FrostlineFileSystem(context, lambda: tables)
+    with filesystem.open(f"{definition.full_name}/{stored.part.name}/{file.name}", "rb") as source:
+        held = pq.ParquetFile(source, pre_buffer=True).read([names[c.id] for c in definition.columns if c.id in names])
+    return pa.table(
+        {
+            column.name: held.column(names[column.id]).cast(arrow_type(column.type))
+            if column.id in names
+            else default_array(column, held.num_rows)
+            for column in definition.columns
+        }
+    )
+
+
+# ---- what a fragment guarantees
+
+
+def _guarantee(definition: TableDefinition, rows: int, ranges: Mapping[str, ColumnRange]) -> pc.Expression:
+    """What holds for every row of the file, in the form that pyarrow simplifies filters with."""
+    whole = pc.scalar(True)
+    for column in definition.columns:
+        known = ranges.get(str(column.id))
+        bounds = None if known is None else _bounds(column, known, rows)
+        if bounds is not None:
+            whole = whole & bounds
+    return whole
+
+
+def _bounds(column: Column, known: ColumnRange, rows: int) -> pc.Expression | None:
+    field = pc.field(column.name)
+    if known.nulls >= rows > 0:
+        return field.is_null()
+    # NaN is in no range, and a filter may select it.
+    if column.type.startswith(("float", "list", "binary", "bool")) or known.min is None or known.max is None:
+        return None
+    if isinstance(known.max, str) and column.type == "string" and len(known.max.encode()) >= _LONGEST_BOUND:
+        return None
+    low, high = _bound(column, known.min), _bound(column, known.max)
+    if low is None or high is None:
+        return None
+    inside = (field >= low) & (field <= high)
+    return inside if known.nulls == 0 else inside | field.is_null()
+
+
+def _bound(column: Column, value: Any) -> pa.Scalar | None:
+    kind = arrow_type(column.type)
+    if pa.types.is_timestamp(kind) and kind.unit == "ns":
+        return None  # may have been cut to microseconds
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    try:
+        return default_scalar(Column(column.id, column.name, column.type, default=value))
+    except Exception:  # noqa: BLE001 - a bound that does not fit the type bounds nothing
+        return None

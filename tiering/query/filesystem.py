@@ -1,0 +1,147 @@
+"""A read-only fsspec filesystem over the data files of tables, whatever tier they lie on.
+
+Paths are `database.table/part/data-0000.parquet`, also written `frostline://…`. Reads are ranged: only the bytes asked
+for leave the disk, through its store with its limits and retries. pandas, Polars, DuckDB and pyarrow accept it:
+
+    fs = FrostlineFileSystem(store.context)
+    duckdb.register_filesystem(fs);  duckdb.sql("from read_parquet('frostline://nyc.flights/*/*.parquet')")
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
+
+from disks.base import Disk
+from disks.stores.base import ByteRange
+from tiering.catalog.catalog import StoredPart
+from tiering.catalog.context import Context
+from tiering.table.part import DataFile
+
+Tables = Mapping[str, Sequence[StoredPart]]
+"""Full table name -> its parts."""
+
+
+class FrostlineFileSystem(AbstractFileSystem):  # type: ignore[misc]
+    """The active parts of a store's tables as a tree of Parquet files; by default those in the catalog at each call."""
+
+    protocol = "frostline"
+    cachable = False
+    root_marker = ""
+
+    def __init__(self, context: Context, tables: Callable[[], Tables] | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        self._context = context
+        self._tables = tables or self._catalog
+
+    def ls(self, path: str, detail: bool = True, **options: Any) -> list[Any]:
+        """Entries directly below the path. Raises `FileNotFoundError`."""
+        pieces = [piece for piece in self._strip_protocol(path).split("/") if piece]
+        tables = self._tables()
+        entries: list[dict[str, Any]]
+        if not pieces:
+            entries = [_directory(name) for name in sorted(tables)]
+        elif len(pieces) == 1 and pieces[0] in tables:
+            entries = [_directory(f"{pieces[0]}/{stored.part.name}") for stored in tables[pieces[0]]]
+        elif len(pieces) == 2:
+            stored = self._part(pieces[0], pieces[1])
+            entries = [_file("/".join(pieces), file) for file in stored.part.files]
+        else:
+            stored, file = self._find(path)
+            entries = [_file("/".join(pieces[:2]), file)]
+        return entries if detail else [entry["name"] for entry in entries]
+
+    def info(self, path: str, **options: Any) -> dict[str, Any]:
+        """Name, size and type. Raises `FileNotFoundError`."""
+        name = self._strip_protocol(path).strip("/")
+        if name.count("/") >= 2:
+            return _file(name.rpartition("/")[0], self._find(name)[1])
+        self.ls(name)
+        return _directory(name)
+
+    def _open(
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: int | None = None,
+        autocommit: bool = True,
+        cache_options: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> Any:
+        if mode != "rb":
+            raise io.UnsupportedOperation("tables are read-only here: use insert")
+        stored, file = self._find(path)
+        # No read-ahead: readers of Parquet know which ranges they want, and every byte of a cold part is paid for.
+        return _PartFile(
+            self,
+            self._strip_protocol(path),
+            self._context.disk(stored.disk),
+            stored.path(file.name),
+            size=file.size_bytes,
+            cache_type=options.get("cache_type", "none"),
+            cache_options=cache_options,
+            block_size=block_size or "default",
+        )
+
+    def modified(self, path: str) -> Any:
+        """When the part was created."""
+        return self._find(path)[0].part.created
+
+    created = modified
+
+    def _catalog(self) -> Tables:
+        catalog = self._context.catalog
+        return {table.full_name: catalog.parts(table) for table in catalog.tables()}
+
+    def _part(self, table: str, name: str) -> StoredPart:
+        for stored in self._tables().get(table, ()):
+            if stored.part.name == name:
+                return stored
+        raise FileNotFoundError(f"no part {name} of table {table}")
+
+    def _find(self, path: str) -> tuple[StoredPart, DataFile]:
+        pieces = self._strip_protocol(path).strip("/").split("/")
+        if len(pieces) == 3:
+            stored = self._part(pieces[0], pieces[1])
+            for file in stored.part.files:
+                if file.name == pieces[2]:
+                    return stored, file
+        raise FileNotFoundError(path)
+
+
+class _PartFile(AbstractBufferedFile):  # type: ignore[misc]
+    """One data file, read by range."""
+
+    def __init__(self, fs: FrostlineFileSystem, path: str, disk: Disk, stored_path: str, **options: Any) -> None:
+        self._disk = disk
+        self._stored_path = stored_path
+        super().__init__(fs, path, mode="rb", **options)
+
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        return self._disk.read(self._stored_path, ByteRange(start, min(end, self.size)))
+
+
+def open_file(context: Context, stored: StoredPart, file: DataFile) -> Any:
+    """A data file of a part as a file object; every read is a ranged one."""
+    name = stored.definition.full_name
+    filesystem = FrostlineFileSystem(context, lambda: {name: [stored]})
+    return filesystem.open(f"{name}/{stored.part.name}/{file.name}", "rb")
+
+
+def read_schema(context: Context, stored: StoredPart, file: DataFile) -> pa.Schema:
+    """The Arrow schema, with field ids, that the file itself states: one or two ranged reads."""
+    with open_file(context, stored, file) as source:
+        return pq.read_schema(source)
+
+
+def _directory(name: str) -> dict[str, Any]:
+    return {"name": name, "size": 0, "type": "directory"}
+
+
+def _file(directory: str, file: DataFile) -> dict[str, Any]:
+    return {"name": f"{directory}/{file.name}", "size": file.size_bytes, "type": "file"}

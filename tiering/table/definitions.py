@@ -1,0 +1,294 @@
+"""From the words of the command line to a `TableDefinition`, and from one definition to the next.
+
+Columns are `NAME:TYPE` (`ts:timestamp[us, UTC]`, `id:int64 not null`), partitions `day(ts)`, `bucket(16, id)` or
+`truncate(2, code)`, TTL rules `7d on ts to volume cold`. Nothing here does I/O. Every change gives a definition with a
+version one higher; changes of the columns raise `schema_version` too and never reuse a field id.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid as uuids
+from collections.abc import Iterable, Sequence
+from typing import Any, get_type_hints
+
+import msgspec
+import pyarrow as pa
+
+from oplog.errors import UsageError
+from tiering.config.units import parse_duration, parse_size
+from tiering.table.merge_modes import check_merge_mode, parse_merge_mode
+from tiering.table.rule_texts import IDENTIFIER, parse_partition_by, parse_ttl
+from tiering.table.schema import (
+    Column,
+    TableDefinition,
+    TableSettings,
+    split_table_name,
+)
+from tiering.table.types import arrow_type, default_scalar, type_text
+
+_WIDER = {
+    "int8": ("int16", "int32", "int64"),
+    "int16": ("int32", "int64"),
+    "int32": ("int64",),
+    "uint8": ("uint16", "uint32", "uint64", "int16", "int32", "int64"),
+    "uint16": ("uint32", "uint64", "int32", "int64"),
+    "uint32": ("uint64", "int64"),
+    "float32": ("float64",),
+}
+
+
+def parse_column(text: str, *, column_id: int = 0) -> Column:
+    """The column of `NAME:TYPE`, optionally followed by `not null`. Raises `UsageError`."""
+    name, colon, rest = text.partition(":")
+    name, kind = name.strip(), rest.strip()
+    nullable = True
+    if match := re.search(r"\s+not\s+null\Z", kind, re.IGNORECASE):
+        kind, nullable = kind[: match.start()], False
+    if not colon or not kind:
+        raise UsageError(f"not a column: {text!r}", hint="write columns as NAME:TYPE, such as 'ts:timestamp[us, UTC]'")
+    _check_identifier(name, what="column name")
+    return Column(id=column_id, name=name, type=type_text(arrow_type(kind)), nullable=nullable)
+
+
+def parse_order_by(text: str) -> tuple[str, ...]:
+    """The columns of `carrier, time_hour`. Raises `UsageError` when empty or doubled."""
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names or len(set(names)) != len(names):
+        raise UsageError(f"not a sort order: {text!r}", hint="write --order-by COLUMN[,COLUMN], each column once")
+    return names
+
+
+def parse_settings(pairs: Iterable[str], base: TableSettings | None = None) -> TableSettings:
+    """The settings with `K=V` pairs applied. Sizes may have units. Unknown keys are errors that name the nearest."""
+    base = base or TableSettings()
+    known = get_type_hints(TableSettings)
+    changes: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        key = key.strip()
+        if not equals or key not in known:
+            raise UsageError(
+                f"not a table setting: {pair!r}", hint=f"write K=V with one of: {', '.join(sorted(known))}"
+            )
+        changes[key] = _setting_value(key, value.strip())
+    return msgspec.structs.replace(base, **changes)
+
+
+def columns_like(schema: pa.Schema) -> tuple[Column, ...]:
+    """The columns of a file's schema, numbered from 1. Raises `UsageError` naming a column that tables cannot hold."""
+    columns = []
+    for number, field in enumerate(schema, start=1):
+        _check_identifier(field.name, what="column name")
+        try:
+            columns.append(Column(id=number, name=field.name, type=type_text(field.type), nullable=field.nullable))
+        except UsageError as error:
+            raise UsageError(f"column {field.name}: {error.message}", hint=error.hint) from error
+    return tuple(columns)
+
+
+def define_table(
+    name: str,
+    *,
+    order_by: str,
+    policy: str,
+    columns: Sequence[str] = (),
+    like: pa.Schema | None = None,
+    partition_by: str = "",
+    ttl: Sequence[str] = (),
+    merge_mode: str = "ordinary",
+    settings: Sequence[str] = (),
+    uuid: str | None = None,
+) -> TableDefinition:
+    """A new table from the texts of `table create`; `like` gives the columns, `columns` add to or replace them by name.
+
+    Raises `UsageError` or `NotFound` for whatever does not fit together.
+    """
+    database, table = split_table_name(name)
+    named: dict[str, Column] = {column.name: column for column in columns_like(like)} if like is not None else {}
+    parsed = [parse_column(text) for text in columns]
+    for column in parsed:
+        if sum(other.name == column.name for other in parsed) > 1:
+            raise UsageError(f"column {column.name} is named twice", hint="name each column once")
+        named[column.name] = column
+    if not named:
+        raise UsageError(f"table {name} has no columns", hint="say --column NAME:TYPE, or --like FILE")
+    numbered = tuple(
+        msgspec.structs.replace(column, id=number) for number, column in enumerate(named.values(), start=1)
+    )
+    definition = TableDefinition(
+        uuid=uuid or str(uuids.uuid4()),
+        database=database,
+        name=table,
+        columns=numbered,
+        order_by=parse_order_by(order_by),
+        partition_by=parse_partition_by(partition_by),
+        policy=policy,
+        ttl=tuple(parse_ttl(text) for text in ttl),
+        merge_mode=str(parse_merge_mode(merge_mode)),
+        settings=parse_settings(settings),
+        last_column_id=len(numbered),
+    )
+    check_definition(definition)
+    return definition
+
+
+def check_definition(definition: TableDefinition) -> None:
+    """Whether columns, sort order, partitions, TTL and merge mode fit together. Raises `UsageError` or `NotFound`."""
+    from tiering.table.transforms import check_transform
+
+    for name in definition.order_by:
+        kind = arrow_type(definition.column(name).type)
+        if pa.types.is_nested(kind):
+            raise UsageError(f"cannot order by {name}: it is a {definition.column(name).type}")
+    for field in definition.partition_by:
+        check_transform(field, definition.column(field.column))
+    for rule in definition.ttl:
+        kind = arrow_type(definition.column(rule.column).type)
+        if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
+            raise UsageError(
+                f"TTL column {rule.column} is {definition.column(rule.column).type}, not a date or timestamp",
+                hint="choose the column that says when a row happened",
+            )
+    check_merge_mode(definition)
+
+
+def add_column(definition: TableDefinition, text: str, *, default: str | None = None) -> TableDefinition:
+    """With one more column; old parts read it as the default, or null. Raises `UsageError`."""
+    column = parse_column(text, column_id=_last_id(definition) + 1)
+    if any(known.name == column.name for known in definition.columns):
+        raise UsageError(f"table {definition.full_name} has a column {column.name} already", hint="choose another name")
+    if default is not None:
+        column = msgspec.structs.replace(column, default=_typed_default(column, default))
+    elif not column.nullable:
+        raise UsageError(
+            f"column {column.name} takes no nulls, so it needs a default", hint="say --default VALUE: old rows get it"
+        )
+    return _changed(definition, columns=(*definition.columns, column), last_column_id=column.id)
+
+
+def rename_column(definition: TableDefinition, text: str) -> TableDefinition:
+    """With column A called B (`A:B`), also in the sort order, partitions, TTL rules and merge mode."""
+    old, colon, new = (piece.strip() for piece in text.partition(":"))
+    if not colon:
+        raise UsageError(f"not a renaming: {text!r}", hint="write --rename-column OLD:NEW")
+    _check_identifier(new, what="column name")
+    definition.column(old)
+    if any(known.name == new for known in definition.columns):
+        raise UsageError(f"table {definition.full_name} has a column {new} already", hint="choose another name")
+
+    def renamed(name: str) -> str:
+        return new if name == old else name
+
+    replace = msgspec.structs.replace
+    return _changed(
+        definition,
+        columns=tuple(replace(column, name=renamed(column.name)) for column in definition.columns),
+        order_by=tuple(renamed(name) for name in definition.order_by),
+        partition_by=tuple(replace(field, column=renamed(field.column)) for field in definition.partition_by),
+        ttl=tuple(replace(rule, column=renamed(rule.column)) for rule in definition.ttl),
+        merge_mode=str(parse_merge_mode(definition.merge_mode).renamed(old, new)),
+    )
+
+
+def drop_column(definition: TableDefinition, name: str) -> TableDefinition:
+    """Without the column. Raises `UsageError` when sort order, partitions, TTL rules or the merge mode need it."""
+    dropped = definition.column(name)
+    uses = {
+        "the sort order": definition.order_by,
+        "the partitions": tuple(field.column for field in definition.partition_by),
+        "a TTL rule": tuple(rule.column for rule in definition.ttl),
+        "the merge mode": parse_merge_mode(definition.merge_mode).columns,
+    }
+    for what, names in uses.items():
+        if name in names:
+            raise UsageError(f"cannot drop column {name}: {what} of {definition.full_name} needs it")
+    return _changed(
+        definition,
+        columns=tuple(column for column in definition.columns if column is not dropped),
+        last_column_id=_last_id(definition),
+    )
+
+
+def widen_column(definition: TableDefinition, text: str) -> TableDefinition:
+    """With the column of `NAME:TYPE` of a type that holds all its old values. Raises `UsageError`."""
+    wanted = parse_column(text)
+    column = definition.column(wanted.name)
+    if wanted.type not in _WIDER.get(column.type, ()):
+        raise UsageError(
+            f"cannot change column {column.name} from {column.type} to {wanted.type}",
+            hint=f"types may only widen: {column.type} to {' or '.join(_WIDER.get(column.type, ('nothing',)))}",
+        )
+    columns = tuple(
+        msgspec.structs.replace(known, type=wanted.type) if known is column else known for known in definition.columns
+    )
+    return _changed(definition, columns=columns)
+
+
+def set_ttl(definition: TableDefinition, rules: Sequence[str]) -> TableDefinition:
+    """With these TTL rules in place of all old ones."""
+    changed = msgspec.structs.replace(
+        definition, ttl=tuple(parse_ttl(text) for text in rules), version=definition.version + 1
+    )
+    check_definition(changed)
+    return changed
+
+
+def set_policy(definition: TableDefinition, policy: str) -> TableDefinition:
+    """With another storage policy; whether it holds the old disks is the caller's check."""
+    return msgspec.structs.replace(definition, policy=policy, version=definition.version + 1)
+
+
+def set_settings(definition: TableDefinition, pairs: Sequence[str]) -> TableDefinition:
+    """With `K=V` settings applied."""
+    settings = parse_settings(pairs, definition.settings)
+    return msgspec.structs.replace(definition, settings=settings, version=definition.version + 1)
+
+
+def _changed(definition: TableDefinition, **changes: Any) -> TableDefinition:
+    changed: TableDefinition = msgspec.structs.replace(
+        definition, version=definition.version + 1, schema_version=definition.schema_version + 1, **changes
+    )
+    check_definition(changed)
+    return changed
+
+
+def _last_id(definition: TableDefinition) -> int:
+    return max(definition.last_column_id, *(column.id for column in definition.columns))
+
+
+def _check_identifier(name: str, *, what: str) -> None:
+    if not IDENTIFIER.match(name):
+        raise UsageError(f"not a {what}: {name!r}", hint="letters, digits and '_', not starting with a digit")
+
+
+def _setting_value(key: str, value: str) -> int:
+    if key.endswith("_bytes"):
+        number = parse_size(value)
+    elif key.endswith("_seconds") and not value.isdecimal():
+        number = int(parse_duration(value).total_seconds())
+    elif value.replace("_", "").isdecimal():
+        number = int(value)
+    else:
+        raise UsageError(f"setting {key} must be a whole number, not {value!r}")
+    lowest = 0 if key in ("min_part_age_to_move_seconds", "deduplication_window") else 1
+    if number < lowest or (key == "compression_level" and number > 22):
+        raise UsageError(f"setting {key} cannot be {value}", hint="1 to 22" if key == "compression_level" else "")
+    return number
+
+
+def _typed_default(column: Column, text: str) -> Any:
+    """The default as JSON can hold it, checked against the type."""
+    kind = arrow_type(column.type)
+    value: Any = text
+    try:
+        if pa.types.is_boolean(kind):
+            value = {"true": True, "false": False}[text.lower()]
+        elif pa.types.is_integer(kind):
+            value = int(text)
+        elif pa.types.is_floating(kind):
+            value = float(text)
+    except (ValueError, KeyError) as error:
+        raise UsageError(f"default {text!r} does not fit column {column.name} of type {column.type}") from error
+    default_scalar(msgspec.structs.replace(column, default=value))
+    return value

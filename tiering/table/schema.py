@@ -1,0 +1,173 @@
+"""What a table is: columns with stable field ids, partition transforms, sort order, TTL rules. Stored as `table.json`.
+
+`table.json` lies in the table's directory on every disk of its policy, so that the bucket alone is enough; the highest
+`version` wins. Types are written as text (`int64`, `string`, `timestamp[us, UTC]`, `decimal(10, 2)`);
+`tiering.table.types` maps them to Arrow. Parquet carries the field ids, so adding, dropping and renaming columns
+rewrite nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Any, Literal
+
+import msgspec
+
+from oplog.errors import Damaged, NotFound, UsageError
+
+TABLE_FILE = "table.json"
+FORMAT = 1
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}\Z")
+
+
+class Column(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One column. `id` never changes and is never reused; `default` is the value in parts older than the column."""
+
+    id: int
+    name: str
+    type: str
+    nullable: bool = True
+    default: Any = None
+
+
+class PartitionField(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An Iceberg-style transform of one column: identity, year, month, day, hour, bucket(n), truncate(w)."""
+
+    transform: Literal["identity", "year", "month", "day", "hour", "bucket", "truncate"]
+    column: str
+    parameter: int | None = None
+
+    def __str__(self) -> str:
+        inside = f"{self.parameter}, {self.column}" if self.parameter is not None else self.column
+        return f"{self.transform}({inside})"
+
+
+class MoveToVolume(msgspec.Struct, frozen=True, tag_field="action", tag="to_volume"):
+    """Move the part to the volume."""
+
+    volume: str
+
+
+class MoveToDisk(msgspec.Struct, frozen=True, tag_field="action", tag="to_disk", omit_defaults=True):
+    """Move the part to the disk, whatever its size."""
+
+    disk: str
+    if_exists: bool = False
+
+
+class Delete(msgspec.Struct, frozen=True, tag_field="action", tag="delete"):
+    """Drop the part when every row in it is due; merges drop due rows earlier."""
+
+
+class Recompress(msgspec.Struct, frozen=True, tag_field="action", tag="recompress", omit_defaults=True):
+    """Write the part again, where it lies, with another codec: once, by the merges of a pass."""
+
+    codec: str = "zstd"
+    level: int = 9
+
+
+class TtlRule(msgspec.Struct, frozen=True):
+    """`after` seconds on `column`, then the action. Due when the part's newest value + after <= now."""
+
+    after_seconds: int
+    column: str
+    action: MoveToVolume | MoveToDisk | Delete | Recompress
+
+    @property
+    def after(self) -> timedelta:
+        return timedelta(seconds=self.after_seconds)
+
+
+class TableSettings(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Per-table knobs (`--setting K=V`)."""
+
+    insert_block_rows: int = 1_000_000
+    """Rows sorted and written at once by an insert; bounds its memory."""
+    row_group_rows: int = 131_072
+    target_file_size_bytes: int = 512 * 1024 * 1024
+    """A merge starts a new data file of the part at about this size."""
+    compression_level: int = 3
+    """zstd level of new parts."""
+    max_merge_size_bytes: int = 64 * 1024**3
+    """Parts above this size are not merged by themselves any more."""
+    min_part_age_to_move_seconds: int = 0
+    """A TTL or move_factor move waits until the part is this old, so that merges come first."""
+    deduplication_window: int = 1000
+    """Inserted blocks remembered a partition."""
+
+
+class TableDefinition(msgspec.Struct, frozen=True, kw_only=True):
+    """`table.json`. `version` grows by one with every change; `schema_version` with those of the columns."""
+
+    format: int = FORMAT
+    uuid: str
+    database: str
+    name: str
+    version: int = 1
+    schema_version: int = 1
+    columns: tuple[Column, ...]
+    order_by: tuple[str, ...]
+    partition_by: tuple[PartitionField, ...] = ()
+    policy: str
+    ttl: tuple[TtlRule, ...] = ()
+    merge_mode: str = "ordinary"
+    """As in `--merge-mode`; `tiering.table.merge_modes` reads it."""
+    settings: TableSettings = TableSettings()
+    last_column_id: int = 0
+    """Ids up to here were given out at some time."""
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.database}.{self.name}"
+
+    @property
+    def directory(self) -> str:
+        """Where the table lies on every disk."""
+        return f"store/{self.uuid[:3]}/{self.uuid}"
+
+    @property
+    def path(self) -> str:
+        """Where `table.json` lies. Whoever commits a part requires it, so that a dropped table gets no part back."""
+        return f"{self.directory}/{TABLE_FILE}"
+
+    def part_directory(self, part: str) -> str:
+        return f"{self.directory}/{part}"
+
+    def column(self, name: str) -> Column:
+        """The column. Raises `NotFound` with the known names."""
+        for column in self.columns:
+            if column.name == name:
+                return column
+        known = ", ".join(column.name for column in self.columns)
+        raise NotFound(f"table {self.full_name} has no column {name!r}", hint=f"its columns are: {known}")
+
+
+def split_table_name(text: str) -> tuple[str, str]:
+    """`db.table` -> (db, table). Raises `UsageError`."""
+    database, dot, name = text.partition(".")
+    if not dot or not _IDENTIFIER.match(database) or not _IDENTIFIER.match(name):
+        raise UsageError(f"not a table name: {text!r}", hint="write it as database.table, letters, digits and '_' only")
+    return database, name
+
+
+_encoder = msgspec.json.Encoder(order="deterministic")
+_decoder = msgspec.json.Decoder(TableDefinition)
+
+
+def encode(definition: TableDefinition) -> bytes:
+    """The bytes of `table.json`."""
+    return _encoder.encode(definition)
+
+
+def decode(data: bytes, *, path: str) -> TableDefinition:
+    """The definition of a `table.json`. Raises `Damaged` naming the path."""
+    try:
+        definition = _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Damaged(
+            f"{path} cannot be read: {error}", hint="every disk of the policy holds a copy; run 'frostline fsck'"
+        ) from error
+    if definition.format != FORMAT:
+        raise Damaged(f"{path} has format {definition.format}; this version reads {FORMAT}", hint="upgrade frostline")
+    return definition

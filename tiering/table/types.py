@@ -1,0 +1,333 @@
+"""Column types: the text in `table.json`, its Arrow type, and casting what comes in to what the table says.
+
+`arrow_type` and `type_text` are inverse on canonical texts. Field ids ride in the Arrow field metadata as
+`PARQUET:field_id`, which Parquet writers store, so a column keeps its identity through renames.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from math import isfinite
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from oplog.errors import UsageError
+from tiering.table.schema import Column, TableDefinition
+
+FIELD_ID = b"PARQUET:field_id"
+
+_SIMPLE: dict[str, pa.DataType] = {
+    "bool": pa.bool_(),
+    "int8": pa.int8(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "uint8": pa.uint8(),
+    "uint16": pa.uint16(),
+    "uint32": pa.uint32(),
+    "uint64": pa.uint64(),
+    "float32": pa.float32(),
+    "float64": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+}
+_ALIASES = {
+    "boolean": "bool",
+    "tinyint": "int8",
+    "smallint": "int16",
+    "int": "int32",
+    "integer": "int32",
+    "bigint": "int64",
+    "long": "int64",
+    "float": "float32",
+    "real": "float32",
+    "double": "float64",
+    "str": "string",
+    "text": "string",
+    "varchar": "string",
+    "bytes": "binary",
+    "date32": "date",
+    "timestamp": "timestamp[us, UTC]",
+    "datetime": "timestamp[us, UTC]",
+}
+_NAMES = {arrow: text for text, arrow in _SIMPLE.items()}
+_TIMESTAMP = re.compile(
+    r"timestamp\[\s*(s|ms|us|ns)\s*(?:,\s*(?:tz\s*=\s*)?([A-Za-z0-9_+:/-]+)\s*)?\]\Z", re.IGNORECASE
+)
+_DECIMAL = re.compile(r"decimal(?:128)?\(\s*(\d+)\s*,\s*(-?\d+)\s*\)\Z", re.IGNORECASE)
+_LIST = re.compile(r"list<\s*(?:item:\s*)?(.+?)\s*>\Z", re.IGNORECASE)
+_KNOWN = (
+    "types are bool, int8 to int64, uint8 to uint64, float32, float64, string, binary, date, timestamp[us], "
+    "timestamp[us, UTC], decimal(10, 2) and list<TYPE>"
+)
+
+
+def arrow_type(text: str) -> pa.DataType:
+    """The Arrow type of a type text or a common alias (`int`, `double`, `timestamp` = microseconds UTC).
+
+    Raises `UsageError` that lists the known types.
+    """
+    wanted = text.strip()
+    lowered = wanted.lower()
+    lowered = _ALIASES.get(lowered, lowered)
+    if lowered in _SIMPLE:
+        return _SIMPLE[lowered]
+    source = wanted if lowered == wanted.lower() else lowered
+    if match := _TIMESTAMP.match(source):
+        return pa.timestamp(match[1].lower(), tz=match[2])
+    if match := _DECIMAL.match(source):
+        precision, scale = int(match[1]), int(match[2])
+        if not 1 <= precision <= 38 or not 0 <= scale <= precision:
+            raise UsageError(f"not a decimal type: {text!r}", hint="precision is 1 to 38 and scale 0 to the precision")
+        return pa.decimal128(precision, scale)
+    if match := _LIST.match(source):
+        return pa.list_(arrow_type(match[1]))
+    raise UsageError(f"not a column type: {text!r}", hint=_KNOWN)
+
+
+def type_text(kind: pa.DataType) -> str:
+    """The canonical text of an Arrow type; variants that store the same values (large_string, dictionary, decimal64)
+    map to the plain type. Raises `UsageError` for types that tables cannot hold.
+    """
+    if kind in _NAMES:
+        return _NAMES[kind]
+    if pa.types.is_dictionary(kind):
+        return type_text(kind.value_type)
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return "string"
+    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind) or pa.types.is_fixed_size_binary(kind):
+        return "binary"
+    if pa.types.is_date(kind):
+        return "date"
+    if pa.types.is_float16(kind):
+        return "float32"
+    if pa.types.is_timestamp(kind):
+        return f"timestamp[{kind.unit}, {kind.tz}]" if kind.tz else f"timestamp[{kind.unit}]"
+    if pa.types.is_decimal(kind) and kind.precision <= 38 and 0 <= kind.scale <= kind.precision:
+        return f"decimal({kind.precision}, {kind.scale})"
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return f"list<{type_text(kind.value_type)}>"
+    raise UsageError(f"tables cannot hold the type {kind}", hint=_KNOWN)
+
+
+def arrow_field(column: Column) -> pa.Field:
+    """The column as an Arrow field that carries the field id."""
+    return pa.field(column.name, arrow_type(column.type), column.nullable, {FIELD_ID: str(column.id).encode()})
+
+
+def arrow_schema(definition: TableDefinition) -> pa.Schema:
+    """The table's columns as an Arrow schema with field ids."""
+    return pa.schema([arrow_field(column) for column in definition.columns])
+
+
+def field_ids(schema: pa.Schema) -> dict[int, str]:
+    """Field id -> name of a schema read from Parquet; fields without an id are left out."""
+    found: dict[int, str] = {}
+    for field in schema:
+        text = (field.metadata or {}).get(FIELD_ID)
+        if text is not None:
+            found[int(text)] = field.name
+    return found
+
+
+def default_scalar(column: Column) -> pa.Scalar:
+    """The column's default as an Arrow scalar; a null when there is none. Raises `UsageError` if it does not fit."""
+    kind = arrow_type(column.type)
+    if column.default is None:
+        return pa.scalar(None, kind)
+    try:
+        if isinstance(column.default, str) and not pa.types.is_string(kind):
+            return pa.scalar(column.default, pa.string()).cast(kind)
+        return pa.scalar(column.default, kind)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise UsageError(
+            f"default {column.default!r} does not fit column {column.name} of type {column.type}", hint=str(error)
+        ) from error
+
+
+def default_array(column: Column, rows: int) -> pa.Array:
+    """The column's default, `rows` times."""
+    return pa.repeat(default_scalar(column), rows)
+
+
+def cast_batch(
+    batch: pa.RecordBatch,
+    definition: TableDefinition,
+    *,
+    source: str = "",
+    first_row: int = 0,
+    ignore_unknown: bool = False,
+) -> pa.RecordBatch:
+    """The batch with exactly the table's columns and types, matched by name.
+
+    Missing nullable columns become their default or null. Raises `UsageError` that names the source, the column and
+    where possible the row (counted from 1, after `first_row` earlier ones) and the value: for values that do not fit,
+    missing columns without a default, nulls in a column that takes none, and unknown columns unless ignored.
+    """
+    where = f"{source}: " if source else ""
+    names = batch.schema.names
+    _check_names(names, definition, where=where, ignore_unknown=ignore_unknown)
+    arrays = []
+    for column in definition.columns:
+        if column.name in names:
+            array = _cast_column(batch.column(column.name), column, where=where, first_row=first_row)
+        else:
+            array = default_array(column, batch.num_rows)
+        if not column.nullable and array.null_count:
+            row = first_row + 1 + (pc.index(array.is_null(), True).as_py() or 0)
+            raise UsageError(
+                f"{where}column {column.name} is null in row {row}, but the table does not allow it",
+                hint="fill the value in, or leave the row out",
+            )
+        arrays.append(array)
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(definition))
+
+
+def _check_names(names: list[str], definition: TableDefinition, *, where: str, ignore_unknown: bool) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UsageError(f"{where}column {', '.join(twice)} occurs twice", hint="give every column its own name")
+    known = {column.name for column in definition.columns}
+    unknown = [name for name in names if name not in known]
+    if unknown and not ignore_unknown:
+        raise UsageError(
+            f"{where}unknown columns: {', '.join(unknown)}",
+            hint=f"table {definition.full_name} has: {', '.join(column.name for column in definition.columns)}; "
+            "add the columns with 'frostline table alter --add-column', or leave them out of the input",
+        )
+    for column in definition.columns:
+        needed = column.name in definition.order_by or (not column.nullable and column.default is None)
+        if column.name not in names and needed:
+            role = "sort column" if column.name in definition.order_by else "column"
+            raise UsageError(
+                f"{where}the {role} {column.name} is missing",
+                hint=f"the input has: {', '.join(names) or 'no columns'}",
+            )
+
+
+def _cast_column(array: pa.Array, column: Column, *, where: str, first_row: int) -> pa.Array:
+    kind = arrow_type(column.type)
+    if array.type == kind:
+        return array
+    if _loses_meaning(array.type, kind):
+        raise UsageError(
+            f"{where}column {column.name} is {array.type} in the input, but {column.type} in the table",
+            hint="convert the column before inserting it",
+        )
+    try:
+        return _cast(array, kind)
+    except pa.ArrowException as error:
+        row = _first_failing(array, kind)
+        shown = f"row {first_row + row + 1} has {array[row].as_py()!r}" if row is not None else str(error)
+        raise UsageError(
+            f"{where}column {column.name} must be {column.type}, but {shown}", hint=str(error).splitlines()[0]
+        ) from error
+
+
+def _loses_meaning(source: pa.DataType, target: pa.DataType) -> bool:
+    """Casts that Arrow would do but nobody means: numbers to times or text, times to numbers, numbers to truth."""
+    numeric = pa.types.is_integer(source) or pa.types.is_floating(source) or pa.types.is_decimal(source)
+    if pa.types.is_temporal(target):
+        return bool(numeric or pa.types.is_boolean(source))
+    if pa.types.is_string(target):
+        return not (
+            pa.types.is_string(source)
+            or pa.types.is_large_string(source)
+            or pa.types.is_string_view(source)
+            or pa.types.is_null(source)
+            or pa.types.is_dictionary(source)
+        )
+    if pa.types.is_temporal(source):
+        return bool(not pa.types.is_temporal(target))
+    if pa.types.is_boolean(target):
+        return bool(numeric)
+    return False
+
+
+def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if pa.types.is_timestamp(kind) and pa.types.is_date(array.type):
+        return array.cast(pa.timestamp(kind.unit)).cast(kind)
+    if pa.types.is_timestamp(kind) and pa.types.is_timestamp(array.type) and array.type.tz is None and kind.tz:
+        # A time without a zone is UTC everywhere in Frostline.
+        return array.cast(pa.timestamp(kind.unit)).cast(pa.timestamp(kind.unit, "UTC")).cast(kind)
+    if pa.types.is_timestamp(kind) and pa.types.is_string(array.type):
+        return _parse_times(array, kind)
+    if pa.types.is_decimal(kind) and pa.types.is_integer(array.type):
+        # Arrow judges by the type, not by the values: go through a decimal that holds any whole number.
+        return array.cast(pa.decimal128(38, kind.scale)).cast(kind)
+    return array.cast(kind)
+
+
+def _parse_times(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Texts that all have a zone or all have none; the latter are UTC, and so are times of a column without a zone."""
+    zoned, bare = pa.timestamp(kind.unit, "UTC"), pa.timestamp(kind.unit)
+    try:
+        return texts.cast(zoned).cast(kind if kind.tz else bare)
+    except pa.ArrowInvalid:
+        return texts.cast(bare) if kind.tz is None else texts.cast(bare).cast(zoned).cast(kind)
+
+
+def _first_failing(array: pa.Array, kind: pa.DataType) -> int | None:
+    """The first row that cannot be cast, found by halving; None when no single row is to blame."""
+
+    def fails(low: int, high: int) -> bool:
+        try:
+            _cast(array.slice(low, high - low), kind)
+        except pa.ArrowException:
+            return True
+        return False
+
+    low, high = 0, len(array)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if fails(low, middle):
+            high = middle
+        elif fails(middle, high):
+            low = middle
+        else:
+            return None
+    return low if high > low and fails(low, high) else None
+
+
+def as_json(value: Any) -> Any:
+    """A Python value of a column as `part.json` holds it: times in RFC 3339 UTC, decimals and binary as text.
+
+    Binary is hexadecimal. Not-a-number and infinities are None: they bound nothing.
+    """
+    match value:
+        case datetime():
+            utc = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+            return utc.replace(tzinfo=None).isoformat() + "Z"
+        case date():
+            return value.isoformat()
+        case Decimal():
+            return str(value)
+        case bytes():
+            return value.hex()
+        case float():
+            return value if isfinite(value) else None
+        case _:
+            return value
+
+
+def from_json(value: Any, kind: pa.DataType) -> Any:
+    """The Python value of what `as_json` wrote for a column of this type. Times with a zone come back in UTC."""
+    if value is None or pa.types.is_nested(kind):
+        return value
+    if pa.types.is_timestamp(kind):
+        moment = datetime.fromisoformat(value)
+        return moment if kind.tz else moment.replace(tzinfo=None)
+    if pa.types.is_date(kind):
+        return date.fromisoformat(value)
+    if pa.types.is_decimal(kind):
+        return Decimal(value)
+    if pa.types.is_binary(kind):
+        return bytes.fromhex(value)
+    return value
