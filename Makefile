@@ -63,7 +63,7 @@ mutants: $(VENV)/.dev ## show that the crash tests kill every seeded fault
 bench: $(VENV)/.dev ## every figure, each with its ratio to a peer measured in the same run (ROUNDS=1: in half an hour)
 	$(BIN)/python -m benchmarks.run_all $(if $(ROUNDS),--rounds $(ROUNDS))
 
-generate: $(VENV)/.dev ## write docs/reference and configs/schema.json
+generate: $(VENV)/.dev ## write docs/reference, the picture in docs/architecture.md and configs/schema.json
 	$(BIN)/python -m tiering.cli.reference
 
 lock: $(VENV)/.dev ## resolve the dependencies anew into requirements/

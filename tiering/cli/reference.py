@@ -1,6 +1,7 @@
-"""Generates what would otherwise be written twice: the reference of the command line, of the configuration, the schema.
+"""Generates what would otherwise be written twice: the reference of the command line, of the configuration, the schema,
+the picture of the packages.
 
-python -m tiering.cli.reference            write docs/reference/*.md and configs/schema.json
+python -m tiering.cli.reference            write docs/reference/*.md, docs/architecture.md and configs/schema.json
 python -m tiering.cli.reference --check    fail when they are not what would be written
 """
 
@@ -16,6 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from disks.config import DiskConfig
+from tiering.cli.architecture import with_picture
 from tiering.cli.frame.output import encode
 from tiering.cli.main import build
 from tiering.config.reading import environment_name, json_schema
@@ -37,7 +39,7 @@ def main(arguments: list[str]) -> int:
     """Write or check the files below the repository's root; returns the exit code."""
     root = Path(__file__).parents[2]
     wrong = []
-    for name, text in documents().items():
+    for name, text in documents(root).items():
         path = root / name
         if "--check" in arguments:
             if not path.is_file() or path.read_text() != text:
@@ -50,9 +52,11 @@ def main(arguments: list[str]) -> int:
     return 1 if wrong else 0
 
 
-def documents() -> dict[str, str]:
+def documents(root: Path) -> dict[str, str]:
     """Path below the root -> text."""
+    architecture = "docs/architecture.md"
     return {
+        architecture: with_picture((root / architecture).read_text(), root),
         "docs/reference/cli.md": command_line(),
         "docs/reference/configuration.md": configuration(),
         "configs/schema.json": encode(json_schema()).decode() + "\n",
