@@ -11,7 +11,7 @@ from tiering.cli.architecture import BEGIN, END, picture, with_picture
 SOURCES = {
     "pyproject.toml": '[[tool.importlinter.contracts]]\nname = "down"\nlayers = ["high | other", "low"]\n',
     "high/__init__.py": '"""Above."""',
-    "high/top.py": '"""Imports where it is called."""\ndef f():\n    from high.middle import thing\n    import low.bottom\n',
+    "high/top.py": '"""Where it is called."""\ndef f():\n    from high.middle import thing\n    import low.bottom\n',
     "high/middle/__init__.py": '"""Half way: touches nothing."""',
     "high/middle/thing.py": '"""A thing."""\nfrom high.foot import value\nfrom low import bottom\n',
     "high/middle/room/__init__.py": '"""A room within."""',
