@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.crash.scenarios import SCENARIOS
 from tests.servers import Server
 
 REPOSITORY = Path(__file__).parents[2]
@@ -119,11 +120,37 @@ def test_every_command_of_the_document_works_word_for_word(document: str, demo: 
         subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment(tmp_path), timeout=200, check=True)
 
 
+def documents() -> list[Path]:
+    return [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md")]
+
+
+def headings(path: Path) -> set[str]:
+    """The anchors that GitHub gives to the headings of a document."""
+    titles = re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
 def test_links_between_documents_lead_somewhere() -> None:
-    for path in [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md")]:
-        for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
+    for path in documents():
+        for target, anchor in re.findall(r"\]\(([^)#]*)(?:#([^)]+))?\)", path.read_text()):
             if "://" not in target:
-                assert (path.parent / target).exists(), f"{path.relative_to(REPOSITORY)} points to {target}"
+                there = path.parent / target if target else path
+                assert there.exists(), f"{path.relative_to(REPOSITORY)} points to {target}"
+                assert not anchor or anchor in headings(there), f"{path.relative_to(REPOSITORY)}: {target}#{anchor}"
+
+
+def test_files_and_tests_that_documents_name_exist() -> None:
+    named = re.compile(r"`((?:oplog|disks|tiering|restore|spark_tiering|tests|benchmarks)/[\w./-]*)(?:::(\w+))?`")
+    for path in documents():
+        for name, function in named.findall(path.read_text()):
+            there = REPOSITORY / name
+            assert there.exists(), f"{path.relative_to(REPOSITORY)} names {name}"
+            assert not function or f"def {function}(" in there.read_text(), f"{path.name} names {name}::{function}"
+
+
+def test_the_order_of_writes_of_every_operation_that_crash_tests_stop_is_told() -> None:
+    text = (REPOSITORY / "docs/order-of-writes.md").read_text()
+    assert [name for name in SCENARIOS if f"`{name}`" not in text] == []
 
 
 def test_the_demo_never_replaces_what_it_did_not_make(tmp_path: Path) -> None:
