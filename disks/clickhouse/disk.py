@@ -3,7 +3,13 @@
 The file table on this machine is the truth here, as a server's local metadata is; the log in the bucket restores it
 after a loss, with what such a log can say (`LIMITATIONS`). A transaction becomes visible by one SQLite commit. Before
 its operations are logged the table says what is to be done (the intent), so that whatever stops it, the next one who
-writes finishes it.
+writes finishes it. The steps, and what a crash after each leaves:
+
+    numbers in files.db      numbers that nothing bears
+    blobs, staged            objects that a replay drops and gc removes
+    the intent in files.db   what the next writer, or `recover`, carries out            <- the commit point
+    operations, in order     some of them: the next writer puts the rest
+    rows in, intent out      done
 """
 
 from __future__ import annotations

@@ -1,4 +1,13 @@
 """How a local disk's transactions become visible: one rename commits, then the record is carried out, by whoever comes.
+The steps, and what a crash after each leaves:
+
+    staging/<tx>/files/…        a directory that nobody owns: the next opening removes it
+    staging/<tx>/record.json    the same
+    rename to committed/<tx>    all of it, to be carried out before anybody looks         <- the commit point
+    moves and removals          part of it is done; an inode that is not at its source was moved before
+    the mark `moved`            the same, and no removal is repeated
+    arrivals take their paths   those that are still in files/ have not
+    rename to trash/<tx>        something to delete
 
 Removed files that readers may still have open are hidden, and deleted when nobody reads.
 """

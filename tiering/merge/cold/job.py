@@ -3,7 +3,14 @@
 The driver, which is an ordinary open store, claims the inputs, cuts the merge into shards, hands them to the runner and
 adds up what comes back. Then one commit, which the bucket refuses when an input is not there any more, brings the
 output and takes the inputs away. So an insert, a move, a drop or a second job at the same time costs at most the work
-of one group; the inputs stay until their output is committed, and their objects until gc collects them.
+of one group; the inputs stay until their output is committed, and their objects until gc collects them. The order, for
+each group, and what a crash at each point leaves:
+
+    journal: claims, running    a record that recovery calls failed; the claims end with the process
+    shards: uploads             objects that nothing names, for gc; a shard that died alone runs again
+    driver: sums and HEADs      the same
+    bucket: one commit          the output, and no inputs                                      <- the commit point
+    journal: done               done
 
 Groups are independent: each is committed as soon as it is done, and one that fails keeps no other from its end.
 """
