@@ -22,17 +22,17 @@ from benchmarks.measure import Figure, bound_figure, python, ratio_figure, repor
 from disks.config import DiskConfig
 from disks.garbage.collect import collect
 from disks.object_disk.disk import ObjectDisk
+from disks.stores.address import StoreAddress
 from disks.stores.base import ObjectStore
 from disks.stores.directory import DirectoryStore
 from disks.stores.open import open_store
-from disks.stores.shared import SharedStore
 from disks.workers.process_runner import ProcessRunner
 from disks.workers.runner import Remote
 from oplog import entry, snapshot
 from oplog.entry import GENESIS_DIGEST, Commit, Create
 from oplog.replay import FileRow
 from oplog.revision import SCHEMA_VERSION_KEY, blob_key, commit_key, snapshot_key
-from restore.check.check import How, check
+from restore.check.check import CheckOptions, check
 from tests.servers import SERVERS, ceph_missing
 from tiering.table import part as part_format
 from tiering.table import schema
@@ -62,7 +62,7 @@ from disks.object_disk.disk import ObjectDisk
 from disks.workers.process_runner import ProcessRunner
 from disks.workers.runner import Remote
 from disks.stores.directory import DirectoryStore
-from restore.check.check import How, check
+from restore.check.check import CheckOptions, check
 root, what = Path(sys.argv[1]), sys.argv[2]
 disk = ObjectDisk("s3", DirectoryStore(root / "bucket"), root / "state", retention_seconds=0)
 if what == "fsck":
@@ -166,11 +166,11 @@ def _list(store: ObjectStore) -> None:
 
 
 def _lister(config: DiskConfig | None) -> Remote | None:
-    return Remote(ProcessRunner(os.cpu_count() or 1), SharedStore.of(config)) if config is not None else None
+    return Remote(ProcessRunner(os.cpu_count() or 1), StoreAddress.of(config)) if config is not None else None
 
 
 def _fsck(disk: ObjectDisk, lister: Remote | None) -> None:
-    result = check({"s3": disk}, How(listers={"s3": lister} if lister else {}))
+    result = check({"s3": disk}, CheckOptions(listers={"s3": lister} if lister else {}))
     assert result.ok, result.problems[:3]
     assert result.checked.objects == OBJECTS
 

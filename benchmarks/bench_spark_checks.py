@@ -36,8 +36,8 @@ from pathlib import Path
 from disks.config import DiskConfig
 from disks.registry import open_disk
 from disks.workers.runner import Remote
-from disks.stores.shared import SharedStore
-from restore.check.check import How, check
+from disks.stores.address import StoreAddress
+from restore.check.check import CheckOptions, check
 from tiering.config.settings import Config, SparkConfig, embedded
 
 root, master, rounds, files, limit = Path(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:])
@@ -45,7 +45,7 @@ config = DiskConfig(type="object_disk", url=(root / "bucket").as_uri() + "/")
 remote, start = {}, 0.0
 with ExitStack() as stack:
     if master != "here":
-        from spark_tiering.runner import SparkRunner
+        from spark_tiering.spark_runner import SparkRunner
         from spark_tiering.session import spark_session
         began = time.perf_counter()
         base = embedded(root / "spark")
@@ -54,14 +54,14 @@ with ExitStack() as stack:
         settings = Config(state_path=base.state_path, disks=base.disks, policies=base.policies, spark=spark)
         session = spark_session(settings, app="benchmark")
         stack.callback(session.stop)
-        remote = {"cold": Remote(SparkRunner(session), SharedStore.of(config, bytes_per_second=limit or None))}
+        remote = {"cold": Remote(SparkRunner(session), StoreAddress.of(config, bytes_per_second=limit or None))}
         start = time.perf_counter() - began
     disk = open_disk("cold", config, root / f"state-{master.partition(':')[0]}")
     disk.refresh()
     seconds = []
     for _ in range(rounds + 1):
         began = time.perf_counter()
-        result = check({"cold": disk}, How(read_data=True, remote=remote))
+        result = check({"cold": disk}, CheckOptions(read_data=True, remote=remote))
         seconds.append(time.perf_counter() - began)
         assert result.ok and result.checked.files_read == files, result.problems[:3]
 print(json.dumps({"start": start, "first": seconds[0], "seconds": seconds[1:]}))

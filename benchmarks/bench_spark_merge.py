@@ -30,8 +30,8 @@ COLD = """
 import json, sys, time
 from pathlib import Path
 from benchmarks.spark_data import TABLE, imported
-from disks.stores.shared import SharedStore
-from spark_tiering.runner import SparkRunner
+from disks.stores.address import StoreAddress
+from spark_tiering.spark_runner import SparkRunner
 from spark_tiering.session import spark_session
 from tiering.merge.cold.job import ColdJob, Workers
 from tiering.config.reading import load
@@ -53,7 +53,7 @@ runner.run(imported, modules, what="start", on_done=lambda index, seconds: None)
 started = time.perf_counter() - began
 with Store.open(config) as store:
     rows = sum(stored.part.rows for stored in store.parts(TABLE))
-    store_of = lambda disk: SharedStore.of(config.disks[disk.name])
+    store_of = lambda disk: StoreAddress.of(config.disks[disk.name])
     workers = Workers(runner, store_of, groups_in_flight=4)
     began = time.perf_counter()
     done = store.merge_cold(TABLE, workers, final=True, options=ColdOptions(), job=ColdJob())

@@ -41,7 +41,7 @@ _BRING_BACK = (
 )
 
 
-class Listed(Protocol):
+class ListedEntry(Protocol):
     """What the log reads off a listing."""
 
     @property
@@ -59,7 +59,7 @@ class LogStore(Protocol):
 
     def get(self, key: str) -> bytes: ...
 
-    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[Listed]: ...
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ListedEntry]: ...
 
 
 class RevisionTaken(FrostlineError):

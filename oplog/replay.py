@@ -52,7 +52,7 @@ class FileRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return msgspec.structs.replace(self, path=path, revision=revision)
 
 
-class FileTable(Protocol):
+class ReplayTable(Protocol):
     """What a file table offers to replay: a map from path to row, in path order."""
 
     def get(self, path: str) -> FileRow | None:
@@ -109,7 +109,7 @@ class MemoryTable:
         return [self._rows.pop(name) for name in taken]
 
 
-def check_preconditions(table: FileTable, commit: Commit) -> None:
+def check_preconditions(table: ReplayTable, commit: Commit) -> None:
     """Raise `Conflict` naming the first path that is not as the commit requires."""
     for path in commit.present:
         if not table.exists(path):
@@ -119,7 +119,7 @@ def check_preconditions(table: FileTable, commit: Commit) -> None:
             raise Conflict(f"{path} exists already: another writer created it first", hint="run the command again")
 
 
-def execute(table: FileTable, commit: Commit) -> None:
+def execute(table: ReplayTable, commit: Commit) -> None:
     """Check the preconditions and every operation, and apply them in order. Raises `Conflict`."""
     check_preconditions(table, commit)
     empty = frozenset(commit.absent)
@@ -135,7 +135,7 @@ def execute(table: FileTable, commit: Commit) -> None:
         empty = frozenset()  # from here on the preconditions say nothing any more
 
 
-def apply(table: FileTable, commit: Commit) -> None:
+def apply(table: ReplayTable, commit: Commit) -> None:
     """Apply a commit of the log, in which every path is checked for safety. Raises `Damaged` when it does not fit."""
     created: list[FileRow] = []
     try:
@@ -158,7 +158,7 @@ def apply(table: FileTable, commit: Commit) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class ChangedPath:
     """One path that differs between two tables: `before` is None for an added file, `after` for a removed one."""
 
     path: str
@@ -173,21 +173,21 @@ class Rows(Protocol):
         """The files below the directory, in path order."""
 
 
-def diff(before: Rows, after: Rows) -> Iterator[Difference]:
+def diff(before: Rows, after: Rows) -> Iterator[ChangedPath]:
     """The paths whose bytes (size, digest, blob) differ, in path order. Both tables are read once, in step."""
     left, right = before.rows(), after.rows()
     one, two = next(left, None), next(right, None)
     while one is not None or two is not None:
         if two is None or (one is not None and one.path.encode() < two.path.encode()):
             assert one is not None
-            yield Difference(one.path, one, None)
+            yield ChangedPath(one.path, one, None)
             one = next(left, None)
         elif one is None or two.path.encode() < one.path.encode():
-            yield Difference(two.path, None, two)
+            yield ChangedPath(two.path, None, two)
             two = next(right, None)
         else:
             if (one.size_bytes, one.sha256, one.blobs) != (two.size_bytes, two.sha256, two.blobs):
-                yield Difference(one.path, one, two)
+                yield ChangedPath(one.path, one, two)
             one, two = next(left, None), next(right, None)
 
 
@@ -203,7 +203,7 @@ def _row(operation: Create, revision: int) -> FileRow:
     )
 
 
-def _apply_others(table: FileTable, operation: Operation, commit: Commit) -> None:
+def _apply_others(table: ReplayTable, operation: Operation, commit: Commit) -> None:
     match operation:
         case Link(source=source, target=target):
             row = table.get(source)
@@ -218,7 +218,7 @@ def _apply_others(table: FileTable, operation: Operation, commit: Commit) -> Non
                 raise Conflict(f"{path} does not exist")
 
 
-def _check_operation(table: FileTable, operation: Operation) -> None:
+def _check_operation(table: ReplayTable, operation: Operation) -> None:
     match operation:
         case Link(source=source, target=target):
             if table.get(source) is None:
@@ -233,7 +233,7 @@ def _check_operation(table: FileTable, operation: Operation) -> None:
                 raise Conflict(f"{path} does not exist")
 
 
-def _check_new(table: FileTable, new: Sequence[str], empty: frozenset[str] = frozenset()) -> None:
+def _check_new(table: ReplayTable, new: Sequence[str], empty: frozenset[str] = frozenset()) -> None:
     """Raise `Conflict` unless files may get these paths, together. The table is asked nothing about what is at or below
     the directories that are `empty`, and once about every directory above: a commit may create thousands of files."""
     files: set[str] = set()

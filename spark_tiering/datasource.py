@@ -179,7 +179,7 @@ def check_columns(schema: StructType, definition: TableDefinition) -> None:
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class TaskOutput(WriterCommitMessage):
     """The parts that one task uploaded."""
 
     parts: list[WrittenPart]
@@ -200,16 +200,16 @@ class FrostlineWriter(DataSourceArrowWriter):
 
         if self._job is None:
             deque(iterator, maxlen=0)
-            return Written([])
+            return TaskOutput([])
         context = TaskContext.get()
         task, attempt = (context.partitionId(), context.taskAttemptId()) if context is not None else (0, 0)
         with _told(planning=False):
-            return Written(write_parts(iterator, self._job, task, attempt))
+            return TaskOutput(write_parts(iterator, self._job, task, attempt))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         from spark_tiering.write_job import commit_job
 
-        parts = [part for message in messages if isinstance(message, Written) for part in message.parts]
+        parts = [part for message in messages if isinstance(message, TaskOutput) for part in message.parts]
         with _told():
             commit_job(self._asked, self._job, parts)
 

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from disks.effects import op
 from disks.host.scratch import task_scratch
+from disks.stores.address import StoreAddress
 from disks.stores.base import ObjectStore
-from disks.stores.shared import SharedStore
 from tiering.merge.cold.uploads import UploadedFile, upload_files
 from tiering.parquet.encodings import choose_encodings
 from tiering.parquet.part_files import write_part_files
@@ -36,7 +36,7 @@ _BLOCK_BYTES = 64 * 1024 * 1024
 class WriteJob:
     """What every task of a job needs."""
 
-    store: SharedStore
+    store: StoreAddress
     disk: str
     definition: TableDefinition = field(repr=False)
     token: str
@@ -61,7 +61,7 @@ def write_parts(batches: Iterable[pa.RecordBatch], job: WriteJob, task: int, att
     """Write and upload all rows. Raises `UsageError` naming the column and row of a value that does not fit."""
     scratch = task_scratch("frostline-write")
     try:
-        runs: dict[str, list[_Run]] = defaultdict(list)
+        runs: dict[str, list[_SortedFiles]] = defaultdict(list)
         for number, block in enumerate(_blocks(batches, job.definition, task)):
             for run in _written(block, job.definition, scratch.path / f"block-{number}"):
                 runs[run.partition.id].append(run)
@@ -72,7 +72,7 @@ def write_parts(batches: Iterable[pa.RecordBatch], job: WriteJob, task: int, att
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _SortedFiles:
     """Sorted files of one partition in a directory."""
 
     partition: Partition
@@ -99,16 +99,16 @@ def _blocks(batches: Iterable[pa.RecordBatch], definition: TableDefinition, task
         yield pa.Table.from_batches(pending)
 
 
-def _written(block: pa.Table, definition: TableDefinition, directory: Path) -> Iterator[_Run]:
+def _written(block: pa.Table, definition: TableDefinition, directory: Path) -> Iterator[_SortedFiles]:
     encodings = choose_encodings(block, definition)
     for partition, rows in sorted_partitions(block, definition):
         below = directory / partition.id
         with op("fs.mkdir", below):
             below.mkdir(parents=True)
-        yield _Run(partition, write_part_files([rows], definition, below, encodings=encodings), below)
+        yield _SortedFiles(partition, write_part_files([rows], definition, below, encodings=encodings), below)
 
 
-def _merged(runs: list[_Run], definition: TableDefinition, directory: Path) -> _Run:
+def _merged(runs: list[_SortedFiles], definition: TableDefinition, directory: Path) -> _SortedFiles:
     """All runs of a partition as one."""
     if len(runs) == 1:
         return runs[0]
@@ -121,10 +121,10 @@ def _merged(runs: list[_Run], definition: TableDefinition, directory: Path) -> _
         for file in run.files
     ]
     files = write_part_files(merged(sources, definition, directory), definition, directory)
-    return _Run(runs[0].partition, files, directory)
+    return _SortedFiles(runs[0].partition, files, directory)
 
 
-def _uploaded(store: ObjectStore, job: WriteJob, run: _Run, task: str) -> WrittenPart:
+def _uploaded(store: ObjectStore, job: WriteJob, run: _SortedFiles, task: str) -> WrittenPart:
     directory = f"{job.definition.directory}/incoming-{job.token}/{task}-{run.partition.id}"
     files = upload_files(store, run.files, run.directory, directory, revision=job.revision)
     return WrittenPart(run.partition, run.rows, files, directory)

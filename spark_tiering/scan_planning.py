@@ -19,7 +19,7 @@ from disks.file_table.table_disk import TableDisk
 from disks.host.processes import nearest_ancestor
 from disks.local.disk import LocalDisk
 from disks.object_disk.disk import ObjectDisk
-from disks.stores.shared import SharedStore
+from disks.stores.address import StoreAddress
 from oplog import pins
 from oplog.errors import Refused, UsageError
 from restore.rebuild.rebuild import revision_of
@@ -58,7 +58,7 @@ class Piece:
     """Of the row groups."""
     group_bytes: tuple[int, ...]
     """Of each row group of the file."""
-    store: SharedStore | None = None
+    store: StoreAddress | None = None
     key: str = ""
     path: str = ""
     """Of a local file."""
@@ -208,7 +208,7 @@ def _pieces(
     context: Context, definition: TableDefinition, chosen: Sequence[_Chosen], predicate: Predicate
 ) -> Iterator[Piece]:
     """What is left of the files, row group by row group, and where it lies."""
-    stores: dict[str, SharedStore] = {}
+    stores: dict[str, StoreAddress] = {}
     for stored, files in chosen:
         for file in files:
             groups = _row_groups(file, definition, predicate)
@@ -235,9 +235,9 @@ def _pieces(
                 yield replace(piece, path=stored.path(file.name))
 
 
-def _shared(context: Context, disk: str) -> SharedStore:
+def _shared(context: Context, disk: str) -> StoreAddress:
     limits = context.config.limits
-    return SharedStore.of(
+    return StoreAddress.of(
         context.config.disks[disk],
         bytes_per_second=limits.bytes_per_second,
         requests_per_second=limits.requests_per_second,

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from disks.object_disk.disk import ObjectDisk
 from disks.object_disk.transaction import ObjectTransaction
-from disks.stores.shared import SharedStore
+from disks.stores.address import StoreAddress
 from oplog.errors import Conflict, NotFound, Refused, UsageError
 from spark_tiering.part_writer import WriteJob, WrittenPart
 from tiering.catalog import blocks
@@ -90,7 +90,7 @@ def begin_job(options: WriteOptions) -> tuple[TableDefinition, WriteJob | None]:
         if _is_done(disk, definition, options):
             return definition, None
         limits = store.context.config.limits
-        shared = SharedStore.of(
+        shared = StoreAddress.of(
             store.context.config.disks[disk.name],
             bytes_per_second=limits.bytes_per_second,
             requests_per_second=limits.requests_per_second,

@@ -26,7 +26,7 @@ from pathlib import Path
 import msgspec
 
 from disks.base import DiskCapabilities, Transaction
-from disks.clickhouse.log import ClickHouseLog, Intent
+from disks.clickhouse.log import ClickHouseLog, LoggedTransaction
 from disks.clickhouse.plan import blobs_below, plan
 from disks.clickhouse.transaction import ClickHouseTransaction
 from disks.effects import make_directory, remove_file, rename
@@ -265,7 +265,7 @@ class ClickHouseDisk(TableDisk):
             yield from view.dropped_since(time.time() - self.retention_seconds)
             found = view.state().get("intent")
         if found is not None:
-            for operation in msgspec.json.decode(found, type=Intent).commit.operations:
+            for operation in msgspec.json.decode(found, type=LoggedTransaction).commit.operations:
                 if isinstance(operation, Create) and operation.key is not None:
                     yield operation.key
 
@@ -352,7 +352,7 @@ class ClickHouseDisk(TableDisk):
             self._lease.hold()
             first = self._reserve(len(steps))
             commit = msgspec.structs.replace(draft, revision=first + len(steps) - 1)
-            intent = Intent(first, self._host, tuple(steps), commit)
+            intent = LoggedTransaction(first, self._host, tuple(steps), commit)
             with table.write() as view:
                 view.remember(intent=msgspec.json.encode(intent).decode())
             try:
@@ -363,7 +363,7 @@ class ClickHouseDisk(TableDisk):
             self._take_in(table, intent)
             return commit.revision
 
-    def _abandon_unlogged(self, table: FileTable, intent: Intent, error: FrostlineError) -> None:
+    def _abandon_unlogged(self, table: FileTable, intent: LoggedTransaction, error: FrostlineError) -> None:
         """Forget an intent of which nothing was logged; raise `OutcomeUnknown` when something was, or may have been."""
         try:
             logged = self._log.has_begun(intent)
@@ -377,7 +377,7 @@ class ClickHouseDisk(TableDisk):
         with table.write() as view:
             view.forget("intent")
 
-    def _take_in(self, table: FileTable, intent: Intent) -> None:
+    def _take_in(self, table: FileTable, intent: LoggedTransaction) -> None:
         """Make the transaction visible, and remember which blobs it removed."""
         with table.write() as view:
             for operation in intent.commit.operations:
@@ -405,7 +405,7 @@ def _has_begun(table: FileTable) -> bool:
         return "store" in view.state()
 
 
-def _intent(table: FileTable) -> Intent | None:
+def _intent(table: FileTable) -> LoggedTransaction | None:
     with table.read() as view:
         found = view.state().get("intent")
-    return msgspec.json.decode(found, type=Intent) if found is not None else None
+    return msgspec.json.decode(found, type=LoggedTransaction) if found is not None else None

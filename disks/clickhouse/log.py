@@ -9,23 +9,23 @@ import msgspec
 from disks.stores.base import ObjectStore
 from oplog.clickhouse import writing
 from oplog.clickhouse.names import SCHEMA_VERSION, parse_key
-from oplog.clickhouse.writing import Step
+from oplog.clickhouse.writing import LogStep
 from oplog.entry import Commit
 from oplog.errors import AlreadyExists, Locked, NotFound, OutcomeUnknown
 from oplog.log import UnknownLogFormat
 from oplog.revision import OPERATIONS_PREFIX, SCHEMA_VERSION_KEY
 
 
-class Intent(msgspec.Struct, frozen=True):
+class LoggedTransaction(msgspec.Struct, frozen=True):
     """A transaction that is being logged: its operations bear the numbers from `first` on."""
 
     first: int
     host: str
-    steps: tuple[Step, ...]
+    steps: tuple[LogStep, ...]
     commit: Commit
 
     @property
-    def objects(self) -> list[tuple[str, Step]]:
+    def objects(self) -> list[tuple[str, LogStep]]:
         """Key and content of each operation's object, in order."""
         return [(step.key(number, self.host), step) for number, step in enumerate(self.steps, self.first)]
 
@@ -60,7 +60,7 @@ class ClickHouseLog:
             self._store.put(SCHEMA_VERSION_KEY, body, sha256=hashlib.sha256(body).digest())
         self._marked = True
 
-    def append(self, intent: Intent) -> None:
+    def append(self, intent: LoggedTransaction) -> None:
         """Put the objects of the operations, in order; those that are there already stay.
 
         Raises `Locked` when somebody else took one of the numbers, and what the store raises.
@@ -84,7 +84,7 @@ class ClickHouseLog:
                     hint="find the other writer; a copy of this machine's state directory counts as one",
                 ) from error
 
-    def has_begun(self, intent: Intent) -> bool:
+    def has_begun(self, intent: LoggedTransaction) -> bool:
         """Whether any of its operations is in the bucket."""
         return any(self._writer_of(key) == intent.commit.writer for key, _ in intent.objects)
 

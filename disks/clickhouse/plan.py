@@ -9,7 +9,7 @@ import msgspec
 from disks.file_table.table import FileTable, TableWriter
 from oplog import replay
 from oplog.clickhouse import writing
-from oplog.clickhouse.writing import Step
+from oplog.clickhouse.writing import LogStep
 from oplog.entry import Commit, Create, Link, Remove, Rename
 
 
@@ -17,10 +17,10 @@ class _Tried(Exception):
     pass
 
 
-def plan(table: FileTable, draft: Commit, staging: str, groups: Mapping[str, int]) -> list[Step]:
+def plan(table: FileTable, draft: Commit, staging: str, groups: Mapping[str, int]) -> list[LogStep]:
     """The operations to log, in order. `groups` tells in which group a blob was staged. Raises `Conflict` when the
     draft does not fit the table."""
-    steps: list[Step] = []
+    steps: list[LogStep] = []
     created: dict[int, list[str]] = {}
 
     def publish() -> None:
@@ -45,7 +45,7 @@ def plan(table: FileTable, draft: Commit, staging: str, groups: Mapping[str, int
         return steps
 
 
-def _steps(view: TableWriter, operation: Link | Rename | Remove, mark: str) -> list[Step]:
+def _steps(view: TableWriter, operation: Link | Rename | Remove, mark: str) -> list[LogStep]:
     match operation:
         case Link(source=source, target=target):
             return [writing.link(source, target)]

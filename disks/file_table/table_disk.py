@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from disks.base import Disk, DiskUsage, FileInfo, Location
-from disks.file_table.row_content import read_row, row_info
+from disks.file_table.row_bytes import read_row, row_info
 from disks.file_table.table import FileTable
 from disks.stores.base import ByteRange, ObjectStore
 from oplog.errors import NotFound

@@ -26,14 +26,14 @@ _CONDEMNED = f"{INTENTS_PREFIX}condemned-"
 _KEYS_A_LIST = 50_000
 
 
-class Intent(msgspec.Struct, frozen=True, kw_only=True):
+class Announcement(msgspec.Struct, frozen=True, kw_only=True):
     """An announcement: these objects are about to go."""
 
     time: datetime
     keys: tuple[str, ...]
 
 
-class HasStore(Protocol):
+class Announcer(Protocol):
     """A disk, as far as this is concerned."""
 
     @property
@@ -51,7 +51,7 @@ def withdraw(store: ObjectStore, intent: str) -> None:
         store.put(_end_of(intent), b"{}", sha256=hashlib.sha256(b"{}").digest())
 
 
-def announced(disk: HasStore, *, now: datetime) -> set[str]:
+def announced(disk: Announcer, *, now: datetime) -> set[str]:
     """The objects that a running collection is about to delete. Raises `Damaged` for an unreadable announcement."""
     keys: set[str] = set()
     found = list(disk.store.list(INTENTS_PREFIX))
@@ -77,7 +77,7 @@ def remove_stale(store: ObjectStore, intents: Iterable[ObjectInfo], now: datetim
     )
 
 
-class Condemned:
+class Announced:
     """The lists of condemned objects. A list's age is what the store says, not what it says itself."""
 
     def __init__(self, store: ObjectStore, intents: Iterable[ObjectInfo], now: datetime) -> None:
@@ -119,13 +119,13 @@ def _end_of(intent: str) -> str:
 
 
 def _put(store: ObjectStore, key: str, keys: Sequence[str], now: datetime) -> str:
-    data = msgspec.json.encode(Intent(time=now, keys=tuple(keys)))
+    data = msgspec.json.encode(Announcement(time=now, keys=tuple(keys)))
     store.put(key, data, sha256=hashlib.sha256(data).digest())
     return key
 
 
-def _read(store: ObjectStore, key: str) -> Intent:
+def _read(store: ObjectStore, key: str) -> Announcement:
     try:
-        return msgspec.json.decode(store.get(key), type=Intent)
+        return msgspec.json.decode(store.get(key), type=Announcement)
     except msgspec.DecodeError as error:
         raise Damaged(f"{store.name}{key} cannot be read: {error}", hint="delete it if no gc runs") from error

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from disks.clickhouse.disk import ClickHouseDisk
-from disks.garbage.announcements import Condemned, batches
-from disks.garbage.report import GcReport, Objection, Rules
-from disks.garbage.rules import check_caps, out_of_quarantine, tell, within_limit
+from disks.garbage.announcements import Announced, batches
+from disks.garbage.report import GcReport, Rules, SafetyStop
+from disks.garbage.rules import check_caps, count_verdict, out_of_quarantine, within_limit
 from disks.object_disk.references import (
     FUTURE_TOLERANCE,
     INTENTS_PREFIX,
@@ -58,15 +58,15 @@ def collect_clickhouse(disk: ClickHouseDisk, rules: Rules, report: GcReport, *, 
         keys = set(disk.kept_keys())
         _check_present(disk, listing)
         verdict = _classify(listing.files, keys, rules)
-        tell(verdict, report)
+        count_verdict(verdict, report)
         if known is not None:
-            raise Objection(known)
+            raise SafetyStop(known)
         skew = disk.store.clock_skew() if check_clock and report.delete else None
         if skew is not None and abs(skew) > FUTURE_TOLERANCE:
-            raise Objection(f"the clocks of this machine and of the store differ by {skew}: ages cannot be judged")
+            raise SafetyStop(f"the clocks of this machine and of the store differ by {skew}: ages cannot be judged")
         if report.delete:
             _delete(disk, listing, verdict, rules, report)
-    except Objection as objection:
+    except SafetyStop as objection:
         report.refused = str(objection)
         logger.warning("disk %s: nothing more is deleted: %s", disk.name, objection)
 
@@ -87,13 +87,13 @@ def _sorted(objects: Iterable[ObjectInfo]) -> _Listing:
 
 
 def _check_table(disk: ClickHouseDisk, listing: _Listing, rules: Rules) -> str | None:
-    """Why the table proves too little to delete anything; None when it proves enough. Raises `Objection` when it cannot
-    be read."""
+    """Why the table proves too little to delete anything; None when it proves enough. Raises `SafetyStop` when it
+    cannot be read."""
     try:
         with disk.file_table.read() as view:
             state = view.state()
     except FrostlineError as error:
-        raise Objection(f"the local metadata cannot be read: {error.message}") from error
+        raise SafetyStop(f"the local metadata cannot be read: {error.message}") from error
     if unknown := state.get("unknown"):
         return f"the file table may lack files: {unknown}"
     if found := disk.numbers_of_others():
@@ -128,7 +128,7 @@ def _number(key: str) -> int:
 def _check_again(disk: ClickHouseDisk, listing: _Listing) -> None:
     """A second listing agrees with the first about every file."""
     if objection := disagreement(listing.files, disk.store.list(), is_blob=_is_file):
-        raise Objection(objection)
+        raise SafetyStop(objection)
 
 
 def _is_file(key: str) -> bool:
@@ -144,7 +144,7 @@ def _check_present(disk: ClickHouseDisk, listing: _Listing) -> None:
             for key, size_bytes in row.blobs:
                 there = listing.files.size_of(key)
                 if there != size_bytes and key not in foreign and not is_set_aside(row.path):
-                    raise Objection(
+                    raise SafetyStop(
                         f"object {key} of {row.path} is not in the listing with its {size_bytes} bytes: the listing is "
                         "incomplete, or objects were lost; run 'frostline fsck'"
                     )
@@ -167,9 +167,9 @@ def _classify(files: Blobs, named: set[str], rules: Rules) -> Verdict:
 def _delete(disk: ClickHouseDisk, listing: _Listing, verdict: Verdict, rules: Rules, report: GcReport) -> None:
     check_caps(listing.files, verdict, rules)
     try:
-        condemned = Condemned(disk.store, listing.intents, rules.now)
+        condemned = Announced(disk.store, listing.intents, rules.now)
     except FrostlineError as error:
-        raise Objection(f"what earlier runs condemned cannot be read: {error.message}") from error
+        raise SafetyStop(f"what earlier runs condemned cannot be read: {error.message}") from error
     doomed = within_limit(out_of_quarantine(verdict.orphaned, condemned, rules, report), rules, report)
     sizes = {blob.key: blob.size_bytes for blob in doomed}
     gone: set[str] = set()

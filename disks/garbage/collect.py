@@ -13,12 +13,12 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from disks.clickhouse.disk import ClickHouseDisk
-from disks.garbage.announcements import Condemned, Intent, announce, announced, batches, remove_stale, withdraw
+from disks.garbage.announcements import Announced, announce, announced, batches, remove_stale, withdraw
 from disks.garbage.clickhouse import collect_clickhouse
-from disks.garbage.evidence import Evidence, gather, renewed
 from disks.garbage.listing import cut_ranges, in_key_order, list_ranges, list_whole
-from disks.garbage.report import GcReport, Objection, Rules
-from disks.garbage.rules import check_caps, is_root, out_of_quarantine, tell, within_limit
+from disks.garbage.live_references import LiveReferences, collect_references, renewed
+from disks.garbage.report import GcReport, Rules, SafetyStop
+from disks.garbage.rules import check_caps, count_verdict, is_root, out_of_quarantine, within_limit
 from disks.object_disk.disk import ObjectDisk
 from disks.object_disk.history import past_at
 from disks.object_disk.references import (
@@ -44,7 +44,7 @@ from oplog.revision import (
     snapshot_key,
 )
 
-__all__ = ["GUARD_FLOOR_SECONDS", "INTENTS_PREFIX", "GcReport", "Intent", "announced", "collect", "is_root"]
+__all__ = ["GUARD_FLOOR_SECONDS", "INTENTS_PREFIX", "GcReport", "announced", "collect", "is_root"]
 
 logger = logging.getLogger(__name__)
 
@@ -144,7 +144,7 @@ class _Collection:
             self._look_at_versions()
             if self._report.delete:
                 self._delete(found, evidence, verdict, uploads)
-        except Objection as refusal:
+        except SafetyStop as refusal:
             self._report.refused = str(refusal)
             logger.warning("disk %s: nothing more is deleted: %s", self._disk.name, refusal)
 
@@ -159,7 +159,7 @@ class _Collection:
                 head, _ = view.head()
                 ranges = list(cut_ranges(self._remote.store, in_key_order(view), head=head, twice=twice))
         except FrostlineError as error:
-            raise Objection(f"the references cannot be read whole: {error.message}") from error
+            raise SafetyStop(f"the references cannot be read whole: {error.message}") from error
         return list_ranges(self._remote, ranges, what=f"listing disk {self._disk.name}")
 
     def _check_never_written(self) -> None:
@@ -168,24 +168,24 @@ class _Collection:
             try:
                 self._disk.refresh()
             except FrostlineError as error:
-                raise Objection(f"the listing shows nothing, and the cache knows better: {error.message}") from error
+                raise SafetyStop(f"the listing shows nothing, and the cache knows better: {error.message}") from error
 
     def _require(self, objection: str | None) -> None:
         if objection is not None:
-            raise Objection(objection)
+            raise SafetyStop(objection)
 
-    def _gather(self, found: Inventory) -> Evidence:
+    def _gather(self, found: Inventory) -> LiveReferences:
         try:
-            return gather(self._disk, found, now=self._rules.now, retention=self._rules.retention)
+            return collect_references(self._disk, found, now=self._rules.now, retention=self._rules.retention)
         except FrostlineError as error:
-            raise Objection(f"the references cannot be read whole: {error.message}") from error
+            raise SafetyStop(f"the references cannot be read whole: {error.message}") from error
 
-    def _judge(self, found: Inventory, evidence: Evidence) -> Verdict:
+    def _judge(self, found: Inventory, evidence: LiveReferences) -> Verdict:
         # The next entry was asked for by name and is not there: what was uploaded for it waits for nothing but its age.
         head = found.head + 1
         verdict = classify(found.blobs, evidence.keys, head=head, now=self._rules.now, guard=self._rules.guard)
         report = self._report
-        tell(verdict, report)
+        count_verdict(verdict, report)
         report.pins_expired = list(evidence.expired_pins)
         report.oldest_revision = evidence.base
         report.log_collectable = len(self._collectable(found, set(found.snapshots), evidence))
@@ -216,7 +216,7 @@ class _Collection:
 
     # Deleting
 
-    def _delete(self, found: Inventory, evidence: Evidence, verdict: Verdict, uploads: Sequence[Upload]) -> None:
+    def _delete(self, found: Inventory, evidence: LiveReferences, verdict: Verdict, uploads: Sequence[Upload]) -> None:
         check_caps(found.blobs, verdict, self._rules)
         remove_stale(self._store, found.intents, self._rules.now)
         log_keys = self._log_keys(found, evidence)
@@ -245,13 +245,13 @@ class _Collection:
         if revisions:
             self._disk.cache.index.forget_before(max(revisions) + 1)
 
-    def _condemned(self, found: Inventory) -> Condemned:
+    def _condemned(self, found: Inventory) -> Announced:
         try:
-            return Condemned(self._store, found.intents, self._rules.now)
+            return Announced(self._store, found.intents, self._rules.now)
         except FrostlineError as error:
-            raise Objection(f"what earlier runs condemned cannot be read: {error.message}") from error
+            raise SafetyStop(f"what earlier runs condemned cannot be read: {error.message}") from error
 
-    def _log_keys(self, found: Inventory, evidence: Evidence) -> list[str]:
+    def _log_keys(self, found: Inventory, evidence: LiveReferences) -> list[str]:
         """The commits and snapshots to delete. Writes the snapshots that make older entries superfluous, when that is
         worth it: one at the oldest revision of the retention, and one at each older pinned revision."""
         snapshots = set(found.snapshots)
@@ -265,7 +265,7 @@ class _Collection:
         return now
 
     @staticmethod
-    def _collectable(found: Inventory, snapshots: set[int], evidence: Evidence) -> list[str]:
+    def _collectable(found: Inventory, snapshots: set[int], evidence: LiveReferences) -> list[str]:
         commits, old = collectable_log(found.commits, snapshots, base=evidence.base, pinned=evidence.pinned)
         return [*map(commit_key, commits), *map(snapshot_key, old)]
 
@@ -276,12 +276,12 @@ class _Collection:
             snapshot.write(self._store, revision, past.digest, past.rows())
             header, rows = snapshot.read(self._store, revision)
             if header.digest != past.digest or not past.holds(rows):
-                raise Objection(f"the snapshot of revision {revision} does not hold what the log says")
+                raise SafetyStop(f"the snapshot of revision {revision} does not hold what the log says")
         finally:
             past.close()
         self._report.snapshots_written.append(revision)
 
-    def _delete_announced(self, keys: Sequence[str], evidence: Evidence, *, in_order: bool = False) -> list[str]:
+    def _delete_announced(self, keys: Sequence[str], evidence: LiveReferences, *, in_order: bool = False) -> list[str]:
         """Delete in batches, each announced and checked once more. Returns the keys that are gone. With `in_order` a
         batch of which something stays is the last one: what is left of a log shall have no gaps."""
         gone: list[str] = []
@@ -292,8 +292,8 @@ class _Collection:
             try:
                 named = self._renewed(evidence)
                 if time.monotonic() - looked_at > _BATCH_SECONDS:
-                    raise Objection("looking at the references once more took too long; run it again")
-            except Objection:
+                    raise SafetyStop("looking at the references once more took too long; run it again")
+            except SafetyStop:
                 withdraw(self._store, intent)
                 raise
             for key, error in self._store.delete([key for key in batch if key not in named]).items():
@@ -316,15 +316,15 @@ class _Collection:
             skew = abs(datetime.now(UTC) - self._store.head(key).modified)
             if skew > FUTURE_TOLERANCE:
                 withdraw(self._store, key)
-                raise Objection(f"the clocks of this machine and of the store differ by {skew}: ages cannot be judged")
+                raise SafetyStop(f"the clocks of this machine and of the store differ by {skew}: ages cannot be judged")
             self._check_clock = False
         return key
 
-    def _renewed(self, evidence: Evidence) -> set[str]:
+    def _renewed(self, evidence: LiveReferences) -> set[str]:
         try:
             return renewed(self._disk, evidence, now=self._rules.now)
         except FrostlineError as error:
-            raise Objection(f"the references changed or cannot be read again: {error.message}") from error
+            raise SafetyStop(f"the references changed or cannot be read again: {error.message}") from error
 
     def _remove_scratch(self, found: Inventory) -> None:
         old = [

@@ -5,7 +5,7 @@ a range gets along with it the blobs that are expected there, and answers with w
 has another size, what nobody expected. The keys of a large bucket never come together in one process, but packed.
 
 What is expected only keeps the answers small. That nothing names an object is decided by the one who asked, from all of
-the references (`disks.garbage.evidence`).
+the references (`disks.garbage.live_references`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _seen = msgspec.msgpack.Decoder(list[tuple[str, int, float]])
 
 
 @dataclass(frozen=True, slots=True)
-class KeyRange:
+class ObjectKeyRange:
     """The keys in (after, until], with the blobs that are expected among them, packed."""
 
     store: OpensStore
@@ -122,29 +122,29 @@ def in_key_order(table: TableReader) -> Iterator[_Pair]:
 
 def cut_ranges(
     store: OpensStore, expected: Iterable[_Pair], *, head: int = 0, twice: bool = False, keys: int = RANGE_KEYS
-) -> Iterator[KeyRange]:
+) -> Iterator[ObjectKeyRange]:
     """Ranges that together are all keys, each with about as many blobs; `expected` in key order. `head` is about where
     the log ends, whose entries are listed in ranges of revisions."""
     after = ""
     for revision in range(_LOG_RANGE, head, _LOG_RANGE):
         until = commit_key(revision)
-        yield KeyRange(store, after, until, pack([]), twice)
+        yield ObjectKeyRange(store, after, until, pack([]), twice)
         after = until
-    yield KeyRange(store, after, BLOBS_PREFIX, pack([]), twice)
+    yield ObjectKeyRange(store, after, BLOBS_PREFIX, pack([]), twice)
     after = BLOBS_PREFIX
     chunk: list[_Pair] = []
     for pair in expected:
         if len(chunk) == keys:
-            yield KeyRange(store, after, chunk[-1][0], pack(chunk), twice)
+            yield ObjectKeyRange(store, after, chunk[-1][0], pack(chunk), twice)
             after, chunk = chunk[-1][0], []
         chunk.append(pair)
-    yield KeyRange(store, after, None, pack(chunk), twice)
+    yield ObjectKeyRange(store, after, None, pack(chunk), twice)
 
 
 # Listing
 
 
-def list_range(wanted: KeyRange) -> RangeListing:
+def list_range(wanted: ObjectKeyRange) -> RangeListing:
     """List the range, once or twice, and compare it with what is expected there. Raises `Damaged` for a store that
     shows keys from before the range."""
     found = RangeListing()
@@ -164,7 +164,7 @@ def list_range(wanted: KeyRange) -> RangeListing:
     return found
 
 
-def _listed(wanted: KeyRange) -> Iterator[ObjectInfo]:
+def _listed(wanted: ObjectKeyRange) -> Iterator[ObjectInfo]:
     store = wanted.store.open()
     for info in store.list(start_after=wanted.after):
         if info.key <= wanted.after:
@@ -181,7 +181,7 @@ class ComparedBlobs:
     """The blobs of a listing in ranges, as `Blobs` of a whole one. What was expected and is there with its size is
     counted, and nothing else is known of it."""
 
-    def __init__(self, ranges: Sequence[KeyRange], found: Sequence[RangeListing]) -> None:
+    def __init__(self, ranges: Sequence[ObjectKeyRange], found: Sequence[RangeListing]) -> None:
         self._ranges = ranges
         self._count = sum(one.blobs for one in found)
         self.total_bytes = sum(one.size_bytes for one in found)
@@ -249,7 +249,7 @@ def list_whole(store: ObjectStore, *, twice: bool = False) -> tuple[Inventory, s
 
 
 def list_ranges(
-    remote: Remote, ranges: Sequence[KeyRange], *, what: str, stop: threading.Event | None = None
+    remote: Remote, ranges: Sequence[ObjectKeyRange], *, what: str, stop: threading.Event | None = None
 ) -> tuple[Inventory, str | None]:
     """The same, listed by others. An object that appears while they list may be left out, as in any listing.
     `stop` as in `Runner.run`."""

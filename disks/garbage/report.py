@@ -69,5 +69,5 @@ class Rules:
     """Delete only what a run this long ago announced."""
 
 
-class Objection(Exception):
+class SafetyStop(Exception):
     """A safety rule spoke: nothing more is deleted."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from disks.garbage.announcements import Condemned
-from disks.garbage.report import GcReport, Objection, Rules
+from disks.garbage.announcements import Announced
+from disks.garbage.report import GcReport, Rules, SafetyStop
 from disks.object_disk.references import ListedBlobs, Verdict
 from disks.stores.base import ObjectInfo
 
 
-def tell(verdict: Verdict, report: GcReport) -> None:
+def count_verdict(verdict: Verdict, report: GcReport) -> None:
     """The counts of a verdict, in the report."""
     report.referenced = verdict.referenced
     report.pending = len(verdict.pending)
@@ -21,19 +21,19 @@ def tell(verdict: Verdict, report: GcReport) -> None:
 
 
 def check_caps(blobs: ListedBlobs, verdict: Verdict, rules: Rules) -> None:
-    """Raise `Objection` when too large a share would go."""
+    """Raise `SafetyStop` when too large a share would go."""
     by_count = len(verdict.orphaned) / max(len(blobs), 1)
     by_bytes = sum(blob.size_bytes for blob in verdict.orphaned) / max(blobs.total_bytes, 1)
     share = max(by_count, by_bytes)
     if share > rules.max_delete_fraction:
-        raise Objection(
+        raise SafetyStop(
             f"{share:.0%} of the blobs are orphaned and at most {rules.max_delete_fraction:.0%} may go at "
             f"once; if that is right, allow it with --max-delete-fraction {min(share + 0.01, 1):.2f}"
         )
 
 
 def out_of_quarantine(
-    orphaned: Sequence[ObjectInfo], condemned: Condemned, rules: Rules, report: GcReport
+    orphaned: Sequence[ObjectInfo], condemned: Announced, rules: Rules, report: GcReport
 ) -> list[ObjectInfo]:
     """The orphans that were condemned long enough ago. Condemns those that were not yet."""
     if not rules.quarantine:

@@ -33,7 +33,7 @@ from disks.effects import (
     write_new_file,
 )
 from disks.host.locks import file_lock, try_file_lock
-from disks.local.plan import Move, Plan, Record, has_chains
+from disks.local.plan import CommitPlan, CommitRecord, Rename, has_chains
 from disks.local.transaction import RECORD, LocalTransaction
 from disks.local.trash import Trash
 from disks.local.tree import LocalTree, TreeNow, inode_of, is_other_than_directory
@@ -89,7 +89,7 @@ class LocalCommits(LocalTree):
     def _commit(self, transaction: LocalTransaction) -> None:
         with self._committing():
             self._roll_forward_pending()
-            plan = transaction.plan(Plan(TreeNow(self)))
+            plan = transaction.plan(CommitPlan(TreeNow(self)))
             staging = transaction.seal(plan)
             committed = self._committed / staging.name
             with file_lock(self._own / "view.lock", timeout_seconds=self.lock_timeout_seconds):
@@ -117,7 +117,7 @@ class LocalCommits(LocalTree):
     def _roll_forward(self, committed: Path) -> str:
         """Do what the record says and has not been done. Twice is as good as once."""
         try:
-            record = msgspec.json.decode((committed / RECORD).read_bytes(), type=Record)
+            record = msgspec.json.decode((committed / RECORD).read_bytes(), type=CommitRecord)
         except (msgspec.DecodeError, FileNotFoundError) as error:
             raise Damaged(
                 f"{committed / RECORD} cannot be read: {error}",
@@ -145,7 +145,7 @@ class LocalCommits(LocalTree):
         fsync_directory(self._committed)
         return record.kind
 
-    def _do_moves(self, moves: tuple[Move, ...], committed: Path, touched: set[str]) -> None:
+    def _do_moves(self, moves: tuple[Rename, ...], committed: Path, touched: set[str]) -> None:
         """Every rename and removal that has not been done. What readers may still open is hidden, all at once."""
         chained = has_chains(moves)
         with try_file_lock(self._own / "readers.lock") as idle:
@@ -164,7 +164,7 @@ class LocalCommits(LocalTree):
             self._hide(hiding, committed.name)
 
     def _do_move(
-        self, move: Move, number: int, transaction: str, touched: set[str], *, hiding: dict[str, int] | None
+        self, move: Rename, number: int, transaction: str, touched: set[str], *, hiding: dict[str, int] | None
     ) -> None:
         source = f"{self._root}/{move.source}"
         if inode_of(source) != move.inode:

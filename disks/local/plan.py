@@ -18,7 +18,7 @@ from oplog import paths
 from oplog.errors import Conflict
 
 
-class Move(msgspec.Struct, frozen=True, array_like=True):
+class Rename(msgspec.Struct, frozen=True, array_like=True):
     """What has this inode at `source` goes to `target`, or away when that is None."""
 
     source: str
@@ -33,23 +33,23 @@ class Arrival(msgspec.Struct, frozen=True, array_like=True):
     path: str
 
 
-class Record(msgspec.Struct, frozen=True):
+class CommitRecord(msgspec.Struct, frozen=True):
     """A committed transaction, as written before its commit point."""
 
     kind: str
     reason: str
-    moves: tuple[Move, ...]
+    moves: tuple[Rename, ...]
     arrivals: tuple[Arrival, ...]
 
 
-def has_chains(moves: tuple[Move, ...]) -> bool:
+def has_chains(moves: tuple[Rename, ...]) -> bool:
     """Whether one move touches the names of another. Then an inode found at a source does not prove that the move has
     not been done: it may have come back there."""
     names = sorted(f"{name}/" for move in moves for name in (move.source, move.target) if name is not None)
     return any(after.startswith(before) for before, after in pairwise(names))
 
 
-class Tree(Protocol):
+class VisibleFiles(Protocol):
     """What the plan asks of the disk: the visible files as they are now."""
 
     def is_file(self, path: str) -> bool:
@@ -65,22 +65,22 @@ class Tree(Protocol):
         """Where the path is in the file system."""
 
 
-class Plan:
+class CommitPlan:
     """The tree as it will be: the tree as it is, with moves and arrivals on top."""
 
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree: VisibleFiles) -> None:
         self._tree = tree
-        self._moves: list[Move] = []
+        self._moves: list[Rename] = []
         self._removed: set[str] | None = set()
         """The sources of all moves while each is a removal, so that thousands of them stay cheap; then None."""
         self._landed: set[str] = set()
         """Where everything that was renamed lies now: also below a directory that was renamed after it."""
         self._arrivals: dict[str, int] = {}
 
-    def record(self, kind: str, reason: str) -> Record:
+    def record(self, kind: str, reason: str) -> CommitRecord:
         """The steps so far."""
         arrivals = tuple(Arrival(number, path) for path, number in sorted(self._arrivals.items()))
-        return Record(kind, reason, tuple(self._moves), arrivals)
+        return CommitRecord(kind, reason, tuple(self._moves), arrivals)
 
     def exists(self, path: str) -> bool:
         """Whether a file or directory will have this path."""
@@ -148,7 +148,7 @@ class Plan:
             inode = None if present is None else self._tree.inode(present)
             if inode is not None:
                 goal = None if target is None else target + root[len(source) :]
-                self._moves.append(Move(root, goal, inode))
+                self._moves.append(Rename(root, goal, inode))
                 after = (_after(place, root, goal) for place in self._landed)
                 self._landed = {place for place in (*after, goal) if place is not None}
                 if target is not None:

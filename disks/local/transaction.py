@@ -24,7 +24,7 @@ from disks.effects import (
     write_new_file,
 )
 from disks.host.locks import OwnedDirectory
-from disks.local.plan import Plan
+from disks.local.plan import CommitPlan
 from oplog.errors import Conflict, Damaged, Refused
 
 RECORD = "record.json"
@@ -112,7 +112,7 @@ class LocalTransaction(Transaction):
             self._staging.remove()
             self._staging = None
 
-    def plan(self, plan: Plan) -> Plan:
+    def plan(self, plan: CommitPlan) -> CommitPlan:
         """Apply the operations to the plan in order. Raises `Conflict`."""
         plan.require(self._present, self._absent)
         for verb, first, second in self._operations:
@@ -127,7 +127,7 @@ class LocalTransaction(Transaction):
                     plan.remove(first)
         return plan
 
-    def seal(self, plan: Plan) -> Path:
+    def seal(self, plan: CommitPlan) -> Path:
         """Make the staged files and the record durable; the directory is ready to be renamed."""
         staging = self._own_staging().path
         remove_tree(staging / "scratch")
@@ -140,7 +140,7 @@ class LocalTransaction(Transaction):
         fsync_directory(staging)
         return staging
 
-    def _stage_link(self, plan: Plan, source: str) -> int:
+    def _stage_link(self, plan: CommitPlan, source: str) -> int:
         number, staged = self._next_staged()
         arriving = plan.staged_number(source)
         if arriving is not None:

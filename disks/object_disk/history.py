@@ -26,7 +26,7 @@ MOVE = "move"
 """The kind of a commit that takes parts in from another disk."""
 
 
-class Past:
+class TableAsOf:
     """A file table of its own that goes forward through the log, from a snapshot or from the empty disk.
 
     Every entry is read once, however often it stops on the way. The snapshot's rows stay as they come, in a sorted run;
@@ -157,7 +157,7 @@ def _lift(run: SortedRun, view: TableWriter, commit: Commit) -> None:
 
 def past_at(
     log: OperationsLog, found: Inventory, revision: int, *, until: int | None = None, strict: bool = False
-) -> Past:
+) -> TableAsOf:
     """The table at the revision, from the newest readable snapshot at or below it and the commits after that.
 
     It can be advanced to `until` (None: the head). A damaged snapshot is passed over for an older one, but raises if
@@ -170,7 +170,7 @@ def past_at(
     problem: Damaged | None = None
     for start in [*starts, *([0] if reach == 0 else [])]:
         try:
-            past = Past(log, start, until=until)
+            past = TableAsOf(log, start, until=until)
         except Damaged as error:
             if strict:
                 raise
@@ -189,7 +189,7 @@ def past_at(
     raise NotFound(f"revision {revision} of {log.store.name} is no longer kept", hint=available(found))
 
 
-def at_head(log: OperationsLog, found: Inventory, past: Past) -> Past:
+def at_head(log: OperationsLog, found: Inventory, past: TableAsOf) -> TableAsOf:
     """The newest table: `past` gone forward where the log allows it, else a new one. The caller closes both."""
     if _reach(found, found.head) <= past.revision:
         past.advance()
@@ -230,7 +230,7 @@ def available(found: Inventory) -> str:
     return f"revisions that can be restored: {', '.join(names)}"
 
 
-def past_before(log: OperationsLog, found: Inventory, moment: datetime) -> Past:
+def past_before(log: OperationsLog, found: Inventory, moment: datetime) -> TableAsOf:
     """The table as it was at the moment: before the first commit that calls itself later.
 
     Starts from the newest snapshot whose commit the store dates at or before the moment, so that the reading is short.

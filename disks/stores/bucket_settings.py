@@ -8,7 +8,7 @@ from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
-class Unknown:
+class NotAnswered:
     """A question that the store did not answer, and what it said instead. Never taken for a no."""
 
     reason: str
@@ -44,11 +44,11 @@ class ObjectLock:
 
 @dataclass(frozen=True, slots=True)
 class BucketSettings:
-    """Everything at once; each answer by itself may be `Unknown`."""
+    """Everything at once; each answer by itself may be `NotAnswered`."""
 
-    versioning: Literal["on", "suspended", "off"] | Unknown
-    lifecycle: tuple[LifecycleRule, ...] | Unknown
-    object_lock: ObjectLock | Unknown
+    versioning: Literal["on", "suspended", "off"] | NotAnswered
+    lifecycle: tuple[LifecycleRule, ...] | NotAnswered
+    object_lock: ObjectLock | NotAnswered
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,13 +26,8 @@ from disks import effects
 from disks.effects import op
 from disks.host.locks import file_lock
 from disks.stores.base import ByteRange, ObjectInfo, ObjectStore, Payload, StoreCapabilities, check_key
-from disks.stores.payload import (
-    check_digest_length,
-    check_metadata,
-    check_range,
-    opened,
-    wrong_sha256,
-)
+from disks.stores.checks import check_digest_length, check_metadata, check_range, wrong_sha256
+from disks.stores.payload import opened
 from disks.stores.wrappers.wrapped import unwrapped
 from oplog.errors import AccessDenied, AlreadyExists, Damaged, FrostlineError, NotFound, Refused, Transient
 

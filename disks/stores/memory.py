@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 from disks.effects import op
 from disks.stores.base import ByteRange, ObjectInfo, ObjectStore, Payload, StoreCapabilities, check_key
-from disks.stores.payload import check_digest_length, check_metadata, check_range, check_sha256, opened
+from disks.stores.checks import check_digest_length, check_metadata, check_range, check_sha256
+from disks.stores.payload import opened
 from disks.stores.wrappers.wrapped import unwrapped
 from oplog.errors import AlreadyExists, FrostlineError, NotFound, Refused, Retained
 

@@ -34,7 +34,7 @@ def parse(data: bytes, *, name: str) -> dict[str, int]:
     if not are_checksums(data):
         raise Damaged(f"{name} is no list of checksums of version 4: {data[:40]!r}")
     try:
-        return _files(_Reader(_decompressed(data[len(_HEADER) :])))
+        return _files(_BinaryReader(_decompressed(data[len(_HEADER) :])))
     except (OSError, ValueError, struct.error, IndexError, KeyError) as error:
         raise Damaged(f"{name} cannot be read: {error or type(error).__name__}") from error
 
@@ -68,7 +68,7 @@ def _expanded(payload: bytes, size_bytes: int, codec: str) -> bytes:
     return expanded
 
 
-class _Reader:
+class _BinaryReader:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0
@@ -91,7 +91,7 @@ class _Reader:
         return taken
 
 
-def _files(reader: _Reader) -> dict[str, int]:
+def _files(reader: _BinaryReader) -> dict[str, int]:
     files: dict[str, int] = {}
     for _ in range(reader.number()):
         file = reader.take(reader.number()).decode()

@@ -62,7 +62,7 @@ class Name:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedObject:
     """An object of the log as the listing shows it: enough to order and to filter it."""
 
     key: str
@@ -76,13 +76,13 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class LogObject:
     """A listed object with what its user metadata says. A file has a target only: the path it was created at.
 
     `target` is None when the metadata is missing: the store or a proxy dropped it, or it never was there.
     """
 
-    listed: Listed
+    listed: ListedObject
     source: str | None
     target: str | None
 
@@ -118,14 +118,14 @@ def operation_key(revision: int, kind: Literal["rename", "hardlink", "shadowlink
     return f"operations/r{revision:064b}-{host}-{kind}"
 
 
-def record(listed: Listed, metadata: Mapping[str, str]) -> Record:
+def record(listed: ListedObject, metadata: Mapping[str, str]) -> LogObject:
     """The object with its paths, whichever spelling of `from_path` the store gives back: Ceph says `from-path`."""
     spelled = {name.lower().replace("-", "_"): value for name, value in metadata.items()}
     if listed.name.kind == FILE:
-        return Record(listed, None, _path(spelled.get(PATH_NAME)))
+        return LogObject(listed, None, _path(spelled.get(PATH_NAME)))
     source, target = PATH_NAMES.get(listed.name.kind, ("", ""))
     # Ours bear the same paths under names without '_' as well, which no store drops.
-    return Record(
+    return LogObject(
         listed, _path(spelled.get(source) or spelled.get("source")), _path(spelled.get(target) or spelled.get("target"))
     )
 
@@ -147,7 +147,7 @@ def _path(value: str | None) -> str | None:
 class Epochs:
     """The objects of a log, a list for each run of the counter, each in revision order; the oldest run first."""
 
-    runs: tuple[tuple[Listed, ...], ...]
+    runs: tuple[tuple[ListedObject, ...], ...]
     duplicates: Mapping[int, tuple[str, ...]]
     """Revisions that several objects bear -> their keys in the order of their times."""
     times_unusable: bool = False
@@ -163,7 +163,7 @@ class Epochs:
         """The revision that was written last: lower than the highest when the counter restarted."""
         return self.runs[-1][-1].revision if self.runs else 0
 
-    def until(self, revision: int | None) -> tuple[Listed, ...]:
+    def until(self, revision: int | None) -> tuple[ListedObject, ...]:
         """The objects written up to the revision, in order; all for None, and for one above the highest.
 
         A revision that several runs reached is that of the newest such run: earlier runs count as a whole, since the
@@ -183,12 +183,12 @@ class Epochs:
         return max(passed or began, default=0)
 
 
-def _first(run: Sequence[Listed]) -> int:
+def _first(run: Sequence[ListedObject]) -> int:
     """The lowest revision of a run; 0 for one that holds nothing but files from before there were revisions."""
     return next((listed.revision for listed in run if listed.revision), 0)
 
 
-def epochs(objects: Iterable[Listed]) -> Epochs:
+def epochs(objects: Iterable[ListedObject]) -> Epochs:
     """Put the objects of a log in the order in which they were written.
 
     Without duplicates that is the order of their revisions. Where a revision occurs twice, the counter has restarted
@@ -196,7 +196,7 @@ def epochs(objects: Iterable[Listed]) -> Epochs:
     revision and one time cannot be told apart: they keep the order of their keys, and are of one run.
     """
     in_order = sorted(objects, key=lambda listed: (listed.revision, listed.modified, listed.key))
-    by_revision: dict[int, list[Listed]] = defaultdict(list)
+    by_revision: dict[int, list[ListedObject]] = defaultdict(list)
     for listed in in_order:
         if listed.revision:
             by_revision[listed.revision].append(listed)
@@ -207,14 +207,14 @@ def epochs(objects: Iterable[Listed]) -> Epochs:
     if _is_copy(in_order):
         return Epochs((tuple(in_order),), duplicates, times_unusable=True)
     restarts = _restarts(in_order, repeated.values())
-    runs: list[list[Listed]] = [[] for _ in range(len(restarts) + 1)]
+    runs: list[list[ListedObject]] = [[] for _ in range(len(restarts) + 1)]
     for listed in in_order:
         # A file without a revision is older than the log, whatever time the copy onto itself gave it.
         runs[bisect_right(restarts, listed.modified) if listed.revision else 0].append(listed)
     return Epochs(tuple(tuple(run) for run in runs if run), duplicates)
 
 
-def _is_copy(objects: Iterable[Listed]) -> bool:
+def _is_copy(objects: Iterable[ListedObject]) -> bool:
     """Whether the times are those of a copy of the bucket in listing order: all operations are older than all files,
     and times grow with the keys, but for the little disorder of a copy by several threads."""
     by_key = sorted(objects, key=lambda listed: listed.key)
@@ -225,7 +225,7 @@ def _is_copy(objects: Iterable[Listed]) -> bool:
     return sum(later < earlier for earlier, later in pairwise(files)) <= _COPY_DISORDER * len(files)
 
 
-def _restarts(objects: Sequence[Listed], repeated: Iterable[Sequence[Listed]]) -> list[datetime]:
+def _restarts(objects: Sequence[ListedObject], repeated: Iterable[Sequence[ListedObject]]) -> list[datetime]:
     """The times at which new runs of the counter begin, ascending, so that equal revisions are of different runs.
 
     Uploads of one run overtake one another, so numbers alone do not show the place. Of the pauses after which numbers
@@ -249,12 +249,12 @@ def _restarts(objects: Sequence[Listed], repeated: Iterable[Sequence[Listed]]) -
     return sorted(restarts)
 
 
-def _is_race(first: Listed, second: Listed) -> bool:
+def _is_race(first: ListedObject, second: ListedObject) -> bool:
     """Whether two threads of one run have read the counter at once: no server starts and writes that much so fast."""
     return second.modified - first.modified <= _RACE and first.revision > _RACE_REVISIONS
 
 
-def _pauses(by_time: Sequence[Listed]) -> list[datetime]:
+def _pauses(by_time: Sequence[ListedObject]) -> list[datetime]:
     """The ends of all pauses: first those after which numbers start again low, the longer ones first."""
     highest = _extremes_nearby(by_time, operator.gt)
     lowest = _extremes_nearby(by_time[::-1], operator.lt)[::-1]
@@ -266,11 +266,11 @@ def _pauses(by_time: Sequence[Listed]) -> list[datetime]:
     return [moment for _, _, moment in sorted(pauses)]
 
 
-def _extremes_nearby(objects: Sequence[Listed], further: Callable[[int, int], bool]) -> list[int]:
+def _extremes_nearby(objects: Sequence[ListedObject], further: Callable[[int, int], bool]) -> list[int]:
     """For each object the most extreme revision of it and of those before it that are as near in time as uploads
     overtake one another."""
     extremes = []
-    waiting: deque[Listed] = deque()
+    waiting: deque[ListedObject] = deque()
     for listed in objects:
         while waiting and not further(waiting[-1].revision, listed.revision):
             waiting.pop()
@@ -281,5 +281,5 @@ def _extremes_nearby(objects: Sequence[Listed], further: Callable[[int, int], bo
     return extremes
 
 
-def _modified(listed: Listed) -> datetime:
+def _modified(listed: ListedObject) -> datetime:
     return listed.modified

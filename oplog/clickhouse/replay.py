@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from oplog import paths
 from oplog.clickhouse.directory import Directory, Inode, holds_files, merge, walk
-from oplog.clickhouse.names import FILE, HARDLINK, RENAME, SHADOW_LINK, Record
+from oplog.clickhouse.names import FILE, HARDLINK, RENAME, SHADOW_LINK, LogObject
 
 DELETING = "delete_tmp_"
 LOST = "tmp_lost_"
@@ -58,7 +58,7 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class LogProblem:
     """Something in the bucket that is not as it should be. `kind` is a stable word; `what` a sentence that names it."""
 
     kind: str
@@ -84,7 +84,7 @@ class Replayed:
     """Renames and links that found no source. Ordinary: objects of deleted parts are gone, their operations stay."""
     merged: tuple[str, ...] = ()
     """Directories that a rename found to exist already, and filled up."""
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[LogProblem] = field(default_factory=list)
 
     @property
     def size_bytes(self) -> int:
@@ -109,7 +109,7 @@ def may_append(path: str) -> bool:
     return _REWRITTEN.match(name) is None
 
 
-def replay(records: Iterable[Record], restarts: Collection[str] = ()) -> Replayed:
+def replay(records: Iterable[LogObject], restarts: Collection[str] = ()) -> Replayed:
     """The tree after these records, which stand in the order they were written (`Epochs.until`).
 
     `restarts` are the keys of the objects with which a new run of the counter begins.
@@ -133,7 +133,7 @@ class _Tree:
         self._merged: list[str] = []
         self._result = Replayed()
 
-    def apply(self, record: Record) -> None:
+    def apply(self, record: LogObject) -> None:
         kind = record.listed.name.kind
         if kind not in (FILE, RENAME, HARDLINK, SHADOW_LINK):
             self._find("unknown_operation", f"{record.listed.key} is an operation of an unknown kind", record, None)
@@ -179,7 +179,7 @@ class _Tree:
 
     # -- the three operations
 
-    def _create(self, record: Record, path: str) -> None:
+    def _create(self, record: LogObject, path: str) -> None:
         listed = record.listed
         directory = self._directory(record, path)
         if directory is None:
@@ -206,7 +206,7 @@ class _Tree:
         self._created[path] = inode
         directory[name] = inode
 
-    def _rename(self, record: Record, source: str, target: str) -> None:
+    def _rename(self, record: LogObject, source: str, target: str) -> None:
         parent = self._parent(source)
         name = source.rpartition("/")[2]
         moved = parent.get(name) if parent is not None else None
@@ -239,7 +239,7 @@ class _Tree:
             directory[final] = moved
         del parent[name]
 
-    def _link(self, record: Record, source: str, target: str) -> None:
+    def _link(self, record: LogObject, source: str, target: str) -> None:
         parent = self._parent(source)
         inode = parent.get(source.rpartition("/")[2]) if parent is not None else None
         if inode is None or not holds_files(inode):
@@ -288,7 +288,7 @@ class _Tree:
             directory = below
         return directory
 
-    def _directory(self, record: Record, path: str) -> Directory | None:
+    def _directory(self, record: LogObject, path: str) -> Directory | None:
         """The directory for the path, made where it is missing; None, and a finding, where a file is in the way."""
         directory = self._root
         for segment in path.split("/")[:-1]:
@@ -303,7 +303,7 @@ class _Tree:
 
     # -- findings
 
-    def _usable(self, record: Record) -> bool:
+    def _usable(self, record: LogObject) -> bool:
         listed = record.listed
         if not record.complete:
             kind = "blob_without_path" if listed.name.kind == FILE else "operation_without_paths"
@@ -315,7 +315,7 @@ class _Tree:
                 return False
         return True
 
-    def _report_claim(self, record: Record, path: str, earlier: Inode) -> None:
+    def _report_claim(self, record: LogObject, path: str, earlier: Inode) -> None:
         older = ", ".join(key for key, _ in earlier.blobs)
         same = earlier.size_bytes == record.listed.size_bytes
         why = "both have the same size, as copies made inside the store have" if same else "their sizes differ"
@@ -331,7 +331,7 @@ class _Tree:
             if alive.get(inode.created_at) is inode and inode.size_bytes == earlier.size_bytes:
                 key = inode.blobs[0][0]
                 self._result.findings.append(
-                    Finding(
+                    LogProblem(
                         "path_claimed_twice",
                         f"object {key} says that it was created as {inode.created_at}, as {earlier.blobs[0][0]} was, "
                         "which has been renamed since: a copy made inside the store, whose own path nobody knows",
@@ -345,10 +345,10 @@ class _Tree:
         if not inode.missing:
             key = inode.blobs[0][0]
             what = f"object {key} came to a path that no disk can have: {path[:200]}…"
-            self._result.findings.append(Finding("unsafe_path", what, None, key, inode.revision))
+            self._result.findings.append(LogProblem("unsafe_path", what, None, key, inode.revision))
 
-    def _find(self, kind: str, what: str, record: Record, path: str | None) -> None:
-        self._result.findings.append(Finding(kind, what, path, record.listed.key, record.listed.revision))
+    def _find(self, kind: str, what: str, record: LogObject, path: str | None) -> None:
+        self._result.findings.append(LogProblem(kind, what, path, record.listed.key, record.listed.revision))
 
 
 _LOST = "the store or a proxy in front of it drops names with '_', or it never had one"

@@ -32,7 +32,7 @@ _METADATA_LIMIT_BYTES = 2048
 Kind = Literal["rename", "hardlink", "shadowlink"]
 
 
-class Step(msgspec.Struct, frozen=True, array_like=True):
+class LogStep(msgspec.Struct, frozen=True, array_like=True):
     """One operation's object. Directories end with `/`, as ClickHouse writes them."""
 
     kind: Kind
@@ -70,7 +70,7 @@ def staged(staging: str, group: int, path: str) -> str:
 def fits(path: str) -> bool:
     """Whether the path still is one after it was staged, and its renames fit into an object's metadata."""
     longest = staged(f"{STAGING}{'0' * 16}", 10_000, path)
-    size = _size(Step(RENAME, longest, path).metadata("0" * 32))
+    size = _size(LogStep(RENAME, longest, path).metadata("0" * 32))
     return len(longest.encode()) <= _LIMIT_BYTES and size <= _METADATA_LIMIT_BYTES
 
 
@@ -78,34 +78,36 @@ def _size(metadata: Mapping[str, str]) -> int:
     return sum(len(name) + len(value) for name, value in metadata.items())
 
 
-def publish(staging: str, group: int, paths: Iterable[str]) -> list[Step]:
+def publish(staging: str, group: int, paths: Iterable[str]) -> list[LogStep]:
     """What makes a group of staged files appear: one rename for each name at the root that they lie below.
 
     ClickHouse merges the directory into the one that is there. It makes no directory for the target, so a deeper one
     could be renamed only where its parent is known to exist.
     """
     tops = {path.partition("/")[0] + ("/" if "/" in path else "") for path in paths}
-    return [Step(RENAME, staged(staging, group, top), top) for top in sorted(tops)]
+    return [LogStep(RENAME, staged(staging, group, top), top) for top in sorted(tops)]
 
 
-def rename(source: str, target: str, *, is_file: bool) -> Step:
+def rename(source: str, target: str, *, is_file: bool) -> LogStep:
     """A file or a directory changes its path. The target's directory must exist: see `publish`."""
     slash = "" if is_file else "/"
-    return Step(RENAME, f"{source}{slash}", f"{target}{slash}")
+    return LogStep(RENAME, f"{source}{slash}", f"{target}{slash}")
 
 
-def rename_to_new_directory(source: str, target: str, files: Iterable[str], mark: str, *, is_file: bool) -> list[Step]:
+def rename_to_new_directory(
+    source: str, target: str, files: Iterable[str], mark: str, *, is_file: bool
+) -> list[LogStep]:
     """The same where the target's directory does not exist: a link makes it, for every one of the source's files."""
     links = [link(path, target + path[len(source) :]) for path in files]
     return [*links, remove(source, mark, is_file=is_file)]
 
 
-def link(source: str, target: str) -> Step:
+def link(source: str, target: str) -> LogStep:
     """A second path for a file."""
-    return Step(SHADOW_LINK if target.startswith(SHADOW) else HARDLINK, source, target)
+    return LogStep(SHADOW_LINK if target.startswith(SHADOW) else HARDLINK, source, target)
 
 
-def remove(path: str, mark: str, *, is_file: bool) -> Step:
+def remove(path: str, mark: str, *, is_file: bool) -> LogStep:
     """A file or a directory goes. `mark` is unique: two removals never share a place."""
     directory, slash, _ = path.rpartition("/")
     place = f"{directory}{slash}{DELETING}{mark}"

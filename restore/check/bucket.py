@@ -16,11 +16,11 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from disks.file_table.row_content import read_row
+from disks.file_table.row_bytes import read_row
 from disks.file_table.table import FileTable, TableReader
 from disks.garbage.announcements import announced
 from disks.object_disk.disk import ObjectDisk
-from disks.object_disk.history import Past
+from disks.object_disk.history import TableAsOf
 from disks.object_disk.references import (
     DETACHED_DIRECTORY,
     Inventory,
@@ -68,7 +68,7 @@ class BucketTree:
     """The files of an object disk, read past its cache."""
 
     source: ObjectDisk
-    table: Past | FileTable | TableReader
+    table: TableAsOf | FileTable | TableReader
     """The replayed log; what the cache has when it cannot be replayed."""
     cache: CachedTable
     log: Inventory
@@ -99,7 +99,7 @@ class BucketTree:
         _check_schema(self.source, found, findings)
         _check_gaps(self.source, found, findings)
         _check_pins(self.source, found, findings)
-        if isinstance(self.table, Past):
+        if isinstance(self.table, TableAsOf):
             _check_end(self.source, self.log, findings)
             _check_retained(self.source, found, self.table, findings)
             _check_announcements(self.source, found, self.table, findings)
@@ -289,7 +289,7 @@ def _replay(
     findings: Findings,
     *,
     every_snapshot: bool,
-) -> Past | None:
+) -> TableAsOf | None:
     """The table at the listed head, from the oldest start that reaches it, comparing snapshots and cache on the way."""
     reach = log.head
     while reach in log.commits:
@@ -297,7 +297,7 @@ def _replay(
     starts = sorted(start for start in {0, *log.snapshots} if reach <= start <= log.head)
     for start in starts:
         try:
-            past = Past(disk.log, start, until=log.head, moves=False)
+            past = TableAsOf(disk.log, start, until=log.head, moves=False)
         except (Damaged, NotFound) as error:
             _damage(disk, findings, "I15", error)
             continue
@@ -318,7 +318,7 @@ def _pass(
     disk: ObjectDisk,
     log: Inventory,
     cache: CachedTable,
-    past: Past,
+    past: TableAsOf,
     findings: Findings,
     *,
     every_snapshot: bool,
@@ -341,7 +341,7 @@ def _pass(
     past.advance(log.head)
 
 
-def _check_retained(disk: ObjectDisk, found: Inventory, past: Past, findings: Findings) -> None:
+def _check_retained(disk: ObjectDisk, found: Inventory, past: TableAsOf, findings: Findings) -> None:
     """What a revision within the retention names is there, also when the newest does not name it any more (I4)."""
     removed = past.removed or set()
     lost = removed - found.blobs.sizes(removed).keys()
@@ -352,7 +352,7 @@ def _check_retained(disk: ObjectDisk, found: Inventory, past: Past, findings: Fi
         findings.add(Problem("I4", what, disk.name, object=key))
 
 
-def _check_announcements(disk: ObjectDisk, found: Inventory, past: Past, findings: Findings) -> None:
+def _check_announcements(disk: ObjectDisk, found: Inventory, past: TableAsOf, findings: Findings) -> None:
     """What collections say they are about to delete can be read, and is nothing that the newest table names (I5)."""
     if not found.intents:
         return
@@ -367,7 +367,7 @@ def _check_announcements(disk: ObjectDisk, found: Inventory, past: Past, finding
         findings.add(Problem("I5", what, disk.name, object=key))
 
 
-def _compare_snapshot(disk: ObjectDisk, past: Past, revision: int, findings: Findings) -> None:
+def _compare_snapshot(disk: ObjectDisk, past: TableAsOf, revision: int, findings: Findings) -> None:
     key = snapshot_key(revision)
     try:
         header, rows = snapshot.read(disk.store, revision)
@@ -380,7 +380,7 @@ def _compare_snapshot(disk: ObjectDisk, past: Past, revision: int, findings: Fin
         findings.add(Problem("I7", what, disk.name, object=key))
 
 
-def _fault_of_cache(disk: ObjectDisk, cache: CachedTable, past: Past) -> str | None:
+def _fault_of_cache(disk: ObjectDisk, cache: CachedTable, past: TableAsOf) -> str | None:
     if cache.problem is None and cache.revision > past.revision and disk.log.head(past.revision) < cache.revision:
         return f"the local file table is at revision {cache.revision} and the log ends at {past.revision}"
     return cache.problem

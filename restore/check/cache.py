@@ -7,7 +7,7 @@ from contextlib import closing
 
 from disks.file_table.table import SCHEMA, FileTable, TableReader, read_only_uri
 from disks.object_disk.disk import ObjectDisk
-from disks.object_disk.history import Past
+from disks.object_disk.history import TableAsOf
 
 
 class CachedTable:
@@ -54,7 +54,7 @@ class CachedTable:
         self.revision, self.digest = view.head()
         self.table = view
 
-    def compare(self, past: Past) -> None:
+    def compare(self, past: TableAsOf) -> None:
         """`problem` says so when the cache is not what the log says at its revision, where `past` stands now."""
         assert self.table is not None
         try:

@@ -30,14 +30,14 @@ from restore.check.findings import CheckResult, FileTree, Findings, ListedTree, 
 from restore.check.local import check_leftovers, local_tree
 from restore.check.parts import Survey, disks_lacking_definition, survey
 from restore.check.set_aside import Claim, no_claim, set_aside
-from restore.check.shares import Memory, Subset, choose
+from restore.check.share_history import ShareHistory, Subset, choose
 from tiering.table.schema import TABLE_FILE, encode
 
-__all__ = ["CheckResult", "How", "Problem", "check"]
+__all__ = ["CheckOptions", "CheckResult", "Problem", "check"]
 
 
 @dataclass(frozen=True, slots=True)
-class How:
+class CheckOptions:
     """What a check does beyond comparing tables with listings."""
 
     read_data: bool = False
@@ -62,7 +62,7 @@ class How:
 
 def check(
     disks: Mapping[str, Disk],
-    how: How | None = None,
+    how: CheckOptions | None = None,
     *,
     moving: Collection[tuple[str, str]] = (),
     policies: Mapping[str, Sequence[str]] | None = None,
@@ -74,7 +74,7 @@ def check(
     `moving` names (table uuid, part) that a journal says are under way, so that two copies are no fault. `policies`
     maps a policy to its disks: each must hold `table.json`. `claim` keeps others off parts that a repair sets aside.
     """
-    how = how or How()
+    how = how or CheckOptions()
     result, findings, found = CheckResult(), Findings(), Survey()
     with ExitStack() as open_trees:
         trees: dict[str, FileTree] = {}
@@ -100,7 +100,7 @@ def _with_table_name(problem: Problem, found: Survey) -> Problem:
     return replace(problem, table=found.table_name(problem.table)) if problem.table else problem
 
 
-def _tree(disk: Disk, findings: Findings, result: CheckResult, how: How, progress: Progress) -> FileTree:
+def _tree(disk: Disk, findings: Findings, result: CheckResult, how: CheckOptions, progress: Progress) -> FileTree:
     if isinstance(disk, ObjectDisk):
         if how.repair and not how.dry_run:
             swept = sweep(disk.state_path / "scratch")
@@ -127,7 +127,7 @@ def _tree(disk: Disk, findings: Findings, result: CheckResult, how: How, progres
     return ListedTree(disk.name, rows, disk.read)
 
 
-def _read(tree: FileTree, findings: Findings, result: CheckResult, how: How, progress: Progress) -> None:
+def _read(tree: FileTree, findings: Findings, result: CheckResult, how: CheckOptions, progress: Progress) -> None:
     """Read the data of one disk, or the share of it that is due."""
     subset = how.subset
     read = partial(
@@ -136,7 +136,7 @@ def _read(tree: FileTree, findings: Findings, result: CheckResult, how: How, pro
     if subset is None:
         files, size_bytes = read(tree, readable_files(tree))
     else:
-        memory = Memory(how.memory) if how.memory is not None else None
+        memory = ShareHistory(how.memory) if how.memory is not None else None
         wanted = list(readable_files(tree))
         sizes = [0] * subset.shares
         for expected in wanted:
@@ -161,7 +161,7 @@ def _check_definitions(
     findings: Findings,
     policies: Mapping[str, Sequence[str]],
     result: CheckResult,
-    how: How,
+    how: CheckOptions,
 ) -> None:
     """Every disk of a table's policy, and every disk with parts of it, holds its newest `table.json`."""
     for uuid, lacking in disks_lacking_definition(found, policies).items():

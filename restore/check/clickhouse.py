@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from disks.clickhouse.disk import ClickHouseDisk
-from disks.file_table.row_content import read_row
+from disks.file_table.row_bytes import read_row
 from disks.stores.base import ByteRange
 from oplog.clickhouse.checksums import FILE_NAME as CHECKSUMS
 from oplog.clickhouse.checksums import parse

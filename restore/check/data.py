@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from disks.file_table.row_content import read_row
+from disks.file_table.row_bytes import read_row
 from disks.host.ranged_file import RangedFile
 from disks.object_disk.references import DETACHED_DIRECTORY
 from disks.stores.base import ByteRange
@@ -35,7 +35,7 @@ _BYTES_EACH = 64 * 1024
 """What asking for a file costs, in bytes of reading: many small files are work, too."""
 
 
-class Cut(NamedTuple):
+class WorkSplit(NamedTuple):
     """How the work is cut: into so many pieces, but none of less or more bytes than these."""
 
     pieces: int
@@ -45,8 +45,8 @@ class Cut(NamedTuple):
     """How many files of a piece are read at a time."""
 
 
-_HERE = Cut(64, 1, 256 << 20, 1)
-_ELSEWHERE = Cut(256, 128 << 20, 1 << 30, 4)
+_HERE = WorkSplit(64, 1, 256 << 20, 1)
+_ELSEWHERE = WorkSplit(256, 128 << 20, 1 << 30, 4)
 """A task costs as much as reading some megabytes, and a bucket answers late."""
 
 
@@ -134,7 +134,7 @@ def read_data(
     size_bytes = sum(batch.size_bytes for batch in batches)
     with progress.task(f"reading {tree.disk}", items=count, size_bytes=size_bytes) as task:
 
-        def tell(index: int, faults: list[tuple[int, str]]) -> None:
+        def note_faults(index: int, faults: list[tuple[int, str]]) -> None:
             batch = batches[index]
             for number, what in faults:
                 row = batch.files[number].row
@@ -143,11 +143,11 @@ def read_data(
                 findings.add(Problem("I1", what, tree.disk, table, part, row.path, row.key), unusable="altered")
             task.advance(items=len(batch.files), size_bytes=batch.size_bytes)
 
-        runner.run(read_batch, batches, what=f"reading the data of disk {tree.disk}", on_done=tell)
+        runner.run(read_batch, batches, what=f"reading the data of disk {tree.disk}", on_done=note_faults)
     return count, size_bytes
 
 
-def cut_batches(source: Content, files: Sequence[Expected], how: Cut) -> list[ReadBatch]:
+def cut_batches(source: Content, files: Sequence[Expected], how: WorkSplit) -> list[ReadBatch]:
     """Batches of about the same work, the largest first."""
     work = sum(map(_work, files))
     most = max(how.least_bytes, min(how.most_bytes, work // how.pieces))
@@ -197,12 +197,12 @@ def _rows_in_footer(source: Content, row: FileRow) -> int:
     import pyarrow.parquet as pq
 
     try:
-        return int(pq.ParquetFile(_Reader(source, row)).metadata.num_rows)
+        return int(pq.ParquetFile(_FooterFile(source, row)).metadata.num_rows)
     except (pa.ArrowException, OSError) as error:
         raise Damaged(f"not a readable Parquet file: {error}") from error
 
 
-class _Reader(RangedFile):
+class _FooterFile(RangedFile):
     """A file over ranged reads of a disk, for the Parquet footer."""
 
     def __init__(self, source: Content, row: FileRow) -> None:

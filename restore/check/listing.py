@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
-from disks.garbage.listing import KeyRange, cut_ranges, in_key_order, list_ranges
+from disks.garbage.listing import ObjectKeyRange, cut_ranges, in_key_order, list_ranges
 from disks.object_disk.disk import ObjectDisk
 from disks.object_disk.history import past_at
 from disks.object_disk.references import Inventory, inventory, retained_from
@@ -60,11 +60,11 @@ class Listing:
 
         return inventory(infos())
 
-    def _by_others(self, remote: Remote, ranges: list[KeyRange]) -> Inventory:
+    def _by_others(self, remote: Remote, ranges: list[ObjectKeyRange]) -> Inventory:
         found, _ = list_ranges(remote, ranges, what=self._what, stop=self._closed)
         return found
 
-    def _ranges(self, store: OpensStore) -> list[KeyRange]:
+    def _ranges(self, store: OpensStore) -> list[ObjectKeyRange]:
         with closing(CachedTable(self._disk)) as cache:
             expected = in_key_order(cache.table) if cache.table is not None else ()
             try:

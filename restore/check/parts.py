@@ -69,7 +69,7 @@ class Survey:
 
 
 @dataclass(slots=True)
-class PartFiles:
+class PartDirectory:
     """One part directory. `uuid` and `name` are None for files outside of parts, each of which comes alone."""
 
     uuid: str | None
@@ -78,10 +78,10 @@ class PartFiles:
     """By name below the directory."""
 
 
-def directories(rows: Iterator[FileRow]) -> Iterator[PartFiles]:
+def directories(rows: Iterator[FileRow]) -> Iterator[PartDirectory]:
     """Files in path order, those of a part together."""
     prefix, table, uuid = "", "", ""
-    current: PartFiles | None = None
+    current: PartDirectory | None = None
     for row in rows:
         path = row.path
         if current is not None:
@@ -97,10 +97,10 @@ def directories(rows: Iterator[FileRow]) -> Iterator[PartFiles]:
         directory, slash, file = path[len(table) :].partition("/")
         name = part_name(directory) if table and slash else None
         if name is None:
-            yield PartFiles(None, None, {path: row})
+            yield PartDirectory(None, None, {path: row})
             continue
         prefix = f"{table}{directory}/"
-        current = PartFiles(uuid, name, {file: row})
+        current = PartDirectory(uuid, name, {file: row})
     if current is not None:
         yield current
 

@@ -13,12 +13,12 @@ from disks.workers.runner import Remote
 from oplog.clickhouse.checksums import FILE_NAME as CHECKSUMS
 from oplog.clickhouse.checksums import parse as parse_checksums
 from oplog.clickhouse.names import FILE, SCHEMA_VERSION, Epochs, epochs
-from oplog.clickhouse.replay import STAGING, File, Finding, Replayed, replay
+from oplog.clickhouse.replay import STAGING, File, LogProblem, Replayed, replay
 from oplog.errors import Damaged, FrostlineError, NotFound, UsageError
 from oplog.paths import is_safe
 from oplog.revision import SCHEMA_VERSION_KEY
 from restore.clickhouse.listing import Contents, Kind, sort_listing
-from restore.clickhouse.parts import Part, State, check_parts, empty_files, find_tables
+from restore.clickhouse.parts import ClickHousePart, State, check_parts, empty_files, find_tables
 from restore.clickhouse.plain import read_plain
 from restore.clickhouse.records import PathsAhead, read_records
 
@@ -36,7 +36,7 @@ class ClickHouseTree:
     revision: int = 0
     """The revision this tree is of."""
     order: Epochs = field(default_factory=lambda: Epochs((), {}))
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[LogProblem] = field(default_factory=list)
     gaps: list[tuple[int, int]] = field(default_factory=list)
     """Ranges of revisions up to this one without an object: files written then have been deleted since."""
     ours: bool = False
@@ -166,7 +166,7 @@ def look_at_parts(
     workers: int,
     progress: Progress = SILENT,
     remote: Remote | None = None,
-) -> list[Finding]:
+) -> list[LogProblem]:
     """Compare every part with its own `checksums.txt`, and add the empty files that have no object.
 
     One GET a part, unless `read` (object key -> bytes) has them. Parts that are on their way out or under construction
@@ -176,9 +176,9 @@ def look_at_parts(
     parts = [part for table in tables for part in table.parts if part.state is not State.COVERED]
     parts = [part for part in parts if CHECKSUMS in part.files]
     listed: dict[str, dict[str, int]] = {}
-    findings: list[Finding] = []
+    findings: list[LogProblem] = []
     for part, answer in zip(parts, _all_checksums(store, parts, read, workers, progress, remote), strict=True):
-        if isinstance(answer, Finding):
+        if isinstance(answer, LogProblem):
             findings.append(answer)
         else:
             listed[part.directory] = answer
@@ -189,12 +189,12 @@ def look_at_parts(
 
 def _all_checksums(
     store: ObjectStore,
-    parts: Sequence[Part],
+    parts: Sequence[ClickHousePart],
     read: Mapping[str, bytes],
     workers: int,
     progress: Progress,
     remote: Remote | None,
-) -> list[dict[str, int] | Finding]:
+) -> list[dict[str, int] | LogProblem]:
     """What the `checksums.txt` of each part lists, in the order of the parts."""
     files = [part.files[CHECKSUMS] for part in parts]
     unread = [file for file in files if any(key not in read for key, _ in file.blobs)]
@@ -205,20 +205,22 @@ def _all_checksums(
     return [answers[file.path] if file.path in answers else _listed_in(file, read.__getitem__) for file in files]
 
 
-def _checksums(store: ObjectStore, file: File) -> dict[str, int] | Finding:
+def _checksums(store: ObjectStore, file: File) -> dict[str, int] | LogProblem:
     return _listed_in(file, store.get)
 
 
-def _listed_in(file: File, get: Callable[[str], bytes]) -> dict[str, int] | Finding:
+def _listed_in(file: File, get: Callable[[str], bytes]) -> dict[str, int] | LogProblem:
     """The sizes that a part's `checksums.txt` lists."""
     try:
         data = b"".join(get(key) for key, _ in file.blobs)
         return parse_checksums(data, name=file.path)
     except (Damaged, NotFound) as error:
-        return Finding("unreadable_checksums", error.message, file.path, file.blobs[0][0])
+        return LogProblem("unreadable_checksums", error.message, file.path, file.blobs[0][0])
 
 
-def _add_empty_files(replayed: Replayed, parts: Iterable[Part], listed: Mapping[str, Mapping[str, int]]) -> None:
+def _add_empty_files(
+    replayed: Replayed, parts: Iterable[ClickHousePart], listed: Mapping[str, Mapping[str, int]]
+) -> None:
     inode = max((file.inode for file in replayed.files.values()), default=0)
     added = [f"{part.directory}/{name}" for part in parts for name in empty_files(part, listed.get(part.directory, {}))]
     if added:
@@ -228,12 +230,12 @@ def _add_empty_files(replayed: Replayed, parts: Iterable[Part], listed: Mapping[
         replayed.files = dict(sorted(replayed.files.items(), key=lambda item: item[0].encode()))
 
 
-def unknown_schema(contents: Contents) -> list[Finding]:
+def unknown_schema(contents: Contents) -> list[LogProblem]:
     """A finding for a marker that says something else than ClickHouse ever wrote."""
     if contents.schema_version in (None, SCHEMA_VERSION):
         return []
     what = f"{SCHEMA_VERSION_KEY} says {contents.schema_version!r}, and only {SCHEMA_VERSION!r} is known: read as that"
-    return [Finding("unknown_schema", what, object=SCHEMA_VERSION_KEY)]
+    return [LogProblem("unknown_schema", what, object=SCHEMA_VERSION_KEY)]
 
 
 def missing_revisions(order: Epochs, until: int) -> list[tuple[int, int]]:
@@ -254,7 +256,7 @@ def missing_revisions(order: Epochs, until: int) -> list[tuple[int, int]]:
     return [*ranges, (expected, until)] if expected <= until else ranges
 
 
-def repeated(order: Epochs) -> list[Finding]:
+def repeated(order: Epochs) -> list[LogProblem]:
     """A finding for every revision that several objects bear."""
     how = (
         "the times are those of a copy of this bucket, so that the order between them is not known"
@@ -265,7 +267,7 @@ def repeated(order: Epochs) -> list[Finding]:
     for revision, keys in sorted(order.duplicates.items()):
         more = f" and {len(keys) - 3} others" if keys[3:] else ""
         what = f"revision {revision} is borne by {', '.join(keys[:3])}{more}: {how}"
-        findings.append(Finding("duplicate_revision", what, None, keys[0], revision))
+        findings.append(LogProblem("duplicate_revision", what, None, keys[0], revision))
     return findings
 
 

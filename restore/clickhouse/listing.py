@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from disks.object_disk.references import INTENTS_PREFIX
 from disks.stores.base import ObjectInfo
-from oplog.clickhouse.names import Listed, is_numbered, parse_key
+from oplog.clickhouse.names import ListedObject, is_numbered, parse_key
 from oplog.revision import (
     LEASES_PREFIX,
     PINS_PREFIX,
@@ -53,7 +53,7 @@ class Contents:
     size_bytes: int
     schema_version: str | None = None
     """The body of `.SCHEMA_VERSION`; None when there is none."""
-    log: tuple[Listed, ...] = ()
+    log: tuple[ListedObject, ...] = ()
     """send_metadata: files and operations. without_metadata: the blobs."""
     files: tuple[ObjectInfo, ...] = ()
     """plain and plain_rewritable: the objects that are files, or name directories."""
@@ -70,12 +70,12 @@ def sort_listing(listing: Iterable[ObjectInfo], schema_version: str | None = Non
     size = sum(info.size_bytes for info in objects)
     others = [info for info in objects if info.key != SCHEMA_VERSION_KEY]
     if kind in (Kind.SEND_METADATA, Kind.WITHOUT_METADATA):
-        log: list[Listed] = []
+        log: list[ListedObject] = []
         foreign: list[str] = []
         for info in others:
             name = parse_key(info.key)
             if name is not None:
-                log.append(Listed(info.key, name, info.size_bytes, info.modified))
+                log.append(ListedObject(info.key, name, info.size_bytes, info.modified))
             elif not info.key.startswith(_OUR_PREFIXES):
                 foreign.append(info.key)
         return Contents(kind, len(objects), size, schema_version, tuple(log), (), tuple(foreign))

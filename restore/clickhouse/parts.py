@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from oplog.clickhouse.checksums import FILE_NAME as CHECKSUMS
-from oplog.clickhouse.replay import LOST, File, Finding
+from oplog.clickhouse.replay import LOST, File, LogProblem
 from tiering.table.part import PART_FILE
 
 _TABLE = re.compile(
@@ -43,7 +43,7 @@ class State(StrEnum):
 
 
 @dataclass(slots=True)
-class Part:
+class ClickHousePart:
     """One directory of a table that holds the files of a part."""
 
     table: str
@@ -65,11 +65,11 @@ class Part:
 
 
 @dataclass(slots=True)
-class Table:
+class ClickHouseTable:
     """A table of the disk; its name is not in the bucket."""
 
     directory: str
-    parts: list[Part] = field(default_factory=list)
+    parts: list[ClickHousePart] = field(default_factory=list)
     files: int = 0
     size_bytes: int = 0
     """Bytes shared by hard links within the table once."""
@@ -83,17 +83,17 @@ class Table:
         return sum(part.state is state for part in self.parts)
 
 
-def find_tables(files: Mapping[str, File]) -> list[Table]:
+def find_tables(files: Mapping[str, File]) -> list[ClickHouseTable]:
     """The tables, by directory, with their parts by directory."""
-    tables: dict[str, Table] = {}
-    parts: dict[str, Part] = {}
+    tables: dict[str, ClickHouseTable] = {}
+    parts: dict[str, ClickHousePart] = {}
     inodes: dict[str, dict[int, int]] = defaultdict(dict)
     for path, file in files.items():
         found = _TABLE.match(path)
         if found is None:
             continue
         shadow, directory, rest = found.groups()
-        table = tables.setdefault(directory, Table(directory))
+        table = tables.setdefault(directory, ClickHouseTable(directory))
         table.files += 1
         inodes[directory][file.inode] = file.size_bytes
         place, name, inside = _split(rest)
@@ -101,7 +101,7 @@ def find_tables(files: Mapping[str, File]) -> list[Table]:
             continue
         at = path[: len(path) - len(inside) - 1]
         if at not in parts:
-            parts[at] = Part(directory, name, at, _state(shadow, place, name))
+            parts[at] = ClickHousePart(directory, name, at, _state(shadow, place, name))
             table.parts.append(parts[at])
         parts[at].files[inside] = file
     for directory, table in tables.items():
@@ -127,8 +127,8 @@ def _state(shadow: str | None, place: str, name: str) -> State:
     return State.DETACHED if place == "detached" else State.ACTIVE
 
 
-def _mark_covered(parts: Sequence[Part]) -> None:
-    by_partition: dict[str, list[tuple[tuple[int, ...], Part]]] = defaultdict(list)
+def _mark_covered(parts: Sequence[ClickHousePart]) -> None:
+    by_partition: dict[str, list[tuple[tuple[int, ...], ClickHousePart]]] = defaultdict(list)
     for part in parts:
         if part.state is State.ACTIVE and (found := _NAME.match(part.name)):
             low, high, level, mutation = (int(number or 0) for number in found.groups()[1:])
@@ -147,19 +147,19 @@ def _mark_covered(parts: Sequence[Part]) -> None:
 
 
 def check_parts(
-    tables: Iterable[Table],
+    tables: Iterable[ClickHouseTable],
     listed: Mapping[str, Mapping[str, int]],
     *,
     missing: Sequence[str] = (),
     gaps: Sequence[tuple[int, int]] = (),
     restarted: bool = False,
-) -> list[Finding]:
+) -> list[LogProblem]:
     """Every active or detached part that lacks a file, and every directory that a crash left.
 
     `listed`: directory of a part -> its checksums (name -> bytes). `missing`: paths that hard links should have made.
     `gaps`: ranges of revisions that no object bears, ascending. `restarted`: the server's counter did.
     """
-    findings: list[Finding] = []
+    findings: list[LogProblem] = []
     marked = _by_directory(missing)
     for table in tables:
         usual = _usual(table.parts)
@@ -177,20 +177,20 @@ def check_parts(
                 findings += [_incomplete(part, name, why) for name, why in sorted(lost.items())]
                 findings += _wrong_sizes(part, listed.get(part.directory, {}))
     findings += [
-        Finding("missing_file", f"{path} was a hard link to a file that is gone", path)
+        LogProblem("missing_file", f"{path} was a hard link to a file that is gone", path)
         for directory, names in marked.items()
         for path in (f"{directory}/{name}" for name in names)
     ]
     return findings
 
 
-def empty_files(part: Part, listed: Mapping[str, int]) -> list[str]:
+def empty_files(part: ClickHousePart, listed: Mapping[str, int]) -> list[str]:
     """Names of files that the part's checksums list with no bytes and that have no object: 25.5 writes none."""
     return [name for name, size in listed.items() if size == 0 and name not in part.files]
 
 
 def _lost(
-    part: Part, required: Iterable[str], listed: Mapping[str, int] | None, marked: Iterable[str]
+    part: ClickHousePart, required: Iterable[str], listed: Mapping[str, int] | None, marked: Iterable[str]
 ) -> dict[str, str]:
     """Name -> why it must have been there."""
     lost = dict.fromkeys(marked, "a hard link to it is in the log")
@@ -203,14 +203,14 @@ def _lost(
     return {name: why for name, why in lost.items() if name not in part.files}
 
 
-def _usual(parts: Iterable[Part]) -> set[str]:
+def _usual(parts: Iterable[ClickHousePart]) -> set[str]:
     """Those of the usual files that more than half of the table's parts have."""
     settled = [part for part in parts if part.state is not State.TEMPORARY]
     counts = Counter(name for part in settled for name in _USUAL if name in part.files)
     return {name for name, count in counts.items() if 2 * count > len(settled)}
 
 
-def _lost_between(part: Part, usual: Iterable[str], gaps: Sequence[tuple[int, int]]) -> dict[str, str]:
+def _lost_between(part: ClickHousePart, usual: Iterable[str], gaps: Sequence[tuple[int, int]]) -> dict[str, str]:
     """Usual files that the part lacks while an object next to those written for it alone is gone."""
     own = [file.revision for file in part.files.values() if file.links == 1] or [
         file.revision for file in part.files.values()
@@ -226,14 +226,14 @@ def _lost_between(part: Part, usual: Iterable[str], gaps: Sequence[tuple[int, in
     return {name: why for name in usual if name not in part.files}
 
 
-def _incomplete(part: Part, name: str, why: str) -> Finding:
+def _incomplete(part: ClickHousePart, name: str, why: str) -> LogProblem:
     path = f"{part.directory}/{name}"
-    return Finding("incomplete_part", f"part {part.name} lacks {name} ({path}): {why}", path)
+    return LogProblem("incomplete_part", f"part {part.name} lacks {name} ({path}): {why}", path)
 
 
-def _wrong_sizes(part: Part, listed: Mapping[str, int]) -> list[Finding]:
+def _wrong_sizes(part: ClickHousePart, listed: Mapping[str, int]) -> list[LogProblem]:
     return [
-        Finding(
+        LogProblem(
             "wrong_size",
             f"{file.path} has {file.size_bytes} bytes, and {CHECKSUMS} of its part says {listed[name]}",
             file.path,
@@ -244,9 +244,9 @@ def _wrong_sizes(part: Part, listed: Mapping[str, int]) -> list[Finding]:
     ]
 
 
-def _unfinished(part: Part, *, whole: bool, final: set[str], restarted: bool) -> Finding:
+def _unfinished(part: ClickHousePart, *, whole: bool, final: set[str], restarted: bool) -> LogProblem:
     if whole and CHECKSUMS in part.files and (restarted or part.name.startswith(LOST)):
-        return Finding(
+        return LogProblem(
             "lost_rename",
             f"{part.directory} is a whole part under a temporary name: after a restart of the server another operation "
             "overwrote the one that gave it its name. Nobody knows the name, nor whether it was merged since",
@@ -256,13 +256,13 @@ def _unfinished(part: Part, *, whole: bool, final: set[str], restarted: bool) ->
     found = _FINAL.match(part.name)
     name = found[1] if found else part.name
     if whole and CHECKSUMS in part.files and name not in final:
-        return Finding(
+        return LogProblem(
             "lost_rename",
             f"{part.directory} is a whole part under a temporary name: the operation that renamed it to {name} is not "
             f"in the log (a restart of the server may have overwritten it), or it was never finished",
             part.directory,
         )
-    return Finding(
+    return LogProblem(
         "unfinished_part",
         f"{part.directory} was never finished: {objects} objects, {part.size_bytes} bytes that nothing collects",
         part.directory,

@@ -6,7 +6,7 @@ from disks.stores.base import ObjectInfo, ObjectStore
 from disks.workers.parallel import in_parallel
 from disks.workers.progress import Progress
 from oplog import paths
-from oplog.clickhouse.replay import File, Finding, Replayed
+from oplog.clickhouse.replay import File, LogProblem, Replayed
 from oplog.errors import NotFound
 from restore.clickhouse.listing import DIRECTORY_FILE, DIRECTORY_OBJECT, Contents, Kind
 
@@ -25,7 +25,7 @@ def read_plain(store: ObjectStore, contents: Contents, *, workers: int, progress
         if path in result.files:
             first = result.files[path].blobs[0][0]
             what = f"{path} is claimed by {first} and by {info.key}: two directories have one path"
-            result.findings.append(Finding("path_claimed_twice", what, path, info.key))
+            result.findings.append(LogProblem("path_claimed_twice", what, path, info.key))
         else:
             number = len(result.files) + 1
             result.files[path] = File(path, ((info.key, info.size_bytes),), number, 1, 0)
@@ -54,7 +54,7 @@ def _directories(
         path = (body or "").rstrip("\n")
         if body is None or not (path.endswith("/") and paths.is_safe(path[:-1])):
             what = f"object {tokens[token]} names no directory: {(body or 'it is gone')[:200]!r}"
-            result.findings.append(Finding("unsafe_path", what, object=tokens[token]))
+            result.findings.append(LogProblem("unsafe_path", what, object=tokens[token]))
         else:
             directories[token] = path
     return directories
@@ -70,5 +70,5 @@ def _placed(contents: Contents, directories: dict[str, str], result: Replayed) -
             placed.append((directories[found[1]] + found[2], info))
         else:
             what = f"object {info.key} lies in a directory that no prefix.path names"
-            result.findings.append(Finding("unnamed_object", what, object=info.key))
+            result.findings.append(LogProblem("unnamed_object", what, object=info.key))
     return placed

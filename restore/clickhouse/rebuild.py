@@ -15,7 +15,7 @@ import msgspec
 
 from disks.clickhouse.disk import ClickHouseDisk
 from disks.stores.wrappers.metered import MeteredStore
-from disks.workers.counted import CountingRunner, add_requests
+from disks.workers.counting import CountingRunner, add_requests
 from disks.workers.parallel import WORKERS
 from disks.workers.progress import SILENT, Progress
 from disks.workers.runner import Remote
@@ -25,7 +25,7 @@ from oplog.errors import Refused, UsageError
 from oplog.replay import FileRow
 from restore.clickhouse.bucket import ClickHouseTree
 from restore.clickhouse.rows import key_prefix, read_tree_of_bucket, rows_of, sentences
-from restore.clickhouse.tree import Tree, read_tree
+from restore.clickhouse.tree import MetadataTree, read_tree
 from restore.rebuild.plan import MissingObject, Tally, compare, in_scope, missing_objects
 from restore.rebuild.result import RestoreResult
 
@@ -239,7 +239,7 @@ def highest(keys: Iterable[str]) -> int:
     return max((name.revision for name in map(parse_key, keys) if name is not None), default=0)
 
 
-def _notes(tree: Tree, keys: set[str], listing: dict[str, int]) -> Iterable[str]:
+def _notes(tree: MetadataTree, keys: set[str], listing: dict[str, int]) -> Iterable[str]:
     if tree.miscounted:
         yield (
             f"{len(tree.miscounted)} files count other names that are not in this directory, such as "

@@ -14,8 +14,8 @@ from disks.workers.parallel import WORKERS, ask
 from disks.workers.progress import SILENT, Progress, Task
 from disks.workers.runner import Remote
 from oplog.clickhouse.checksums import SIZES_BYTES, are_checksums
-from oplog.clickhouse.names import FILE, PATH_NAMES, RENAME, Listed, Name, Record, parse_key, record
-from oplog.clickhouse.replay import Finding
+from oplog.clickhouse.names import FILE, PATH_NAMES, RENAME, ListedObject, LogObject, Name, parse_key, record
+from oplog.clickhouse.replay import LogProblem
 from oplog.errors import NotFound
 
 _SHOWN_EVERY_SECONDS = 0.2
@@ -28,7 +28,7 @@ class Question(NamedTuple):
     whole: bool
 
 
-class Answer(NamedTuple):
+class ObjectAnswer(NamedTuple):
     """The object's user metadata, None when it is gone; its bytes if they are the checksums of a part."""
 
     metadata: Mapping[str, str] | None
@@ -42,7 +42,7 @@ class Answers:
     metadata: dict[str, Mapping[str, str] | None] = field(default_factory=dict)
     checksums: dict[str, bytes] = field(default_factory=dict)
 
-    def add(self, key: str, answer: Answer) -> None:
+    def add(self, key: str, answer: ObjectAnswer) -> None:
         """Keep it."""
         self.metadata[key] = answer.metadata
         if answer.checksums is not None:
@@ -53,8 +53,8 @@ class Answers:
 class Records:
     """The objects of a log with their paths, in the log's order."""
 
-    records: list[Record]
-    lost: list[Finding]
+    records: list[LogObject]
+    lost: list[LogProblem]
     """One for each object that went away since the listing."""
     checksums: Mapping[str, bytes]
     """Object key -> bytes, of the files of checksums that have been read on the way."""
@@ -62,7 +62,7 @@ class Records:
 
 def read_records(
     store: ObjectStore,
-    objects: Sequence[Listed],
+    objects: Sequence[ListedObject],
     ahead: PathsAhead | None = None,
     *,
     workers: int = WORKERS,
@@ -79,7 +79,7 @@ def read_records(
             known.add(question.key, answer)
     answers = [_record(listed, known.metadata) for listed in objects]
     gone = [
-        Finding(
+        LogProblem(
             "vanished",
             f"object {listed.key} was in the listing and is gone now: somebody is writing to the bucket",
             object=listed.key,
@@ -91,15 +91,15 @@ def read_records(
     return Records([answer for answer in answers if answer is not None], gone, known.checksums)
 
 
-def _record(listed: Listed, known: Mapping[str, Mapping[str, str] | None]) -> Record | None:
+def _record(listed: ListedObject, known: Mapping[str, Mapping[str, str] | None]) -> LogObject | None:
     """The object with its paths; None when it is gone."""
     if not _bears_paths(listed.name):
-        return Record(listed, None, None)
+        return LogObject(listed, None, None)
     metadata = known[listed.key]
     return record(listed, metadata) if metadata is not None else None
 
 
-def _questions(objects: Iterable[Listed]) -> list[Question]:
+def _questions(objects: Iterable[ListedObject]) -> list[Question]:
     renames = {listed.revision for listed in objects if listed.name.kind == RENAME}
     return [
         Question(listed.key, are_likely_checksums(listed.name, listed.size_bytes, renames))
@@ -122,15 +122,15 @@ def are_likely_checksums(name: Name, size_bytes: int, renames: Collection[int]) 
     return name.kind == FILE and name.revision + 1 in renames and size_bytes in SIZES_BYTES
 
 
-def look(store: ObjectStore, question: Question) -> Answer:
+def look(store: ObjectStore, question: Question) -> ObjectAnswer:
     """Ask one object."""
     try:
         if not question.whole:
-            return Answer(store.head(question.key).metadata)
+            return ObjectAnswer(store.head(question.key).metadata)
         data, info = store.get_with_info(question.key)
     except NotFound:
-        return Answer(None)
-    return Answer(info.metadata, data if are_checksums(data) else None)
+        return ObjectAnswer(None)
+    return ObjectAnswer(info.metadata, data if are_checksums(data) else None)
 
 
 class PathsAhead:

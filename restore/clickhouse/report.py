@@ -11,10 +11,10 @@ from disks.stores.wrappers.metered import MeteredStore
 from disks.workers.parallel import WORKERS
 from disks.workers.progress import SILENT, Progress
 from oplog.clickhouse.names import FILE, HARDLINK, RENAME
-from oplog.clickhouse.replay import File, Finding
+from oplog.clickhouse.replay import File, LogProblem
 from restore.clickhouse.bucket import ClickHouseTree, no_tree, read_bucket, survey
 from restore.clickhouse.listing import Contents, Kind
-from restore.clickhouse.parts import State, Table, find_tables
+from restore.clickhouse.parts import ClickHouseTable, State, find_tables
 from tiering.config.units import format_size
 
 TITLES: Mapping[Kind, str] = {
@@ -36,8 +36,8 @@ class Report:
     contents: Contents
     tree: ClickHouseTree | None
     """None where the bucket does not say which file an object is."""
-    tables: list[Table] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
+    tables: list[ClickHouseTable] = field(default_factory=list)
+    findings: list[LogProblem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     requests: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
@@ -55,7 +55,7 @@ class Report:
     def files(self) -> dict[str, File]:
         return self.tree.files if self.tree else {}
 
-    def part_counts(self, table: Table) -> tuple[int, ...]:
+    def part_counts(self, table: ClickHouseTable) -> tuple[int, ...]:
         """Parts of the table: active, covered, detached, unfinished, frozen."""
         order = (State.ACTIVE, State.COVERED, State.DETACHED, State.TEMPORARY, State.FROZEN)
         return tuple(table.count(state) for state in order)
@@ -135,7 +135,7 @@ class Report:
             counts[listed.name.kind if listed.name.kind in counts else "other"] += 1
         return counts
 
-    def _table_document(self, table: Table) -> dict[str, object]:
+    def _table_document(self, table: ClickHouseTable) -> dict[str, object]:
         names = ("active", "covered", "detached", "unfinished", "frozen")
         return {
             "table": table.uuid,
@@ -180,11 +180,11 @@ def _explain(report: Report) -> None:
                 f"{_counted(len(report.contents.log), 'object')} without a path: only the server's local metadata "
                 "knows which file each of them is"
             )
-            report.findings.append(Finding("without_metadata", what))
+            report.findings.append(LogProblem("without_metadata", what))
             report.notes.append("with a copy of the server's directory of this disk, 'clickhouse import' adopts it")
         case _:
             what = f"{_counted(report.contents.objects, 'object')}, and no disk is known whose objects have such names"
-            report.findings.append(Finding("unknown_bucket", what))
+            report.findings.append(LogProblem("unknown_bucket", what))
             if report.contents.below:
                 report.notes.append(f"{report.contents.below} in it looks like a disk: add it to the URL")
 

@@ -9,7 +9,7 @@ from disks.workers.parallel import WORKERS
 from disks.workers.progress import SILENT, Progress
 from disks.workers.runner import Remote
 from oplog.clickhouse.names import SCHEMA_VERSION
-from oplog.clickhouse.replay import File, Finding, Replayed
+from oplog.clickhouse.replay import File, LogProblem, Replayed
 from oplog.errors import NotFound
 from oplog.replay import FileRow
 from restore.clickhouse.bucket import ClickHouseTree, read_bucket, survey
@@ -44,7 +44,7 @@ def rows_of(files: Iterable[File]) -> Iterator[FileRow]:
         yield FileRow(file.path, file.size_bytes, "", key, inline, None, file.revision, file.blobs[1:])
 
 
-def sentences(findings: Iterable[Finding], shown: int = 20) -> list[str]:
+def sentences(findings: Iterable[LogProblem], shown: int = 20) -> list[str]:
     """What was found, the first few as they are and the others counted."""
     texts = [finding.what for finding in findings]
     more = [f"and {len(texts) - shown:,} more: see 'frostline clickhouse inspect'"] if texts[shown:] else []

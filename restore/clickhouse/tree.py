@@ -31,7 +31,7 @@ Blobs = tuple[tuple[str, int], ...]
 
 
 @dataclass(slots=True)
-class Written:
+class ExportResult:
     """What an export did, or would do."""
 
     files: int = 0
@@ -45,7 +45,7 @@ class Written:
 
 
 @dataclass(slots=True)
-class Tree:
+class MetadataTree:
     """What lies in a directory. A file that cannot be read is in `problems` and nowhere else."""
 
     rows: dict[str, FileRow] = field(default_factory=dict)
@@ -67,14 +67,14 @@ def write_tree(
     key_prefix: str,
     dry_run: bool = False,
     progress: Progress = SILENT,
-) -> Written:
+) -> ExportResult:
     """Write the tree of these rows (in path order) below the directory, durably; existing files of it stay.
 
     Raises `Refused`, before anything is written, when the directory holds anything else; `Damaged` when two files that
     are not the same share an object; `UsageError` when the version has no place for a file's own bytes.
     """
     names = _names(rows)
-    result = Written(files=len(rows), bytes=sum(row.size_bytes for row in _first_of_each(rows)))
+    result = ExportResult(files=len(rows), bytes=sum(row.size_bytes for row in _first_of_each(rows)))
     try:
         there = _there(directory, clean=not dry_run)
         firsts = {row.blobs: row.path for row in _first_of_each(rows) if row.blobs}
@@ -203,12 +203,12 @@ def _make_durable(directory: Path, rows: Iterable[FileRow]) -> None:
 # Reading
 
 
-def read_tree(directory: Path, *, key_prefix: str, progress: Progress = SILENT) -> Tree:
+def read_tree(directory: Path, *, key_prefix: str, progress: Progress = SILENT) -> MetadataTree:
     """Every metadata file below the directory. A file that is damaged is a problem that names it, and the line.
 
     Raises `FrostlineError` when the directory cannot be read.
     """
-    tree = Tree()
+    tree = MetadataTree()
     counts: dict[str, int] = {}
     try:
         if not directory.is_dir():
@@ -227,7 +227,7 @@ def read_tree(directory: Path, *, key_prefix: str, progress: Progress = SILENT) 
     return tree
 
 
-def _read(directory: Path, path: Path, key_prefix: str, tree: Tree, counts: dict[str, int]) -> None:
+def _read(directory: Path, path: Path, key_prefix: str, tree: MetadataTree, counts: dict[str, int]) -> None:
     name = path.relative_to(directory).as_posix()
     try:
         if path.is_symlink() or not path.is_file():

@@ -29,7 +29,7 @@ _MOST_PARTS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
+class PartEvent:
     """One thing that happened to one part."""
 
     time: datetime
@@ -57,7 +57,7 @@ class Blame:
     """Where the part lies now; None when it is gone."""
     merged_into: str | None
     """The active part that holds its rows now; None when there is none, or the part itself is active."""
-    deeds: list[Deed]
+    deeds: list[PartEvent]
     """By time."""
     log_since: dict[str, int]
     """By disk: the oldest revision that is kept. What happened before is known only as far as later entries tell."""
@@ -84,7 +84,7 @@ def blame(context: Context, table: str, part: str, *, reading: Callable[[int], N
     PartName.parse(part)
     logs = {disk.name: disk.commits(reading) for disk in context.disks.values() if isinstance(disk, ObjectDisk)}
     for identity in identities(context, logs, table):
-        told = _Inquiry(context, logs, identity).tell(part)
+        told = _Inquiry(context, logs, identity).history_of(part)
         if told is not None:
             return told
     raise NotFound(
@@ -141,9 +141,9 @@ class _Inquiry:
         self._identity = identity
         self._stored = _stored(context, identity)
         self._merges = [record for record in context.journal.merges(table_uuid=identity.uuid) if record.state == "done"]
-        self._deeds: list[Deed] = []
+        self._deeds: list[PartEvent] = []
 
-    def tell(self, part: str) -> Blame | None:
+    def history_of(self, part: str) -> Blame | None:
         """The history; None when nobody knows the part."""
         waiting, seen = deque([part]), {part}
         followed = 0
@@ -173,7 +173,7 @@ class _Inquiry:
 
     def _follow(self, part: str) -> tuple[str, ...]:
         """Tell what happened to one part; the parts it was merged from."""
-        own: list[Deed] = []
+        own: list[PartEvent] = []
         known: Part | None = next((stored.part for stored in self._stored if stored.part.name == part), None)
         for disk, log in self._logs.items():
             deeds, written = self._from_log(disk, log, part)
@@ -192,9 +192,9 @@ class _Inquiry:
         self._deeds += own
         return sources
 
-    def _from_log(self, disk: str, log: Commits, part: str) -> tuple[list[Deed], Part | None]:
+    def _from_log(self, disk: str, log: Commits, part: str) -> tuple[list[PartEvent], Part | None]:
         directory = f"{self._identity.directory}/{part}"
-        deeds: list[Deed] = []
+        deeds: list[PartEvent] = []
         written: Part | None = None
         there = False
         for entry in log.touching(directory):
@@ -205,7 +205,7 @@ class _Inquiry:
             there = seen.arrived
             written = created_part(commit, directory) or written
             deeds.append(
-                Deed(
+                PartEvent(
                     time=commit.time,
                     part=part,
                     verb=seen.verb,
@@ -220,11 +220,11 @@ class _Inquiry:
             )
         return deeds, written
 
-    def _moves(self, part: str, told: list[Deed]) -> list[Deed]:
+    def _moves(self, part: str, told: list[PartEvent]) -> list[PartEvent]:
         """Moves that the journal knows and no log tells of: those between local disks."""
         records = self._context.journal.moves(table_uuid=self._identity.uuid, part=part)
         return [
-            Deed(
+            PartEvent(
                 time=record.updated,
                 part=part,
                 verb="moved",
@@ -251,13 +251,13 @@ def _names(commit: Commit, directory: str) -> bool:
     return any(path == directory or path.startswith(f"{directory}/") for path, _ in touched(commit))
 
 
-def _tells(deed: Deed, record: MoveRecord) -> bool:
+def _tells(deed: PartEvent, record: MoveRecord) -> bool:
     arrived = deed.verb == "moved in" and deed.disk == record.target and deed.revision == record.revision
     return arrived or (deed.verb == "moved out" and deed.disk == record.source)
 
 
-def _from_merge(record: MergeRecord, part: str, seen: Event) -> Deed:
-    return Deed(
+def _from_merge(record: MergeRecord, part: str, seen: Event) -> PartEvent:
+    return PartEvent(
         time=record.updated,
         part=part,
         verb=seen.verb,
@@ -271,11 +271,11 @@ def _from_merge(record: MergeRecord, part: str, seen: Event) -> Deed:
     )
 
 
-def _from_part(part: Part) -> Deed:
+def _from_part(part: Part) -> PartEvent:
     """All that is left of a beginning on a disk without a log: when, and from what."""
     merged = bool(part.sources)
     seen = Event("merged" if merged else "inserted", arrived=True, sources=part.sources)
-    return Deed(
+    return PartEvent(
         time=part.created,
         part=part.name,
         verb=seen.verb,

@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from disks.file_table.row_content import read_row
+from disks.file_table.row_bytes import read_row
 from disks.file_table.table import FileTable
 from disks.host.locks import OwnedDirectory
 from disks.object_disk.commits import Commits
@@ -22,7 +22,7 @@ from disks.workers.progress import SILENT, Progress
 from oplog import replay
 from oplog.entry import Commit
 from oplog.errors import Damaged, NotFound, UsageError
-from oplog.replay import Difference, FileRow
+from oplog.replay import ChangedPath, FileRow
 from oplog.revision import OPERATIONS_PREFIX, SNAPSHOTS_PREFIX
 from restore.history.part_changes import Changed, FileCounts, altered, compare_parts
 from restore.history.part_events import Event, event
@@ -128,8 +128,8 @@ def _table_at(disk: ObjectDisk, revision: int, path: Path) -> FileTable:
 
 
 def _counted(
-    differences: Iterator[Difference], result: DiskDiff, scope: str | None, paths: bool
-) -> Iterator[Difference]:
+    differences: Iterator[ChangedPath], result: DiskDiff, scope: str | None, paths: bool
+) -> Iterator[ChangedPath]:
     for difference in differences:
         if scope is not None and not difference.path.startswith(f"{scope}/"):
             continue

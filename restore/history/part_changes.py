@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from oplog.replay import Difference, FileRow
+from oplog.replay import ChangedPath, FileRow
 from tiering.table.part import PART_FILE
 from tiering.table.places import locate
 from tiering.table.rule_texts import ttl_text
@@ -27,7 +27,7 @@ class FileCounts:
     added_bytes: int = 0
     removed_bytes: int = 0
 
-    def count(self, difference: Difference) -> None:
+    def count(self, difference: ChangedPath) -> None:
         """Take one differing path in."""
         before, after = difference.before, difference.after
         self.added += before is None
@@ -58,7 +58,7 @@ class Changed:
         return self.directory.rpartition("/")[0] if self.is_part else self.directory
 
 
-def compare_parts(differences: Iterable[Difference]) -> Iterator[Changed]:
+def compare_parts(differences: Iterable[ChangedPath]) -> Iterator[Changed]:
     """The changes by directory: those of parts as their paths come, then those of tables and of other files."""
     others: dict[str, Changed] = {}
     for (directory, is_part), group in groupby(differences, key=lambda difference: _home(difference.path)):

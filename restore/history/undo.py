@@ -12,7 +12,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from disks.file_table.row_content import read_row
+from disks.file_table.row_bytes import read_row
 from disks.file_table.table import FileTable
 from disks.garbage.collect import announced
 from disks.host.locks import OwnedDirectory
@@ -25,8 +25,8 @@ from oplog.entry import Commit, Create, Link, Remove, Rename
 from oplog.errors import Conflict, Damaged, NotFound, Refused
 from oplog.replay import FileRow
 from oplog.revision import OPERATIONS_PREFIX, SNAPSHOTS_PREFIX
+from restore.history.undo_context import OtherDiskPart, Situation, UndoPlan
 from restore.history.undo_plan import plan
-from restore.history.undo_situation import PartElsewhere, Situation, UndoPlan
 from restore.rebuild.held_revision import pinned
 from tiering.catalog import reachability, tables
 from tiering.catalog.context import Context
@@ -245,7 +245,7 @@ def _named(commit: Commit) -> list[str]:
     return names
 
 
-def _rows(view: replay.FileTable, path: str) -> list[FileRow]:
+def _rows(view: replay.ReplayTable, path: str) -> list[FileRow]:
     row = view.get(path)
     return [row] if row is not None else list(view.rows(path))
 
@@ -263,11 +263,11 @@ def _documents(disk: ObjectDisk, rows: Iterable[FileRow]) -> dict[str, Part | Ta
     return found
 
 
-def _parts(context: Context, uuids: set[str]) -> Iterator[PartElsewhere]:
+def _parts(context: Context, uuids: set[str]) -> Iterator[OtherDiskPart]:
     for definition in context.catalog.tables():
         if definition.uuid in uuids:
             for stored in context.catalog.parts(definition, include_outdated=True):
-                yield PartElsewhere(definition.uuid, stored.part, stored.disk, stored.state == "active")
+                yield OtherDiskPart(definition.uuid, stored.part, stored.disk, stored.state == "active")
 
 
 # Blobs

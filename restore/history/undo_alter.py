@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from restore.history.undo_situation import Situation, UndoPlan
+from restore.history.undo_context import Situation, UndoPlan
 from tiering.table.schema import TABLE_FILE, TableDefinition
 
 

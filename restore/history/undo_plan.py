@@ -14,7 +14,7 @@ from oplog.entry import Rename
 from oplog.replay import FileRow
 from restore.history.part_events import event, origin
 from restore.history.undo_alter import altered_definition, plan_alter
-from restore.history.undo_situation import PartElsewhere, PartNote, Situation, UndoPlan, definition_path
+from restore.history.undo_context import OtherDiskPart, PartNote, Situation, UndoPlan, definition_path
 from tiering.table.part import PART_FILE, Part
 from tiering.table.places import locate
 from tiering.table.schema import TABLE_FILE, TableDefinition
@@ -245,7 +245,7 @@ def _check_coming_back(situation: Situation, result: UndoPlan) -> None:
     _check_names(situation, result)
 
 
-def _doubled(note: PartNote, part: Part, others: list[PartElsewhere]) -> str:
+def _doubled(note: PartNote, part: Part, others: list[OtherDiskPart]) -> str:
     """Why the rows of this part would be there twice, or hide others; empty when they would not."""
     name = part.part_name
     for other in others:

@@ -34,7 +34,7 @@ class StoredFile(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class TableDifference:
     """How two file tables differ within a scope. A path whose file changed counts as created and as removed."""
 
     created: tuple[str, ...]
@@ -121,7 +121,7 @@ def compare(
     paths: bool = True,
     same: Callable[[Row, Row], bool] | None = None,
     goes: Callable[[str], bool] | None = None,
-) -> Difference:
+) -> TableDifference:
     """What turns `current` into `wanted` within the scope: first everything removed, then everything created.
 
     Both tables come in path order. Files go one by one, never with their directory: a file that another writer adds
@@ -148,7 +148,7 @@ def compare(
             removed_files += 1
             if paths:
                 removed.append(path)
-    return Difference(tuple(created), tuple(removed), unchanged, created_files, removed_files)
+    return TableDifference(tuple(created), tuple(removed), unchanged, created_files, removed_files)
 
 
 def kept_reservations(newest: Iterable[tuple[str, Row]], is_wanted: Callable[[str], bool]) -> Iterator[tuple[str, Row]]:

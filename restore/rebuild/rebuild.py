@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from disks.file_table.table import FileTable, TableReader
 from disks.garbage.collect import announced
 from disks.object_disk.disk import ObjectDisk
-from disks.object_disk.history import Past, at_head, past_at, past_before
+from disks.object_disk.history import TableAsOf, at_head, past_at, past_before
 from disks.object_disk.references import INTENTS_PREFIX, Inventory, inventory, is_set_aside
 from disks.object_disk.transaction import ObjectTransaction
 from disks.stores.base import ObjectStore
@@ -27,7 +27,15 @@ from oplog.replay import FileRow
 from oplog.revision import BLOBS_PREFIX, OPERATIONS_PREFIX, SNAPSHOTS_PREFIX, parse_blob_key
 from restore.rebuild.cache import UNREADABLE, Cache, opened_cache, unreadable
 from restore.rebuild.held_revision import pinned
-from restore.rebuild.plan import Difference, Tally, compare, in_scope, kept_reservations, leaves_frozen, lost_objects
+from restore.rebuild.plan import (
+    TableDifference,
+    Tally,
+    compare,
+    in_scope,
+    kept_reservations,
+    leaves_frozen,
+    lost_objects,
+)
 from restore.rebuild.result import RestoreResult
 from tiering.table import schema
 from tiering.table.schema import TABLE_FILE
@@ -106,7 +114,7 @@ def _rebuild_cache(disk: ObjectDisk, scope: Sequence[str] | None, apply: bool, p
 
 def _against_cache(
     disk: ObjectDisk, truth: TableReader, scope: Sequence[str] | None, task: Task
-) -> tuple[Cache, int, Difference, Tally]:
+) -> tuple[Cache, int, TableDifference, Tally]:
     """The cache, how many files it knows, how the truth differs from it, and what the truth holds."""
     tally = Tally(scope)
     try:
@@ -167,7 +175,7 @@ def _result(
     found: Inventory,
     wanted: TableReader,
     scope: Sequence[str] | None,
-    difference: Difference,
+    difference: TableDifference,
     tally: Tally,
     notes: list[str],
 ) -> RestoreResult:
@@ -234,7 +242,7 @@ def revision_of(disk: ObjectDisk, revision: int | None, time: datetime | None) -
         return past.revision
 
 
-def _at_time(disk: ObjectDisk, moment: datetime) -> Past:
+def _at_time(disk: ObjectDisk, moment: datetime) -> TableAsOf:
     """The table at a time, found from the log's own objects alone."""
     if moment.tzinfo is None:
         raise UsageError(f"the time {moment.isoformat()} has no time zone", hint="write it like 2026-01-31T12:00:00Z")
@@ -242,7 +250,7 @@ def _at_time(disk: ObjectDisk, moment: datetime) -> Past:
 
 
 @dataclass(frozen=True, slots=True)
-class _Tables:
+class _ThenAndNow:
     """A disk then and now, as its log has it."""
 
     found: Inventory
@@ -252,7 +260,7 @@ class _Tables:
 
 
 @contextmanager
-def _tables(disk: ObjectDisk, past: Past | None, target: int) -> Iterator[_Tables]:
+def _tables(disk: ObjectDisk, past: TableAsOf | None, target: int) -> Iterator[_ThenAndNow]:
     """The wanted table and the newest. Closes the past."""
     with ExitStack() as stack:
         if past is not None:
@@ -263,7 +271,7 @@ def _tables(disk: ObjectDisk, past: Past | None, target: int) -> Iterator[_Table
         then.moved_in.clear()
         newest = stack.enter_context(closing(at_head(disk.log, found, then)))
         keep_reservations(wanted, newest.table)
-        yield _Tables(found, wanted, newest.table, newest.moved_in)
+        yield _ThenAndNow(found, wanted, newest.table, newest.moved_in)
 
 
 def keep_reservations(wanted: FileTable, newest: FileTable) -> None:
@@ -275,7 +283,7 @@ def keep_reservations(wanted: FileTable, newest: FileTable) -> None:
             view.insert([row])
 
 
-def _compared(disk: ObjectDisk, tables: _Tables, target: int, scope: Sequence[str] | None) -> RestoreResult:
+def _compared(disk: ObjectDisk, tables: _ThenAndNow, target: int, scope: Sequence[str] | None) -> RestoreResult:
     """How the newest table differs from the wanted one."""
     tally = Tally(scope)
     wanted_rows = tally.counting(by_path(tables.wanted))

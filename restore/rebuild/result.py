@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from restore.rebuild.plan import Difference, MissingObject
+from restore.rebuild.plan import MissingObject, TableDifference
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class RestoreResult:
     """The newest revision in the bucket when it was listed."""
     files: int
     bytes: int
-    difference: Difference
+    difference: TableDifference
     missing_objects: list[MissingObject]
     digest: str
     """`table_digest` of the table at `revision` within the scope."""

@@ -74,7 +74,7 @@ CopiedBlobs = dict[tuple[tuple[str, int], ...], Copied]
 """By the objects in the source: where their bytes are now."""
 
 
-def begin(disk: ObjectDisk, source: str, *, fresh: bool = False) -> tuple[Attempt, bool]:
+def begin_copy_journal(disk: ObjectDisk, source: str, *, fresh: bool = False) -> tuple[Attempt, bool]:
     """The attempt to go on with, and whether it had begun before. `fresh` takes new keys for it."""
     path = disk.state_path / _STATE_NAME
     now = datetime.now(UTC)
@@ -123,7 +123,7 @@ def _pieces(source: ObjectStore, row: FileRow) -> Iterator[bytes]:
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
+class RemoteCopying:
     """Copies that others make: who runs them, and how they reach the two buckets."""
 
     runner: Runner
@@ -148,7 +148,7 @@ class BlobCopier:
         resumed: bool,
         workers: int,
         progress: Progress,
-        elsewhere: Elsewhere | None = None,
+        elsewhere: RemoteCopying | None = None,
     ) -> None:
         self._store, self._attempt = disk.store, attempt
         self._workers, self._progress, self._elsewhere = workers, progress, elsewhere
@@ -178,7 +178,7 @@ class BlobCopier:
             self._check(wanted)
         return copied
 
-    def _sent(self, elsewhere: Elsewhere, wanted: Sequence[FileRow], task: Task) -> CopiedBlobs:
+    def _sent(self, elsewhere: RemoteCopying, wanted: Sequence[FileRow], task: Task) -> CopiedBlobs:
         def batch(rows: list[FileRow]) -> CopyBatch:
             keys = [self._attempt.key(row.blobs) for row in rows] if self._copying.there else []
             there = {key: self._copying.there[key] for key in keys if key in self._copying.there}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from disks.file_table.table import FileTable
-from disks.object_disk.history import Past, available, past_at, past_before
+from disks.object_disk.history import TableAsOf, available, past_at, past_before
 from disks.object_disk.references import Inventory
 from disks.stores.base import ObjectStore
 from disks.workers.parallel import WORKERS
@@ -89,7 +89,7 @@ def _from_log(store: ObjectStore, revision: int | None, time: datetime | None) -
         yield SourceTree(store, past.table, past.revision, found.head, BLOBS_PREFIX)
 
 
-def _past(log: OperationsLog, found: Inventory, revision: int | None, time: datetime | None) -> Past:
+def _past(log: OperationsLog, found: Inventory, revision: int | None, time: datetime | None) -> TableAsOf:
     if found.head == 0:
         raise NotFound(f"{log.store.name} holds no log entry", hint=available(found))
     if time is not None:

@@ -22,7 +22,7 @@ from disks.object_disk.disk import ObjectDisk
 from disks.object_disk.history import past_at
 from disks.object_disk.transaction import ObjectTransaction
 from disks.stores.base import ObjectStore
-from disks.workers.counted import CountingRunner, add_requests
+from disks.workers.counting import CountingRunner, add_requests
 from disks.workers.parallel import ask
 from disks.workers.progress import SILENT, Progress
 from disks.workers.runner import Remote
@@ -30,8 +30,8 @@ from oplog import paths
 from oplog.errors import Conflict, Refused, UsageError
 from oplog.replay import FileRow
 from restore.rebuild.plan import (
-    Difference,
     MissingObject,
+    TableDifference,
     Tally,
     compare,
     in_scope,
@@ -46,9 +46,9 @@ from restore.transfer.blob_copies import (
     Attempt,
     BlobCopier,
     CopiedBlobs,
-    Elsewhere,
+    RemoteCopying,
     SourceChanged,
-    begin,
+    begin_copy_journal,
     digest_of,
     end,
 )
@@ -78,7 +78,7 @@ class _Request:
     reason: str
     workers: int
     progress: Progress
-    elsewhere: Elsewhere | None
+    elsewhere: RemoteCopying | None
 
     @property
     def reading(self) -> Remote | None:
@@ -107,7 +107,7 @@ def restore_from(
     reason: str = "",
     workers: int = WORKERS,
     progress: Progress = SILENT,
-    elsewhere: Elsewhere | None = None,
+    elsewhere: RemoteCopying | None = None,
 ) -> RestoreResult:
     """Compare the disk with the source at a revision or a time (by default the newest), and with `apply` restore it.
 
@@ -127,7 +127,7 @@ def restore_from(
     counting = None
     if elsewhere is not None:
         counting = CountingRunner(elsewhere.runner, elsewhere.target, elsewhere.source)
-        elsewhere = Elsewhere(counting, elsewhere.target, elsewhere.source)
+        elsewhere = RemoteCopying(counting, elsewhere.target, elsewhere.source)
     request = _Request(revision, time, tables, partitions, scope, actor, reason, workers, progress, elsewhere)
     result = _restored(disk, source, request) if apply else _previewed(disk, source, request)
     for store, earlier in zip((disk.store, source), before, strict=True):
@@ -152,7 +152,7 @@ def _previewed(disk: ObjectDisk, source: ObjectStore, request: _Request) -> Rest
         tree = stack.enter_context(_read(source, request))
         found = log_inventory(disk.store)
         newest = stack.enter_context(closing(past_at(disk.log, found, found.head)))
-        return _Plan(disk, tree, newest.table, request).result()
+        return _Changes(disk, tree, newest.table, request).read_result()
 
 
 def _read(source: ObjectStore, request: _Request) -> AbstractContextManager[SourceTree]:
@@ -189,15 +189,15 @@ def _carry_out(disk: ObjectDisk, tree: SourceTree, request: _Request) -> Restore
         disk.refresh()
         if result is None:
             settled = _proved_alike(disk, tree, request)
-        plan = _Plan(disk, tree, disk.file_table, request, settled)
+        plan = _Changes(disk, tree, disk.file_table, request, settled)
         if result is None:
-            result = plan.result()
+            result = plan.read_result()
             plan.check(result)
             check_names(disk, result, tree.table)
         if plan.difference.empty:
             break
         batch = plan.batch()
-        attempt, resumed = begin(disk, tree.store.name, fresh=fresh)
+        attempt, resumed = begin_copy_journal(disk, tree.store.name, fresh=fresh)
         copier = BlobCopier(
             disk,
             tree.store,
@@ -278,7 +278,7 @@ class _Batch:
     scope: Sequence[str] | None
 
 
-class _Plan:
+class _Changes:
     """What has to change on the disk for it to hold what the source holds."""
 
     def __init__(
@@ -299,7 +299,7 @@ class _Plan:
             tables = {row.path.rpartition("/")[0] for row in view.documents(f"*/{TABLE_FILE}")}
         self._tables = {table for table in tables if in_scope(f"{table}/{TABLE_FILE}", scope)}
         self._tally = Tally(scope)
-        self.difference: Difference = compare(
+        self.difference: TableDifference = compare(
             by_path(newest),
             self._tally.counting(by_path(tree.table)),
             scope,
@@ -319,7 +319,7 @@ class _Plan:
     def _is_of_a_table(self, path: str) -> bool:
         return any(directory in self._tables for directory in paths.ancestors(path))
 
-    def result(self) -> RestoreResult:
+    def read_result(self) -> RestoreResult:
         """The plan as the command line shows it."""
         copies: dict[tuple[tuple[str, int], ...], int] = {}
         for row in self._created():

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from oplog.entry import Commit
     from restore.history.diff import DiskDiff
     from restore.history.part_changes import FileCounts
-    from restore.history.undo_situation import PartNote, UndoPlan
+    from restore.history.undo_context import PartNote, UndoPlan
 
 _SHOWN = 50
 """How many lines of one kind a text shows; --json has all."""

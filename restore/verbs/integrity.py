@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from disks.base import Disk
     from disks.workers.runner import Remote
-    from restore.check.check import CheckResult, How
+    from restore.check.check import CheckOptions, CheckResult
     from tiering.config.settings import Config
     from tiering.engine.store import Store
 
@@ -50,8 +50,8 @@ def fsck(
     """
     from contextlib import ExitStack
 
-    from restore.check.check import How, check
-    from restore.check.shares import parse_subset
+    from restore.check.check import CheckOptions, check
+    from restore.check.share_history import parse_subset
 
     if read_data and read_data_subset:
         raise UsageError("say either --read-data or --read-data-subset")
@@ -60,7 +60,7 @@ def fsck(
     disks = {name: session.disk(name) for name in names}
     listed = _disks_for_spark(disks, reading=read_data or bool(read_data_subset)) if wanted(spark, master) else []
     work = SparkWork(session, "fsck", master) if listed else None
-    how = How(
+    how = CheckOptions(
         read_data=read_data,
         subset=parse_subset(read_data_subset) if read_data_subset else None,
         repair=repair,
@@ -81,7 +81,7 @@ def fsck(
             progress=session.progress(),
         )
     if work is not None:
-        work.tell()
+        work.report()
     if session.options.json:
         session.output.document(_check_document(result, dry_run=session.dry_run))
     else:
@@ -140,7 +140,7 @@ def _check_document(result: "CheckResult", *, dry_run: bool) -> dict[str, Any]:
     }
 
 
-def _print_check(session: Session, result: "CheckResult", how: "How") -> None:
+def _print_check(session: Session, result: "CheckResult", how: "CheckOptions") -> None:
     from tiering.config.units import format_size
 
     line = session.output.line
@@ -226,7 +226,7 @@ def gc(
         )
         documents.append(gc_document(report))
     if work is not None:
-        work.tell()
+        work.report()
     if session.options.json:
         total = documents[0] if len(documents) == 1 else {**_sum(documents), "disks": documents}
         session.output.document({**total, "dry_run": session.dry_run})

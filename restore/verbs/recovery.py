@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from disks.object_disk.disk import ObjectDisk
     from restore.rebuild.result import RestoreResult
-    from restore.transfer.blob_copies import Elsewhere
+    from restore.transfer.blob_copies import RemoteCopying
 
 
 def register(app: typer.Typer) -> None:
@@ -164,15 +164,15 @@ def _restore_from(
             session.confirm(f"Restore disk {disk.name} from {url}? {counted(removed, 'file')} of it will go.")
         result = run(apply=apply)
     if work is not None:
-        work.tell()
+        work.report()
     _show(session, result)
 
 
-def _elsewhere(session: Session, work: SparkWork, disk: str, url: str) -> "Elsewhere":
-    from restore.transfer.blob_copies import Elsewhere
+def _elsewhere(session: Session, work: SparkWork, disk: str, url: str) -> "RemoteCopying":
+    from restore.transfer.blob_copies import RemoteCopying
 
     target = work.remote(session.loaded.config.disks[disk])
-    return Elsewhere(target.runner, target.store, work.remote(location(session, url)).store)
+    return RemoteCopying(target.runner, target.store, work.remote(location(session, url)).store)
 
 
 def _has_clickhouse_log(session: Session, name: str) -> bool:
@@ -202,7 +202,7 @@ def _restore_clickhouse(
     remote = work.remote(session.loaded.config.disks[name]) if work is not None else None
     result = rebuild(disk, revision=revision, apply=apply, progress=session.progress(), remote=remote)
     if work is not None:
-        work.tell()
+        work.report()
     if session.options.json:
         session.output.document({**result.document(), "dry_run": session.dry_run})
     else:

@@ -26,14 +26,14 @@ def _bound_in_both() -> None:
             self.close()
         return table
 
-    sorted_merge._Run._clipped = clipped  # type: ignore[method-assign]
+    sorted_merge._SortedInput._clipped = clipped  # type: ignore[method-assign]
 
 
 def _bound_in_none() -> None:
     from tiering.parquet import sorted_merge
     from tiering.parquet.sort_keys import rows_below
 
-    original = sorted_merge._Run._clipped
+    original = sorted_merge._SortedInput._clipped
 
     def clipped(self: Any, table: Any) -> Any:
         if self._below:
@@ -41,7 +41,7 @@ def _bound_in_none() -> None:
             self._below = None if table.num_rows else self._below
         return original(self, table)
 
-    sorted_merge._Run._clipped = clipped  # type: ignore[method-assign]
+    sorted_merge._SortedInput._clipped = clipped  # type: ignore[method-assign]
 
 
 def _last_row_group_left_out() -> None:
@@ -71,7 +71,7 @@ def _keys_not_checked() -> None:
 def _inputs_removed_first() -> None:
     from tiering.merge.cold import job as cold_merge
 
-    original = cold_merge._Job._committed
+    original = cold_merge._ColdMerge._committed
 
     def committed(self: Any, plan: Any, inputs: Any, output: Any, transaction: Any, *rest: Any) -> Any:
         disk = self.context.disk(inputs[0].disk)
@@ -82,19 +82,19 @@ def _inputs_removed_first() -> None:
         transaction.remove = lambda path: None
         return original(self, plan, inputs, output, transaction, *rest)
 
-    cold_merge._Job._committed = committed  # type: ignore[method-assign]
+    cold_merge._ColdMerge._committed = committed  # type: ignore[method-assign]
 
 
 def _inputs_kept() -> None:
     from tiering.merge.cold import job as cold_merge
 
-    original = cold_merge._Job._committed
+    original = cold_merge._ColdMerge._committed
 
     def committed(self: Any, plan: Any, inputs: Any, output: Any, transaction: Any, *rest: Any) -> Any:
         transaction.remove = lambda path: None
         return original(self, plan, inputs, output, transaction, *rest)
 
-    cold_merge._Job._committed = committed  # type: ignore[method-assign]
+    cold_merge._ColdMerge._committed = committed  # type: ignore[method-assign]
 
 
 def _blob_not_asked_for() -> None:
@@ -142,7 +142,7 @@ def _no_page_checksums() -> None:
 def _rows_of_a_file_not_counted() -> None:
     from tiering.parquet import sorted_merge
 
-    sorted_merge._Run._check_complete = lambda self: None  # type: ignore[method-assign]
+    sorted_merge._SortedInput._check_complete = lambda self: None  # type: ignore[method-assign]
 
 
 def _runs_cut_at_tables() -> None:

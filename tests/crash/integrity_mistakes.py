@@ -74,7 +74,7 @@ _GC_MISTAKES: tuple[Mistake, ...] = (
         "live objects not looked for (P25)",
         "gc does not ask whether the listing shows what the table names",
         f"{_GC}::test_a_listing_twice_without_a_live_object_stops_everything",
-        replaced("disks.garbage.evidence", "_check_present", nothing),
+        replaced("disks.garbage.live_references", "_check_present", nothing),
     ),
     (
         "every name is ours (P26)",
@@ -106,7 +106,7 @@ _GC_MISTAKES: tuple[Mistake, ...] = (
         "the end of the log is believed (P29)",
         "gc does not ask for the next entry by name",
         f"{_GC}::test_a_hidden_next_entry_stops_everything",
-        replaced("disks.garbage.evidence", "_ends_at", lambda disk, head: True),
+        replaced("disks.garbage.live_references", "_ends_at", lambda disk, head: True),
     ),
     (
         "answers not read (P30)",
@@ -130,7 +130,7 @@ _GC_MISTAKES: tuple[Mistake, ...] = (
         "lists kept for ever (P31)",
         "the lists of condemned objects stay when nothing of them is left",
         f"{_GC}::test_a_quarantine_deletes_only_what_an_earlier_run_announced",
-        replaced("disks.garbage.announcements:Condemned", "forget", nothing),
+        replaced("disks.garbage.announcements:Announced", "forget", nothing),
     ),
     (
         "a bucket's root accepted (P32)",
@@ -142,7 +142,7 @@ _GC_MISTAKES: tuple[Mistake, ...] = (
         "pins not honoured (P33)",
         "gc takes every pin for one that ran out",
         f"{_GC}::test_a_pin_keeps_its_revision",
-        replaced("disks.garbage.evidence", "is_live", lambda pin, now: False),
+        replaced("disks.garbage.live_references", "is_live", lambda pin, now: False),
     ),
     (
         "versions overlooked (P34)",

@@ -8,7 +8,7 @@ from typing import Any
 from tests.crash.seeding import nothing, replaced
 
 _LISTING = "tests/unit/disks/garbage/test_listing.py"
-_ELSEWHERE = "tests/unit/restore/transfer/test_elsewhere.py"
+_REMOTE_COPYING = "tests/unit/restore/transfer/test_remote_copying.py"
 
 
 def _what_is_not_missing_is_there(self: Any, table: Any) -> set[str]:
@@ -129,13 +129,13 @@ MISTAKES: tuple[Mistake, ...] = (
     (
         "copies of others forgotten",
         "executors copy again what an interrupted restore had copied",
-        f"{_ELSEWHERE}::test_a_restore_whose_executors_went_away_goes_on",
+        f"{_REMOTE_COPYING}::test_a_restore_whose_executors_went_away_goes_on",
         _copies_of_others_forgotten,
     ),
     (
         "copies of others not proved",
         "a store that copies nothing is believed",
-        f"{_ELSEWHERE}::test_copies_that_were_not_made_are_noticed",
+        f"{_REMOTE_COPYING}::test_copies_that_were_not_made_are_noticed",
         replaced("restore.transfer.blob_copies:BlobCopier", "_check", nothing),
     ),
 )

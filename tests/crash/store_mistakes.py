@@ -32,7 +32,7 @@ def _marker_for_a_delete() -> None:
 def _lock_not_looked_at() -> None:
     from disks.stores.s3 import delete as s3_delete
 
-    s3_delete.retained = lambda place, key, headers, now: None
+    s3_delete.retained_error = lambda place, key, headers, now: None
 
 
 def _kept_is_a_failure() -> None:
@@ -100,12 +100,12 @@ def _failed_file_stays_open() -> None:
 
 
 def _renamed_within_forgotten() -> None:
-    from disks.local.plan import Plan
+    from disks.local.plan import CommitPlan
 
     def roots(self: Any, path: str) -> list[str]:
         return [path, *(move.target for move in self._moves if move.target and move.target.startswith(f"{path}/"))]
 
-    Plan._roots = roots  # type: ignore[method-assign]
+    CommitPlan._roots = roots  # type: ignore[method-assign]
 
 
 def _any_certificate() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from disks.base import Disk
 from disks.registry import open_disk
-from restore.check.check import CheckResult, How, check
+from restore.check.check import CheckOptions, CheckResult, check
 from tests.crash import invariants
 from tests.crash.conftest import RecordTally
 from tests.crash.enumeration import Tally
@@ -33,7 +33,7 @@ def disks(site: Site) -> Iterator[dict[str, Disk]]:
 
 def fsck(site: Site, *, repair: bool) -> CheckResult:
     with disks(site) as opened:
-        return check(opened, How(repair=repair), policies={"hot_cold": ["ssd", "s3"]})
+        return check(opened, CheckOptions(repair=repair), policies={"hot_cold": ["ssd", "s3"]})
 
 
 # In children

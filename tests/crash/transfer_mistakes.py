@@ -36,9 +36,9 @@ def _bytes_not_compared() -> None:
 
 
 def _others_removed() -> None:
-    from restore.transfer.transfer import _Plan
+    from restore.transfer.transfer import _Changes
 
-    _Plan._is_of_a_table = lambda self, path: True  # type: ignore[method-assign]
+    _Changes._is_of_a_table = lambda self, path: True  # type: ignore[method-assign]
 
 
 def _pin_not_renewed() -> None:
@@ -60,7 +60,7 @@ def _gone_is_final() -> None:
 
 
 def _retention_one_short() -> None:
-    from disks.garbage import evidence
+    from disks.garbage import live_references as evidence
 
     original = evidence.retained_from
     evidence.retained_from = lambda commits, **options: min(original(commits, **options) + 1, max(commits))
@@ -68,7 +68,7 @@ def _retention_one_short() -> None:
 
 def _between_forgotten() -> None:
     """Blobs that came and went within the retention."""
-    from disks.garbage import evidence
+    from disks.garbage import live_references as evidence
 
     evidence.named_blobs = lambda commit: set()
     from disks.object_disk import history

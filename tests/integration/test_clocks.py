@@ -12,7 +12,7 @@ import pytest
 from disks.config import DiskConfig
 from oplog.errors import Refused
 from tests.servers import Server
-from tiering.catalog.clocks import Clocks
+from tiering.catalog.clock_check import Clocks
 from tiering.config.settings import Config, embedded
 from tiering.engine.store import Store
 from tiering.table.definitions import define_table, set_ttl

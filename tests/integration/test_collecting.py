@@ -17,7 +17,7 @@ from disks.garbage.collect import GcReport, collect
 from disks.garbage.listing import cut_ranges
 from disks.object_disk.disk import ObjectDisk
 from disks.registry import open_disk
-from disks.stores.shared import SharedStore
+from disks.stores.address import StoreAddress
 from disks.workers.runner import LocalRunner, Remote
 from oplog import pins
 from oplog.errors import FrostlineError, Refused
@@ -223,7 +223,7 @@ def test_a_range_that_is_not_listed_whole_deletes_nothing(
 
     with meddling(ministack, answer=answer) as server:
         try:
-            report = run(direct, remote=Remote(LocalRunner(), SharedStore.of(config(server))))
+            report = run(direct, remote=Remote(LocalRunner(), StoreAddress.of(config(server))))
         except FrostlineError as error:
             refused: str | None = error.message
         else:

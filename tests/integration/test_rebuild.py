@@ -16,7 +16,8 @@ import pytest
 
 from disks.config import DiskConfig
 from disks.effects import set_hook
-from disks.garbage.collect import Intent, collect
+from disks.garbage.announcements import Announcement
+from disks.garbage.collect import collect
 from disks.object_disk.disk import ObjectDisk
 from disks.object_disk.references import INTENTS_PREFIX, inventory
 from disks.registry import open_disk
@@ -410,7 +411,7 @@ def test_a_collection_under_way_is_waited_for(local: ObjectDisk) -> None:
     key = local.stat("a/1").key
     assert key is not None
     remove(local, "a/1")
-    data = msgspec.json.encode(Intent(time=datetime.now(UTC), keys=(key,)))
+    data = msgspec.json.encode(Announcement(time=datetime.now(UTC), keys=(key,)))
     local.store.put(f"{INTENTS_PREFIX}x.json", data, sha256=hashlib.sha256(data).digest())
     with pytest.raises(Locked):
         restore(local, revision=1, apply=True)
@@ -428,7 +429,7 @@ def test_it_pins_what_it_restores(local: ObjectDisk, monkeypatch: pytest.MonkeyP
 
     def collecting(disk: ObjectDisk) -> None:
         later = datetime.now(UTC) + timedelta(hours=30)
-        monkeypatch.setattr("disks.garbage.evidence.is_live", lambda pin, now: True)
+        monkeypatch.setattr("disks.garbage.live_references.is_live", lambda pin, now: True)
         reports.append(collect(disk, now=later, delete=True, max_delete_fraction=1.0, compact_after_commits=1))
         monkeypatch.undo()
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from disks.file_table import sorted_run
 from disks.file_table.sorted_run import SortedRun
-from disks.object_disk.history import Past
+from disks.object_disk.history import TableAsOf
 from disks.stores.memory import MemoryStore
 from oplog import entry, snapshot
 from oplog.entry import GENESIS_DIGEST, Commit, Create, Link, Operation, Remove, Rename
@@ -55,7 +55,7 @@ def written(history: Sequence[Sequence[Operation]]) -> OperationsLog:
             revision=revision, previous=previous, writer="w", time=time, kind="move", operations=tuple(steps)
         )
         put(store, commit_key(revision), entry.encode(commit))
-        with closing(Past(log)) as past:
+        with closing(TableAsOf(log)) as past:
             try:
                 past.advance(revision)
             except Damaged:
@@ -69,7 +69,7 @@ def put(store: MemoryStore, key: str, data: bytes) -> None:
     store.put(key, data, sha256=hashlib.sha256(data).digest())
 
 
-def state(past: Past) -> tuple[object, ...]:
+def state(past: TableAsOf) -> tuple[object, ...]:
     """All that a past tells, without making a table of it."""
     return (
         past.revision,
@@ -94,7 +94,7 @@ def test_from_any_snapshot_the_log_leads_to_the_same_tables(
     last = max(log.revisions(0))
     for start in snapshot.revisions(log.store):
         for as_table_at in (None, start, start + 1):
-            with closing(Past(log)) as known, closing(Past(log, start)) as past:
+            with closing(TableAsOf(log)) as known, closing(TableAsOf(log, start)) as past:
                 known.advance(start)
                 known.named.clear()
                 known.moved_in.clear()
@@ -115,7 +115,7 @@ def test_from_any_snapshot_the_log_leads_to_the_same_tables(
                         assert list(past.table.rows()) == list(known.rows())
 
 
-def fault_of(past: Past, revision: int) -> str | None:
+def fault_of(past: TableAsOf, revision: int) -> str | None:
     try:
         past.advance(revision)
     except Damaged as error:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiering.config.settings import PolicyConfig, VolumeConfig
-from tiering.journal.records import Failure, Pin
+from tiering.journal.records import MoveFailures, PartPin
 from tiering.policy.decide import Options, Plan, decide
 from tiering.policy.placement import DiskState, move_factor, ordered_volumes, size_limit, volume_index
 from tiering.table.part import ColumnRange, DataFile, Part, PartName
@@ -69,8 +69,8 @@ def worlds(draw: st.DrawFn) -> World:
         "q": PolicyConfig(volumes=tuple(volumes[:2]), move_factor=draw(st.one_of(st.none(), st.floats(0, 0.5)))),
     }
     parts: list[Placed] = []
-    pins: list[Pin] = []
-    failures: dict[tuple[str, str, str], Failure] = {}
+    pins: list[PartPin] = []
+    failures: dict[tuple[str, str, str], MoveFailures] = {}
     for policy in draw(st.sampled_from([["p"], ["p", "q"]])):
         definition = draw(tables(policy, volume_count, list(disks)))
         for number in range(draw(st.integers(0, 8))):
@@ -79,11 +79,13 @@ def worlds(draw: st.DrawFn) -> World:
             if draw(st.integers(0, 7)) == 0:
                 volume = draw(st.sampled_from([None, "v0", "v1", "v9"]))
                 pins.append(
-                    Pin(table_uuid=definition.uuid, scope="part", name=placed.part.name, volume=volume, created=NOW)
+                    PartPin(table_uuid=definition.uuid, scope="part", name=placed.part.name, volume=volume, created=NOW)
                 )
             if draw(st.integers(0, 5)) == 0:
                 key = (definition.uuid, placed.part.name, draw(st.sampled_from(sorted(disks))))
-                failures[key] = Failure(attempts=draw(st.integers(1, 9)), error="no", at=NOW - timedelta(minutes=3))
+                failures[key] = MoveFailures(
+                    attempts=draw(st.integers(1, 9)), error="no", at=NOW - timedelta(minutes=3)
+                )
     return World(tuple(parts), disks, policies, Options(pins=pins, failures=failures))
 
 

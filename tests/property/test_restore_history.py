@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from disks.garbage.collect import collect
+from disks.object_disk.as_of import DiskAsOf
 from disks.object_disk.disk import ObjectDisk
-from disks.object_disk.past import PastDisk
 from disks.stores.base import ObjectInfo, ObjectStore, Payload
 from disks.stores.directory import DirectoryStore
 from disks.stores.memory import MemoryStore
@@ -167,7 +167,7 @@ class RestoreMachine(RuleBasedStateMachine):
             assert content(fresh) == self.history[kept[-1]]
             for revision in {kept[0], kept[len(kept) // 2]} - {0}:
                 wanted = self.history[revision]
-                past = PastDisk(self.disk, revision)
+                past = DiskAsOf(self.disk, revision)
                 assert content(past) == wanted
                 past.close()
                 preview = restore(self.disk, revision=revision)
@@ -224,7 +224,7 @@ def test_the_revision_that_the_retention_began_with_is_kept(tmp_path: Path) -> N
         second.commit()
     store.now += RETENTION - timedelta(hours=2)
     collect(disk, now=store.now, delete=True, retention_seconds=RETENTION.total_seconds(), max_delete_fraction=1.0)
-    past = PastDisk(disk, 1)
+    past = DiskAsOf(disk, 1)
     assert content(past) == {"table/data": b"early"}
     past.close()
     disk.close()
@@ -243,7 +243,7 @@ def test_what_came_and_went_within_the_retention_is_kept(tmp_path: Path) -> None
         store.now += timedelta(hours=1)
     store.now = START + RETENTION
     collect(disk, now=store.now, delete=True, retention_seconds=RETENTION.total_seconds(), max_delete_fraction=1.0)
-    past = PastDisk(disk, 2)
+    past = DiskAsOf(disk, 2)
     assert content(past) == {"table/between": b"table/between"}
     past.close()
     disk.close()

@@ -16,10 +16,10 @@ import numpy
 import pyarrow as pa
 
 from disks.config import DiskConfig
-from disks.stores.shared import SharedStore
+from disks.stores.address import StoreAddress
 from disks.workers.runner import Runner
-from spark_tiering.runner import SparkRunner
 from spark_tiering.session import log_file, spark_session
+from spark_tiering.spark_runner import SparkRunner
 from tests.servers import Server
 from tiering.config.reading import load
 from tiering.config.settings import Config, PolicyConfig, SparkConfig, VolumeConfig
@@ -94,7 +94,7 @@ def part_names(config: Config) -> list[str]:
 def merge(store: Store, runner: Runner, *, merging: Any = merge_shard) -> ColdMergeReport:
     """Merge all of the table by the runner, in shards of 64 KiB."""
     configs = store.context.config.disks
-    workers = Workers(runner, lambda disk: SharedStore.of(configs[disk.name]), merge=merging)
+    workers = Workers(runner, lambda disk: StoreAddress.of(configs[disk.name]), merge=merging)
     return store.merge_cold("d.t", workers, options=ColdOptions(), job=ColdJob(SHARD_BYTES))
 
 

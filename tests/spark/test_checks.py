@@ -22,20 +22,20 @@ from disks.garbage import listing
 from disks.garbage.collect import GcReport, collect
 from disks.object_disk.disk import ObjectDisk
 from disks.registry import open_disk
+from disks.stores.address import StoreAddress
 from disks.stores.open import open_store
-from disks.stores.shared import SharedStore
 from disks.workers import parallel
 from disks.workers.runner import Remote, Runner
 from oplog import pins
 from oplog.errors import DiskUnreachable, FrostlineError, Transient
 from restore.check import data as check_data
-from restore.check.check import CheckResult, How, check
+from restore.check.check import CheckOptions, CheckResult, check
 from restore.clickhouse.bucket import read_bucket
 from restore.clickhouse.rebuild import rebuild
 from restore.transfer import blob_copies
-from restore.transfer.blob_copies import Elsewhere
+from restore.transfer.blob_copies import RemoteCopying
 from restore.transfer.transfer import restore_from
-from spark_tiering.runner import SparkRunner
+from spark_tiering.spark_runner import SparkRunner
 from tests.compat.buckets import captured, put_on_server
 from tests.meddling import Exchange, meddling
 from tests.servers import Server, free_port
@@ -99,11 +99,11 @@ class Site:
 
     @property
     def remote(self) -> Remote:
-        return Remote(self.runner, SharedStore.of(self.config))
+        return Remote(self.runner, StoreAddress.of(self.config))
 
     def check(self, *, here: bool = False, **options: Any) -> CheckResult:
         remote = {} if here else {"cold": self.remote}
-        return check({"cold": self.disk}, How(**options, remote=remote))
+        return check({"cold": self.disk}, CheckOptions(**options, remote=remote))
 
     def collect(self, *, here: bool = False, **options: Any) -> GcReport:
         given = {"now": LATER, "max_delete_fraction": 1.0, "remote": None if here else self.remote, **options}
@@ -282,7 +282,7 @@ def test_executors_copy_what_is_restored_from_another_bucket(site: Site, tmp_pat
     target_config = config_of(site.server, site.server.new_bucket(), "other")
     target = open_disk("target", target_config, tmp_path / "target")
     assert isinstance(target, ObjectDisk)
-    elsewhere = Elsewhere(runner, SharedStore.of(target_config), SharedStore.of(source_config))
+    elsewhere = RemoteCopying(runner, StoreAddress.of(target_config), StoreAddress.of(source_config))
     with open_store(source_config) as source:
         result = restore_from(target, source, apply=True, elsewhere=elsewhere)
         assert content(target) == content(site.disk)
@@ -304,7 +304,7 @@ def test_executors_ask_the_objects_of_a_clickhouse_server(
     config = config_of(server, bucket, read_only=True)
     runner = SparkRunner(spark)
     with open_store(config) as store:
-        here, there = read_bucket(store), read_bucket(store, remote=Remote(runner, SharedStore.of(config)))
+        here, there = read_bucket(store), read_bucket(store, remote=Remote(runner, StoreAddress.of(config)))
     assert there.files == here.files
     assert there.findings == here.findings
     assert len(here.files) > 100
@@ -320,7 +320,7 @@ def test_a_disk_with_clickhouses_log_is_rebuilt_and_read(server: Server, spark: 
         with disk.transaction("insert") as transaction:
             transaction.create(f"store/abc/t/p{number}/data.bin", f"bytes of {number}".encode())
             transaction.commit()
-    remote = Remote(SparkRunner(spark), SharedStore.of(config))
+    remote = Remote(SparkRunner(spark), StoreAddress.of(config))
     here, there = rebuild(disk).document(), rebuild(disk, remote=remote).document()
     assert here.pop("seconds") != there.pop("seconds")
     assert here == there
@@ -328,7 +328,7 @@ def test_a_disk_with_clickhouses_log_is_rebuilt_and_read(server: Server, spark: 
         key = disk.stat("store/abc/t/p3/data.bin").key
         store.delete([str(key)])
         server.client().put_object(Bucket=config.url.split("/")[2], Key=f"p/{key}", Body=b"others of 3")  # type: ignore[union-attr]
-    results = [check({"cold": disk}, How(read_data=True, remote=one)) for one in ({}, {"cold": remote})]
+    results = [check({"cold": disk}, CheckOptions(read_data=True, remote=one)) for one in ({}, {"cold": remote})]
     assert results[0] == results[1]
     assert {problem.invariant for problem in results[0].problems} == {"I1", "I3"}
     assert results[0].checked.files_read == 5

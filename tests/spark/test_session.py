@@ -220,7 +220,7 @@ def _program(home: Path, code: str) -> subprocess.CompletedProcess[str]:
     imports = (
         "import os, signal, sys, threading\nfrom pathlib import Path\nfrom oplog.errors import FrostlineError\n"
         "from spark_tiering.session import spark_session, stop_session\n"
-        "from spark_tiering.runner import SparkRunner\nfrom tests.spark.conftest import settings\n"
+        "from spark_tiering.spark_runner import SparkRunner\nfrom tests.spark.conftest import settings\n"
         "from tests.spark.pieces import nap\n"
     )
     command = [sys.executable, "-c", imports + code, str(home)]
@@ -237,7 +237,9 @@ class TestPackage:
     def test_it_holds_our_packages_and_no_caches(self, tmp_path: Path) -> None:
         with zipfile.ZipFile(write_archive(tmp_path)) as archive:
             names = archive.namelist()
-        assert {"tiering/engine/store.py", "disks/base.py", "oplog/log.py", "spark_tiering/runner.py"} <= set(names)
+        assert {"tiering/engine/store.py", "disks/base.py", "oplog/log.py", "spark_tiering/spark_runner.py"} <= set(
+            names
+        )
         assert not [name for name in names if "__pycache__" in name]
         assert names == sorted(names)
 

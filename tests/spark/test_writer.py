@@ -17,7 +17,7 @@ import spark_tiering
 from disks.object_disk.transaction import MAX_AGE_SECONDS
 from oplog.entry import Create
 from oplog.errors import NotFound, Refused
-from restore.check.check import How, check
+from restore.check.check import CheckOptions, check
 from spark_tiering.part_writer import WriteJob, WrittenPart, write_parts
 from spark_tiering.write_job import WriteOptions, begin_job, commit_job
 from tests.servers import Server
@@ -128,7 +128,7 @@ class TestRows:
         write(frame_of(spark, 1), config)  # id 0 once more
         with opened(config) as store:
             store.merge("db.logs", final=True)
-            assert check(store.context.disks, How(read_data=True)).problems == []
+            assert check(store.context.disks, CheckOptions(read_data=True)).problems == []
             found = store.query("SELECT count(*) FROM db.logs").read_all()
         assert found.column(0)[0].as_py() == 2002
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from disks.base import Disk
-from disks.stores.patience import patience
+from disks.stores.time_budget import time_budget
 from oplog.errors import Conflict, Damaged, DiskUnreachable, FrostlineError, NotFound, Transient
 from tiering.config.settings import Config
 from tiering.policy.placement import ordered_volumes
@@ -259,7 +259,7 @@ class Catalog:
 
 def _refresh(disk: Disk) -> None:
     try:
-        with patience(_PATIENCE_SECONDS):
+        with time_budget(_PATIENCE_SECONDS):
             disk.refresh()
     except Transient as error:
         disk.work_offline(error)

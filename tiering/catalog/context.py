@@ -11,7 +11,7 @@ from disks.base import Disk
 from disks.workers.progress import Progress, Silent
 from oplog.errors import NotFound
 from tiering.catalog.catalog import Catalog
-from tiering.catalog.clocks import Clocks
+from tiering.catalog.clock_check import Clocks
 from tiering.catalog.reservation import Reservations
 from tiering.config.settings import Config
 from tiering.journal.journal import Journal

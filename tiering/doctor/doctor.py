@@ -23,9 +23,9 @@ from disks.config import DiskConfig
 from disks.effects import op
 from disks.file_table.table import read_only_uri
 from disks.stores.open import open_store
-from disks.stores.patience import patience
+from disks.stores.time_budget import time_budget
 from disks.stores.trial.examine import examine
-from disks.stores.trial.store_facts import StoreFacts
+from disks.stores.trial.probe_results import StoreFacts
 from disks.workers.progress import SILENT, Progress, Task
 from oplog.errors import FrostlineError
 from tiering.config.settings import Config
@@ -85,7 +85,7 @@ def _note(task: Task, name: str, what: str) -> None:
 def look_at_store(config: DiskConfig, limiter: Limiter | None, step: Callable[[str], None]) -> StoreFacts:
     """Try an object disk's store out."""
     try:
-        with patience(_PATIENCE_SECONDS), open_store(config, limiter=limiter) as store:
+        with time_budget(_PATIENCE_SECONDS), open_store(config, limiter=limiter) as store:
             return examine(store, read_only=config.read_only, step=step)
     except FrostlineError as error:
         return StoreFacts(config.url or "", unreachable=error.message, hint=error.hint)

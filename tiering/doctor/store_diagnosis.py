@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from disks.config import DiskConfig
-from disks.stores.bucket_settings import BucketSettings, LifecycleRule, ObjectLock, Unknown
-from disks.stores.trial.store_facts import Answer, StoreFacts
+from disks.stores.bucket_settings import BucketSettings, LifecycleRule, NotAnswered, ObjectLock
+from disks.stores.trial.probe_results import ProbeResult, StoreFacts
 from tiering.config.units import format_duration, format_size
 from tiering.doctor.diagnosis import Finding, Level
 
@@ -88,7 +88,9 @@ class _Store:
     def _speaks_s3(self) -> bool:
         return (self.config.url or "").startswith("s3://")
 
-    def _permission(self, check: str, answer: Answer, needed: str, otherwise: str, level: Level = "problem") -> Finding:
+    def _permission(
+        self, check: str, answer: ProbeResult, needed: str, otherwise: str, level: Level = "problem"
+    ) -> Finding:
         if answer.denied:
             return self._say(
                 check, level, f"not allowed, so {otherwise}: {answer.said}", f"the credentials need {needed}"
@@ -155,7 +157,7 @@ class _Store:
     def _versions_kept(self) -> bool:
         return self.facts.settings is not None and self.facts.settings.versioning in ("on", "suspended")
 
-    def _promise(self, check: str, answer: Answer, promise: str, hint: str, level: Level = "problem") -> Finding:
+    def _promise(self, check: str, answer: ProbeResult, promise: str, hint: str, level: Level = "problem") -> Finding:
         if answer.good:
             return self._say(check, "ok", promise)
         if answer.good is None:
@@ -181,7 +183,7 @@ class _Store:
 
     def _clock(self) -> Iterator[Finding]:
         skew = self.facts.clock_skew
-        if isinstance(skew, Unknown):
+        if isinstance(skew, NotAnswered):
             yield self._say("clock", "unknown", f"the store's clock is not known: {skew.reason}")
         elif skew is None:
             if self._speaks_s3:
@@ -197,7 +199,7 @@ class _Store:
 
     def _uploads(self) -> Iterator[Finding]:
         uploads = self.facts.uploads
-        if isinstance(uploads, Unknown):
+        if isinstance(uploads, NotAnswered):
             yield self._say("uploads", "unknown", f"unfinished uploads are not known: {uploads.reason}")
             return
         old = [upload for upload in uploads if self.now - upload.started > self.guard]
@@ -212,13 +214,13 @@ class _Store:
 
     def _versioning(self, settings: BucketSettings) -> Iterator[Finding]:
         facts, state = self.facts, settings.versioning
-        if isinstance(state, Unknown):
+        if isinstance(state, NotAnswered):
             yield self._say("versioning", "unknown", f"not known whether the bucket keeps old versions: {state.reason}")
             return
         if state == "off":
             yield self._say("versioning", "ok", "the bucket keeps no old versions")
             return
-        if isinstance(facts.old_versions, Unknown):
+        if isinstance(facts.old_versions, NotAnswered):
             yield self._say("versioning", "unknown", f"old versions cannot be counted: {facts.old_versions.reason}")
             return
         size = f"{facts.old_versions:,} old versions and delete markers, {format_size(facts.old_bytes)}"
@@ -240,7 +242,7 @@ class _Store:
             yield self._say("versioning", "warning", what, hint)
 
     def _lifecycle(self, settings: BucketSettings) -> Iterator[Finding]:
-        if isinstance(settings.lifecycle, Unknown):
+        if isinstance(settings.lifecycle, NotAnswered):
             yield self._say("lifecycle", "unknown", f"lifecycle rules are not known: {settings.lifecycle.reason}")
             return
         bad = self._rules(settings, lambda rule: rule.expires is not None or rule.archives is not None)
@@ -261,13 +263,13 @@ class _Store:
             yield self._say("abort-uploads-rule", "note", what, hint)
 
     def _rules(self, settings: BucketSettings, wanted: Callable[[LifecycleRule], bool]) -> list[LifecycleRule]:
-        rules = () if isinstance(settings.lifecycle, Unknown) else settings.lifecycle
+        rules = () if isinstance(settings.lifecycle, NotAnswered) else settings.lifecycle
         prefix = (self.config.url or "").removeprefix("s3://").partition("/")[2].strip("/")
         ours = f"{prefix}/" if prefix else ""
         return [rule for rule in rules if overlap(ours, rule.prefix) and wanted(rule)]
 
-    def _object_lock(self, lock: ObjectLock | Unknown) -> Iterator[Finding]:
-        if isinstance(lock, Unknown):
+    def _object_lock(self, lock: ObjectLock | NotAnswered) -> Iterator[Finding]:
+        if isinstance(lock, NotAnswered):
             yield self._say("object-lock", "unknown", f"not known whether Object Lock is on: {lock.reason}")
         elif not lock.enabled:
             yield self._say("object-lock", "ok", "Object Lock is off")

@@ -15,7 +15,8 @@ from oplog.errors import FrostlineError, Locked, NotFound, Refused
 from tiering.catalog import tables
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
-from tiering.move import mover, planning
+from tiering.move import mover
+from tiering.move import policy_facts as planning
 from tiering.move.mover import MoveReport
 from tiering.policy.plan import Plan, TtlDelete
 from tiering.table.schema import Delete, TableDefinition

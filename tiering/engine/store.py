@@ -19,8 +19,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from disks.base import Disk
+from disks.object_disk.as_of import DiskAsOf
 from disks.object_disk.disk import ObjectDisk, with_commits
-from disks.object_disk.past import PastDisk
 from disks.registry import open_disk
 from disks.stores.wrappers.limit import Limiter
 from disks.workers.progress import Progress, Silent
@@ -35,7 +35,8 @@ from tiering.engine import maintenance
 from tiering.engine import recovery as recovering
 from tiering.engine.maintenance import TickReport, TickStep
 from tiering.journal.journal import Journal
-from tiering.move import mover, planning
+from tiering.move import mover
+from tiering.move import policy_facts as planning
 from tiering.move.mover import MoveReport
 from tiering.policy.plan import Explanation, Move, Plan
 from tiering.table.schema import TableDefinition
@@ -186,7 +187,7 @@ class Store:
                 f"a revision needs exactly one disk with an operations log; there are {len(disks)}",
                 hint="give a configuration with that one disk",
             )
-        past = {disks[0].name: PastDisk(disks[0], revision)}
+        past = {disks[0].name: DiskAsOf(disks[0], revision)}
         catalog = Catalog(self.context.config, past)
         catalog.refresh()
         return dataclasses.replace(self.context, disks=past, catalog=catalog)

@@ -10,7 +10,7 @@ from tiering.catalog.new_parts import first_block_on_its_way
 from tiering.table.schema import TableDefinition
 
 
-class Company:
+class OtherInserts:
     """Whether other inserts of this machine may have brought parts since: each reserves a block number in the journal,
     under a claim, before it writes. Made before the catalog is read."""
 

@@ -36,7 +36,7 @@ from oplog.errors import Damaged, FrostlineError, Locked, NotFound
 from tiering.catalog import blocks, copying
 from tiering.catalog.context import Context
 from tiering.catalog.new_parts import DIGEST_CLAIM, INSERT_CLAIM, stage_part
-from tiering.insert.concurrency import Company
+from tiering.insert.concurrency import OtherInserts
 from tiering.parquet.column_ranges import column_range, combine_ranges
 from tiering.parquet.encodings import Encodings, choose_encodings
 from tiering.parquet.part_files import write_part_files
@@ -74,10 +74,10 @@ def insert(
     Raises `UsageError` for data that does not fit, `NoSpace` when no disk takes a part; the message says how many rows
     of earlier blocks went in. The catalog is refreshed before, not after.
     """
-    company = Company(context, definition)
+    company = OtherInserts(context, definition)
     context.catalog.refresh()
     with context.progress.task(f"inserting into {definition.full_name}") as task:
-        run = _Run(context, definition, task, company)
+        run = _Insert(context, definition, task, company)
         try:
             with ThreadPoolExecutor(_threads(), "insert") as blocks, ThreadPoolExecutor(_threads(), "write") as writers:
                 _feed(run, _blocks(_cast(batches, definition, ignore_unknown), definition), blocks, writers)
@@ -95,7 +95,9 @@ def _threads() -> int:
     return max(2, min(os.cpu_count() or 2, 8))
 
 
-def _feed(run: _Run, blocks: Iterator[pa.Table], block_pool: ThreadPoolExecutor, writers: ThreadPoolExecutor) -> None:
+def _feed(
+    run: _Insert, blocks: Iterator[pa.Table], block_pool: ThreadPoolExecutor, writers: ThreadPoolExecutor
+) -> None:
     """Keep as many blocks in work as there are threads, not more: memory stays bounded."""
     waiting: deque[Future[None]] = deque()
     try:
@@ -162,13 +164,13 @@ class _NewPart:
 
 
 @dataclass(slots=True)
-class _Run:
+class _Insert:
     """One insert in progress; its methods run on several threads."""
 
     context: Context
     definition: TableDefinition
     task: Task
-    company: Company
+    company: OtherInserts
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _known: dict[str, set[str]] = field(init=False)
     _seen: set[str] = field(init=False)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 from oplog.errors import Locked, UsageError
 from tiering.journal.opened import is_held, live, now_text, time_of
-from tiering.journal.records import ACTIVE_MERGES, ACTIVE_MOVES, Intent
+from tiering.journal.records import ACTIVE_MERGES, ACTIVE_MOVES, UnfinishedOperation
 from tiering.journal.wishes import WishJournal
 from tiering.journal.work import WorkJournal
 
@@ -124,10 +124,12 @@ class Journal(WorkJournal, WishJournal):
         with self._write("finish_intent", intent_id) as connection:
             connection.execute("DELETE FROM intents WHERE id = ?", (intent_id,))
 
-    def intents(self) -> list[Intent]:
+    def intents(self) -> list[UnfinishedOperation]:
         """Operations begun and not finished, oldest first."""
         return [
-            Intent(id=row["id"], kind=row["kind"], payload=json.loads(row["payload"]), created=time_of(row["created"]))
+            UnfinishedOperation(
+                id=row["id"], kind=row["kind"], payload=json.loads(row["payload"]), created=time_of(row["created"])
+            )
             for row in self._read("SELECT * FROM intents ORDER BY id")
         ]
 

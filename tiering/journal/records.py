@@ -99,7 +99,7 @@ class MergeRecord(msgspec.Struct, frozen=True, kw_only=True):
     updated: datetime
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True):
+class MoveFailures(msgspec.Struct, frozen=True, kw_only=True):
     """The last tries of moving a part to a target all failed: how many, when the last one, and why."""
 
     attempts: int
@@ -107,7 +107,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     at: datetime
 
 
-class Pin(msgspec.Struct, frozen=True, kw_only=True):
+class PartPin(msgspec.Struct, frozen=True, kw_only=True):
     """A part or partition that the policy keeps where it is, or brings to `volume` and keeps there."""
 
     table_uuid: str
@@ -127,7 +127,7 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True):
     actor: str = ""
 
 
-class Intent(msgspec.Struct, frozen=True, kw_only=True):
+class UnfinishedOperation(msgspec.Struct, frozen=True, kw_only=True):
     """An operation over several disks that was begun; recovery finishes it from the payload."""
 
     id: int

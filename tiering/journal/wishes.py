@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from oplog.errors import NotFound, UsageError
 from tiering.journal.opened import OpenJournal, now_text, time_of
-from tiering.journal.records import PAUSE_KINDS, Pause, PauseKind, Pin
+from tiering.journal.records import PAUSE_KINDS, PartPin, Pause, PauseKind
 
 
 class WishJournal(OpenJournal):
@@ -72,11 +72,11 @@ class WishJournal(OpenJournal):
                     f"{scope} {name} is not pinned", hint="pins hold a part or a partition; name it the same way"
                 )
 
-    def pins(self, table_uuid: str | None = None) -> list[Pin]:
+    def pins(self, table_uuid: str | None = None) -> list[PartPin]:
         """The pins of the table, or of all tables."""
         rows = self._read("SELECT * FROM pins WHERE ? IS NULL OR table_uuid = ?", (table_uuid, table_uuid))
         return [
-            Pin(
+            PartPin(
                 table_uuid=row["table_uuid"],
                 scope=row["scope"],
                 name=row["name"],

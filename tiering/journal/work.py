@@ -14,9 +14,9 @@ from tiering.journal.records import (
     ACTIVE_MOVES,
     MERGE_TRANSITIONS,
     MOVE_TRANSITIONS,
-    Failure,
     MergeRecord,
     MergeState,
+    MoveFailures,
     MoveRecord,
     MoveState,
     NewMove,
@@ -98,14 +98,14 @@ class WorkJournal(OpenJournal):
             return _move(row)
         raise NotFound(f"no move {move_id}", hint="'frostline moves list' shows them")
 
-    def failures(self) -> dict[tuple[str, str, str], Failure]:
+    def failures(self) -> dict[tuple[str, str, str], MoveFailures]:
         """By (table uuid, part, target): the moves whose last try failed."""
         rows = self._read(
             "SELECT * FROM moves WHERE state = 'failed' AND id IN"
             " (SELECT max(id) FROM moves WHERE state IN ('failed', 'done') GROUP BY table_uuid, part, target)"
         )
         return {
-            (row["table_uuid"], row["part"], row["target"]): Failure(
+            (row["table_uuid"], row["part"], row["target"]): MoveFailures(
                 attempts=row["attempts"], error=row["error"], at=time_of(row["updated"])
             )
             for row in rows

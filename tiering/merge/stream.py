@@ -12,8 +12,8 @@ import pyarrow as pa
 from disks.effects import op
 from tiering.merge.rows import combine_rows, live_rows
 from tiering.parquet.dictionaries import decoded
-from tiering.parquet.part_files import PartFiles
-from tiering.parquet.sort_keys import EVERYTHING, KeyRange
+from tiering.parquet.part_files import PartWriter
+from tiering.parquet.sort_keys import EVERYTHING, SortKeyRange
 from tiering.parquet.sorted_merge import SortedFile, merged
 from tiering.table.part import DataFile
 from tiering.table.schema import TableDefinition
@@ -35,7 +35,7 @@ def merge_files(
     scratch: Path,
     now: datetime,
     level: int = 0,
-    within: KeyRange = EVERYTHING,
+    within: SortKeyRange = EVERYTHING,
     prefix: str = "data",
     drop_deleted: bool = False,
     on_rows: Callable[[int], None] = lambda rows: None,
@@ -53,7 +53,7 @@ def merge_files(
     rows = live_rows(count.through(merged(files, definition, scratch, within)), definition, now)
     if definition.merge_mode != "ordinary":  # rows of a key are compared with those of the next table
         rows = map(decoded, rows)
-    output = PartFiles(directory, definition, compression_level=level or None, prefix=prefix)
+    output = PartWriter(directory, definition, compression_level=level or None, prefix=prefix)
     try:
         for table in combine_rows(rows, definition, drop_deleted=drop_deleted):
             output.write(table)

@@ -24,7 +24,7 @@ class Stopped(Exception):
         self.why = why
 
 
-class Item:
+class MoveItem:
     """One move under way."""
 
     def __init__(self, move_id: int, move: Move, definition: TableDefinition | None) -> None:
@@ -50,11 +50,11 @@ class Item:
 class Queue:
     """Files that several threads copy: each takes the next one. An unexpected error leaves nothing to take."""
 
-    def __init__(self, work: Sequence[tuple[Item, int]]) -> None:
+    def __init__(self, work: Sequence[tuple[MoveItem, int]]) -> None:
         self._work = iter(work)
         self._lock = threading.Lock()
 
-    def take(self) -> tuple[Item, int] | None:
+    def take(self) -> tuple[MoveItem, int] | None:
         with self._lock:
             return next(self._work, None)
 
@@ -71,7 +71,7 @@ class Queue:
 class Reserved:
     """Space promised on the target for some parts, while the context lasts."""
 
-    def __init__(self, context: Context, items: list[Item]) -> None:
+    def __init__(self, context: Context, items: list[MoveItem]) -> None:
         self._context = context
         self._items = items
         self._stack = ExitStack()
@@ -88,7 +88,7 @@ class Reserved:
             raise
         return None
 
-    def __enter__(self) -> list[Item]:
+    def __enter__(self) -> list[MoveItem]:
         return self._items
 
     def __exit__(self, *exc: object) -> None:
@@ -110,18 +110,18 @@ def new_move(move: Move, actor: str) -> NewMove:
     )
 
 
-def part_of(item: Item) -> Part:
+def part_of(item: MoveItem) -> Part:
     assert item.part is not None
     return item.part
 
 
-def reason_of(items: list[Item]) -> str:
+def reason_of(items: list[MoveItem]) -> str:
     first = items[0].move.reason
     text = f"{first.kind}: {first.detail}"
     return text if len(items) == 1 else f"{text} (and {len(items) - 1} more)"
 
 
-def details_of(items: list[Item]) -> dict[str, str]:
+def details_of(items: list[MoveItem]) -> dict[str, str]:
     """What recovery needs when the journal is lost: where each part came from, and which sources stay."""
     sources: dict[str, list[str]] = {}
     for item in items:

@@ -24,7 +24,7 @@ from oplog.errors import Conflict, FrostlineError, Locked, NotFound
 from tiering.catalog import copying
 from tiering.catalog.context import Context
 from tiering.journal.records import MoveState
-from tiering.move.items import Item, Queue, Reserved, Stopped, details_of, new_move, part_of, reason_of
+from tiering.move.items import MoveItem, Queue, Reserved, Stopped, details_of, new_move, part_of, reason_of
 from tiering.move.recovery import recover
 from tiering.move.report import FailedMove, MovedPart, MoveReport, SkippedMove
 from tiering.policy import cost
@@ -61,7 +61,7 @@ class _Run:
     def execute(self, moves: Sequence[Move]) -> MoveReport:
         tables = {table.uuid: table for table in self.context.catalog.tables()}
         ids = self.journal.plan_moves(new_move(move, self.context.actor) for move in moves)
-        items = [Item(move_id, move, tables.get(move.table_uuid)) for move_id, move in zip(ids, moves, strict=True)]
+        items = [MoveItem(move_id, move, tables.get(move.table_uuid)) for move_id, move in zip(ids, moves, strict=True)]
         batches = cost.batches(items, lambda item: item.move)
         workers = max(1, self.context.workers)
         total = sum(move.bytes for move in moves)
@@ -79,7 +79,7 @@ class _Run:
         self.context.catalog.outdate()
         return MoveReport.of(self.outcomes[move_id] for move_id in ids)
 
-    def _all_batches(self, batches: list[list[Item]], stack: ExitStack, *, side_by_side: bool) -> None:
+    def _all_batches(self, batches: list[list[MoveItem]], stack: ExitStack, *, side_by_side: bool) -> None:
         """Three at a time, where no batch waits for another's space: one copies while another commits and a third is
         taken off its source."""
         if side_by_side:
@@ -91,7 +91,7 @@ class _Run:
 
     # One batch
 
-    def _batch(self, items: list[Item]) -> None:
+    def _batch(self, items: list[MoveItem]) -> None:
         items = [item for item in items if self._may_start(item)]
         if not items:
             return
@@ -112,7 +112,7 @@ class _Run:
             copied = self._copy_and_commit(self._open_items(items))
             self._finish(copied)
 
-    def _may_start(self, item: Item) -> bool:
+    def _may_start(self, item: MoveItem) -> bool:
         try:
             if item.definition is None:
                 raise Stopped("abandoned", f"table {item.move.table} is gone")
@@ -130,7 +130,7 @@ class _Run:
             return False
         return True
 
-    def _look_at(self, items: list[Item]) -> None:
+    def _look_at(self, items: list[MoveItem]) -> None:
         if not items:
             return
         with ExitStack() as views:
@@ -145,7 +145,7 @@ class _Run:
             for item in items:
                 self._guarded(item, lambda item: self._look(item, on_target=item.directory in there))
 
-    def _look(self, item: Item, *, on_target: bool = True) -> None:
+    def _look(self, item: MoveItem, *, on_target: bool = True) -> None:
         """Read where the part is now: the plan may be old. `on_target`: whether the target may have it too."""
         source, target = self.context.disk(item.move.source), self.context.disk(item.move.target)
         try:
@@ -161,7 +161,7 @@ class _Run:
             else:  # sizes and digests are checked as the files are read
                 copying.check_names(source, item.directory, item.part, source.list(item.directory))
 
-    def _copy_and_commit(self, items: list[Item]) -> list[Item]:
+    def _copy_and_commit(self, items: list[MoveItem]) -> list[MoveItem]:
         """Bring the parts to the target; returns those that are there, durably."""
         there = [item for item in items if item.on_target]
         missing = [item for item in items if not item.on_target]
@@ -171,7 +171,7 @@ class _Run:
                 there += self._transfer(fitting)
         return there
 
-    def _with_space(self, items: list[Item]) -> Iterator[Reserved]:
+    def _with_space(self, items: list[MoveItem]) -> Iterator[Reserved]:
         """The batch with space promised for it; part by part when it does not fit as a whole."""
         if not items:
             return
@@ -187,7 +187,7 @@ class _Run:
             else:
                 self._skip(item, "abandoned", problem)
 
-    def _transfer(self, items: list[Item]) -> list[Item]:
+    def _transfer(self, items: list[MoveItem]) -> list[MoveItem]:
         move = items[0].move
         target = self.context.disk(move.target)
         self.journal.set_moves([item.id for item in items], "copying")
@@ -212,7 +212,7 @@ class _Run:
         self._commit_in_journal(copied, revision)
         return copied
 
-    def _one_by_one(self, items: list[Item], error: Conflict) -> list[Item]:
+    def _one_by_one(self, items: list[MoveItem], error: Conflict) -> list[MoveItem]:
         """Somebody else created one of the parts on the target: find out which by moving each alone."""
         done = []
         for item in self._open_items(items):
@@ -225,7 +225,7 @@ class _Run:
                 done += self._copy_and_commit([item])
         return done
 
-    def _commit(self, transaction: Transaction, target: Disk, items: list[Item]) -> int | None:
+    def _commit(self, transaction: Transaction, target: Disk, items: list[MoveItem]) -> int | None:
         """Commit; when the answer is an error, the target itself says whether it happened."""
         try:
             return transaction.commit()
@@ -237,16 +237,16 @@ class _Run:
                 return target.revision
             raise
 
-    def _commit_in_journal(self, items: list[Item], revision: int | None) -> None:
+    def _commit_in_journal(self, items: list[MoveItem], revision: int | None) -> None:
         changes = [
             (item.id, {"revision": revision, "seconds": item.seconds, "requests": item.requests}) for item in items
         ]
         self.journal.set_moves_each(changes, "committed")
 
-    def _finish(self, items: list[Item]) -> None:
+    def _finish(self, items: list[MoveItem]) -> None:
         """Take the parts off their sources: each is on the target, whole and durable."""
         done = [item for item in items if item.move.keep_source]
-        by_source: dict[str, list[Item]] = {}
+        by_source: dict[str, list[MoveItem]] = {}
         for item in items:
             if not item.move.keep_source:
                 by_source.setdefault(item.move.source, []).append(item)
@@ -266,7 +266,7 @@ class _Run:
 
     # Files
 
-    def _copy_files(self, items: list[Item], transaction: Transaction) -> None:
+    def _copy_files(self, items: list[MoveItem], transaction: Transaction) -> None:
         """Stage every file of every part, side by side; what fails is taken out of the transaction again.
 
         Without a read lease: the claims keep the files in place, and one that a drop of its table takes away fails its
@@ -292,7 +292,7 @@ class _Run:
             while (work := queue.take()) is not None:
                 self._copy_file(*work, transaction)
 
-    def _copy_file(self, item: Item, number: int, transaction: Transaction) -> None:
+    def _copy_file(self, item: MoveItem, number: int, transaction: Transaction) -> None:
         if item.problem is not None:
             return
         file = part_of(item).files[number]
@@ -318,12 +318,12 @@ class _Run:
             self.remote[disk] = self.context.disk(disk).capabilities.remote
         return self.remote[disk]
 
-    def _stage_part_file(self, item: Item, transaction: Transaction) -> None:
+    def _stage_part_file(self, item: MoveItem, transaction: Transaction) -> None:
         path = f"{item.directory}/{PART_FILE}"
         transaction.create(path, item.part_bytes)
         item.created.append(path)
 
-    def _checkpoint(self, item: Item) -> None:
+    def _checkpoint(self, item: MoveItem) -> None:
         """Between steps: stop when the process is to stop or this move was cancelled."""
         if self.aborted or self.context.stop.is_set():
             raise Stopped("abandoned", "stopped; the next pass continues")
@@ -336,7 +336,7 @@ class _Run:
 
     # Outcomes
 
-    def _guarded(self, item: Item, step: Callable[[Item], None]) -> None:
+    def _guarded(self, item: MoveItem, step: Callable[[MoveItem], None]) -> None:
         """Run a step for one part; its failure is the part's alone."""
         try:
             step(item)
@@ -344,36 +344,36 @@ class _Run:
             item.problem = error
             self._resolve(item, error)
 
-    def _resolve(self, item: Item, problem: Exception) -> None:
+    def _resolve(self, item: MoveItem, problem: Exception) -> None:
         if isinstance(problem, Stopped):
             self._skip(item, problem.state, problem.why)
         else:
             self._fail(item, problem)
 
-    def _open_items(self, items: Iterable[Item]) -> list[Item]:
+    def _open_items(self, items: Iterable[MoveItem]) -> list[MoveItem]:
         return [item for item in items if item.id not in self.outcomes]
 
-    def _skip(self, item: Item, state: MoveState, reason: str) -> None:
+    def _skip(self, item: MoveItem, state: MoveState, reason: str) -> None:
         if item.id not in self.outcomes:
             self.journal.set_move(item.id, state, error=reason)
             self._note(item, SkippedMove.of(item.move, reason))
 
-    def _fail(self, item: Item, error: Exception) -> None:
+    def _fail(self, item: MoveItem, error: Exception) -> None:
         if item.id not in self.outcomes:
             text = error.message if isinstance(error, FrostlineError) else str(error)
             self.journal.set_move(item.id, "failed", error=text)
             self._report_failure(item, text)
 
-    def _report_failure(self, item: Item, text: str) -> None:
+    def _report_failure(self, item: MoveItem, text: str) -> None:
         self._note(item, FailedMove.of(item.move, text))
 
-    def _note(self, item: Item, outcome: MovedPart | FailedMove | SkippedMove) -> None:
+    def _note(self, item: MoveItem, outcome: MovedPart | FailedMove | SkippedMove) -> None:
         self.outcomes[item.id] = outcome
         self.task.advance(items=1)
         self.task.note(f"{item.move.table} {item.move.part}")
 
 
-def _remove_from(disk: Disk, items: list[Item], actor: str) -> None:
+def _remove_from(disk: Disk, items: list[MoveItem], actor: str) -> None:
     """One transaction that removes the parts; what somebody else removed already is left out."""
     target = items[0].move.target
     reason = f"moved to {target}"

@@ -33,7 +33,7 @@ _MIN_ROW_GROUP_ROWS = 4096
 _HASHED_BYTES = 1024 * 1024
 
 
-class PartFiles:
+class PartWriter:
     """Writes the data files of one part below a directory, in sort order.
 
     `write` takes tables in ascending key order; `finish` closes the files and returns them. `abandon` closes without
@@ -255,7 +255,7 @@ def write_part_files(
     encodings: Encodings | None = None,
 ) -> tuple[DataFile, ...]:
     """Write tables in sort order as the data files of one part in the directory."""
-    files = PartFiles(directory, definition, compression_level=compression_level, encodings=encodings)
+    files = PartWriter(directory, definition, compression_level=compression_level, encodings=encodings)
     try:
         for table in tables:
             files.write(table)

@@ -21,7 +21,7 @@ Key = tuple[tuple[int, Any], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class KeyRange:
+class SortKeyRange:
     """Keys from `low` on, below `high`; None leaves an end open."""
 
     low: Key | None = None
@@ -31,7 +31,7 @@ class KeyRange:
         return (self.low is None or key >= self.low) and (self.high is None or key < self.high)
 
 
-EVERYTHING = KeyRange()
+EVERYTHING = SortKeyRange()
 
 
 def row_key(table: pa.Table, row: int, names: Sequence[str]) -> Key:
@@ -82,7 +82,7 @@ def stored_key(first_key: Sequence[Any], definition: TableDefinition) -> Key | N
     return tuple(key)
 
 
-def row_groups_within(file: DataFile, definition: TableDefinition, within: KeyRange) -> tuple[int, ...]:
+def row_groups_within(file: DataFile, definition: TableDefinition, within: SortKeyRange) -> tuple[int, ...]:
     """The numbers of the file's row groups that can hold a key of the range: neighbours, perhaps none."""
     keys = [stored_key(group.first_key, definition) for group in file.row_groups]
     following = [*keys[1:], *([None] if keys else [])]

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from disks.effects import op, remove_file
 from oplog.errors import Damaged, FrostlineError
 from tiering.parquet.dictionaries import decoded
-from tiering.parquet.sort_keys import EVERYTHING, Key, KeyRange, row_key, rows_below
+from tiering.parquet.sort_keys import EVERYTHING, Key, SortKeyRange, row_key, rows_below
 from tiering.parquet.sorting import sort_table
 from tiering.parquet.writer import ParquetFileWriter
 from tiering.table.part import DataFile
@@ -71,7 +71,7 @@ class _Bounds:
 
 
 def merged(
-    files: Sequence[SortedFile], definition: TableDefinition, scratch: Path, within: KeyRange = EVERYTHING
+    files: Sequence[SortedFile], definition: TableDefinition, scratch: Path, within: SortKeyRange = EVERYTHING
 ) -> Iterator[pa.Table]:
     """The rows of all files in sort order, equal keys in `order`; only those with keys in the range. Texts of few
     values come as dictionaries (`tiering.parquet.dictionaries`), not in every table the same columns.
@@ -121,7 +121,7 @@ def _bounds(file: DataFile, definition: TableDefinition) -> _Bounds:
 
 
 def _reduced(
-    files: Sequence[SortedFile], definition: TableDefinition, directory: Path, within: KeyRange
+    files: Sequence[SortedFile], definition: TableDefinition, directory: Path, within: SortKeyRange
 ) -> list[SortedFile]:
     """The files merged into fewer intermediate ones, neighbours together so that their order survives."""
     with op("fs.mkdir", directory):
@@ -156,16 +156,16 @@ def _remove_intermediate(files: Sequence[SortedFile]) -> None:
             remove_file(item.source)
 
 
-def _merge_open(files: Sequence[SortedFile], definition: TableDefinition, within: KeyRange) -> Iterator[pa.Table]:
+def _merge_open(files: Sequence[SortedFile], definition: TableDefinition, within: SortKeyRange) -> Iterator[pa.Table]:
     """The rows of files that are all held open, made in a thread of their own so that reading and writing overlap."""
     return prefetched(_blocks(files, definition, within))
 
 
-def _blocks(files: Sequence[SortedFile], definition: TableDefinition, within: KeyRange) -> Iterator[pa.Table]:
-    runs = [_Run(item, definition, within) for item in files]
+def _blocks(files: Sequence[SortedFile], definition: TableDefinition, within: SortKeyRange) -> Iterator[pa.Table]:
+    runs = [_SortedInput(item, definition, within) for item in files]
     with ThreadPoolExecutor(min(len(runs), _DECODING_THREADS), "merge-decode") as pool:
         try:
-            encoded = set.intersection(*pool.map(_Run.dictionary_columns, runs))
+            encoded = set.intersection(*pool.map(_SortedInput.dictionary_columns, runs))
             sizes = [run.dictionary_sizes(encoded) for run in _sample(runs)]
             encoded = {column for column in encoded if all(size[column] <= _LARGEST_DICTIONARY for size in sizes)}
             for run in runs:
@@ -183,19 +183,19 @@ def _blocks(files: Sequence[SortedFile], definition: TableDefinition, within: Ke
                 run.close()
 
 
-def _batch_rows(runs: Sequence[_Run]) -> int:
+def _batch_rows(runs: Sequence[_SortedInput]) -> int:
     """How many rows each file keeps ready, so that all together stay within the memory for it."""
     fewest, most = _BATCH_ROWS
     width = max((run.row_bytes(fewest) for run in _sample(runs)), default=1.0)
     return max(fewest, min(most, int(_READY_BYTES / len(runs) / max(width, 1.0))))
 
 
-def _sample(runs: Sequence[_Run]) -> Sequence[_Run]:
+def _sample(runs: Sequence[_SortedInput]) -> Sequence[_SortedInput]:
     """A few of the runs, to judge them all by."""
     return runs[:: max(1, len(runs) // 4)]
 
 
-def _cut(runs: Sequence[_Run]) -> list[pa.Table]:
+def _cut(runs: Sequence[_SortedInput]) -> list[pa.Table]:
     """The ready rows that nothing unread can precede, taken off the runs; equal keys come in the order of the runs.
 
     The bound is the smallest last key of a run that goes on. Rows equal to it may follow in the first run that ends
@@ -208,10 +208,10 @@ def _cut(runs: Sequence[_Run]) -> list[pa.Table]:
     return [run.take(run.count_up_to(bound, inclusive=number <= owner)) for number, run in enumerate(runs)]
 
 
-class _Run:
+class _SortedInput:
     """One file being read, with the rows that are decoded and not yet taken."""
 
-    def __init__(self, item: SortedFile, definition: TableDefinition, within: KeyRange) -> None:
+    def __init__(self, item: SortedFile, definition: TableDefinition, within: SortKeyRange) -> None:
         self._item = item
         self._definition = definition
         self._within = within

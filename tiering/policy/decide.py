@@ -19,9 +19,9 @@ import msgspec
 
 from tiering.config.settings import PolicyConfig, VolumeConfig
 from tiering.config.units import format_duration, format_size
-from tiering.journal.records import Failure, Pin
+from tiering.journal.records import MoveFailures, PartPin
 from tiering.policy import placement, ttl
-from tiering.policy.items import Item, explain_rest, plan_of
+from tiering.policy.items import PolicyItem, explain_rest, plan_of
 from tiering.policy.placement import DiskState, ordered_volumes, volume_index
 from tiering.policy.plan import (
     Explanation,
@@ -139,7 +139,9 @@ class _Pass:
         self.options = options
         self.disks = dict(disks)
         self.policies = policies
-        self.items = sorted((Item(part, policies.get(part.definition.policy)) for part in parts), key=lambda i: i.key)
+        self.items = sorted(
+            (PolicyItem(part, policies.get(part.definition.policy)) for part in parts), key=lambda i: i.key
+        )
         self.turns: dict[tuple[str, str], int] = {}
         self.pauses = {pause.table_uuid: pause for pause in options.pauses if pause.kind == "moves"}
         self.pins = {(pin.table_uuid, pin.scope, pin.name): pin for pin in options.pins}
@@ -164,13 +166,13 @@ class _Pass:
     def _clock_problem(self) -> str:
         return clock_problem((item.part.created for item in self.items), self.now, self.options)
 
-    def _is_blocked(self, item: Item) -> bool:
+    def _is_blocked(self, item: PolicyItem) -> bool:
         reason = self._blocked(item)
         if reason is not None:
             item.stay = (reason, None)
         return reason is not None
 
-    def _blocked(self, item: Item) -> Reason | None:
+    def _blocked(self, item: PolicyItem) -> Reason | None:
         if item.policy is None:
             return Reason("no_policy", f"the configuration has no policy {item.table.policy}")
         state = self.disks.get(item.source)
@@ -190,18 +192,18 @@ class _Pass:
         holder = self.options.claimed.get((item.uuid, item.part.name))
         return Reason("busy", f"a {holder} works on the part now") if holder else None
 
-    def _pin_of(self, item: Item) -> Pin | None:
+    def _pin_of(self, item: PolicyItem) -> PartPin | None:
         part = self.pins.get((item.uuid, "part", item.part.name))
         return part or self.pins.get((item.uuid, "partition", item.name.partition))
 
-    def _pin_pass(self, pinned: list[tuple[Item, Pin]]) -> bool:
+    def _pin_pass(self, pinned: list[tuple[PolicyItem, PartPin]]) -> bool:
         changed = False
         for item, pin in pinned:
             if item.policy is not None and self._follow_pin(item, item.policy, pin):
                 changed = True
         return changed
 
-    def _follow_pin(self, item: Item, policy: PolicyConfig, pin: Pin) -> bool:
+    def _follow_pin(self, item: PolicyItem, policy: PolicyConfig, pin: PartPin) -> bool:
         what = f"{pin.scope} {pin.name} is pinned"
         volume = _find_volume(policy, pin.volume)
         if pin.volume is None:
@@ -214,7 +216,7 @@ class _Pass:
 
     # Rules
 
-    def _delete(self, items: list[Item]) -> None:
+    def _delete(self, items: list[PolicyItem]) -> None:
         for item in items:
             due = ttl.due_delete(item.dues, self.now)
             if due is None or due.newest is None:
@@ -229,7 +231,7 @@ class _Pass:
             item.deleted = Reason("ttl_delete", f"{due.describe(self.now)}: rule '{ttl.rule_text(due.rule)}'")
             self._release(item.at, item.size)
 
-    def _ttl_pass(self, items: list[Item]) -> bool:
+    def _ttl_pass(self, items: list[PolicyItem]) -> bool:
         changed = False
         for item in items:
             due = ttl.winning_move(item.dues, self.now)
@@ -237,7 +239,7 @@ class _Pass:
                 changed = True
         return changed
 
-    def _follow_rule(self, item: Item, policy: PolicyConfig, due: ttl.Due) -> bool:
+    def _follow_rule(self, item: PolicyItem, policy: PolicyConfig, due: ttl.Due) -> bool:
         """Move the part where the rule says, in the model; whether it moved."""
         here = volume_index(policy, item.at)
         rule = f"rule '{ttl.rule_text(due.rule)}'"
@@ -268,7 +270,7 @@ class _Pass:
         reason = Reason("ttl", f"{due.describe(self.now)}: {ttl.action_text(due.rule)}")
         return self._try_move(item, [volume], reason, obey_limit=not to_disk)
 
-    def _space_pass(self, items: list[Item]) -> bool:
+    def _space_pass(self, items: list[PolicyItem]) -> bool:
         changed = False
         for name, policy in sorted(self.policies.items()):
             volumes = ordered_volumes(policy)
@@ -277,7 +279,7 @@ class _Pass:
                     changed |= self._free_space(name, policy, index, disk, items)
         return changed
 
-    def _free_space(self, name: str, policy: PolicyConfig, index: int, disk: str, items: list[Item]) -> bool:
+    def _free_space(self, name: str, policy: PolicyConfig, index: int, disk: str, items: list[PolicyItem]) -> bool:
         """Move the heaviest parts off a disk that is too full, as few as cover the need; whether any moved."""
         state, factor = self.disks.get(disk), placement.move_factor(policy)
         if state is None or state.total_bytes is None or state.unreserved_bytes is None:
@@ -304,7 +306,7 @@ class _Pass:
     # The model
 
     def _try_move(
-        self, item: Item, volumes: Sequence[VolumeConfig], reason: Reason, *, obey_limit: bool = True
+        self, item: PolicyItem, volumes: Sequence[VolumeConfig], reason: Reason, *, obey_limit: bool = True
     ) -> bool:
         """Move the part in the model to the first of the volumes that takes it; else note why it stays."""
         problems: list[str] = []
@@ -327,7 +329,7 @@ class _Pass:
         item.stay = (Reason(kind, f"{reason.detail}; but {'; '.join(problems)}"), until)
         return False
 
-    def _waiting(self, item: Item, volume: VolumeConfig) -> dict[str, tuple[Reason, datetime | None]]:
+    def _waiting(self, item: PolicyItem, volume: VolumeConfig) -> dict[str, tuple[Reason, datetime | None]]:
         """The volume's disks to which moving the part failed lately, or too often: why, and until when."""
         blocked = {
             disk: self._failure_block(self.options.failures.get((item.uuid, item.part.name, disk)), disk)
@@ -335,13 +337,13 @@ class _Pass:
         }
         return {disk: waiting for disk, waiting in blocked.items() if waiting is not None}
 
-    def _turn(self, item: Item, volume: VolumeConfig) -> int:
+    def _turn(self, item: PolicyItem, volume: VolumeConfig) -> int:
         key = (item.table.policy, volume.name)
         if key not in self.turns:
             self.turns[key] = sum(1 for other in self.items if other.source in volume.disks)
         return self.turns[key]
 
-    def _failure_block(self, failure: Failure | None, target: str) -> tuple[Reason, datetime | None] | None:
+    def _failure_block(self, failure: MoveFailures | None, target: str) -> tuple[Reason, datetime | None] | None:
         if failure is None:
             return None
         tries = f"{failure.attempts} attempt{'s' if failure.attempts > 1 else ''} to move it to {target} failed"
@@ -354,7 +356,7 @@ class _Pass:
             return None
         return Reason("backoff", f"{tries}: {failure.error}; next try at {ttl.short_time(until)}"), until
 
-    def _too_young(self, item: Item) -> bool:
+    def _too_young(self, item: PolicyItem) -> bool:
         """Whether the part must wait so that merges come first; its reason is set then."""
         least = timedelta(seconds=item.table.settings.min_part_age_to_move_seconds)
         until = item.part.created + least
@@ -366,7 +368,7 @@ class _Pass:
         item.stay = (Reason("too_young", detail), until)
         return True
 
-    def _stay(self, item: Item, kind: str, detail: str) -> bool:
+    def _stay(self, item: PolicyItem, kind: str, detail: str) -> bool:
         if item.move is None:
             item.stay = (Reason(kind, detail), None)
         return False

@@ -12,7 +12,7 @@ from tiering.policy.plan import Move, PlacedPart, Plan, Reason, Stay, TtlDelete
 from tiering.table.part import PartName
 
 
-class Item:
+class PolicyItem:
     """One part in the model: where it is now and where it would be."""
 
     __slots__ = ("at", "deleted", "dues", "move", "name", "part", "policy", "source", "stay", "table", "uuid")
@@ -38,7 +38,7 @@ class Item:
         return (self.table.full_name, self.name, self.source)
 
 
-def explain_rest(items: Iterable[Item], disks: Mapping[str, DiskState], now: datetime) -> None:
+def explain_rest(items: Iterable[PolicyItem], disks: Mapping[str, DiskState], now: datetime) -> None:
     """Give each part that does not move its reason, and when a rule acts on it next."""
     for item in items:
         if item.move is not None:
@@ -51,7 +51,7 @@ def explain_rest(items: Iterable[Item], disks: Mapping[str, DiskState], now: dat
             item.stay = (_why_nothing(item, upcoming, disks, now), upcoming.due if upcoming else None)
 
 
-def _why_nothing(item: Item, upcoming: ttl.Due | None, disks: Mapping[str, DiskState], now: datetime) -> Reason:
+def _why_nothing(item: PolicyItem, upcoming: ttl.Due | None, disks: Mapping[str, DiskState], now: datetime) -> Reason:
     missing = [due.describe(now) for due in item.dues if due.due is None]
     space = _space_note(item, disks)
     if upcoming is not None:
@@ -63,7 +63,7 @@ def _why_nothing(item: Item, upcoming: ttl.Due | None, disks: Mapping[str, DiskS
     return Reason("no_rule", f"{none}; {space}")
 
 
-def _space_note(item: Item, disks: Mapping[str, DiskState]) -> str:
+def _space_note(item: PolicyItem, disks: Mapping[str, DiskState]) -> str:
     state, policy = disks.get(item.at), item.policy
     if policy is None or state is None:
         return ""
@@ -78,7 +78,7 @@ def _space_note(item: Item, disks: Mapping[str, DiskState]) -> str:
     return f"disk {item.at} has {share:.0%} free, move_factor asks for {factor:.0%}"
 
 
-def plan_of(items: Sequence[Item], now: datetime) -> Plan:
+def plan_of(items: Sequence[PolicyItem], now: datetime) -> Plan:
     """What was decided about the parts, as a plan in the order to carry it out."""
     moving = [item for item in items if item.move is not None and item.at != item.source]
     return Plan(
@@ -112,14 +112,14 @@ def plan_of(items: Sequence[Item], now: datetime) -> Plan:
     )
 
 
-def _order(item: Item) -> tuple[object, ...]:
+def _order(item: PolicyItem) -> tuple[object, ...]:
     """Coldest sources first, so that they make room; rules before space; then ascending size."""
     heat = volume_index(item.policy, item.source) if item.policy is not None else None
     kind = item.move.kind if item.move is not None else ""
     return (-(heat or 0), {"pin": 0, "ttl": 1}.get(kind, 2), item.size, item.key)
 
 
-def _move(item: Item, reason: Reason) -> Move:
+def _move(item: PolicyItem, reason: Reason) -> Move:
     return Move(
         table=item.table.full_name,
         table_uuid=item.uuid,

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from tiering.journal.records import Failure, Pause, Pin
+from tiering.journal.records import MoveFailures, PartPin, Pause
 from tiering.table.part import Part, PartName
 from tiering.table.schema import TableDefinition
 
@@ -110,9 +110,9 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 class Options:
     """What else bears on a decision."""
 
-    pins: Sequence[Pin] = ()
+    pins: Sequence[PartPin] = ()
     pauses: Sequence[Pause] = ()
-    failures: Mapping[tuple[str, str, str], Failure] = field(default_factory=dict)
+    failures: Mapping[tuple[str, str, str], MoveFailures] = field(default_factory=dict)
     """By (table uuid, part, target disk), from the journal."""
     claimed: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """(table uuid, part) -> what holds it now: a merge, a move."""

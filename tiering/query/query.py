@@ -110,7 +110,7 @@ def _run(context: Context, sql: str, resolve: Resolve) -> QueryResult:
     leases = ExitStack()
     try:
         session = EngineSession(context, leases, text_views=True)
-        tables = _Tables()
+        tables = _Databases()
         session.engine.register_catalog_provider(_CATALOG, tables)
         plan, resolved = _plan(session, tables, sql, resolve)
         hold_leases(context, [stored for _, parts in resolved.values() for stored in parts], leases)
@@ -134,7 +134,7 @@ def _run(context: Context, sql: str, resolve: Resolve) -> QueryResult:
 
 
 def _plan(
-    session: EngineSession, tables: _Tables, sql: str, resolve: Resolve
+    session: EngineSession, tables: _Databases, sql: str, resolve: Resolve
 ) -> tuple[DataFrame, dict[str, tuple[TableDefinition, list[StoredPart]]]]:
     """The statement over empty tables. Tables are resolved as planning asks for them, so it fails at first."""
     resolved: dict[str, tuple[TableDefinition, list[StoredPart]]] = {}
@@ -165,7 +165,7 @@ def _sql(session: EngineSession, sql: str) -> DataFrame:
     return session.engine.sql_with_options(sql, options)
 
 
-class _Tables(CatalogProvider):
+class _Databases(CatalogProvider):
     """The databases of the engine. Notes what planning asks for; nothing may be opened while it asks."""
 
     def __init__(self) -> None:
@@ -180,7 +180,7 @@ class _Tables(CatalogProvider):
 
 
 class _Database(SchemaProvider):
-    def __init__(self, tables: _Tables, name: str) -> None:
+    def __init__(self, tables: _Databases, name: str) -> None:
         self._tables = tables
         self._prefix = "" if name == "public" else f"{name}."
 

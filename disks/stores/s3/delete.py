@@ -80,10 +80,12 @@ def _version(bucket: Bucket, key: str, heads: Heads) -> str | FrostlineError | N
         return None
     except FrostlineError as error:
         return error
-    return retained(bucket.place, key, headers, now=datetime.now(UTC)) or headers.get("x-amz-version-id") or "null"
+    return (
+        retained_error(bucket.place, key, headers, now=datetime.now(UTC)) or headers.get("x-amz-version-id") or "null"
+    )
 
 
-def retained(place: S3Place, key: str, headers: Mapping[str, str], *, now: datetime) -> Retained | None:
+def retained_error(place: S3Place, key: str, headers: Mapping[str, str], *, now: datetime) -> Retained | None:
     """What the headers of an object say about its lock."""
     if headers.get("x-amz-object-lock-legal-hold", "").upper() == "ON":
         return Retained(f"{place.name}{key} is under a legal hold", until=None)

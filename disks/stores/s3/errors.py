@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
-from disks.stores.payload import Unreachable, wrong_sha256
+from disks.stores.checks import Unreachable, wrong_sha256
 from oplog.errors import (
     AccessDenied,
     AlreadyExists,

@@ -20,7 +20,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from disks.stores.s3.http_answers import Answer, read_answer
+from disks.stores.s3.http_answers import HttpAnswer, read_answer
 from oplog.errors import UsageError
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Connections:
         *,
         connect_seconds: float,
         silence_seconds: float,
-    ) -> Answer:
+    ) -> HttpAnswer:
         """Send the request and read the whole answer, whatever its status.
 
         Raises `NotConnected` when nothing was sent, `CutOff` for half a body, and other kinds of `OSError` (among them

@@ -20,7 +20,7 @@ class CutOff(OSError):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """Names of headers are in lower case, values as Latin-1; those of one name are joined by commas."""
 
     status: int
@@ -28,7 +28,7 @@ class Answer:
     body: bytes
 
 
-def read_answer(connection: socket.socket, method: str) -> tuple[Answer, bool]:
+def read_answer(connection: socket.socket, method: str) -> tuple[HttpAnswer, bool]:
     """The answer to a request of this method, and whether the connection may carry another one."""
     rest = b""
     while True:
@@ -38,7 +38,7 @@ def read_answer(connection: socket.socket, method: str) -> tuple[Answer, bool]:
             break
     lasting = version == "HTTP/1.1" and headers.get("connection", "").lower() != "close"
     if method in ("HEAD", "CONNECT") or status in (204, 304):
-        return Answer(status, headers, b""), lasting and not rest
+        return HttpAnswer(status, headers, b""), lasting and not rest
     if headers.get("transfer-encoding", "").lower() == "chunked":
         body, rest = _read_chunks(connection, rest)
     elif (length := headers.get("content-length")) is not None:
@@ -46,7 +46,7 @@ def read_answer(connection: socket.socket, method: str) -> tuple[Answer, bool]:
     else:
         body, lasting = _read_to_end(connection, rest), False
         rest = b""
-    return Answer(status, headers, body), lasting and not rest
+    return HttpAnswer(status, headers, body), lasting and not rest
 
 
 def _read_head(connection: socket.socket, data: bytes) -> tuple[str, bytes]:

@@ -27,11 +27,11 @@ from urllib.parse import quote, unquote_plus, urlsplit
 from xml.etree import ElementTree
 
 from disks.stores.base import ByteRange
-from disks.stores.patience import patience_seconds
-from disks.stores.payload import Truncated
+from disks.stores.checks import Truncated
 from disks.stores.s3.errors import S3Place, error_of_xml, not_answered, unreachable
 from disks.stores.s3.http import Connections, NotConnected
-from disks.stores.s3.http_answers import Answer, CutOff
+from disks.stores.s3.http_answers import CutOff, HttpAnswer
+from disks.stores.time_budget import time_budget_seconds
 from oplog.errors import Damaged, FrostlineError, Transient
 
 EMPTY_SHA256 = hashlib.sha256(b"").digest()
@@ -48,7 +48,7 @@ class Credentials(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedKey:
     """One key of a listing page, as the server gave it."""
 
     key: str
@@ -56,7 +56,7 @@ class Listed:
     modified: datetime
 
 
-Page = tuple[list[Listed], bool]
+Page = tuple[list[ListedKey], bool]
 """The keys of one page, and whether more follow."""
 
 
@@ -97,7 +97,7 @@ class S3Requests:
         answer = self._send("PUT", key, query, sent, body, sha256.hex())
         return answer.headers
 
-    def get(self, key: str, byte_range: ByteRange | None) -> Answer:
+    def get(self, key: str, byte_range: ByteRange | None) -> HttpAnswer:
         """The answer with the object's bytes, or those of the range; `is_whole` tells which.
 
         A body that ends before its announced length is `Truncated`.
@@ -145,7 +145,7 @@ class S3Requests:
 
     def _send(
         self, method: str, key: str, query: str, headers: Mapping[str, str], body: memoryview | None, payload_hash: str
-    ) -> Answer:
+    ) -> HttpAnswer:
         answer = self._exchange(method, key, query, headers, body, payload_hash)
         if answer.status >= 300:
             raise error_of_xml(self._place, key, answer.status, answer.body)
@@ -153,13 +153,13 @@ class S3Requests:
 
     def _exchange(
         self, method: str, key: str, query: str, headers: Mapping[str, str], body: memoryview | None, payload_hash: str
-    ) -> Answer:
+    ) -> HttpAnswer:
         """The answer, whatever its status."""
         path = f"{self._base}/{_quoted(self._prefix + key, safe='/')}" if key else self._base or "/"
         signed = self._signed(method, path, query, headers, payload_hash)
         if body is not None:
             signed["content-length"] = str(len(body))
-        wanted = patience_seconds()
+        wanted = time_budget_seconds()
         try:
             return self._connections.exchange(
                 method,
@@ -209,7 +209,7 @@ class S3Requests:
         return key
 
 
-def is_whole(answer: Answer) -> bool:
+def is_whole(answer: HttpAnswer) -> bool:
     """Whether it holds the whole object: some servers send all of a small one to whoever asks for a range."""
     return answer.status != 206 and "content-range" not in answer.headers
 
@@ -231,11 +231,11 @@ def _parse_page(body: bytes) -> Page:
     for element in root.iterfind(f"{space}Contents"):
         fields = {child.tag[len(space) :]: child.text or "" for child in element}
         key = unquote_plus(fields["Key"]) if encoded else fields["Key"]
-        items.append(Listed(key, int(fields["Size"]), datetime.fromisoformat(fields["LastModified"])))
+        items.append(ListedKey(key, int(fields["Size"]), datetime.fromisoformat(fields["LastModified"])))
     return items, root.findtext(f"{space}IsTruncated") == "true"
 
 
-def pages(fetch: Callable[[str, str], Page], prefix: str, start_after: str, name: str) -> Iterator[Listed]:
+def pages(fetch: Callable[[str, str], Page], prefix: str, start_after: str, name: str) -> Iterator[ListedKey]:
     """Every key after `start_after`, page by page. A server that does not list in key order is refused loudly.
 
     Pages go on from the last key instead of a token: a listing can then be taken up again after any failure.

@@ -1,11 +1,11 @@
-"""What a bucket's owner has set, read by boto3. A server that does not know a question gives `Unknown`, never a no."""
+"""What a bucket's owner has set, read by boto3. Of a server that knows no such question: `NotAnswered`, never a no."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from disks.stores.bucket_settings import BucketSettings, LifecycleRule, ObjectLock, OldVersion, Unknown
+from disks.stores.bucket_settings import BucketSettings, LifecycleRule, NotAnswered, ObjectLock, OldVersion
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -30,7 +30,7 @@ def read_settings(client: S3Client, bucket: str) -> BucketSettings:
     )
 
 
-def _asked(question: Callable[[], _Answer], absent: dict[str, _Answer] | None = None) -> _Answer | Unknown:
+def _asked(question: Callable[[], _Answer], absent: dict[str, _Answer] | None = None) -> _Answer | NotAnswered:
     from botocore.exceptions import ClientError
 
     try:
@@ -41,7 +41,7 @@ def _asked(question: Callable[[], _Answer], absent: dict[str, _Answer] | None = 
             return absent[code]
         if code in ("SlowDown", "ServiceUnavailable", "InternalError", "RequestTimeout"):
             raise
-        return Unknown(f"the store answers {code or 'with an error'}")
+        return NotAnswered(f"the store answers {code or 'with an error'}")
 
 
 def _versioning(status: str | None) -> Any:
@@ -84,9 +84,9 @@ def _when(action: dict[str, Any]) -> str | None:
     return None
 
 
-def _lock(found: Any) -> ObjectLock | Unknown:
+def _lock(found: Any) -> ObjectLock | NotAnswered:
     if not found:
-        return Unknown("the store gives an empty answer")
+        return NotAnswered("the store gives an empty answer")
     retention = (found.get("Rule") or {}).get("DefaultRetention") or {}
     days = retention.get("Days") or (365 * retention["Years"] if retention.get("Years") else None)
     return ObjectLock(found.get("ObjectLockEnabled") == "Enabled", retention.get("Mode"), days)

@@ -35,22 +35,22 @@ from disks.stores.base import (
     check_key,
 )
 from disks.stores.bucket_settings import BucketSettings, OldVersion
-from disks.stores.payload import (
+from disks.stores.checks import (
     Truncated,
     Unreachable,
     check_digest_length,
     check_metadata,
     check_range,
     check_sha256,
-    opened,
     past_the_end,
     wrong_sha256,
 )
+from disks.stores.payload import opened
 from disks.stores.s3 import delete as s3_delete
 from disks.stores.s3 import multipart as s3_multipart
 from disks.stores.s3 import settings as s3_settings
 from disks.stores.s3.errors import error_of_client, missing_bucket, outcome_unknown
-from disks.stores.s3.http_answers import Answer
+from disks.stores.s3.http_answers import HttpAnswer
 from disks.stores.s3.multipart import PART_BYTES, MultipartUpload
 from disks.stores.s3.requests import Page, is_whole, pages
 from disks.stores.s3.session import S3Session
@@ -300,7 +300,7 @@ class S3Store(ObjectStore):
         answer = self._get(key, None)
         return answer.body, self._info(key, answer.headers, len(answer.body))
 
-    def _get(self, key: str, byte_range: ByteRange | None) -> Answer:
+    def _get(self, key: str, byte_range: ByteRange | None) -> HttpAnswer:
         self._meter.add("GET")
         answer = self._s3.requests.get(key, byte_range)
         self._meter.add("GET", 0, received=len(answer.body))

@@ -34,7 +34,7 @@ _PAGE_KEYS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class BenchStep:
     """The same operation on `count` objects of one size by `workers` threads."""
 
     verb: Verb
@@ -47,7 +47,7 @@ class Step:
 class Measurement:
     """How a step went. Times are seconds a request; `requests` those that the percentiles are of."""
 
-    step: Step
+    step: BenchStep
     requests: int
     seconds: float
     p50: float
@@ -85,19 +85,19 @@ class BenchReport:
     """Objects that a lock of the store keeps; gc removes them when it ends."""
 
 
-def plan(sizes: Sequence[int], objects: int, workers: Sequence[int]) -> list[Step]:
+def plan(sizes: Sequence[int], objects: int, workers: Sequence[int]) -> list[BenchStep]:
     """The steps in their order. Large objects are fewer: at most 256 MiB a size and number of workers."""
-    steps: list[Step] = []
+    steps: list[BenchStep] = []
     for size, threads in itertools.product(sizes, workers):
         count = min(objects, max(_FEWEST_OBJECTS, _MOST_BYTES_A_SIZE // max(size, 1)))
-        steps += [Step(verb, size, threads, count) for verb in ("put", "get", "ranged get", "list")]
-        steps.append(Step("delete", size, threads, count))
+        steps += [BenchStep(verb, size, threads, count) for verb in ("put", "get", "ranged get", "list")]
+        steps.append(BenchStep("delete", size, threads, count))
     for threads in workers:
-        steps.append(Step("put if absent", 0, threads, objects))
+        steps.append(BenchStep("put if absent", 0, threads, objects))
     return steps
 
 
-def requests_of(steps: Iterable[Step]) -> dict[str, int]:
+def requests_of(steps: Iterable[BenchStep]) -> dict[str, int]:
     """What the steps and their checks send, by kind of request, without retries."""
     counts = {"PUT": 1, "GET": 1, "LIST": 2, "DELETE": 1, "bytes_up": 0, "bytes_down": 0}
     for step in steps:
@@ -123,7 +123,9 @@ def requests_of(steps: Iterable[Step]) -> dict[str, int]:
     return counts
 
 
-def run(store: ObjectStore, steps: Sequence[Step], advance: Callable[[Step], None] = lambda step: None) -> BenchReport:
+def run(
+    store: ObjectStore, steps: Sequence[BenchStep], advance: Callable[[BenchStep], None] = lambda step: None
+) -> BenchReport:
     """Carry the steps out. A wrong answer becomes a failed check; an error of the store is raised after cleaning up."""
     report = BenchReport(leftovers_removed=remove_leftovers(store))
     bench = _Bench(store, report)
@@ -169,7 +171,7 @@ class _Bench:
         self._get(key)
         self._delete(self._place)
 
-    def carry_out(self, step: Step) -> None:
+    def carry_out(self, step: BenchStep) -> None:
         size = step.size_bytes
         match step.verb:
             case "put":
@@ -188,7 +190,7 @@ class _Bench:
                 self._timed(step, self._put_if_absent, keys)
                 self._races()
 
-    def _timed(self, step: Step, call: Callable[[str], float], keys: Sequence[str], moved_bytes: int = 0) -> None:
+    def _timed(self, step: BenchStep, call: Callable[[str], float], keys: Sequence[str], moved_bytes: int = 0) -> None:
         """Each call returns the seconds its request took, so that preparing data does not count."""
         began = time.perf_counter()
         with ThreadPoolExecutor(step.workers, thread_name_prefix="objbench") as pool:

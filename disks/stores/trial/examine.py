@@ -12,10 +12,10 @@ from contextlib import suppress
 from typing import Any
 
 from disks.stores.base import ByteRange, ObjectStore
-from disks.stores.bucket_settings import BucketSettings, Unknown
+from disks.stores.bucket_settings import BucketSettings, NotAnswered
 from disks.stores.s3 import trial as s3_trial
 from disks.stores.s3.session import S3Session
-from disks.stores.trial.store_facts import NOT_ASKED, Answer, StoreFacts
+from disks.stores.trial.probe_results import NOT_ASKED, ProbeResult, StoreFacts
 from disks.stores.wrappers.wrapped import unwrapped
 from oplog.errors import AccessDenied, AlreadyExists, Damaged, FrostlineError, NotFound, Retained, Transient
 from oplog.revision import DOCTOR_PREFIX, scratch_prefix
@@ -30,7 +30,7 @@ def examine(store: ObjectStore, *, read_only: bool, step: Callable[[str], None] 
     step("listing")
     try:
         first = next(store.list(), None)
-        facts.listing = Answer(True)
+        facts.listing = ProbeResult(True)
     except AccessDenied as error:
         first = None
         facts.listing = _denied(error)
@@ -110,7 +110,7 @@ class _Trial:
             self._step("multipart uploads")
             facts.multipart = _asked(lambda: s3_trial.try_multipart(session, self._place + "multipart"))
 
-    def _listings(self) -> tuple[Answer, Answer]:
+    def _listings(self) -> tuple[ProbeResult, ProbeResult]:
         wanted = [self._place + name for name in ("a-first", "b-second", "c-third")]
 
         def complete() -> tuple[bool, str]:
@@ -165,20 +165,20 @@ class _Trial:
             facts.delete = _denied(error)
             return
         except FrostlineError as error:
-            facts.delete = Answer(None, error.message)
+            facts.delete = ProbeResult(None, error.message)
             return
         kept = [error for error in answers.values() if isinstance(error, Retained)]
         failed = [error for error in answers.values() if error is not None and not isinstance(error, Retained)]
         if failed:
             facts.delete = (
-                _denied(failed[0]) if isinstance(failed[0], AccessDenied) else Answer(False, failed[0].message)
+                _denied(failed[0]) if isinstance(failed[0], AccessDenied) else ProbeResult(False, failed[0].message)
             )
             return
         if kept:
             facts.is_kept, facts.kept_until = True, kept[0].until
-            facts.delete = Answer(None, kept[0].message)
+            facts.delete = ProbeResult(None, kept[0].message)
             return
-        facts.delete = Answer(True)
+        facts.delete = ProbeResult(True)
         if facts.put.good:
             facts.gone_after_delete = _asked(self._gone)
 
@@ -197,16 +197,16 @@ def _ask_about_bucket(store: ObjectStore, facts: StoreFacts) -> None:
     try:
         facts.clock_skew = store.clock_skew()
     except FrostlineError as error:
-        facts.clock_skew = Unknown(error.message)
+        facts.clock_skew = NotAnswered(error.message)
     try:
         facts.settings = store.bucket_settings()
     except FrostlineError as error:
-        unknown = Unknown(error.message)
+        unknown = NotAnswered(error.message)
         facts.settings = BucketSettings(unknown, unknown, unknown)
     try:
         facts.uploads = list(store.list_uploads())
     except FrostlineError as error:
-        facts.uploads = Unknown(error.message)
+        facts.uploads = NotAnswered(error.message)
     if facts.settings is None or facts.settings.versioning == "off":
         return
     try:
@@ -217,25 +217,25 @@ def _ask_about_bucket(store: ObjectStore, facts: StoreFacts) -> None:
                 break
         facts.old_versions = count
     except FrostlineError as error:
-        facts.old_versions = Unknown(error.message)
+        facts.old_versions = NotAnswered(error.message)
 
 
-def _asked(question: Callable[[], bool | tuple[bool, str]], *, missing: str = "") -> Answer:
+def _asked(question: Callable[[], bool | tuple[bool, str]], *, missing: str = "") -> ProbeResult:
     """The answer, or why there is none. boto3's errors come up raw from `s3_trial`."""
     try:
         found: Any = question()
     except AccessDenied as error:
         return _denied(error)
     except NotFound as error:
-        return Answer(False, missing or error.message)
+        return ProbeResult(False, missing or error.message)
     except FrostlineError as error:
-        return Answer(None, error.message)
+        return ProbeResult(None, error.message)
     except Exception as error:  # noqa: BLE001  a trial must not end the examination, whatever a client library raises
         text = f"{type(error).__name__}: {error}"
-        return Answer(None, text, denied="AccessDenied" in text)
+        return ProbeResult(None, text, denied="AccessDenied" in text)
     good, said = found if isinstance(found, tuple) else (bool(found), "")
-    return Answer(good, "" if good else said)
+    return ProbeResult(good, "" if good else said)
 
 
-def _denied(error: FrostlineError) -> Answer:
-    return Answer(None, error.message, denied=True)
+def _denied(error: FrostlineError) -> ProbeResult:
+    return ProbeResult(None, error.message, denied=True)

@@ -14,8 +14,8 @@ from typing import TypeVar
 
 from disks.stores.base import ByteRange, ObjectInfo, ObjectStore, Payload, StoreCapabilities, Upload
 from disks.stores.bucket_settings import BucketSettings, OldVersion
-from disks.stores.patience import patience_seconds
-from disks.stores.payload import Truncated, Unreachable
+from disks.stores.checks import Truncated, Unreachable
+from disks.stores.time_budget import time_budget_seconds
 from disks.stores.wrappers.wrapped import WrappedStore
 from oplog.errors import AlreadyExists, CredentialsExpired, Damaged, FrostlineError, OutcomeUnknown, Transient
 
@@ -47,7 +47,7 @@ class Backoff:
     def budget_seconds(self, error: Transient) -> float:
         """How long to go on after a failure of this kind."""
         usual = self.total_seconds / 4 if isinstance(error, Unreachable) else self.total_seconds
-        return min(usual, patience_seconds())
+        return min(usual, time_budget_seconds())
 
     def most_attempts(self, error: Transient) -> int:
         """How many tries a failure of this kind is worth."""

@@ -12,7 +12,7 @@ from tiering.cli.frame.remote_work import Master, SparkWork
 from tiering.cli.frame.remote_work import wanted as spark_wanted
 from tiering.cli.frame.session import Session, fail_if_partly
 from tiering.cli.frame.verb import verb
-from tiering.cli.reports.merges import done_document, plan_document, size_of, summary_document, tell
+from tiering.cli.reports.merges import done_document, plan_document, report_merges, size_of, summary_document
 from tiering.cli.reports.moves import merge_document, merge_plan_document
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _merge_here(
         plans = []
         results = store.merge(table, partition=partition, final=final, adopting=adopt, drop_deleted=drop_deleted)
         documents = [merge_document(result) for result in results]
-    tell(session, documents, store.explain_merges(table, plans, partition=partition), {})
+    report_merges(session, documents, store.explain_merges(table, plans, partition=partition), {})
 
 
 @dataclass(frozen=True)
@@ -154,18 +154,18 @@ class _ColdRun:
         )
         if session.dry_run or not plans:
             stays = store.explain_merges(table, plans, partition=partition, cold=options)
-            tell(session, [plan_document(store, table, plan, job) for plan in plans], stays, {})
+            report_merges(session, [plan_document(store, table, plan, job) for plan in plans], stays, {})
             return
         before = size_of(store, table, partition)
         work = SparkWork(session, f"merge {table}", master) if spark else None
         workers = _spark_workers(work, store, groups_in_flight) if work else _own_workers(store)
         report = store.merge_cold(table, workers, partition=partition, final=self.final, options=options, job=job)
         if work is not None:
-            work.tell()
+            work.report()
         stays = store.explain_merges(table, report.left(), partition=partition, cold=options)
         summary = summary_document(store, report, before, size_of(store, table, partition))
         self._tell_failures(report)
-        tell(session, [done_document(store, result) for result in report.merges], stays, summary)
+        report_merges(session, [done_document(store, result) for result in report.merges], stays, summary)
         fail_if_partly(len(report.failures) + len(report.not_begun), len(report.merges), "groups")
 
     def _tell_failures(self, report: "ColdMergeReport") -> None:

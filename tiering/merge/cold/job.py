@@ -87,7 +87,7 @@ class _OpenStore:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class FailedGroup:
     """A group that was not merged, and why. Its parts are as they were."""
 
     plan: MergePlan
@@ -99,7 +99,7 @@ class ColdMergeReport:
     """What a job did, group by group."""
 
     merges: list[MergeResult] = field(default_factory=list)
-    failures: list[Failure] = field(default_factory=list)
+    failures: list[FailedGroup] = field(default_factory=list)
     not_begun: list[MergePlan] = field(default_factory=list)
     """Groups that were left when the job ended early: too many failed, or it was stopped."""
     shards: int = 0
@@ -134,7 +134,7 @@ def merge_groups(
 ) -> None:
     """Merge each group of parts into one part, largest first, and add to the report what happened. Never raises for a
     group: see `ColdMergeReport.failures`."""
-    work = _Job(context, definition, workers, job, report)
+    work = _ColdMerge(context, definition, workers, job, report)
     waiting = sorted(plans, key=lambda plan: -plan.size_bytes)
     what = f"merging {len(waiting)} groups of {definition.full_name}"
     rows = sum(stored.part.rows for plan in waiting for stored in plan.parts)
@@ -150,7 +150,7 @@ def merge_groups(
             result = work.merge(plan, task)
         except (FrostlineError, OSError) as error:
             with lock:
-                report.failures.append(Failure(plan, _told(error, plan)))
+                report.failures.append(FailedGroup(plan, _told(error, plan)))
             return
         with lock:
             report.merges.append(result)
@@ -182,7 +182,7 @@ def shards_of(
 
 
 @dataclass(slots=True)
-class _Job:
+class _ColdMerge:
     """What the groups of one job share."""
 
     context: Context

@@ -14,7 +14,7 @@ from itertools import pairwise
 import msgspec
 
 from disks.stores.base import ByteRange
-from tiering.parquet.sort_keys import EVERYTHING, Key, KeyRange, row_groups_within, stored_key
+from tiering.parquet.sort_keys import EVERYTHING, Key, SortKeyRange, row_groups_within, stored_key
 from tiering.policy.cost import RANGE_BYTES, Cost, uploads
 from tiering.table.part import DataFile
 from tiering.table.schema import TableDefinition
@@ -60,7 +60,7 @@ class Shard:
     """One range of keys of one merge, with what is read for it."""
 
     number: int
-    within: KeyRange
+    within: SortKeyRange
     files: tuple[ShardFile, ...] = field(repr=False)
 
     @property
@@ -88,7 +88,7 @@ def cut_shards(inputs: Sequence[InputFile], definition: TableDefinition, *, shar
     ]
 
 
-def key_ranges(files: Sequence[DataFile], definition: TableDefinition, count: int) -> list[KeyRange]:
+def key_ranges(files: Sequence[DataFile], definition: TableDefinition, count: int) -> list[SortKeyRange]:
     """At most `count` ranges that together hold every key, with about the same number of rows each."""
     weighed: list[tuple[Key, int]] = []
     total = 0
@@ -107,10 +107,10 @@ def key_ranges(files: Sequence[DataFile], definition: TableDefinition, count: in
             cuts.append(key)
         rows += group_rows
     ends = [None, *cuts[: count - 1], None]
-    return [KeyRange(low, high) for low, high in pairwise(ends)]
+    return [SortKeyRange(low, high) for low, high in pairwise(ends)]
 
 
-def _shard_files(inputs: Sequence[InputFile], definition: TableDefinition, within: KeyRange) -> list[ShardFile]:
+def _shard_files(inputs: Sequence[InputFile], definition: TableDefinition, within: SortKeyRange) -> list[ShardFile]:
     found = []
     for item in inputs:
         file = item.file

@@ -17,7 +17,7 @@ from disks.garbage.collect import GcReport, collect
 from disks.stores.base import ObjectInfo
 from disks.stores.memory import MemoryStore
 from oplog.clickhouse.names import FILE, file_key, parse_key
-from restore.check.check import How, check
+from restore.check.check import CheckOptions, check
 
 LATER = datetime.now(UTC) + timedelta(days=3)
 PART = "store/abc/abc00000-0000-4000-8000-000000000001/some"
@@ -231,7 +231,7 @@ def test_fsck_finds_lost_objects_and_objects_of_another_size(disk: ClickHouseDis
     with disk.transaction("freeze") as transaction:
         transaction.link(f"{PART}/one.bin", "shadow/1/one.bin")
         transaction.commit()
-    result = check({"s3": disk}, How(read_data=True))
+    result = check({"s3": disk}, CheckOptions(read_data=True))
     assert result.ok
     store.delete([key])
     write(store, other, datetime.now(UTC), b"1234")
@@ -248,7 +248,7 @@ def test_fsck_compares_the_digests_that_the_table_has(disk: ClickHouseDisk, stor
     key = put(disk, f"{PART}/one.bin", b"12345")
     _, info = store._objects[key]
     store._objects[key] = (b"54321", info)
-    (problem,) = check({"s3": disk}, How(read_data=True)).problems
+    (problem,) = check({"s3": disk}, CheckOptions(read_data=True)).problems
     assert (problem.invariant, problem.object) == ("I1", key)
 
 
@@ -257,12 +257,12 @@ def test_fsck_reads_what_it_has_no_digest_of(disk: ClickHouseDisk, store: Memory
     key = put(disk, f"{PART}/one.bin", b"12345")
     rows = [structs.replace(row, sha256="") for row in disk.file_table.rows()]
     disk.replace_rows(rows, 100)
-    result = check({"s3": disk}, How(read_data=True))
+    result = check({"s3": disk}, CheckOptions(read_data=True))
     assert (result.ok, result.checked.bytes_read) == (True, 5)
     _, info = store._objects[key]
     store._objects[key] = (b"123", info)
     assert check({"s3": disk}).ok
-    (problem,) = check({"s3": disk}, How(read_data=True)).problems
+    (problem,) = check({"s3": disk}, CheckOptions(read_data=True)).problems
     assert (problem.invariant, problem.path, problem.object) == ("I1", f"{PART}/one.bin", key)
 
 

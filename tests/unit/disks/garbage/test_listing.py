@@ -28,9 +28,9 @@ from disks.workers.runner import LocalRunner, Remote, check_stop
 from oplog.errors import Damaged, Transient, UsageError
 from oplog.revision import blob_key, commit_key, snapshot_key
 from restore.check import listing as check_listing
-from restore.check.check import CheckResult, How, check
+from restore.check.check import CheckOptions, CheckResult, check
 from restore.check.listing import Listing
-from restore.check.shares import Subset
+from restore.check.share_history import Subset
 from tests.damage import break_pages
 
 NOW = datetime.now(UTC)
@@ -337,8 +337,8 @@ def test_a_disk_with_clickhouses_log_is_refused(bucket: MemoryStore, tmp_path: P
 
 def checked(disk: ObjectDisk, **options: Any) -> tuple[CheckResult, CheckResult]:
     """Here, and by others."""
-    return check({"cold": disk}, How(**options)), check(
-        {"cold": disk}, How(**options, remote={"cold": remote(disk.store)})
+    return check({"cold": disk}, CheckOptions(**options)), check(
+        {"cold": disk}, CheckOptions(**options, remote={"cold": remote(disk.store)})
     )
 
 
@@ -437,7 +437,7 @@ def test_what_a_collection_takes_while_a_check_lists_is_not_lost(
         return original(*arguments, **options)
 
     monkeypatch.setattr(check_listing, "list_ranges", late)
-    result = check({"cold": disk}, How(remote={"cold": remote(disk.store)}))
+    result = check({"cold": disk}, CheckOptions(remote={"cold": remote(disk.store)}))
     assert [problem.object for problem in result.problems] == [gone], "revision 2 is the oldest that is kept"
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from disks.stores.s3.http import Connections, NotConnected
-from disks.stores.s3.http_answers import Answer, CutOff, NotHttp
+from disks.stores.s3.http_answers import CutOff, HttpAnswer, NotHttp
 from oplog.errors import UsageError
 from tests.servers import free_port
 
@@ -74,7 +74,9 @@ def connected(*answers: bytes, body_of_puts: bool = True) -> Iterator[tuple[Conn
         connections.close()
 
 
-def ask(connections: Connections, method: str = "GET", body: memoryview | None = None, seconds: float = 5.0) -> Answer:
+def ask(
+    connections: Connections, method: str = "GET", body: memoryview | None = None, seconds: float = 5.0
+) -> HttpAnswer:
     headers = {"host": "s3.test"} | ({} if body is None else {"content-length": str(len(body))})
     return connections.exchange(method, "/b/k", headers, body, connect_seconds=seconds, silence_seconds=seconds)
 

@@ -10,8 +10,8 @@ from datetime import timedelta
 import pytest
 
 from disks.stores.base import ObjectStore
+from disks.stores.checks import Truncated, Unreachable
 from disks.stores.memory import MemoryStore
-from disks.stores.payload import Truncated, Unreachable
 from disks.stores.wrappers.faulty import Fault, FaultyStore, bit_flipped, lost_answer, storm, truncated
 from disks.stores.wrappers.limit import LimitedStore, Limiter
 from disks.stores.wrappers.metered import MeteredStore

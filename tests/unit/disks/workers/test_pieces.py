@@ -13,17 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from disks.config import DiskConfig
+from disks.stores.address import StoreAddress
 from disks.stores.base import ObjectStore
-from disks.stores.shared import SharedStore
 from disks.workers.batches import cut
-from disks.workers.counted import CountingRunner
+from disks.workers.counting import CountingRunner
 from disks.workers.parallel import ask
 from disks.workers.progress import Silent
 from disks.workers.runner import LocalRunner, Remote
 from disks.workers.shown_runner import ShownRunner
 from oplog.errors import NotFound, UsageError
 from oplog.replay import FileRow
-from restore.check.data import Cut, Expected, StoredFiles, cut_batches, read_batch
+from restore.check.data import Expected, StoredFiles, WorkSplit, cut_batches, read_batch
 from spark_tiering.scan_planning import OPEN_COST_BYTES, Piece, divide
 from tiering.cli.frame.options import GlobalOptions
 from tiering.cli.frame.output import Output
@@ -48,14 +48,14 @@ def files(*sizes: int) -> list[Expected]:
 
 def test_files_to_read_are_balanced_by_bytes_the_largest_first() -> None:
     mega = 1 << 20
-    source = StoredFiles(SharedStore(DiskConfig(type="object_disk", url="file:///nowhere/")), "cold")
-    batches = cut_batches(source, files(*[mega] * 90, 500 * mega, 5), Cut(10, 1, 1 << 30, 4))
+    source = StoredFiles(StoreAddress(DiskConfig(type="object_disk", url="file:///nowhere/")), "cold")
+    batches = cut_batches(source, files(*[mega] * 90, 500 * mega, 5), WorkSplit(10, 1, 1 << 30, 4))
     assert batches[0].size_bytes == 500 * mega
     assert sorted(one.row.path for batch in batches for one in batch.files) == sorted(f"f{n}" for n in range(92))
     assert all(batch.size_bytes <= 70 * mega for batch in batches[1:])
-    few = cut_batches(source, files(*[mega] * 90), Cut(10, 1 << 30, 1 << 30, 4))
+    few = cut_batches(source, files(*[mega] * 90), WorkSplit(10, 1 << 30, 1 << 30, 4))
     assert len(few) == 1, "nothing so small is worth a task of its own"
-    many = cut_batches(source, files(*[0] * 5_000), Cut(10, 1 << 30, 1 << 30, 4))
+    many = cut_batches(source, files(*[0] * 5_000), WorkSplit(10, 1 << 30, 1 << 30, 4))
     assert [len(batch.files) for batch in many] == [4_000, 1_000]
     assert "frostline" not in repr(pickle.loads(pickle.dumps(batches[0])))
 
@@ -96,8 +96,8 @@ def test_the_last_round_of_tasks_has_work_for_every_core() -> None:
 
 
 @pytest.fixture
-def bucket(tmp_path: Path) -> SharedStore:
-    store = SharedStore(DiskConfig(type="object_disk", url=f"{(tmp_path / 'bucket').as_uri()}/"))
+def bucket(tmp_path: Path) -> StoreAddress:
+    store = StoreAddress(DiskConfig(type="object_disk", url=f"{(tmp_path / 'bucket').as_uri()}/"))
     for number in range(7):
         store.open().put(f"k{number}", bytes([number]) * 10, sha256=_sha256(bytes([number]) * 10))
     return store
@@ -107,12 +107,12 @@ def _sha256(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()
 
 
-def test_a_batch_says_what_is_wrong_with_which_file(bucket: SharedStore) -> None:
+def test_a_batch_says_what_is_wrong_with_which_file(bucket: StoreAddress) -> None:
     """I1."""
     good, bad = _sha256(b"\x01" * 10).hex(), _sha256(b"other").hex()
     rows = [("k1", 10, good), ("k1", 10, bad), ("gone", 10, good), ("k2", 11, "")]
     wanted = [Expected(FileRow(key, size, sha256, key, None, None, 1), sha256, None) for key, size, sha256 in rows]
-    (batch,) = cut_batches(StoredFiles(bucket, "cold"), wanted, Cut(1, 1, 1 << 20, 2))
+    (batch,) = cut_batches(StoredFiles(bucket, "cold"), wanted, WorkSplit(1, 1, 1 << 20, 2))
     found = dict(read_batch(batch))
     assert set(found) == {1, 2, 3}
     assert "SHA-256" in found[1]
@@ -127,7 +127,7 @@ def size_of(store: ObjectStore, key: str) -> int | None:
 
 
 @pytest.mark.parametrize("each", [1, 3, 100])
-def test_questions_are_answered_in_their_order_here_and_elsewhere(bucket: SharedStore, each: int) -> None:
+def test_questions_are_answered_in_their_order_here_and_elsewhere(bucket: StoreAddress, each: int) -> None:
     keys = ["k3", "k1", "no", "k6", "k0", "k5", "k2"]
     runner = CountingRunner(LocalRunner(), bucket)
     found: list[list[Any]] = [
@@ -175,7 +175,7 @@ def test_limits_are_divided_among_the_tasks() -> None:
     )
     work = SparkWork(session, "fsck", None)
     store = work.remote(DiskConfig(type="object_disk", url="file:///nowhere/")).store
-    assert isinstance(store, SharedStore)
+    assert isinstance(store, StoreAddress)
     assert (store.bytes_per_second, store.requests_per_second) == (1_000_000, 5)
     work.tell()
     assert session.output.beside["spark"] == {

@@ -23,7 +23,7 @@ from disks.garbage.announcements import announce
 from disks.garbage.collect import collect
 from disks.local.disk import LocalDisk
 from disks.object_disk.disk import ObjectDisk
-from disks.object_disk.history import Past
+from disks.object_disk.history import TableAsOf
 from disks.stores.base import ObjectInfo
 from disks.stores.memory import MemoryStore
 from disks.stores.wrappers.faulty import Fault, FaultyStore
@@ -32,11 +32,11 @@ from oplog.entry import Create
 from oplog.errors import AccessDenied, Locked, Refused, UsageError
 from oplog.revision import commit_key, snapshot_key
 from restore.check.cache import CachedTable
-from restore.check.check import CheckResult, How, check
+from restore.check.check import CheckOptions, CheckResult, check
 from restore.check.copies import overlaps
 from restore.check.data import share_of
 from restore.check.findings import Problem
-from restore.check.shares import Subset, parse_subset
+from restore.check.share_history import Subset, parse_subset
 from restore.rebuild.rebuild import restore
 from tiering.table import part as part_format
 from tiering.table import schema
@@ -104,7 +104,7 @@ class Site:
 
     def check(self, **options: object) -> CheckResult:
         moving = options.pop("moving", ())
-        return check(self.disks, How(**options), policies=POLICIES, moving=moving)  # type: ignore[arg-type]
+        return check(self.disks, CheckOptions(**options), policies=POLICIES, moving=moving)  # type: ignore[arg-type]
 
     def only(self, **options: object) -> Problem:
         """The one problem of the store."""
@@ -404,7 +404,7 @@ def test_a_cache_that_others_change_meanwhile_is_compared_as_it_was(
             view.remove(TABLE.part_directory("all_1_1_0"))
     original = CachedTable.compare
 
-    def late(self: CachedTable, past: Past) -> None:
+    def late(self: CachedTable, past: TableAsOf) -> None:
         add_part(ObjectDisk("cold", site.bucket, site.cold.state_path), "all_9_9_0")
         original(self, past)
 
@@ -838,7 +838,7 @@ def test_a_repair_touches_no_part_that_is_being_moved_and_none_that_is_claimed(s
         raise Locked(f"{parts} are busy")
         yield
 
-    result = check(site.disks, How(repair=True), policies=POLICIES, claim=refuse)
+    result = check(site.disks, CheckOptions(repair=True), policies=POLICIES, claim=refuse)
     assert not result.ok
     assert "busy" in result.repaired[0]
 

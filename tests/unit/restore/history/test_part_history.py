@@ -15,7 +15,7 @@ from disks.object_disk.disk import ObjectDisk
 from oplog import entry, replay
 from oplog.entry import Commit, Create, Remove
 from oplog.errors import NotFound, UsageError
-from oplog.replay import Difference, FileRow, MemoryTable
+from oplog.replay import ChangedPath, FileRow, MemoryTable
 from oplog.revision import commit_key, snapshot_key
 from restore.history.blame import Blame, blame
 from restore.history.diff import DiskDiff, diff
@@ -83,11 +83,11 @@ def test_the_groups_stream() -> None:
     """Memory is that of one group: each is given out before the next one is read."""
     read: list[str] = []
 
-    def differences() -> Iterator[Difference]:
+    def differences() -> Iterator[ChangedPath]:
         for number in range(3):
             path = f"{HOME}/p_{number}_{number}_0/data"
             read.append(path)
-            yield Difference(path, None, row(path))
+            yield ChangedPath(path, None, row(path))
 
     assert next(iter(compare_parts(differences()))).name == "p_0_0_0"
     assert len(read) == 2

@@ -13,7 +13,8 @@ import msgspec
 import pytest
 
 from disks.config import DiskConfig
-from disks.garbage.collect import INTENTS_PREFIX, Intent
+from disks.garbage.announcements import Announcement
+from disks.garbage.collect import INTENTS_PREFIX
 from disks.object_disk.disk import ObjectDisk
 from oplog import pins
 from oplog.errors import Conflict, DiskUnreachable, Locked, NotFound, Refused
@@ -463,7 +464,7 @@ class TestBytes:
         insert(store, 0)
         drop_january(store)
         blobs = tuple(item.key for item in disk.store.list() if "-file-" in item.key)
-        data = msgspec.json.encode(Intent(time=datetime.now(UTC), keys=blobs))
+        data = msgspec.json.encode(Announcement(time=datetime.now(UTC), keys=blobs))
         from hashlib import sha256
 
         disk.store.put(f"{INTENTS_PREFIX}{'0' * 32}.json", data, sha256=sha256(data).digest())

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from restore.rebuild.plan import (
-    Difference,
+    TableDifference,
     compare,
     in_scope,
     kept_reservations,
@@ -34,7 +34,7 @@ class File:
 
 def difference_of(
     current: Mapping[str, File], wanted: Mapping[str, File], scope: list[str] | None = None
-) -> Difference:
+) -> TableDifference:
     return compare(sorted(current.items()), sorted(wanted.items()), scope)
 
 

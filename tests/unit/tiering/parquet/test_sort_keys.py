@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiering.parquet.part_files import write_part_files
-from tiering.parquet.sort_keys import EVERYTHING, Key, KeyRange, row_groups_within, row_key, rows_below, stored_key
+from tiering.parquet.sort_keys import EVERYTHING, Key, SortKeyRange, row_groups_within, row_key, rows_below, stored_key
 from tiering.parquet.sorted_merge import SortedFile, merged
 from tiering.parquet.sorting import sort_table
 from tiering.table.schema import Column, TableDefinition, TableSettings
@@ -78,7 +78,7 @@ def test_ranges_take_every_row_once_in_order(tmp_path_factory: pytest.TempPathFa
     ends = [None, *data.draw(st.lists(st.sampled_from(cuts), unique=True).map(sorted) if cuts else st.just([])), None]
     pieces = []
     for number, (low, high) in enumerate(pairwise(ends)):
-        within = KeyRange(low, high)
+        within = SortKeyRange(low, high)
         chosen = [
             SortedFile(i.source, i.file, i.names, i.order, i.label, groups)
             for i in files
@@ -101,6 +101,6 @@ def test_a_range_reads_only_its_row_groups(tmp_path: Path) -> None:
     (file,) = write_part_files([table], definition, tmp_path)
     low, high = ((0, 4),), ((0, 9),)
     # Groups begin at 0, 3, 6 and 9: the one of 3 to 5 holds key 4, the one that begins at 9 nothing below 9.
-    assert row_groups_within(file, definition, KeyRange(low, high)) == (1, 2)
+    assert row_groups_within(file, definition, SortKeyRange(low, high)) == (1, 2)
     assert row_groups_within(file, definition, EVERYTHING) == (0, 1, 2, 3)
     assert rows_below(table, low, definition.order_by) == 4

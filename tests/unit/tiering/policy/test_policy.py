@@ -12,7 +12,7 @@ import pytest
 
 from oplog.errors import NotFound, Refused, UsageError
 from tiering.config.settings import PolicyConfig, VolumeConfig
-from tiering.journal.records import Failure, Pause, Pin
+from tiering.journal.records import MoveFailures, PartPin, Pause
 from tiering.policy.change import already_there, check_change, manual_moves
 from tiering.policy.decide import Options, Plan, decide, explain
 from tiering.policy.placement import DiskState
@@ -282,8 +282,8 @@ def test_young_parts_wait_for_merges() -> None:
     assert len(plan(part, now=NOW + timedelta(minutes=50)).moves) == 1
 
 
-def pin(name: str = "all_1_1_0", scope: Any = "part", volume: str | None = None) -> Pin:
-    return Pin(table_uuid="u1", scope=scope, name=name, volume=volume, created=NOW)
+def pin(name: str = "all_1_1_0", scope: Any = "part", volume: str | None = None) -> PartPin:
+    return PartPin(table_uuid="u1", scope=scope, name=name, volume=volume, created=NOW)
 
 
 def test_pins_hold_and_bring() -> None:
@@ -318,7 +318,7 @@ def test_failures_back_off_and_then_give_up() -> None:
     part, key = placed(table(TO_COLD)), ("u1", "all_1_1_0", "s3")
 
     def at(attempts: int, minutes: int) -> Plan:
-        failure = Failure(attempts=attempts, error="SlowDown", at=NOW - timedelta(minutes=minutes))
+        failure = MoveFailures(attempts=attempts, error="SlowDown", at=NOW - timedelta(minutes=minutes))
         return plan(part, failures={key: failure})
 
     assert len(at(1, 1).moves) == 1

@@ -17,12 +17,12 @@ from disks.stores.wrappers.wrapped import unwrapped
 from oplog.errors import UsageError
 
 _CONCURRENCY = 32
-_opened: dict[SharedStore, ObjectStore] = {}
+_opened: dict[StoreAddress, ObjectStore] = {}
 _opening = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
-class SharedStore:
+class StoreAddress:
     """Describes the store; can be pickled, compared and hashed. Neither `repr` nor `str` shows a secret.
 
     The limits are for one process: whoever starts several divides them.
@@ -39,7 +39,7 @@ class SharedStore:
         *,
         bytes_per_second: float | None = None,
         requests_per_second: float | None = None,
-    ) -> SharedStore:
+    ) -> StoreAddress:
         """The store of a disk's configuration with the credentials that this process found, so that others need none.
         Credentials that must be renewed (roles, single sign-on) stay here: the others then need a chain of their own.
 

@@ -79,7 +79,7 @@ class SparkRunner:
         waited for, with a warning."""
         if not items:
             return
-        job = _Job(self._session, function, items, what, self._last_attempt)
+        job = _SparkJob(self._session, function, items, what, self._last_attempt)
         answers = _Answers(on_done, self.figures)
         began = time.monotonic()
         look_at = began + WITHOUT_EXECUTOR_SECONDS
@@ -150,7 +150,7 @@ class _Answers:
             self._on_done(index, value)
 
 
-class _Job:
+class _SparkJob:
     """One Spark job, in a thread of its own so that the caller's can be interrupted."""
 
     def __init__(

@@ -12,7 +12,7 @@ from tiering.table.schema import TABLE_FILE, TableDefinition
 
 
 @dataclass(frozen=True, slots=True)
-class PartElsewhere:
+class OtherDiskPart:
     """A part as the catalog shows it now, on this disk or another."""
 
     table_uuid: str
@@ -40,7 +40,7 @@ class Situation:
     """Later commits that touched these directories, ascending."""
     documents: Mapping[str, Part | TableDefinition]
     """By SHA-256: what the `part.json` and `table.json` files of `before` and `after` say. Unreadable ones lack."""
-    parts: tuple[PartElsewhere, ...]
+    parts: tuple[OtherDiskPart, ...]
     """Every part of the tables concerned, on all disks, now."""
     tables: tuple[TableDefinition, ...]
     """Every table there is now."""

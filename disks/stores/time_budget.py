@@ -7,20 +7,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-_patience: ContextVar[float] = ContextVar("patience", default=math.inf)
+_budget: ContextVar[float] = ContextVar("patience", default=math.inf)
 
 
 @contextmanager
-def patience(seconds: float) -> Iterator[None]:
+def time_budget(seconds: float) -> Iterator[None]:
     """Within the block, wait no longer than this for a server that fails, and not much longer for one that is silent.
     Holds for this thread."""
-    before = _patience.set(seconds)
+    before = _budget.set(seconds)
     try:
         yield
     finally:
-        _patience.reset(before)
+        _budget.reset(before)
 
 
-def patience_seconds() -> float:
+def time_budget_seconds() -> float:
     """How long the caller wants to wait; infinite where nobody said."""
-    return _patience.get()
+    return _budget.get()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from disks.object_disk.disk import ObjectDisk
 
 
-class PastDisk(ObjectDisk):
+class DiskAsOf(ObjectDisk):
     """The disk right after `revision`. Raises `NotFound` when the revision does not exist or is no longer kept.
 
     Objects named by a retained revision are there: gc keeps them as long as the revision can be restored.

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 
 from disks.base import Disk
 from disks.object_disk.disk import ObjectDisk
-from disks.stores.patience import patience
+from disks.stores.time_budget import time_budget
 from oplog.errors import FrostlineError
 
 _ASK_AGAIN_SECONDS = 60.0
@@ -24,7 +24,7 @@ _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 @dataclass(frozen=True, slots=True)
-class OtherTime:
+class ClockSkew:
     """What another clock says, and which one, for people."""
 
     time: datetime
@@ -39,12 +39,12 @@ class Clocks:
         self._skews: dict[str, tuple[float, timedelta | None]] = {}
         self._begin: tuple[datetime, float] | None = None
 
-    def other(self, disks: Mapping[str, Disk], now: datetime, *, steady: bool = True) -> OtherTime | None:
+    def other(self, disks: Mapping[str, Disk], now: datetime, *, steady: bool = True) -> ClockSkew | None:
         """Of all other clocks the one that is farthest from `now`, which is what this machine's clock says. `steady`:
         also by how long the process runs since the first question."""
         with self._lock:
             found = [
-                OtherTime(datetime.now(UTC) + skew, f"the object store of disk {name}")
+                ClockSkew(datetime.now(UTC) + skew, f"the object store of disk {name}")
                 for name, disk in disks.items()
                 if (skew := self._skew(name, disk)) is not None
             ]
@@ -52,11 +52,11 @@ class Clocks:
                 found.append(self._by_time_passed(now))
         return max(found, key=lambda other: abs(other.time - now), default=None)
 
-    def _by_time_passed(self, now: datetime) -> OtherTime:
+    def _by_time_passed(self, now: datetime) -> ClockSkew:
         ticks = time.clock_gettime(_STEADY)
         begin, begin_ticks = self._begin = self._begin or (now, ticks)
         passed = timedelta(seconds=ticks - begin_ticks)
-        return OtherTime(begin + passed, f"the time since this process began ({int(passed.total_seconds())} s)")
+        return ClockSkew(begin + passed, f"the time since this process began ({int(passed.total_seconds())} s)")
 
     def _skew(self, name: str, disk: Disk) -> timedelta | None:
         """How far the store's clock is ahead of ours; None when it cannot be known now."""
@@ -65,7 +65,7 @@ class Clocks:
         asked, skew = self._skews.get(name, (-_ASK_AGAIN_SECONDS, None))
         if time.monotonic() - asked >= _ASK_AGAIN_SECONDS:
             try:
-                with patience(_PATIENCE_SECONDS):
+                with time_budget(_PATIENCE_SECONDS):
                     skew = disk.store.clock_skew()
             except FrostlineError:
                 skew = None

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from disks.stores.base import Upload
-from disks.stores.bucket_settings import BucketSettings, Unknown
+from disks.stores.bucket_settings import BucketSettings, NotAnswered
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProbeResult:
     """What the store did. `good` None: not known, and `said` tells why."""
 
     good: bool | None
@@ -19,7 +19,7 @@ class Answer:
     """The credentials do not allow it, which is an answer about them and not about the store."""
 
 
-NOT_ASKED = Answer(None, "not tried")
+NOT_ASKED = ProbeResult(None, "not tried")
 
 
 @dataclass(slots=True)
@@ -30,24 +30,24 @@ class StoreFacts:
     unreachable: str = ""
     """Why the store cannot be used at all; then nothing else was asked."""
     hint: str = ""
-    listing: Answer = NOT_ASKED
-    get: Answer = NOT_ASKED
-    put: Answer = NOT_ASKED
-    delete: Answer = NOT_ASKED
-    multipart: Answer = NOT_ASKED
-    read_own_write: Answer = NOT_ASKED
-    list_after_write: Answer = NOT_ASKED
-    list_order: Answer = NOT_ASKED
-    gone_after_delete: Answer = NOT_ASKED
-    conditional_put: Answer = NOT_ASKED
-    checks_sha256: Answer = NOT_ASKED
-    metadata_dash: Answer = NOT_ASKED
-    metadata_underscore: Answer = NOT_ASKED
+    listing: ProbeResult = NOT_ASKED
+    get: ProbeResult = NOT_ASKED
+    put: ProbeResult = NOT_ASKED
+    delete: ProbeResult = NOT_ASKED
+    multipart: ProbeResult = NOT_ASKED
+    read_own_write: ProbeResult = NOT_ASKED
+    list_after_write: ProbeResult = NOT_ASKED
+    list_order: ProbeResult = NOT_ASKED
+    gone_after_delete: ProbeResult = NOT_ASKED
+    conditional_put: ProbeResult = NOT_ASKED
+    checks_sha256: ProbeResult = NOT_ASKED
+    metadata_dash: ProbeResult = NOT_ASKED
+    metadata_underscore: ProbeResult = NOT_ASKED
     kept_until: datetime | None = None
     """A lock keeps what was just written until then."""
     is_kept: bool = False
-    clock_skew: timedelta | Unknown | None = None
+    clock_skew: timedelta | NotAnswered | None = None
     settings: BucketSettings | None = None
-    old_versions: int | Unknown = 0
+    old_versions: int | NotAnswered = 0
     old_bytes: int = 0
-    uploads: list[Upload] | Unknown = field(default_factory=list)
+    uploads: list[Upload] | NotAnswered = field(default_factory=list)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from disks.file_table.row_content import read_row, row_info
+from disks.file_table.row_bytes import read_row, row_info
 from disks.file_table.table import FileTable
 from disks.stores.base import ByteRange
 from disks.stores.memory import MemoryStore

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from disks.object_disk.disk import ObjectDisk
-from disks.object_disk.history import Past, named_blobs, named_in, past_at
+from disks.object_disk.history import TableAsOf, named_blobs, named_in, past_at
 from disks.object_disk.references import FUTURE_TOLERANCE, Inventory, is_set_aside, retained_from
 from oplog import pins
 from oplog.errors import Damaged, NotFound
@@ -19,7 +19,7 @@ from oplog.revision import commit_key
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class LiveReferences:
     """The references of a disk at one moment, and how far they reach."""
 
     keys: frozenset[str]
@@ -40,7 +40,7 @@ def is_live(pin: Pin, now: datetime) -> bool:
     return pin.until is None or pin.until + FUTURE_TOLERANCE > now
 
 
-def gather(disk: ObjectDisk, found: Inventory, *, now: datetime, retention: timedelta) -> Evidence:
+def collect_references(disk: ObjectDisk, found: Inventory, *, now: datetime, retention: timedelta) -> LiveReferences:
     """Read every reference. Raises `FrostlineError` when a source cannot be read whole, or contradicts another."""
     name = disk.store.name
     if found.head == 0:
@@ -69,10 +69,10 @@ def gather(disk: ObjectDisk, found: Inventory, *, now: datetime, retention: time
     for revision in pinned:
         keys |= _pinned_keys(disk, found, revision)
     expired = tuple(pin.name for pin in known_pins if not is_live(pin, now))
-    return Evidence(frozenset(keys), base, head, digest, tuple(pinned), expired)
+    return LiveReferences(frozenset(keys), base, head, digest, tuple(pinned), expired)
 
 
-def _check_present(found: Inventory, past: Past, name: str) -> None:
+def _check_present(found: Inventory, past: TableAsOf, name: str) -> None:
     """Every blob of the table at the listed head must be in the listing: else it is not the listing of this disk."""
     missing = found.blobs.lacking(past)
     if missing:  # which is rare: then every row is looked at
@@ -119,7 +119,7 @@ def _pinned_keys(disk: ObjectDisk, found: Inventory, revision: int) -> set[str]:
         past.close()
 
 
-def renewed(disk: ObjectDisk, evidence: Evidence, *, now: datetime) -> set[str]:
+def renewed(disk: ObjectDisk, evidence: LiveReferences, *, now: datetime) -> set[str]:
     """What has come to be named since: the blobs of later commits. Raises `Damaged` when a pin appeared that the
     evidence does not cover, or when the log does not end where it seems to."""
     for pin in pins.list_pins(disk.store):

@@ -38,11 +38,11 @@ class CountingRunner:
             self.requests.update(requests)
             on_done(index, result)
 
-        self._runner.run(Counted(function, self._stores), items, what=what, on_done=done, stop=stop)
+        self._runner.run(CountedPiece(function, self._stores), items, what=what, on_done=done, stop=stop)
 
 
 @dataclass(frozen=True, slots=True)
-class Counted(Generic[T, R]):
+class CountedPiece(Generic[T, R]):
     """A piece of work that also says which requests it sent. One at a time in a process, as Spark's tasks are."""
 
     function: Callable[[T], R]

@@ -18,7 +18,7 @@ from disks.stores.memory import MemoryStore
 from disks.workers.runner import LocalRunner, Runner
 from oplog.errors import Damaged, Refused, Transient
 from restore.transfer import blob_copies, transfer
-from restore.transfer.blob_copies import Elsewhere, SourceChanged
+from restore.transfer.blob_copies import RemoteCopying, SourceChanged
 from restore.transfer.transfer import restore_from
 
 FILES = 10
@@ -92,7 +92,7 @@ def restored(
     target: ObjectDisk, source: ObjectDisk, runner: Runner | None = None, seen: ObjectStore | None = None
 ) -> Any:
     """`seen`: the source as executors see it."""
-    elsewhere = Elsewhere(runner or LocalRunner(2), Here(target.store), Here(seen or source.store))
+    elsewhere = RemoteCopying(runner or LocalRunner(2), Here(target.store), Here(seen or source.store))
     return restore_from(target, source.store, apply=True, elsewhere=elsewhere)
 
 

@@ -12,7 +12,7 @@ from disks.config import DiskConfig
 from disks.object_disk.blobs import put_blob
 from disks.object_disk.disk import ObjectDisk
 from disks.registry import open_disk
-from disks.stores.shared import SharedStore
+from disks.stores.address import StoreAddress
 from oplog.errors import Refused, UsageError
 
 BYTES = b"rows of a part"
@@ -28,11 +28,11 @@ def disk(tmp_path: Path) -> ObjectDisk:
 
 
 @pytest.fixture
-def shared(tmp_path: Path) -> SharedStore:
-    return SharedStore.of(DiskConfig(type="object_disk", url=f"file://{tmp_path}/bucket/x/"))
+def shared(tmp_path: Path) -> StoreAddress:
+    return StoreAddress.of(DiskConfig(type="object_disk", url=f"file://{tmp_path}/bucket/x/"))
 
 
-def test_an_upload_of_another_process_becomes_a_file(disk: ObjectDisk, shared: SharedStore) -> None:
+def test_an_upload_of_another_process_becomes_a_file(disk: ObjectDisk, shared: StoreAddress) -> None:
     """I1: what is committed can be read; I2: under a key that nothing else has."""
     with disk.transaction("merge") as transaction:
         elsewhere = pickle.loads(pickle.dumps(shared)).open()
@@ -44,7 +44,7 @@ def test_an_upload_of_another_process_becomes_a_file(disk: ObjectDisk, shared: S
 
 
 @pytest.mark.parametrize("size_bytes", [len(BYTES), len(BYTES) + 1])
-def test_what_is_not_in_the_bucket_as_told_is_refused(disk: ObjectDisk, shared: SharedStore, size_bytes: int) -> None:
+def test_what_is_not_in_the_bucket_as_told_is_refused(disk: ObjectDisk, shared: StoreAddress, size_bytes: int) -> None:
     key = put_blob(shared.open(), PATH, BYTES, DIGEST, revision=0)
     if size_bytes == len(BYTES):
         shared.open().delete([key])
@@ -55,7 +55,7 @@ def test_what_is_not_in_the_bucket_as_told_is_refused(disk: ObjectDisk, shared: 
 
 
 def test_an_upload_counts_from_the_beginning_of_its_transaction(
-    disk: ObjectDisk, shared: SharedStore, monkeypatch: pytest.MonkeyPatch
+    disk: ObjectDisk, shared: StoreAddress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I6: nothing is named that gc may be about to take."""
     with disk.transaction("merge") as transaction:
@@ -71,7 +71,7 @@ def test_the_credentials_that_were_found_go_along_and_are_never_shown(monkeypatc
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "found-secret")
     monkeypatch.setenv("AWS_SESSION_TOKEN", "found-token")
     config = DiskConfig(type="object_disk", url="s3://bucket/x/", endpoint_url="http://127.0.0.1:1", region="here")
-    shared = SharedStore.of(config)
+    shared = StoreAddress.of(config)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name)
     copy = pickle.loads(pickle.dumps(shared))
@@ -84,4 +84,4 @@ def test_the_credentials_that_were_found_go_along_and_are_never_shown(monkeypatc
 
 def test_a_store_of_one_process_cannot_be_shared() -> None:
     with pytest.raises(UsageError, match="this process only"):
-        SharedStore.of(DiskConfig(type="object_disk", url="memory://x/"))
+        StoreAddress.of(DiskConfig(type="object_disk", url="memory://x/"))

@@ -49,7 +49,7 @@ def choose(subset: Subset, sizes: Sequence[int], read: set[int], chance: random.
     return chance.choice(left) if left else None
 
 
-class Memory:
+class ShareHistory:
     """What `fsck.json` holds. A file that cannot be read is no harm: the next round begins."""
 
     def __init__(self, state: Path) -> None:
