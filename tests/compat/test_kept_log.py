@@ -1,0 +1,53 @@
+"""A log as 0.1 wrote it: log, blame, diff, undo, restore and recovery answer as 0.1 did.
+
+Guards I7 (the past is what it was) and P47.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.compat.kept_log import ANSWERS, CHANGES, HERE, Machine, questions
+from tiering.cli import main as cli
+
+SAID: dict[str, Any] = json.loads(ANSWERS.read_text())
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    return Machine(tmp_path_factory.mktemp("kept") / "machine", lambda words: cli.run(words))
+
+
+@pytest.mark.parametrize("question", list(questions()))
+def test_the_answer_is_what_it_was(machine: Machine, question: str) -> None:
+    assert machine.ask(question) == SAID[question]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change[0])
+def test_a_change_does_what_it_did(tmp_path: Path, change: tuple[str, ...]) -> None:
+    machine = Machine(tmp_path / "machine", lambda words: cli.run(words))
+    for question in change:
+        assert machine.ask(question) == SAID[f"{change[0]}; {question}"]
+
+
+def test_a_lost_journal_is_made_good_by_the_log(tmp_path: Path) -> None:
+    """I1: the commit says where a part came from, and which ones were to stay there."""
+    machine = Machine(tmp_path / "machine", lambda words: cli.run(words), left=True)
+    assert machine.ask("parts --all") == SAID["left; parts --all"]
+
+
+def test_it_is_small_and_says_nothing_of_where_it_was_made() -> None:
+    files = [path for path in HERE.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 200_000
+    for path in files:
+        assert not any(word in path.read_bytes() for word in (b"/home/", b"/tmp/", b"/work", b"root@")), path
