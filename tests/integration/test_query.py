@@ -21,7 +21,7 @@ from oplog.errors import Damaged, FrostlineError, NotFound, UsageError
 from tests.servers import Server
 from tests.tiers import altered, define, make_context, put_part, put_table, resolver
 from tiering.catalog.context import Context
-from tiering.query import parquet_tables
+from tiering.query import selection
 from tiering.query.query import QueryResult, run_sql
 from tiering.query.scan import scan
 from tiering.table.schema import Column, PartitionField, TableDefinition
@@ -195,7 +195,7 @@ def test_pruning_changes_no_answer(
         sql = f"select count(*) as n, sum(delay) as s from nyc.flights where {condition}"
         pruned = answer(context, sql)
         with monkeypatch.context() as patch:
-            patch.setattr(parquet_tables, "matching_files", lambda _predicate, part, _definition: part.files)
+            patch.setattr(selection, "matching_files", lambda _predicate, part, _definition: part.files)
             assert pruned == answer(context, sql), condition
 
 

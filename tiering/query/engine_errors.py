@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from oplog.errors import AccessDenied, Damaged, FrostlineError, LimitReached, Transient, UsageError
-from tiering.query.parquet_tables import EngineSession, FileMissing
+from tiering.query.parquet_tables import EngineSession
+from tiering.query.selection import FileMissing
 
 READ_ONLY_HINT = "use 'frostline table create', 'frostline insert' and 'frostline table alter' to change something"
 _WRAPPINGS = re.compile(

@@ -1,8 +1,8 @@
 """Parts as tables of the query engine (DataFusion), which opens local files and S3 objects by itself.
 
-All files of one store become one table with many paths, so that the engine divides them among its workers and holds few
-of them open, however many there are. Files of an older schema version are mapped to the table's columns by field id.
-Files that the engine cannot open by itself are first fetched through their disk.
+All files of one store become one external table with many locations, so that the engine divides them among its workers
+and holds few of them open, however many there are. Files of an older schema version are mapped to the table's columns
+by field id. Files that the engine cannot open by itself are first fetched through their disk.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import quote
@@ -23,16 +22,13 @@ import pyarrow.dataset as pads
 from datafusion import DataFrame, ExecutionPlan, Expr, RuntimeEnvBuilder, SessionConfig, SessionContext, col, lit
 from datafusion.catalog import Table
 from datafusion.object_store import AmazonS3
-from datafusion.plan import LogicalPlan
 
 from disks.base import Location
 from disks.stores.base import ByteRange, S3Connection
-from oplog.errors import Damaged, DiskUnreachable, NotFound
-from tiering.catalog.catalog import StoredPart
+from oplog.errors import Damaged, NotFound
 from tiering.catalog.context import Context
 from tiering.query.filesystem import read_schema
-from tiering.table.part import DataFile
-from tiering.table.pruning import TRUE, Predicate, matching_files
+from tiering.query.selection import FileMissing, SelectedFile
 from tiering.table.schema import Column, TableDefinition
 from tiering.table.types import arrow_schema, arrow_type, default_scalar, field_ids
 
@@ -51,78 +47,25 @@ _SETTINGS = {
     "datafusion.catalog.default_catalog": "frostline",
     "datafusion.execution.parquet.metadata_size_hint": str(FOOTER_HINT_BYTES),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class SelectedFile:
-    """A file that may hold rows of the answer, and where it lies."""
-
-    stored: StoredPart
-    file: DataFile
-    location: Location | None
-    """None when only the disk can read it."""
-
-    @property
-    def path(self) -> str:
-        return self.stored.path(self.file.name)
-
-    @property
-    def hint(self) -> str:
-        """What to do when it is gone or broken."""
-        return f"run 'frostline fsck {self.stored.disk}'; no partial result is given"
-
-    def __str__(self) -> str:
-        where = f" ({self.location.url})" if self.location else ""
-        return f"part {self.stored.part.name} of {self.stored.definition.full_name} on disk {self.stored.disk}{where}"
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """What is left of a table after pruning."""
-
-    files: tuple[SelectedFile, ...]
-    parts_read: int
-    parts_pruned: int
-
-
-class FileMissing(Damaged):
-    """A file of the answer is not where the catalog says: moved or merged meanwhile, or gone."""
-
-
-def select_files(
-    context: Context, definition: TableDefinition, parts: Iterable[StoredPart], predicate: Predicate = TRUE
-) -> Selection:
-    """The files that may match, without reading any. Raises `FileMissing` when a part is not on its disk any more."""
-    selected: list[SelectedFile] = []
-    read = pruned = 0
-    for stored in parts:
-        files = matching_files(predicate, stored.part, definition)
-        if not files:
-            pruned += 1
-            continue
-        read += 1
-        selected.extend(SelectedFile(stored, file, _location(context, stored, file)) for file in files)
-    return Selection(tuple(selected), read, pruned)
-
-
-def _location(context: Context, stored: StoredPart, file: DataFile) -> Location | None:
-    path = stored.path(file.name)
-    disk = context.disk(stored.disk)
-    if disk.unreachable:
-        what = f"part {stored.part.name} of {stored.definition.full_name}"
-        raise DiskUnreachable(f"{what} is needed: {disk.unreachable}", hint="try again when the bucket answers")
-    try:
-        location = disk.location(path)
-    except NotFound as error:
-        missing = SelectedFile(stored, file, None)
-        raise FileMissing(f"{missing} is not complete: {path} is missing", hint=missing.hint) from error
-    return location if location.s3 is not None or location.url.startswith("file://") else None
-
-
-def hold_leases(context: Context, parts: Iterable[StoredPart], stack: ExitStack) -> None:
-    """Keep the files of the parts in place until the stack is closed."""
-    for name in sorted({stored.disk for stored in parts}):
-        stack.enter_context(context.disk(name).read_lease())
+_PRUNING_SETTINGS = ("parquet.pruning", "parquet.enable_page_index", "collect_statistics")
+_SQL_TYPES = {
+    pa.bool_(): "BOOLEAN",
+    pa.int8(): "TINYINT",
+    pa.int16(): "SMALLINT",
+    pa.int32(): "INT",
+    pa.int64(): "BIGINT",
+    pa.uint8(): "TINYINT UNSIGNED",
+    pa.uint16(): "SMALLINT UNSIGNED",
+    pa.uint32(): "INT UNSIGNED",
+    pa.uint64(): "BIGINT UNSIGNED",
+    pa.float32(): "FLOAT",
+    pa.float64(): "DOUBLE",
+    pa.string(): "VARCHAR",
+    pa.string_view(): "VARCHAR",
+    pa.binary(): "BYTEA",
+    pa.date32(): "DATE",
+}
+_FRACTION_DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 
 
 def _may_hold_nan(definition: TableDefinition, selected: SelectedFile) -> bool:
@@ -138,16 +81,23 @@ class EngineSession:
     def __init__(self, context: Context, closing: ExitStack, *, text_views: bool = False) -> None:
         """`closing` ends the session: it removes what the session keeps on the disk. With `text_views`, texts are views
         inside the engine: a fifth less work in a query, but more where every row leaves the engine."""
-        config = SessionConfig(_SETTINGS).with_target_partitions(max(os.cpu_count() or 1, context.workers))
+        workers = max(os.cpu_count() or 1, context.workers)
         memory_bytes = max(1 << 30, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
         runtime = RuntimeEnvBuilder().with_disk_manager_os().with_fair_spill_pool(memory_bytes)
-        self.engine = SessionContext(config, runtime)
+        self.engine = SessionContext(SessionConfig(_SETTINGS).with_target_partitions(workers), runtime)
+        declaring = {
+            "datafusion.sql_parser.map_string_types_to_utf8view": str(text_views).lower(),
+            "datafusion.execution.time_zone": "UTC",
+            # Or else declaring a table reads the footers of all its files, which planning reads in any case.
+            "datafusion.execution.collect_statistics": "false",
+        }
+        self._declarations = SessionContext(SessionConfig(_SETTINGS | declaring).with_target_partitions(workers))
+        """Where tables over files are declared, by statements that no query may make."""
         self._context = context
         self._hosts: dict[S3Connection, str] = {}
         self._objects: dict[str, SelectedFile] = {}
         self._closing = closing
         self._text_views = text_views
-        self._prunes = True
         self._copies: str | None = None
 
     def frame(self, definition: TableDefinition, files: Sequence[SelectedFile]) -> DataFrame:
@@ -165,9 +115,9 @@ class EngineSession:
     def _read_without_statistics(self) -> None:
         """Statistics in files leave NaN out, which is greater than every number: by them the engine would pass over row
         groups with rows of the answer. Parts and files are pruned before, by ranges that know of NaN."""
-        self._prunes = False
-        for name in ("parquet.pruning", "parquet.enable_page_index", "collect_statistics"):
-            self.engine.sql(f"SET datafusion.execution.{name} = false").collect()
+        for session in (self.engine, self._declarations):
+            for name in _PRUNING_SETTINGS:
+                session.sql(f"SET datafusion.execution.{name} = false").collect()
 
     def _empty(self, definition: TableDefinition) -> DataFrame:
         return self.engine.read_batch(pa.RecordBatch.from_pylist([], schema=self._schema(definition.columns)))
@@ -243,20 +193,17 @@ class EngineSession:
         return value.cast(self._type(column)).alias(column.name)
 
     def _many_files(self, urls: list[str], schema: pa.Schema) -> DataFrame:
-        """One table over the files. The engine's Python interface takes one path a table, so a plan for the first file
-        is given the paths of all; should that plan ever look different, the files are joined by UNION ALL."""
-        template = self._one_file(urls[0], schema)
-        if len(urls) == 1:
-            return template
-        widened = with_paths(template.logical_plan().to_bytes(), urls)
-        if widened is not None:
-            return self.engine.create_dataframe_from_logical_plan(LogicalPlan.from_bytes(self.engine, widened))
-        for url in urls[1:]:
-            template = template.union(self._one_file(url, schema))
-        return template
-
-    def _one_file(self, url: str, schema: pa.Schema) -> DataFrame:
-        return self.engine.read_parquet(url, file_extension="", schema=schema, parquet_pruning=self._prunes)
+        """One table over the files, with exactly this schema. Opens none of them."""
+        columns = ", ".join(f"{_identifier(field.name)} {_sql_type(field.type)}" for field in schema)
+        locations = ", ".join(f"'{url}'" for url in urls)
+        self._declarations.sql(
+            f"CREATE OR REPLACE EXTERNAL TABLE files ({columns}) STORED AS PARQUET LOCATION ({locations})"
+        )
+        frame = self.engine.read_table(self._declarations.table_provider("files"))
+        if frame.schema().types == schema.types:
+            return frame
+        # SQL names no zone but the session's, and all texts of a table are views or none.
+        return frame.select(*[_quoted(field.name).cast(field.type).alias(field.name) for field in schema])
 
     def _fetched(self, file: SelectedFile) -> SelectedFile:
         """The file as a local copy that the engine can open, kept as long as the session."""
@@ -342,74 +289,21 @@ def _key(location: Location) -> str:
     return rest if location.s3 is None else rest.partition("/")[2]
 
 
+def _identifier(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
 def _quoted(name: str) -> Expr:
     # col() folds names without quotes to lower case
-    return col('"' + name.replace('"', '""') + '"')
+    return col(_identifier(name))
 
 
-# ---- a plan with many paths: the protobuf form of a listing scan, with only its paths replaced
-
-
-def with_paths(plan: bytes, urls: Sequence[str]) -> bytes | None:
-    """The encoded plan of a scan of one path, scanning these paths instead. None when it does not look as expected."""
-    try:
-        ((number, scan, _),) = list(_fields(plan))
-        assert isinstance(scan, bytes)
-        paths = [(inner, raw) for inner, value, raw in _fields(scan) if isinstance(value, bytes) and _is_url(value)]
-        ((path_field, path_raw),) = paths
-        new_paths = b"".join(_encoded(path_field, url.encode()) for url in urls)
-        body = b"".join(new_paths if raw == path_raw else raw for _, _, raw in _fields(scan))
-        return _encoded(number, body)
-    except (ValueError, IndexError, AssertionError):
-        return None
-
-
-def _is_url(value: bytes) -> bool:
-    return value.startswith((b"s3://", b"file://"))
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, bytes | int, bytes]]:
-    """(number, value, the field as it is encoded) of a protobuf message."""
-    at = 0
-    while at < len(message):
-        start = at
-        tag, at = _varint(message, at)
-        value: bytes | int
-        match tag & 7:
-            case 0:
-                value, at = _varint(message, at)
-            case 1 | 5 as wire:
-                size = 8 if wire == 1 else 4
-                value, at = message[at : at + size], at + size
-            case 2:
-                size, at = _varint(message, at)
-                value, at = message[at : at + size], at + size
-            case _:
-                raise ValueError("not a protobuf message")
-        if at > len(message):
-            raise ValueError("not a protobuf message")
-        yield tag >> 3, value, message[start:at]
-
-
-def _varint(message: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = message[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return value, at
-
-
-def _encoded(number: int, value: bytes) -> bytes:
-    return _as_varint(number << 3 | 2) + _as_varint(len(value)) + value
-
-
-def _as_varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
+def _sql_type(kind: pa.DataType) -> str:
+    """The engine's SQL for a column type of ours."""
+    if pa.types.is_list(kind):
+        return f"{_sql_type(kind.value_type)}[]"
+    if pa.types.is_timestamp(kind):
+        return f"TIMESTAMP({_FRACTION_DIGITS[kind.unit]})" + (" WITH TIME ZONE" if kind.tz else "")
+    if pa.types.is_decimal(kind):
+        return f"DECIMAL({kind.precision}, {kind.scale})"
+    return _SQL_TYPES[kind]

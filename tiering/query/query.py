@@ -22,15 +22,9 @@ from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.query.engine_errors import READ_ONLY_HINT, sql_error, translated
 from tiering.query.filters import table_filters
-from tiering.query.parquet_tables import (
-    EngineSession,
-    FileMissing,
-    Selection,
-    hold_leases,
-    planning_table,
-    select_files,
-)
+from tiering.query.parquet_tables import EngineSession, planning_table
 from tiering.query.scan import Counters, stream
+from tiering.query.selection import FileMissing, Selection, hold_leases, select_files
 from tiering.table.schema import TableDefinition
 from tiering.table.types import type_text
 

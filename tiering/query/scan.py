@@ -18,7 +18,8 @@ from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.query.engine_errors import translated
 from tiering.query.filters import from_tuples
-from tiering.query.parquet_tables import EngineSession, Selection, hold_leases, select_files
+from tiering.query.parquet_tables import EngineSession
+from tiering.query.selection import Selection, hold_leases, select_files
 from tiering.table.pruning import TRUE, Predicate
 from tiering.table.schema import TableDefinition
 from tiering.table.types import arrow_schema

@@ -1,9 +1,11 @@
-"""How parts become tables of the engine: one table of many paths, and what happens should its encoding ever change."""
+"""How parts become tables of the engine: one table of many paths, with exactly the columns' types."""
 
 from __future__ import annotations
 
 import os
 from contextlib import ExitStack
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,11 +17,12 @@ from disks.config import DiskConfig
 from disks.stores.base import S3Connection
 from tests.tiers import define, make_context, put_part, put_table
 from tiering.catalog.context import Context
-from tiering.query import parquet_tables
 from tiering.query.engine_errors import cleaned
-from tiering.query.parquet_tables import EngineSession, _engine_store, _paths_in, select_files, with_paths
+from tiering.query.parquet_tables import EngineSession, _engine_store, _paths_in
+from tiering.query.selection import select_files
 from tiering.table.pruning import Compare
 from tiering.table.schema import TableDefinition
+from tiering.table.types import arrow_schema
 
 
 @pytest.fixture
@@ -36,31 +39,78 @@ def table(context: Context) -> TableDefinition:
     return definition
 
 
-@pytest.mark.parametrize("encoding_known", [True, False])
-def test_many_files_are_one_table(
-    context: Context, table: TableDefinition, encoding_known: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not encoding_known:
-        monkeypatch.setattr(parquet_tables, "with_paths", lambda _plan, _urls: None)
+def test_many_files_are_one_table(context: Context, table: TableDefinition) -> None:
     with ExitStack() as closing:
         selection = select_files(context, table, context.catalog.parts(table))
         session = EngineSession(context, closing)
         frame = session.frame(table, selection.files)
         session.check_complete(frame)
-        assert frame.execution_plan().display_indent().count("DataSourceExec") == (1 if encoding_known else 5)
+        assert frame.execution_plan().display_indent().count("DataSourceExec") == 1
         assert sorted(frame.to_pydict()["k"]) == [1, 2, 3, 4, 5]
         assert selection.parts_read == 5
 
 
-def test_a_plan_that_looks_otherwise_is_left_alone(tmp_path: Path) -> None:
-    assert with_paths(b"", ["file:///a"]) is None
-    assert with_paths(b"\x0a\xff", ["file:///a"]) is None
-    assert with_paths(b"\x0a\x03\x0a\x01x", ["file:///a"]) is None
-    two = b"".join(b"\x12\x09file:///a" for _ in range(2))
-    assert with_paths(b"\x0a" + bytes([len(two)]) + two, ["file:///b"]) is None
+def test_declaring_a_table_opens_no_file(context: Context, table: TableDefinition) -> None:
+    selection = select_files(context, table, context.catalog.parts(table))
+    for file in selection.files:
+        assert file.location is not None
+        Path(file.location.url.removeprefix("file://")).write_bytes(b"not Parquet at all")
+    with ExitStack() as closing:
+        frame = EngineSession(context, closing).frame(table, selection.files)
+        with pytest.raises(Exception, match="Invalid Parquet file"):
+            frame.execution_plan()
+
+
+_VALUES: dict[str, object] = {
+    "bool": True,
+    "int8": -1,
+    "int16": -2,
+    "int32": -3,
+    "int64": -4,
+    "uint8": 1,
+    "uint16": 2,
+    "uint32": 3,
+    "uint64": 2**64 - 1,
+    "float32": 0.5,
+    "float64": 0.25,
+    "string": "a text that is longer than twelve bytes",
+    "binary": b"\x00\xff",
+    "date": date(2026, 2, 3),
+    "timestamp[s]": datetime(2026, 2, 3, 4, 5, 6),
+    "timestamp[ns]": datetime(2026, 2, 3, 4, 5, 6),
+    "timestamp[us, UTC]": datetime(2026, 2, 3, 4, 5, 6, 7, tzinfo=UTC),
+    "timestamp[ms, Europe/Berlin]": datetime(2026, 2, 3, 4, 5, 6, tzinfo=UTC),
+    "decimal(38, 2)": Decimal("1.25"),
+    "list<string>": ["x", None],
+    "list<list<int64>>": [[1], []],
+    "list<timestamp[us, Asia/Tokyo]>": [datetime(2026, 2, 3, tzinfo=UTC)],
+}
+
+
+@pytest.mark.parametrize("text_views", [False, True])
+def test_a_table_has_exactly_the_types_of_its_columns(context: Context, text_views: bool) -> None:
+    names = {kind: f'{kind} of "{number}"' for number, kind in enumerate(_VALUES)}
+    definition = define("u.types", {"k": "int64"} | {name: kind for kind, name in names.items()}, ["k"])
+    put_table(context, definition)
+    rows = pa.table(
+        {
+            field.name: pa.array([1 if field.name == "k" else _VALUES[kind]], field.type)
+            for field, kind in zip(arrow_schema(definition), ["int64", *_VALUES], strict=True)
+        }
+    )
+    for block in (1, 2):
+        put_part(context, definition, "ssd", rows, block)
+    with ExitStack() as closing:
+        files = select_files(context, definition, context.catalog.parts(definition)).files
+        frame = EngineSession(context, closing, text_views=text_views).frame(definition, files)
+        found = frame.to_arrow_table()
+    views = {pa.string(): pa.string_view()} if text_views else {}
+    assert found.schema.types == [views.get(field.type, field.type) for field in arrow_schema(definition)]
+    assert found.cast(rows.schema).to_pylist() == rows.to_pylist() * 2
 
 
 def test_the_plan_names_its_files(tmp_path: Path) -> None:
+    """Should a new version of the engine encode plans otherwise, this fails, and every file of a query is looked at."""
     for number in (1, 2):
         pq.write_table(pa.table({"k": [number]}), tmp_path / f"{number}.parquet")
     plan = SessionContext().read_parquet(str(tmp_path)).execution_plan()

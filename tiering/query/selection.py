@@ -1,0 +1,90 @@
+"""Which files of a table an answer needs, and where they lie: pruned by `part.json`, before anything is read.
+
+No engine is known here: whatever reads Parquet from paths and stores can be given a `Selection`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from disks.base import Location
+from oplog.errors import Damaged, DiskUnreachable, NotFound
+from tiering.catalog.catalog import StoredPart
+from tiering.catalog.context import Context
+from tiering.table.part import DataFile
+from tiering.table.pruning import TRUE, Predicate, matching_files
+from tiering.table.schema import TableDefinition
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedFile:
+    """A file that may hold rows of the answer, and where it lies."""
+
+    stored: StoredPart
+    file: DataFile
+    location: Location | None
+    """None when only the disk can read it."""
+
+    @property
+    def path(self) -> str:
+        return self.stored.path(self.file.name)
+
+    @property
+    def hint(self) -> str:
+        """What to do when it is gone or broken."""
+        return f"run 'frostline fsck {self.stored.disk}'; no partial result is given"
+
+    def __str__(self) -> str:
+        where = f" ({self.location.url})" if self.location else ""
+        return f"part {self.stored.part.name} of {self.stored.definition.full_name} on disk {self.stored.disk}{where}"
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What is left of a table after pruning."""
+
+    files: tuple[SelectedFile, ...]
+    parts_read: int
+    parts_pruned: int
+
+
+class FileMissing(Damaged):
+    """A file of the answer is not where the catalog says: moved or merged meanwhile, or gone."""
+
+
+def select_files(
+    context: Context, definition: TableDefinition, parts: Iterable[StoredPart], predicate: Predicate = TRUE
+) -> Selection:
+    """The files that may match, without reading any. Raises `FileMissing` when a part is not on its disk any more."""
+    selected: list[SelectedFile] = []
+    read = pruned = 0
+    for stored in parts:
+        files = matching_files(predicate, stored.part, definition)
+        if not files:
+            pruned += 1
+            continue
+        read += 1
+        selected.extend(SelectedFile(stored, file, _location(context, stored, file)) for file in files)
+    return Selection(tuple(selected), read, pruned)
+
+
+def _location(context: Context, stored: StoredPart, file: DataFile) -> Location | None:
+    path = stored.path(file.name)
+    disk = context.disk(stored.disk)
+    if disk.unreachable:
+        what = f"part {stored.part.name} of {stored.definition.full_name}"
+        raise DiskUnreachable(f"{what} is needed: {disk.unreachable}", hint="try again when the bucket answers")
+    try:
+        location = disk.location(path)
+    except NotFound as error:
+        missing = SelectedFile(stored, file, None)
+        raise FileMissing(f"{missing} is not complete: {path} is missing", hint=missing.hint) from error
+    return location if location.s3 is not None or location.url.startswith("file://") else None
+
+
+def hold_leases(context: Context, parts: Iterable[StoredPart], stack: ExitStack) -> None:
+    """Keep the files of the parts in place until the stack is closed."""
+    for name in sorted({stored.disk for stored in parts}):
+        stack.enter_context(context.disk(name).read_lease())
