@@ -62,13 +62,13 @@ def active() -> bool:
 def _source_removed_first() -> None:
     from tiering.move import mover
 
-    original = mover._Run._commit
+    original = mover._BatchMover._commit
 
     def commit(self: Any, transaction: Any, target: Any, items: Any) -> Any:
         mover._remove_from(self.context.disk(items[0].move.source), items, "mutant")
         return original(self, transaction, target, items)
 
-    mover._Run._commit = commit  # type: ignore[method-assign]
+    mover._BatchMover._commit = commit  # type: ignore[method-assign]
 
 
 def _move_without_claims() -> None:
@@ -122,13 +122,13 @@ def _staging_not_swept() -> None:
 def _journal_first() -> None:
     from tiering.move import mover
 
-    original = mover._Run._commit
+    original = mover._BatchMover._commit
 
     def commit(self: Any, transaction: Any, target: Any, items: Any) -> Any:
-        self._commit_in_journal(items, None)
+        self.outcomes.committed(items, None)
         return original(self, transaction, target, items)
 
-    mover._Run._commit = commit  # type: ignore[method-assign]
+    mover._BatchMover._commit = commit  # type: ignore[method-assign]
 
 
 def _guard_ignored() -> None:

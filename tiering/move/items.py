@@ -1,9 +1,10 @@
-"""The parts a mover has in hand: one move under way, the files that threads take from, the space promised for them."""
+"""The parts a mover has in hand: one move under way, what stops it, the files that threads take, the promised space."""
 
 from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
@@ -13,6 +14,8 @@ from tiering.journal.records import MoveState, NewMove
 from tiering.policy.plan import Move
 from tiering.table.part import Part
 from tiering.table.schema import TableDefinition
+
+_CANCEL_POLL_SECONDS = 0.5
 
 
 class Stopped(Exception):
@@ -45,6 +48,31 @@ class MoveItem:
     @property
     def seconds(self) -> float:
         return round(max(0.0, self.ended - self.started), 3)
+
+
+class Checkpoint:
+    """Where moves stop between two steps: all of them, or those that somebody cancelled. Thread-safe."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._closed = False
+        self._cancelled: set[int] = set()
+        self._cancel_read = 0.0
+
+    def close(self) -> None:
+        """Let nothing pass any more."""
+        self._closed = True
+
+    def check(self, item: MoveItem) -> None:
+        """Raise `Stopped` when the process is to stop or this move was cancelled."""
+        if self._closed or self._context.stop.is_set():
+            raise Stopped("abandoned", "stopped; the next pass continues")
+        now = time.monotonic()
+        if now - self._cancel_read >= _CANCEL_POLL_SECONDS:
+            self._cancel_read = now
+            self._cancelled = self._context.journal.cancel_requests()
+        if item.id in self._cancelled:
+            raise Stopped("cancelled", "cancelled")
 
 
 class Queue:

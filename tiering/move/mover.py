@@ -8,32 +8,29 @@
     journal: done           done
 
 Parts of one table with one target share a batch: one commit on the target, one a source. A part that fails leaves its
-batch; the others go on. `recover` finishes what has its commit on the target and abandons what has not.
+batch; the others go on. `recover` finishes what has its commit on the target and abandons what has not. The journal's
+states are `Outcomes`' to set, the staged files are `FileCopies`', the two commits are made here.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 from disks.base import Disk, Transaction
-from disks.workers.progress import Task
 from oplog.errors import Conflict, FrostlineError, Locked, NotFound
 from tiering.catalog import copying
 from tiering.catalog.context import Context
-from tiering.journal.records import MoveState
-from tiering.move.items import MoveItem, Queue, Reserved, Stopped, details_of, new_move, part_of, reason_of
+from tiering.move.file_copies import FileCopies, wait_for
+from tiering.move.items import Checkpoint, MoveItem, Reserved, Stopped, details_of, new_move, reason_of
+from tiering.move.outcomes import Outcomes
 from tiering.move.recovery import recover
 from tiering.move.report import FailedMove, MovedPart, MoveReport, SkippedMove
 from tiering.policy import cost
 from tiering.policy.plan import Move
-from tiering.table.part import PART_FILE
 
 __all__ = ["FailedMove", "MoveReport", "MovedPart", "SkippedMove", "execute", "recover"]
-
-_CANCEL_POLL_SECONDS = 0.5
 
 
 def execute(context: Context, moves: Sequence[Move]) -> MoveReport:
@@ -41,75 +38,65 @@ def execute(context: Context, moves: Sequence[Move]) -> MoveReport:
 
     Never raises for a single part: the report says what moved, failed (with the error) and was skipped (and why).
     """
-    return _Run(context).execute(moves) if moves else MoveReport()
+    if not moves:
+        return MoveReport()
+    tables = {table.uuid: table for table in context.catalog.tables()}
+    ids = context.journal.plan_moves(new_move(move, context.actor) for move in moves)
+    items = [MoveItem(move_id, move, tables.get(move.table_uuid)) for move_id, move in zip(ids, moves, strict=True)]
+    batches = cost.batches(items, lambda item: item.move)
+    workers = max(1, context.workers)
+    total = sum(move.bytes for move in moves)
+    with ExitStack() as stack:
+        task = stack.enter_context(context.progress.task("moving parts", items=len(moves), size_bytes=total))
+        pool = None  # one worker stays in this thread: the order of effects is then always the same
+        if workers > 1:
+            pool = stack.enter_context(ThreadPoolExecutor(workers, thread_name_prefix="move-file"))
+        outcomes, checkpoint = Outcomes(context.journal, task), Checkpoint(context)
+        mover = _BatchMover(context, outcomes, checkpoint, FileCopies(context, outcomes, checkpoint, task, pool))
+        try:
+            if pool is not None and len(batches) > 1 and _independent(moves):
+                # One copies while another commits and a third is taken off its source.
+                lanes = stack.enter_context(ThreadPoolExecutor(3, thread_name_prefix="move-batch"))
+                wait_for([lanes.submit(mover.move, batch) for batch in batches])
+            else:
+                for batch in batches:
+                    mover.move(batch)
+        except BaseException:
+            checkpoint.close()  # the pools wait for their queues when they close: let these empty at once
+            raise
+    context.catalog.outdate()
+    return outcomes.report(ids)
 
 
-class _Run:
-    """One call of `execute`."""
+class _BatchMover:
+    """Brings batches to their target and takes them off their sources: claims, looks and the two commits."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, outcomes: Outcomes, checkpoint: Checkpoint, copies: FileCopies) -> None:
         self.context = context
-        self.journal = context.journal
-        self.outcomes: dict[int, MovedPart | FailedMove | SkippedMove] = {}
-        self.pool: ThreadPoolExecutor | None = None
-        self.remote: dict[str, bool] = {}
-        self.cancelled: set[int] = set()
-        self.cancel_read = 0.0
-        self.aborted = False
-        self.task: Task
+        self.outcomes = outcomes
+        self.checkpoint = checkpoint
+        self.copies = copies
 
-    def execute(self, moves: Sequence[Move]) -> MoveReport:
-        tables = {table.uuid: table for table in self.context.catalog.tables()}
-        ids = self.journal.plan_moves(new_move(move, self.context.actor) for move in moves)
-        items = [MoveItem(move_id, move, tables.get(move.table_uuid)) for move_id, move in zip(ids, moves, strict=True)]
-        batches = cost.batches(items, lambda item: item.move)
-        workers = max(1, self.context.workers)
-        total = sum(move.bytes for move in moves)
-        with ExitStack() as stack:
-            self.task = stack.enter_context(
-                self.context.progress.task("moving parts", items=len(moves), size_bytes=total)
-            )
-            if workers > 1:  # one worker stays in this thread: the order of effects is then always the same
-                self.pool = stack.enter_context(ThreadPoolExecutor(workers, thread_name_prefix="move-file"))
-            try:
-                self._all_batches(batches, stack, side_by_side=workers > 1 and len(batches) > 1 and _independent(moves))
-            except BaseException:
-                self.aborted = True  # the pools wait for their queues when they close: let these empty at once
-                raise
-        self.context.catalog.outdate()
-        return MoveReport.of(self.outcomes[move_id] for move_id in ids)
-
-    def _all_batches(self, batches: list[list[MoveItem]], stack: ExitStack, *, side_by_side: bool) -> None:
-        """Three at a time, where no batch waits for another's space: one copies while another commits and a third is
-        taken off its source."""
-        if side_by_side:
-            lanes = stack.enter_context(ThreadPoolExecutor(3, thread_name_prefix="move-batch"))
-            _wait_for([lanes.submit(self._batch, batch) for batch in batches])
-            return
-        for batch in batches:
-            self._batch(batch)
-
-    # One batch
-
-    def _batch(self, items: list[MoveItem]) -> None:
+    def move(self, items: list[MoveItem]) -> None:
+        """Carry out one batch. Only what no part can be blamed for is raised."""
         items = [item for item in items if self._may_start(item)]
         if not items:
             return
         uuid = items[0].move.table_uuid
-        busy = self.journal.claimed(uuid)
+        busy = self.context.journal.claimed(uuid)
         for item in items:
             if item.move.part in busy:
-                self._skip(item, "abandoned", f"in use by a {busy[item.move.part]}; the next pass tries again")
-        items = self._open_items(items)
+                self.outcomes.skip(item, "abandoned", f"in use by a {busy[item.move.part]}; the next pass tries again")
+        items = self.outcomes.pending(items)
         with ExitStack() as stack:
             try:
-                stack.enter_context(self.journal.claim(uuid, [item.move.part for item in items], "move"))
+                stack.enter_context(self.context.journal.claim(uuid, [item.move.part for item in items], "move"))
             except Locked as error:
                 for item in items:
-                    self._skip(item, "abandoned", error.message)
+                    self.outcomes.skip(item, "abandoned", error.message)
                 return
-            self._look_at(self._open_items(items))
-            copied = self._copy_and_commit(self._open_items(items))
+            self._look_at(self.outcomes.pending(items))
+            copied = self._copy_and_commit(self.outcomes.pending(items))
             self._finish(copied)
 
     def _may_start(self, item: MoveItem) -> bool:
@@ -118,15 +105,15 @@ class _Run:
                 raise Stopped("abandoned", f"table {item.move.table} is gone")
             if item.move.source == item.move.target:
                 raise Stopped("abandoned", f"the part is on {item.move.target} already")
-            self._checkpoint(item)
+            self.checkpoint.check(item)
             for name in (item.move.source, item.move.target):
                 if self.context.disk(name).read_only and not (item.move.keep_source and name == item.move.source):
                     raise Stopped("abandoned", f"disk {name} is read-only")
         except Stopped as stopped:
-            self._skip(item, stopped.state, stopped.why)
+            self.outcomes.skip(item, stopped.state, stopped.why)
             return False
         except NotFound as error:
-            self._fail(item, error)
+            self.outcomes.fail(item, error)
             return False
         return True
 
@@ -140,10 +127,10 @@ class _Run:
                 there = self.context.disk(items[0].move.target).existing(item.directory for item in items)
             except (FrostlineError, OSError) as error:
                 for item in items:
-                    self._fail(item, error)
+                    self.outcomes.fail(item, error)
                 return
             for item in items:
-                self._guarded(item, lambda item: self._look(item, on_target=item.directory in there))
+                self.outcomes.guarded(item, lambda item: self._look(item, on_target=item.directory in there))
 
     def _look(self, item: MoveItem, *, on_target: bool = True) -> None:
         """Read where the part is now: the plan may be old. `on_target`: whether the target may have it too."""
@@ -165,7 +152,7 @@ class _Run:
         """Bring the parts to the target; returns those that are there, durably."""
         there = [item for item in items if item.on_target]
         missing = [item for item in items if not item.on_target]
-        self._commit_in_journal(there, None)
+        self.outcomes.committed(there, None)
         for group in self._with_space(missing):
             with group as fitting:
                 there += self._transfer(fitting)
@@ -185,18 +172,18 @@ class _Run:
             if problem is None:
                 yield single
             else:
-                self._skip(item, "abandoned", problem)
+                self.outcomes.skip(item, "abandoned", problem)
 
     def _transfer(self, items: list[MoveItem]) -> list[MoveItem]:
         move = items[0].move
         target = self.context.disk(move.target)
-        self.journal.set_moves([item.id for item in items], "copying")
+        self.outcomes.copying(items)
         try:
             with target.transaction(
                 "move", reason=reason_of(items), actor=self.context.actor, details=details_of(items)
             ) as transaction:
-                self._copy_files(items, transaction)
-                copied = self._open_items(items)
+                self.copies.stage(items, transaction)
+                copied = self.outcomes.pending(items)
                 if not copied:
                     return []
                 definition = copied[0].definition
@@ -206,22 +193,22 @@ class _Run:
         except Conflict as error:
             return self._one_by_one(items, error)
         except (FrostlineError, OSError) as error:
-            for item in self._open_items(items):
-                self._fail(item, error)
+            for item in self.outcomes.pending(items):
+                self.outcomes.fail(item, error)
             return []
-        self._commit_in_journal(copied, revision)
+        self.outcomes.committed(copied, revision)
         return copied
 
     def _one_by_one(self, items: list[MoveItem], error: Conflict) -> list[MoveItem]:
         """Somebody else created one of the parts on the target: find out which by moving each alone."""
         done = []
-        for item in self._open_items(items):
+        for item in self.outcomes.pending(items):
             if len(items) == 1:
-                self._fail(item, error)
+                self.outcomes.fail(item, error)
                 continue
             item.created = []
-            self._guarded(item, self._look)
-            if self._open_items([item]):
+            self.outcomes.guarded(item, self._look)
+            if self.outcomes.pending([item]):
                 done += self._copy_and_commit([item])
         return done
 
@@ -237,12 +224,6 @@ class _Run:
                 return target.revision
             raise
 
-    def _commit_in_journal(self, items: list[MoveItem], revision: int | None) -> None:
-        changes = [
-            (item.id, {"revision": revision, "seconds": item.seconds, "requests": item.requests}) for item in items
-        ]
-        self.journal.set_moves_each(changes, "committed")
-
     def _finish(self, items: list[MoveItem]) -> None:
         """Take the parts off their sources: each is on the target, whole and durable."""
         done = [item for item in items if item.move.keep_source]
@@ -255,122 +236,12 @@ class _Run:
                 _remove_from(self.context.disk(name), group, self.context.actor)
             except (FrostlineError, OSError) as error:
                 for item in group:
-                    self._report_failure(
+                    self.outcomes.fail_committed(
                         item, f"copied, but still on {name} as well: {error}; the next start removes it"
                     )
                 continue
             done += group
-        self.journal.set_moves([item.id for item in done], "done")
-        for item in done:
-            self._note(item, MovedPart.of(item.move, item.seconds, item.requests))
-
-    # Files
-
-    def _copy_files(self, items: list[MoveItem], transaction: Transaction) -> None:
-        """Stage every file of every part, side by side; what fails is taken out of the transaction again.
-
-        Without a read lease: the claims keep the files in place, and one that a drop of its table takes away fails its
-        part. A lease would make the removals of every other batch wait for this one.
-        """
-        work = [(item, number) for item in items for number in range(len(part_of(item).files))]
-        queue = Queue(work)
-        if self.pool is None:
-            self._copy_from(queue, transaction)
-        else:  # one job a worker, not one a file: handing over a small file would cost as much as sending it
-            hands = min(len(work), self.context.workers)
-            _wait_for([self.pool.submit(self._copy_from, queue, transaction) for _ in range(hands)])
-        for item in items:
-            if item.problem is None:
-                self._guarded(item, lambda item: self._stage_part_file(item, transaction))
-            if item.problem is not None:
-                for path in item.created:
-                    transaction.remove(path)
-                self._resolve(item, item.problem)
-
-    def _copy_from(self, queue: Queue, transaction: Transaction) -> None:
-        with queue.stopped_by_errors():
-            while (work := queue.take()) is not None:
-                self._copy_file(*work, transaction)
-
-    def _copy_file(self, item: MoveItem, number: int, transaction: Transaction) -> None:
-        if item.problem is not None:
-            return
-        file = part_of(item).files[number]
-        path = f"{item.directory}/{file.name}"
-        source = self.context.disk(item.move.source)
-        try:
-            self._checkpoint(item)
-            with item.lock:
-                item.started = item.started or time.monotonic()
-            reads = copying.copy_file(source, path, file, transaction, lambda: self._checkpoint(item), item.local)
-            with item.lock:
-                item.created.append(path)
-                item.ended = time.monotonic()
-                item.requests += reads * self._is_remote(item.move.source) + self._is_remote(item.move.target)
-            self.task.advance(size_bytes=file.size_bytes)
-        except (FrostlineError, OSError, Stopped) as error:
-            with item.lock:
-                item.problem = item.problem or error
-
-    def _is_remote(self, disk: str) -> bool:
-        """Remembered: asking a disk for its capabilities may cost it a look at the file system."""
-        if disk not in self.remote:
-            self.remote[disk] = self.context.disk(disk).capabilities.remote
-        return self.remote[disk]
-
-    def _stage_part_file(self, item: MoveItem, transaction: Transaction) -> None:
-        path = f"{item.directory}/{PART_FILE}"
-        transaction.create(path, item.part_bytes)
-        item.created.append(path)
-
-    def _checkpoint(self, item: MoveItem) -> None:
-        """Between steps: stop when the process is to stop or this move was cancelled."""
-        if self.aborted or self.context.stop.is_set():
-            raise Stopped("abandoned", "stopped; the next pass continues")
-        now = time.monotonic()
-        if now - self.cancel_read >= _CANCEL_POLL_SECONDS:
-            self.cancel_read = now
-            self.cancelled = self.journal.cancel_requests()
-        if item.id in self.cancelled:
-            raise Stopped("cancelled", "cancelled")
-
-    # Outcomes
-
-    def _guarded(self, item: MoveItem, step: Callable[[MoveItem], None]) -> None:
-        """Run a step for one part; its failure is the part's alone."""
-        try:
-            step(item)
-        except (FrostlineError, OSError, Stopped) as error:
-            item.problem = error
-            self._resolve(item, error)
-
-    def _resolve(self, item: MoveItem, problem: Exception) -> None:
-        if isinstance(problem, Stopped):
-            self._skip(item, problem.state, problem.why)
-        else:
-            self._fail(item, problem)
-
-    def _open_items(self, items: Iterable[MoveItem]) -> list[MoveItem]:
-        return [item for item in items if item.id not in self.outcomes]
-
-    def _skip(self, item: MoveItem, state: MoveState, reason: str) -> None:
-        if item.id not in self.outcomes:
-            self.journal.set_move(item.id, state, error=reason)
-            self._note(item, SkippedMove.of(item.move, reason))
-
-    def _fail(self, item: MoveItem, error: Exception) -> None:
-        if item.id not in self.outcomes:
-            text = error.message if isinstance(error, FrostlineError) else str(error)
-            self.journal.set_move(item.id, "failed", error=text)
-            self._report_failure(item, text)
-
-    def _report_failure(self, item: MoveItem, text: str) -> None:
-        self._note(item, FailedMove.of(item.move, text))
-
-    def _note(self, item: MoveItem, outcome: MovedPart | FailedMove | SkippedMove) -> None:
-        self.outcomes[item.id] = outcome
-        self.task.advance(items=1)
-        self.task.note(f"{item.move.table} {item.move.part}")
+        self.outcomes.done(done)
 
 
 def _remove_from(disk: Disk, items: list[MoveItem], actor: str) -> None:
@@ -396,14 +267,3 @@ def _remove_from(disk: Disk, items: list[MoveItem], actor: str) -> None:
 def _independent(moves: Sequence[Move]) -> bool:
     """Whether batches may run side by side: no move waits for the space another one frees."""
     return not {move.source for move in moves} & {move.target for move in moves}
-
-
-def _wait_for(futures: list[Future[None]]) -> None:
-    """Wait for all; the first unexpected error cancels what has not begun and is raised."""
-    _, waiting = wait(futures, return_when=FIRST_EXCEPTION)
-    for future in waiting:
-        future.cancel()
-    wait(futures)
-    for future in futures:
-        if not future.cancelled():
-            future.result()

@@ -19,7 +19,7 @@ from disks.workers.progress import Silent
 from oplog.errors import NoSpace, Transient
 from tests.moving import TABLE, close, configuration, create_table, holders, move, open_context, put_part
 from tiering.catalog.context import Context
-from tiering.move import mover
+from tiering.move import items, mover
 from tiering.policy import cost
 
 
@@ -208,7 +208,7 @@ def test_stop_ends_between_files_and_the_rest_is_left(context: Context) -> None:
 
 
 def test_a_cancelled_move_stops(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mover, "_CANCEL_POLL_SECONDS", 0)
+    monkeypatch.setattr(items, "_CANCEL_POLL_SECONDS", 0)
     parts = [put_part(context, number) for number in (1, 2)]
 
     def cancel_first(phase: str, name: str, arguments: tuple[object, ...]) -> None:

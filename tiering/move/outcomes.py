@@ -1,0 +1,87 @@
+"""What becomes of each move of one call: told to the journal, then to whoever watches, and kept for the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from disks.workers.progress import Task
+from oplog.errors import FrostlineError
+from tiering.journal.journal import Journal
+from tiering.journal.records import MoveState
+from tiering.move.items import MoveItem, Stopped
+from tiering.move.report import FailedMove, MovedPart, MoveReport, SkippedMove
+
+
+class Outcomes:
+    """Where the moves of one call stand. Each ends once; what comes after its end is not heard. Thread-safe."""
+
+    def __init__(self, journal: Journal, task: Task) -> None:
+        self._journal = journal
+        self._task = task
+        self._ended: dict[int, MovedPart | FailedMove | SkippedMove] = {}
+
+    def report(self, ids: Iterable[int]) -> MoveReport:
+        """How these moves ended, in this order."""
+        return MoveReport.of(self._ended[move_id] for move_id in ids)
+
+    def pending(self, items: Iterable[MoveItem]) -> list[MoveItem]:
+        """Those that have not ended."""
+        return [item for item in items if item.id not in self._ended]
+
+    # Steps
+
+    def copying(self, items: Sequence[MoveItem]) -> None:
+        """Files are staged on the target from here on."""
+        self._journal.set_moves([item.id for item in items], "copying")
+
+    def committed(self, items: Sequence[MoveItem], revision: int | None) -> None:
+        """The target has the parts, durably: nothing may undo these moves any more."""
+        changes = [
+            (item.id, {"revision": revision, "seconds": item.seconds, "requests": item.requests}) for item in items
+        ]
+        self._journal.set_moves_each(changes, "committed")
+
+    # Ends
+
+    def done(self, items: Sequence[MoveItem]) -> None:
+        """The parts are off their sources, or stay there because somebody asked for it."""
+        self._journal.set_moves([item.id for item in items], "done")
+        for item in items:
+            self._end(item, MovedPart.of(item.move, item.seconds, item.requests))
+
+    def skip(self, item: MoveItem, state: MoveState, reason: str) -> None:
+        """The move does not fit any more, was cancelled or has to wait."""
+        if item.id not in self._ended:
+            self._journal.set_move(item.id, state, error=reason)
+            self._end(item, SkippedMove.of(item.move, reason))
+
+    def fail(self, item: MoveItem, error: Exception) -> None:
+        """The part stays where it was."""
+        if item.id not in self._ended:
+            text = error.message if isinstance(error, FrostlineError) else str(error)
+            self._journal.set_move(item.id, "failed", error=text)
+            self._end(item, FailedMove.of(item.move, text))
+
+    def fail_committed(self, item: MoveItem, text: str) -> None:
+        """The part is on both disks. The journal goes on saying committed: the next start finishes the move."""
+        self._end(item, FailedMove.of(item.move, text))
+
+    def guarded(self, item: MoveItem, step: Callable[[MoveItem], None]) -> None:
+        """Run a step for one part; its failure is the part's alone."""
+        try:
+            step(item)
+        except (FrostlineError, OSError, Stopped) as error:
+            item.problem = error
+            self.end_by(item, error)
+
+    def end_by(self, item: MoveItem, problem: Exception) -> None:
+        """Skip or fail the move, as the problem is."""
+        if isinstance(problem, Stopped):
+            self.skip(item, problem.state, problem.why)
+        else:
+            self.fail(item, problem)
+
+    def _end(self, item: MoveItem, outcome: MovedPart | FailedMove | SkippedMove) -> None:
+        self._ended[item.id] = outcome
+        self._task.advance(items=1)
+        self._task.note(f"{item.move.table} {item.move.part}")
