@@ -31,6 +31,7 @@ from tiering.config.settings import Config, embedded
 PREFIX = "FROSTLINE_"
 RESERVED = ("FROSTLINE_CONFIG", "FROSTLINE_HOME")
 MASK = "********"
+_MOST_VALUES = 100_000
 SECRET_PROPERTY = re.compile(r"secret|password|token|access[.]?key|credential", re.IGNORECASE)
 """What Spark covers among its properties (`spark.redaction.regex`), and credentials."""
 
@@ -153,12 +154,31 @@ def _parse(text: str, source: _Source) -> dict[str, Any]:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         raise UsageError(f"{source.file}{line}: not YAML: {getattr(error, 'problem', None) or error}") from error
-    if value is None:
-        return {}
+    if value is None:  # a file that was cut to nothing must not mean another, empty store
+        raise UsageError(
+            f"{source.file}: the configuration holds no keys",
+            hint="'frostline config default' prints one to begin with; without any file the embedded default is used",
+        )
     if not isinstance(value, dict):
         raise UsageError(f"{source.file}: the configuration is a mapping of keys, not {_kind(value)}")
+    _check_size(node, source)
     _remember_lines(node, (), source)
     return value
+
+
+def _check_size(node: Any, source: _Source) -> None:
+    """Aliases of aliases are small in the file and without end in memory."""
+    waiting, seen = [node], 0
+    while waiting:
+        one = waiting.pop()
+        seen += 1
+        if seen > _MOST_VALUES:
+            raise UsageError(
+                f"{source.file}: more than {_MOST_VALUES:,} values, aliases written out",
+                hint="a configuration needs few aliases",
+            )
+        if isinstance(one.value, list):
+            waiting += [item for pair in one.value for item in (pair if isinstance(pair, tuple) else (pair,))]
 
 
 def _remember_lines(node: Any, path: Path_, source: _Source) -> None:
@@ -314,7 +334,7 @@ def _flow(value: _Text, path: Path_, source: _Source) -> Any:
     try:
         return yaml.safe_load(value)
     except yaml.YAMLError as error:
-        raise source.error(path, f"not YAML: {value!r}") from error
+        raise source.error(path, "not YAML", "such as {key: value} or [one, two]") from error
 
 
 def _optional(expected: Any) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
 from disks.config import DiskConfig
 from disks.stores.base import S3Connection
@@ -54,6 +54,12 @@ def _endpoint_of_environment() -> str | None:
         return None
 
 
+def without_credentials(url: str) -> str:
+    """The URL without a user and a password: S3 takes none there, and every message names the server."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])) if "@" in parts.netloc else url
+
+
 @dataclass(frozen=True)
 class S3Session:
     """The two clients of one bucket, made when first needed; nothing is sent and no file is read before that.
@@ -88,10 +94,16 @@ class S3Session:
     @cached_property
     def endpoint_url(self) -> str:
         """The server without the bucket."""
-        url = (self.config.endpoint_url or _endpoint_of_environment() or self._endpoint_of_client()).rstrip("/")
+        url = (self._given_endpoint or self._endpoint_of_client()).rstrip("/")
         if urlsplit(url).scheme not in ("http", "https"):
             raise UsageError(f"endpoint_url must begin with http:// or https://: {url}")
         return url
+
+    @property
+    def _given_endpoint(self) -> str | None:
+        """What the configuration or the environment names; boto3 puts it into its errors."""
+        given = self.config.endpoint_url or _endpoint_of_environment()
+        return without_credentials(given) if given else None
 
     def _endpoint_of_client(self) -> str:
         return str(self.client.meta.endpoint_url)
@@ -130,7 +142,9 @@ class S3Session:
     def _refreshing_credentials(self) -> Any:
         credentials = self._session.get_credentials()
         if credentials is None:
-            raise no_credentials(S3Place(self.place_name, self.bucket, self.config.endpoint_url or ""))
+            raise no_credentials(
+                S3Place(self.place_name, self.bucket, without_credentials(self.config.endpoint_url or ""))
+            )
         return credentials
 
     def credentials(self) -> Credentials:
@@ -176,7 +190,7 @@ class S3Session:
             max_pool_connections=64,
         )
         client: S3Client = self._session.create_client(
-            "s3", config=settings, endpoint_url=self.config.endpoint_url, verify=self.ca_bundle
+            "s3", config=settings, endpoint_url=self._given_endpoint, verify=self.ca_bundle
         )
         return client
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any, TextIO
 
 from oplog.errors import FrostlineError
+from tiering.cli.frame.escaping import visible, visible_json
 
 SENTENCES = ("reason", "on disks")
 """Columns that may fold."""
@@ -34,14 +35,14 @@ class Output:
         sys.stdout.flush()
 
     def line(self, text: str = "") -> None:
-        """A line of the answer. Nothing with --json."""
+        """A line of the answer, whatever is in it. Nothing with --json."""
         if not self.json:
-            print(text)
+            print(visible(text))
 
     def note(self, text: str) -> None:
         """A remark beside the answer, on stderr. Nothing with --quiet."""
         if not self.quiet:
-            print(text, file=sys.stderr)
+            print(visible(text), file=sys.stderr)
 
     def table(
         self, columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, empty: str = "", shout: bool = True
@@ -53,7 +54,8 @@ class Output:
             if empty:
                 self.note(empty)
             return
-        texts = [["" if cell is None else str(cell) for cell in row] for row in rows]
+        texts = [["" if cell is None else visible(str(cell)) for cell in row] for row in rows]
+        columns = [visible(column) for column in columns]
         right = [name != "partition" and _is_numeric(texts, index) for index, name in enumerate(columns)]
         if self.on_terminal:
             _draw_rich(columns, texts, right, color=self.color)
@@ -67,7 +69,8 @@ def encode(data: Any, *, indent: int = 2) -> bytes:
     import msgspec
 
     text = msgspec.json.encode(data, enc_hook=_plain)
-    return msgspec.json.format(text, indent=indent) if indent else text
+    text = msgspec.json.format(text, indent=indent) if indent else text
+    return text if text.isascii() and b"\x7f" not in text else visible_json(text.decode()).encode()
 
 
 def counted(number: int, what: str, several: str = "") -> str:
@@ -96,9 +99,9 @@ def print_error(error: FrostlineError, *, json: bool, stream: TextIO | None = No
         body = {"kind": error.kind, "message": error.message, "hint": error.hint, "exit_code": error.exit_code}
         print(encode({"error": body}, indent=0).decode(), file=stream)
         return
-    print(f"frostline: {error.message}", file=stream)
+    print(f"frostline: {visible(error.message)}", file=stream)
     if error.hint:
-        print(f"  {error.hint}", file=stream)
+        print(f"  {visible(error.hint)}", file=stream)
 
 
 def _plain(value: Any) -> Any:

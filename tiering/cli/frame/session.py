@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from oplog.errors import FrostlineError, Refused
+from tiering.cli.frame.escaping import visible
 from tiering.cli.frame.exit_codes import FOUND_SOMETHING, NOTHING_TO_DO, Finished
 from tiering.cli.frame.options import GlobalOptions
 from tiering.cli.frame.output import Output
@@ -163,7 +164,7 @@ class Session:
                 f"{question} Not without a yes.",
                 hint="run it on a terminal, or add --yes; --dry-run shows what would happen",
             )
-        print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+        print(f"{visible(question)} [y/N] ", end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise Refused("Nothing was changed: the answer was not yes.")
 
@@ -206,10 +207,17 @@ def fail_if_partly(failed: int, succeeded: int, what: str) -> None:
     )
 
 
+class _VisibleFormatter(logging.Formatter):
+    """One record, one line; a traceback keeps its lines."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  logging's name
+        return visible(super().formatMessage(record))
+
+
 def _set_up_logging(verbose: int) -> None:
-    logging.basicConfig(
-        level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_VisibleFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     level = logging.WARNING if verbose == 0 else logging.INFO if verbose == 1 else logging.DEBUG
     for name in OWN_LOGGERS:
         logging.getLogger(name).setLevel(level)

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from disks.workers.progress import Progress, Silent, Task
+from tiering.cli.frame.escaping import visible
 from tiering.config.units import format_size
 
 LINE_EVERY_SECONDS = 30.0
@@ -30,7 +31,7 @@ class Lines:
         clock: Callable[[], float] = time.monotonic,
         every_seconds: float = LINE_EVERY_SECONDS,
     ) -> None:
-        self._write = write or (lambda text: print(text, file=sys.stderr, flush=True))
+        self._write = write or (lambda text: print(visible(text), file=sys.stderr, flush=True))
         self._clock = clock
         self._every_seconds = every_seconds
 
@@ -108,7 +109,7 @@ class Bars:
                 self._live = _new_display()
                 self._live.start()
             self._open_tasks += 1
-            return self._live.add_task(what, total=total, by_bytes=by_bytes, note="")
+            return self._live.add_task(visible(what), total=total, by_bytes=by_bytes, note="")
 
     def update(self, row: Any, **changes: Any) -> None:
         live = self._live
@@ -136,7 +137,7 @@ class _BarTask:
         self._bars.update(self._row, advance=size_bytes if self._by_bytes else items)
 
     def note(self, text: str) -> None:
-        self._bars.update(self._row, note=text)
+        self._bars.update(self._row, note=visible(text))
 
     def __enter__(self) -> "_BarTask":
         self._row = self._bars.begin(self._what, self._total, by_bytes=self._by_bytes)
@@ -166,11 +167,11 @@ def _new_display() -> Any:
             return Text(f"{done}{total}{speed}")
 
     return RichProgress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         Amount(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}", style="dim"),
+        TextColumn("{task.fields[note]}", style="dim", markup=False),
         console=Console(stderr=True),
         transient=True,
     )

@@ -125,9 +125,17 @@ class TestValues:
         assert config.policy("p").volumes[0].disks == ("hdd",)
 
 
+ALIAS_BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9)
+)
+"""A billion values in half a kilobyte."""
+
 MISTAKES = [
     ("disks: [", "line 1: not YAML", ""),
     ("- a", "a mapping of keys", ""),
+    ("", "holds no keys", "frostline config default"),
+    ("# nothing yet\n", "holds no keys", "frostline config default"),
+    (ALIAS_BOMB, "more than 100,000 values", "few aliases"),
     ("dsks: {}", "line 1: dsks: no such key", "'disks'"),
     (
         "disks:\n  s3:\n    type: local\n    path: x\n    keep_free: 1",
@@ -224,6 +232,14 @@ class TestSecrets:
         assert "hunter2" not in shown
         assert "pw123" not in shown
         assert "hunter2" not in repr(config)
+
+    def test_a_value_that_is_not_yaml_is_not_repeated(self, tmp_path: Path) -> None:
+        path = written(tmp_path, SECRET)
+        path.chmod(0o600)
+        with pytest.raises(UsageError) as caught:
+            load(path, {"FROSTLINE_DISKS__S3": "{secret_access_key: hunter2"})
+        assert "not YAML" in str(caught.value)
+        assert "hunter2" not in str(caught.value) + (caught.value.hint or "")
 
     def test_secret_properties_of_spark_are_never_shown(self, tmp_path: Path) -> None:
         text = "spark: {conf: {spark.authenticate.secret: hunter2, spark.executor.memory: 1g}}"
