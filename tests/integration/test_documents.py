@@ -140,8 +140,16 @@ def test_links_between_documents_lead_somewhere() -> None:
 
 
 def test_files_and_tests_that_documents_name_exist() -> None:
-    named = re.compile(r"`((?:oplog|disks|tiering|restore|spark_tiering|tests|benchmarks)/[\w./-]*)(?:::(\w+))?`")
+    packages = "oplog|disks|tiering|restore|spark_tiering|tests|benchmarks"
+    named = re.compile(rf"`((?:{packages})/[\w./-]*)(?:::(\w+))?`")
+    dotted = re.compile(rf"`((?:{packages})(?:\.[a-z_]+)+)(?<!\.json)(?<!\.lock)`")
     for path in documents():
+        for module in dotted.findall(path.read_text()):
+            there = REPOSITORY / module.replace(".", "/")
+            what = there if there.is_dir() else there.with_suffix(".py")
+            inside = there.parent / "__init__.py" if there.parent.is_dir() else there.parent.with_suffix(".py")
+            found = what.exists() or (inside.exists() and f"def {there.name}(" in inside.read_text())
+            assert found, f"{path.relative_to(REPOSITORY)} names {module}"
         for name, function in named.findall(path.read_text()):
             there = REPOSITORY / name
             assert there.exists(), f"{path.relative_to(REPOSITORY)} names {name}"
