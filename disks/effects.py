@@ -91,7 +91,7 @@ def make_directory(path: Path) -> None:
         return
     make_directory(path.parent)
     with op("fs.mkdir", path):
-        path.mkdir(exist_ok=True)
+        path.mkdir(mode=0o755, exist_ok=True)  # a careless umask must not open it to all
     fsync_directory(path.parent)
 
 

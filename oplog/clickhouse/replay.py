@@ -27,7 +27,7 @@ LOST = "tmp_lost_"
 """Before the name of a temporary directory that an earlier run of the server filled and a later one uses again."""
 STAGING = "tmp_frostline_"
 """What a directory at the disk's root begins with in which a transaction of ours collects its new files."""
-_PART = re.compile(r"[^/]+_\d+_\d+_\d+(?:_\d+)?\Z")
+_PART = re.compile(r"[^/]+_\d+_\d+_\d+(?:_\d+)?\Z", re.ASCII)
 """A part's directory, also with a prefix such as `tmp_insert_`."""
 _REWRITTEN = re.compile(r"(?:format_version|mutation_\d+|tmp_mutation_\d+|metadata_version)\.txt\Z|sizes\.json\Z")
 _APPENDED_IN_PARTS = ("txn_version.txt", "txn_version.txt.tmp")

@@ -20,7 +20,7 @@ from tiering.table.part import PART_FILE
 _TABLE = re.compile(
     r"(?:(shadow/[^/]+)/)?((?:store/[0-9a-f]{3}/[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})|data/[^/]+/[^/]+)/(.+)\Z"
 )
-_NAME = re.compile(r"(.+?)_(\d+)_(\d+)_(\d+)(?:_(\d+))?\Z")
+_NAME = re.compile(r"(.+?)_(\d+)_(\d+)_(\d+)(?:_(\d+))?\Z", re.ASCII)
 _TEMPORARY = re.compile(r"(?:tmp[_-]|attaching_|deleting_|delete_tmp_|covered-by-broken_)")
 _FINAL = re.compile(r"(?:tmp_(?:insert|merge|mut|clone|replace_from)_|tmp-fetch_|attaching_)?(.+)\Z")
 _REQUIRED = (CHECKSUMS, "columns.txt")

@@ -19,7 +19,7 @@ from tiering.table.part import PART_FILE, Part
 from tiering.table.places import locate
 from tiering.table.schema import TABLE_FILE, TableDefinition
 
-_MARK = re.compile(r"/(?:blocks|altered)-\d+\.json\Z")
+_MARK = re.compile(r"/(?:blocks|altered)-\d+\.json\Z", re.ASCII)
 """Marks that say a number was given out. They stay, whatever is undone."""
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-_RESERVATION = re.compile(r"/blocks-\d+\.json\Z")
+_RESERVATION = re.compile(r"/blocks-\d+\.json\Z", re.ASCII)
 Row = TypeVar("Row", bound="StoredFile")
 
 

@@ -23,7 +23,7 @@ from tiering.table.part import PartName
 from tiering.table.schema import TableDefinition
 
 RANGE_BLOCKS = 1_000_000
-_MARK = re.compile(r"blocks-(\d+)\.json\Z")
+_MARK = re.compile(r"blocks-(\d+)\.json\Z", re.ASCII)
 
 
 def range_of(block: int) -> int:

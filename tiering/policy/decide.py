@@ -53,6 +53,8 @@ __all__ = [
 ]
 
 _MAX_BACKOFF = timedelta(hours=6)
+_RARELY = timedelta(days=1)
+"""How often a move is tried that failed too often to be expected to succeed; its target may be mended meanwhile."""
 
 
 def decide(
@@ -348,8 +350,13 @@ class _Pass:
             return None
         tries = f"{failure.attempts} attempt{'s' if failure.attempts > 1 else ''} to move it to {target} failed"
         if failure.attempts >= self.options.max_attempts:
-            detail = f"{tries}, the last with: {failure.error}; 'frostline move' tries again"
-            return Reason("gave_up", detail), None
+            until = failure.at + _RARELY
+            if until <= self.now:
+                return None
+            detail = (
+                f"{tries}, the last with: {failure.error}; next try at {ttl.short_time(until)}, or by 'frostline move'"
+            )
+            return Reason("gave_up", detail), until
         wait = min(self.options.backoff * 2 ** min(failure.attempts - 1, 16), _MAX_BACKOFF)
         until = failure.at + wait
         if until <= self.now:

@@ -19,7 +19,9 @@ from oplog.errors import Damaged, UsageError
 PART_FILE = "part.json"
 FORMAT = 1
 
-_NAME = re.compile(r"(?P<partition>[A-Za-z0-9.=-]+)_(?P<min>\d+)_(?P<max>\d+)_(?P<level>\d+)(?:_(?P<mutation>\d+))?\Z")
+_NAME = re.compile(
+    r"(?P<partition>[A-Za-z0-9.=-]+)_(?P<min>\d+)_(?P<max>\d+)_(?P<level>\d+)(?:_(?P<mutation>\d+))?\Z", re.ASCII
+)
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tiering.cli.frame.exit_codes import Finished
+from tiering.cli.frame.exit_codes import INTERRUPTED, Finished
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import new_app, verb
@@ -57,7 +57,8 @@ def run(
         session.output.document(msgspec.to_builtins(final))
     if received:
         session.output.note("daemon: stopped between two steps")
-        raise Finished(128 + received[0])
+        if received[0] == signal.SIGINT:
+            raise Finished(INTERRUPTED)  # SIGTERM is how a service is told to end: it did as it was told
 
 
 def status(session: Session) -> None:

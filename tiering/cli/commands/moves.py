@@ -91,7 +91,7 @@ def plan(
             session.output.line(f"Saved. Carry it out with: frostline apply {output}")
         _hint_at_next(session, planned)
     if not planned.moves and not planned.deletes:
-        session.nothing_to_do("Nothing is due.")
+        session.nothing_to_do(_why_nothing_moves(planned))
 
 
 def apply(
@@ -242,6 +242,11 @@ def pin(
     definition = store.definition(table)
     if part is not None:
         store.context.catalog.part(definition, part)
+    elif partition not in (known := {stored.name.partition for stored in store.parts(table)}):
+        near = ", ".join(sorted(known)[:5]) + (", …" if len(known) > 5 else "")
+        raise NotFound(
+            f"table {table} has no partition {partition}", hint=f"it has: {near}" if known else "it holds no parts"
+        )
     if to_volume is not None:
         volumes = [volume.name for volume in session.loaded.config.policy(definition.policy).volumes]
         if to_volume not in volumes:
@@ -310,6 +315,22 @@ def _would_move(moves: "list[Move]") -> dict[str, Any]:
 
     moved = [{**msgspec.to_builtins(item), "seconds": 0, "requests": 0} for item in moves]
     return {"moved": moved, "failed": [], "skipped": []}
+
+
+def _why_nothing_moves(planned: Any) -> str:
+    """Not the same: nothing is due, and what may be due is held back."""
+    held = next((stay.reason for stay in planned.stays if stay.reason.kind == "clock"), None)
+    if held is not None:
+        return f"Nothing moves: {held.detail}."
+    paused = [stay.reason.detail for stay in planned.stays if stay.reason.kind == "paused"]
+    failed = sum(stay.reason.kind in ("gave_up", "backoff") for stay in planned.stays)
+    if paused:
+        return f"Nothing moves: {paused[0]} ({counted(len(paused), 'part')}); 'frostline resume' ends a pause."
+    if failed:
+        return (
+            f"Nothing moves: {counted(failed, 'part')} wait after moves that failed; 'frostline moves list --failed'."
+        )
+    return "Nothing is due."
 
 
 def _hint_at_next(session: Session, planned: Any) -> None:

@@ -273,6 +273,9 @@ class TestTiering:
         assert len(store.json("plan", "--at", FAR)["moves"]) == 1
         store("pause", "db.t", "--moves")
         assert store.json("plan", "--at", FAR)["moves"] == []
+        store("plan", "--at", FAR)
+        assert "are paused" in store.error
+        assert "Nothing is due" not in store.error
         status = store.json("status")
         assert status["pauses"][0]["kind"] == "moves"
         assert status["pins"][0]["partition"] == "202001"
@@ -281,6 +284,7 @@ class TestTiering:
         store("unpin", "db.t", "--partition", "202001")
         store("unpin", "db.t", "--partition", "202001", code=10)
         store("pin", "db.t", "--partition", "202001", "--to-volume", "nope", code=10)
+        store("pin", "db.t", "--partition", "209901", code=10)
         assert len(store.json("plan", "--at", FAR)["moves"]) == 1
 
     def test_moves_list_wait_and_cancel(self, store: Frostline) -> None:

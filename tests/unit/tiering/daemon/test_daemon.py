@@ -210,7 +210,7 @@ print("ended", flush=True)
     assert not daemon.status(state).running
 
 
-def test_the_command_ends_with_143(tmp_path: Path) -> None:
+def test_sigterm_is_how_the_command_ends_well(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from tiering.cli.main import main; main()", "daemon", "run"]
     child = subprocess.Popen(
         command, env={**os.environ, "FROSTLINE_HOME": str(tmp_path)}, stderr=subprocess.PIPE, text=True
@@ -218,7 +218,7 @@ def test_the_command_ends_with_143(tmp_path: Path) -> None:
     until(lambda: daemon.status(tmp_path / "state").ticks)
     child.send_signal(signal.SIGTERM)
     _, told = child.communicate(timeout=100)
-    assert child.returncode == 143
+    assert child.returncode == 0
     assert "stopped between two steps" in told
 
 

@@ -313,8 +313,8 @@ def test_parts_in_use_wait() -> None:
     assert (stay.reason.kind, stay.reason.detail) == ("busy", "a merge works on the part now")
 
 
-def test_failures_back_off_and_then_give_up() -> None:
-    """P15: retries back off and stop."""
+def test_failures_back_off_and_are_then_tried_once_a_day() -> None:
+    """P15: retries back off until they cost next to nothing; a target that is well again gets its parts by itself."""
     part, key = placed(table(TO_COLD)), ("u1", "all_1_1_0", "s3")
 
     def at(attempts: int, minutes: int) -> Plan:
@@ -327,9 +327,11 @@ def test_failures_back_off_and_then_give_up() -> None:
     assert stay.next_due == NOW + timedelta(minutes=1)
     assert "3 attempts to move it to s3 failed: SlowDown; next try at 2026-03-01T00:01Z" in stay.reason.detail
     assert len(at(3, 4).moves) == 1
-    (stay,) = at(8, 100_000).stays
+    (stay,) = at(8, 1439).stays
     assert stay.reason.kind == "gave_up"
-    assert "'frostline move' tries again" in stay.reason.detail
+    assert stay.next_due == NOW + timedelta(minutes=1)
+    assert "next try at 2026-03-01T00:01Z, or by 'frostline move'" in stay.reason.detail
+    assert len(at(8, 1440).moves) == 1
 
 
 def test_a_wrong_clock_moves_nothing() -> None:
