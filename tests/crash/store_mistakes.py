@@ -65,7 +65,9 @@ def _no_answer_is_ok() -> None:
     def asked(question: Any, absent: Any = None) -> Any:
         found = original(question, absent)
         return (
-            found if not isinstance(found, s3_settings.Unknown) else ((absent and ObjectLock(enabled=False)) or "off")
+            found
+            if not isinstance(found, s3_settings.NotAnswered)
+            else ((absent and ObjectLock(enabled=False)) or "off")
         )
 
     s3_settings._asked = asked

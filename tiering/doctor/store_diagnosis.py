@@ -8,7 +8,18 @@ from datetime import datetime, timedelta
 
 from disks.config import DiskConfig
 from disks.stores.bucket_settings import BucketSettings, LifecycleRule, NotAnswered, ObjectLock
-from disks.stores.trial.probe_results import ProbeResult, StoreFacts
+from disks.stores.questions import (
+    GONE,
+    IN_ORDER,
+    LISTED,
+    METADATA,
+    ONE_WINNER,
+    READ_BACK,
+    SHA256,
+    UNDERSCORES,
+    Question,
+)
+from disks.stores.trial.probe_results import StoreFacts
 from tiering.config.units import format_duration, format_size
 from tiering.doctor.diagnosis import Finding, Level
 
@@ -65,32 +76,31 @@ class _Store:
 
     def _permissions(self) -> Iterator[Finding]:
         facts = self.facts
-        yield self._permission("list", facts.listing, "s3:ListBucket", "the log cannot be found")
-        yield self._permission("get", facts.get, "s3:GetObject", "parts cannot be read")
+        yield self._permission("list", "s3:ListBucket", "the log cannot be found")
+        yield self._permission("get", "s3:GetObject", "parts cannot be read")
         if self.config.read_only:
             yield self._say("put", "unknown", "writing was not tried: the disk is read-only")
             return
-        yield self._permission("put", facts.put, "s3:PutObject", "nothing can be moved here")
+        yield self._permission("put", "s3:PutObject", "nothing can be moved here")
         if facts.is_kept:
             until = f" until {facts.kept_until:%Y-%m-%d %H:%M}Z" if facts.kept_until else ""
             what = f"not known: Object Lock keeps what was written for the trial{until}; gc removes it then"
             yield self._say("delete", "unknown", what)
-        elif facts.delete.denied:
-            what = f"deleting is not allowed: {facts.delete.said}"
+        elif facts.of("delete").denied:
+            what = f"deleting is not allowed: {facts.of('delete').said}"
             yield self._say("delete", "warning", what, "gc --delete needs s3:DeleteObject (and s3:DeleteObjectVersion)")
         else:
-            yield self._permission("delete", facts.delete, "s3:DeleteObject", "gc cannot delete")
+            yield self._permission("delete", "s3:DeleteObject", "gc cannot delete")
         if self._speaks_s3:
             needed = "s3:AbortMultipartUpload and s3:ListBucketMultipartUploads"
-            yield self._permission("multipart", facts.multipart, needed, "large files cannot be moved", "warning")
+            yield self._permission("multipart", needed, "large files cannot be moved", "warning")
 
     @property
     def _speaks_s3(self) -> bool:
         return (self.config.url or "").startswith("s3://")
 
-    def _permission(
-        self, check: str, answer: ProbeResult, needed: str, otherwise: str, level: Level = "problem"
-    ) -> Finding:
+    def _permission(self, check: str, needed: str, otherwise: str, level: Level = "problem") -> Finding:
+        answer = self.facts.of(check)
         if answer.denied:
             return self._say(
                 check, level, f"not allowed, so {otherwise}: {answer.said}", f"the credentials need {needed}"
@@ -104,82 +114,54 @@ class _Store:
     # What the store does
 
     def _semantics(self) -> Iterator[Finding]:
-        facts = self.facts
-        if facts.put.good is not True:
+        if self.facts.of("put").good is not True:
             return
-        yield self._promise(
-            "read-own-write",
-            facts.read_own_write,
-            "an object can be read right after its put",
-            "the store forgets or delays what it acknowledged: do not keep data here",
-        )
-        yield self._promise(
-            "list-after-write",
-            facts.list_after_write,
-            "a listing shows an object right after its put",
-            "opening a disk and gc rely on listings: put nothing between Frostline and the store that caches them",
-        )
-        yield self._promise(
-            "list-order",
-            facts.list_order,
-            "listings come in key order",
-            "the log is found by its order: this kind of bucket (such as a directory bucket) cannot hold a disk",
-        )
-        yield self._promise(
-            "delete-visible",
-            facts.gone_after_delete,
-            "an object is gone right after its delete",
-            "a cache or a lagging copy answers: gc may report what it deleted once more",
-            "warning",
-        )
+        for question in (READ_BACK, LISTED, IN_ORDER, GONE):
+            yield self._promise(question)
         yield self._conditional()
-        sends_md5 = "Frostline compares the SHA-256 itself and sends an MD5 with each put; nothing needs to be done"
-        answer = facts.checks_sha256
-        if answer.good is False:
-            yield self._say("sha256", "note", "the store does not check the SHA-256 of a put", sends_md5)
+        if self.facts.of(SHA256.check).good is False:
+            yield self._say(SHA256.check, SHA256.level, "the store does not check the SHA-256 of a put", SHA256.advice)
         else:
-            yield self._promise("sha256", answer, "a put whose SHA-256 is wrong is refused", "")
+            yield self._promise(SHA256)
 
     def _conditional(self) -> Finding:
-        answer = self.facts.conditional_put
+        answer = self.facts.of(ONE_WINNER.check)
         if self.config.conditional_put == "no":
             what = "conditional_put is 'no': one machine at a time writes, behind a lease"
-            return self._say("conditional-put", "note", what)
+            return self._say(ONE_WINNER.check, "note", what)
         if answer.good is False:
             what = f"no conditional writes ({answer.said}): one machine at a time can write, behind a lease"
-            hint = "use a store that honours If-None-Match where several machines write to one prefix"
-            if self._versions_kept:
-                hint += "; some servers honour it in buckets without versioning only"
-            return self._say("conditional-put", "warning", what, hint)
-        return self._promise("conditional-put", answer, "a put with If-None-Match: * has one winner", "")
+            servers = "; some servers honour it in buckets without versioning only" if self._versions_kept else ""
+            return self._say(ONE_WINNER.check, "warning", what, ONE_WINNER.advice + servers)
+        return self._promise(ONE_WINNER)
 
     @property
     def _versions_kept(self) -> bool:
         return self.facts.settings is not None and self.facts.settings.versioning in ("on", "suspended")
 
-    def _promise(self, check: str, answer: ProbeResult, promise: str, hint: str, level: Level = "problem") -> Finding:
+    def _promise(self, question: Question) -> Finding:
+        answer, promise = self.facts.of(question.check), question.promise
         if answer.good:
-            return self._say(check, "ok", promise)
+            return self._say(question.check, "ok", promise)
         if answer.good is None:
-            return self._say(check, "unknown", f"not known whether {promise}: {answer.said}")
-        return self._say(check, level, f"not so: {promise}; {answer.said}".rstrip("; "), hint)
+            return self._say(question.check, "unknown", f"not known whether {promise}: {answer.said}")
+        what = f"not so: {promise}; {answer.said}".rstrip("; ")
+        return self._say(question.check, question.level, what, question.advice)
 
     def _metadata(self) -> Iterator[Finding]:
-        facts = self.facts
-        if facts.put.good is not True:
+        if self.facts.of("put").good is not True:
             return
-        hint = "fsck cannot compare the path of a blob with the log; data is not affected"
-        yield self._promise("metadata", facts.metadata_dash, "user metadata comes back", hint, "warning")
-        if facts.metadata_underscore.good is False:
-            what = f"metadata names with '_' are changed: `from_path` {facts.metadata_underscore.said}"
+        yield self._promise(METADATA)
+        underscores = self.facts.of(UNDERSCORES.check)
+        if underscores.good is False:
+            what = f"metadata names with '_' are changed: `from_path` {underscores.said}"
             if self.config.log_format == 2:
-                yield self._say("metadata-underscore", "note", what, "only ClickHouse's own log format uses such names")
+                yield self._say(UNDERSCORES.check, "note", what, "only ClickHouse's own log format uses such names")
             else:
                 hint = "Frostline writes them twice and reads its log; a ClickHouse server cannot: give it an export"
-                yield self._say("metadata-underscore", "warning", what, hint)
+                yield self._say(UNDERSCORES.check, "warning", what, hint)
         elif self._speaks_s3:
-            promise = "metadata names with '_' come back"
-            yield self._promise("metadata-underscore", facts.metadata_underscore, promise, "")
+            yield self._promise(UNDERSCORES)
 
     def _clock(self) -> Iterator[Finding]:
         skew = self.facts.clock_skew

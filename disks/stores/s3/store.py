@@ -46,6 +46,7 @@ from disks.stores.checks import (
     wrong_sha256,
 )
 from disks.stores.payload import opened
+from disks.stores.questions import checks_sha256, if_none_match
 from disks.stores.s3 import delete as s3_delete
 from disks.stores.s3 import multipart as s3_multipart
 from disks.stores.s3 import settings as s3_settings
@@ -56,7 +57,7 @@ from disks.stores.s3.requests import Page, is_whole, pages
 from disks.stores.s3.session import S3Session
 from disks.stores.wrappers.metered import PAGE_KEYS, Meter
 from disks.stores.wrappers.wrapped import unwrapped
-from oplog.errors import AlreadyExists, Damaged, FrostlineError, NotFound, Refused, Throttled, Transient, UsageError
+from oplog.errors import AlreadyExists, FrostlineError, NotFound, Refused, Throttled, Transient, UsageError
 
 PROBE_KEY = ".frostline-probe"
 """Ours, in every prefix that was written to on a server other than AWS."""
@@ -103,35 +104,22 @@ class S3Store(ObjectStore):
         place = (self._s3.endpoint_url, self._s3.bucket, self._prefix)
         with _probe_lock:
             if place not in _probed:
-                _probed[place] = StoreCapabilities(self._probe_conditional_put(), self._probe_sha256())
+                _probed[place] = self._probe()
             known = _probed[place]
         if self._config.conditional_put == "no":
             return StoreCapabilities(conditional_put=False, checks_sha256=known.checks_sha256)
         return known
 
-    def _probe_conditional_put(self) -> bool:
-        for _ in range(2):
-            try:
-                self._put_probe(hashlib.sha256(_PROBE_BODY).digest(), {"if-none-match": "*"})
-            except AlreadyExists:
-                return True
-            except FrostlineError as error:
-                if "NotImplemented" in error.message:
-                    return False
-                raise
-        return False
+    def _probe(self) -> StoreCapabilities:
+        done = if_none_match(self._put_probe, PROBE_KEY, _PROBE_BODY)
+        if done == "written":
+            done = if_none_match(self._put_probe, PROBE_KEY, _PROBE_BODY)
+        return StoreCapabilities(done == "refused", checks_sha256(self._put_probe, PROBE_KEY, _PROBE_BODY))
 
-    def _probe_sha256(self) -> bool:
-        try:
-            self._put_probe(hashlib.sha256(b"something else").digest(), {})
-        except Damaged:
-            return True
-        return False
-
-    def _put_probe(self, sha256: bytes, headers: Mapping[str, str]) -> None:
-        self._meter.add("PUT", sent=len(_PROBE_BODY))
-        with op("store.put", PROBE_KEY):
-            self._s3.requests.put(PROBE_KEY, memoryview(_PROBE_BODY), sha256, headers)
+    def _put_probe(self, key: str, body: bytes, sha256: bytes, headers: Mapping[str, str]) -> None:
+        self._meter.add("PUT", sent=len(body))
+        with op("store.put", key):
+            self._s3.requests.put(key, memoryview(body), sha256, headers)
 
     # ---------------------------------------------------------------------------------------------- writing
 

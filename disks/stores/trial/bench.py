@@ -19,6 +19,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from disks.stores.base import ByteRange, ObjectStore
+from disks.stores.questions import DELETES, GONE, IN_ORDER, LISTED, NEW_KEYS, ONE_WINNER, RANGE, READ_BACK, Question
 from oplog.errors import AlreadyExists, FrostlineError, OutcomeUnknown, Retained
 from oplog.revision import OBJBENCH_PREFIX, is_scratch_key, scratch_prefix
 
@@ -160,8 +161,8 @@ class _Bench:
         self._serial = itertools.count()
         self._made: set[str] = set()
         self._digests: dict[str, bytes] = {}
-        self._wrong: dict[str, list[str]] = {}
-        self._tried: set[str] = set()
+        self._wrong: dict[Question, list[str]] = {}
+        self._tried: set[Question] = set()
         self._lock = threading.Lock()
 
     def warm_up(self) -> None:
@@ -233,7 +234,7 @@ class _Bench:
         began = time.perf_counter()
         data = self._store.get(key)
         taken = time.perf_counter() - began
-        self._expect("bytes come back as written", hashlib.sha256(data).digest() == self._digests[key], key)
+        self._expect(READ_BACK, hashlib.sha256(data).digest() == self._digests[key], key)
         return taken
 
     def _range(self, key: str, size_bytes: int) -> float:
@@ -242,7 +243,7 @@ class _Bench:
         began = time.perf_counter()
         data = self._store.get(key, ByteRange(start, stop))
         taken = time.perf_counter() - began
-        self._expect("a range gives those bytes", data == self._body(key, size_bytes)[start:stop], key)
+        self._expect(RANGE, data == self._body(key, size_bytes)[start:stop], key)
         return taken
 
     def _list(self, place: str) -> float:
@@ -251,8 +252,8 @@ class _Bench:
         taken = time.perf_counter() - began
         keys = [info.key for info in found]
         missing = set(self._digests).difference(keys)
-        self._expect("a listing shows every object", not missing, next(iter(missing), ""))
-        self._expect("listings come in key order", keys == sorted(keys, key=str.encode), "")
+        self._expect(LISTED, not missing, next(iter(missing), ""))
+        self._expect(IN_ORDER, keys == sorted(keys, key=str.encode), "")
         return taken / -(-max(len(keys), 1) // _PAGE_KEYS)
 
     def _delete(self, place: str) -> float:
@@ -261,10 +262,10 @@ class _Bench:
         answers = self._store.delete(keys)
         taken = time.perf_counter() - began
         failed = [key for key, error in answers.items() if error is not None and not isinstance(error, Retained)]
-        self._expect("deletes are carried out", not failed, next(iter(failed), ""))
+        self._expect(DELETES, not failed, next(iter(failed), ""))
         gone = {key for key, error in answers.items() if error is None}
         left = gone.intersection(info.key for info in self._store.list(place))
-        self._expect("what was deleted is gone", not left, next(iter(left), ""))
+        self._expect(GONE, not left, next(iter(left), ""))
         self._made -= gone - left
         self._digests.clear()
         return taken / -(-max(len(keys), 1) // _PAGE_KEYS)
@@ -275,7 +276,7 @@ class _Bench:
         try:
             self._store.put_if_absent(key, body, sha256=hashlib.sha256(body).digest())
         except AlreadyExists:
-            self._expect("a new key can be put if absent", False, key)
+            self._expect(NEW_KEYS, False, key)
         except OutcomeUnknown:
             pass
         return time.perf_counter() - began
@@ -294,7 +295,7 @@ class _Bench:
                 continue  # an answer was lost: it proves nothing
             winners = [body for body, won in zip(bodies, wins, strict=True) if won]
             right = len(winners) == 1 and self._store.get(key) == winners[0]
-            self._expect("of several writers exactly one wins", right, f"{len(winners)} won at {key}")
+            self._expect(ONE_WINNER, right, f"{len(winners)} won at {key}")
 
     def _race(self, key: str, body: bytes, start: threading.Barrier) -> bool | None:
         start.wait(30)
@@ -314,7 +315,7 @@ class _Bench:
             self._made.add(key)
         return key
 
-    def _expect(self, promise: str, kept: bool, where: str) -> None:
+    def _expect(self, promise: Question, kept: bool, where: str) -> None:
         with self._lock:
             self._tried.add(promise)
             if not kept:
@@ -322,7 +323,8 @@ class _Bench:
 
     def checks(self) -> list[Check]:
         return [
-            Check(name, name not in self._wrong, _failures(self._wrong.get(name, []))) for name in sorted(self._tried)
+            Check(promise.measured, promise not in self._wrong, _failures(self._wrong.get(promise, [])))
+            for promise in sorted(self._tried, key=lambda promise: promise.measured)
         ]
 
     def remove_all(self) -> int:

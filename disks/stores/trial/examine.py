@@ -7,21 +7,37 @@ deleted again; those of a run that was killed carry names that gc knows.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from itertools import islice
+from typing import Any, TypeVar
 
 from disks.stores.base import ByteRange, ObjectStore
 from disks.stores.bucket_settings import BucketSettings, NotAnswered
+from disks.stores.questions import (
+    GONE,
+    IN_ORDER,
+    LISTED,
+    METADATA,
+    ONE_WINNER,
+    READ_BACK,
+    SHA256,
+    UNDERSCORES,
+    Put,
+    checks_sha256,
+    if_none_match,
+)
 from disks.stores.s3 import trial as s3_trial
 from disks.stores.s3.session import S3Session
-from disks.stores.trial.probe_results import NOT_ASKED, ProbeResult, StoreFacts
+from disks.stores.trial.probe_results import ProbeResult, StoreFacts
 from disks.stores.wrappers.wrapped import unwrapped
-from oplog.errors import AccessDenied, AlreadyExists, Damaged, FrostlineError, NotFound, Retained, Transient
+from oplog.errors import AccessDenied, FrostlineError, NotFound, Retained
 from oplog.revision import DOCTOR_PREFIX, scratch_prefix
 
 BODY = b"frostline doctor tries this store out; the object may be deleted at any time\n"
 _MOST_VERSIONS = 100_000
+_Value = TypeVar("_Value")
 
 
 def examine(store: ObjectStore, *, read_only: bool, step: Callable[[str], None] = lambda what: None) -> StoreFacts:
@@ -30,18 +46,18 @@ def examine(store: ObjectStore, *, read_only: bool, step: Callable[[str], None] 
     step("listing")
     try:
         first = next(store.list(), None)
-        facts.listing = ProbeResult(True)
+        facts.answers["list"] = ProbeResult(True)
     except AccessDenied as error:
         first = None
-        facts.listing = _denied(error)
+        facts.answers["list"] = _denied(error)
         if _keys_are_wrong(error):
             facts.unreachable, facts.hint = error.message, error.hint
             return facts
-    except (Transient, NotFound, FrostlineError) as error:
+    except FrostlineError as error:
         facts.unreachable, facts.hint = error.message, error.hint
         return facts
     if first is not None and first.size_bytes:
-        facts.get = _asked(lambda: bool(store.get(first.key, ByteRange(0, 1))))
+        facts.answers["get"] = _asked(lambda: bool(store.get(first.key, ByteRange(0, 1))))
     if not read_only:
         _Trial(store, facts, step).run()
     step("settings of the bucket")
@@ -63,8 +79,8 @@ class _Trial:
         self._step = step
         self._place = scratch_prefix(DOCTOR_PREFIX)
         self._names: list[str] = []
-        raw = unwrapped(store)
-        self._session: S3Session | None = getattr(raw, "session", None)
+        self._session: S3Session | None = getattr(unwrapped(store), "session", None)
+        self._bare_put: Put = partial(s3_trial.put, self._session) if self._session else self._put_of_store
 
     def run(self) -> None:
         try:
@@ -72,6 +88,10 @@ class _Trial:
         finally:
             self._step("deleting")
             self._delete_all()
+
+    def _ask(self, check: str, question: Callable[[], bool | tuple[bool, str]], *, missing: str = "") -> ProbeResult:
+        answer = self._facts.answers[check] = _asked(question, missing=missing)
+        return answer
 
     def _key(self, name: str) -> str:
         key = self._place + name
@@ -83,70 +103,62 @@ class _Trial:
         self._store.put(self._key(name), BODY, sha256=hashlib.sha256(BODY).digest(), metadata=metadata)
         return True
 
+    def _put_of_store(self, key: str, body: bytes, sha256: bytes, headers: Mapping[str, str]) -> None:
+        put = self._store.put_if_absent if headers else self._store.put
+        put(key, body, sha256=sha256)
+
     def _write_and_read(self) -> None:
-        facts, store = self._facts, self._store
         self._step("writing")
-        facts.put = _asked(lambda: self._put("b-second"))
-        if facts.put.good is not True:
+        if self._ask("put", lambda: self._put("b-second")).good is not True:
             return
         self._step("reading back")
-        facts.read_own_write = _asked(lambda: store.get(self._key("b-second")) == BODY, missing="it was not there")
-        if facts.get is NOT_ASKED or facts.read_own_write.denied:
-            facts.get = facts.read_own_write
+        read = self._ask(
+            READ_BACK.check, lambda: self._store.get(self._key("b-second")) == BODY, missing="it was not there"
+        )
+        if read.denied or "get" not in self._facts.answers:
+            self._facts.answers["get"] = read
         self._step("listing what was written")
         for name in ("c-third", "a-first"):
             self._put(name)
-        facts.list_after_write, facts.list_order = self._listings()
+        self._ask(LISTED.check, self._listed)
+        self._ask(IN_ORDER.check, self._in_order)
         self._step("conditional writes")
-        facts.conditional_put = _asked(self._conditional)
+        self._ask(ONE_WINNER.check, self._conditional)
         self._step("checksums")
-        facts.checks_sha256 = _asked(self._wrong_digest)
+        self._ask(SHA256.check, lambda: checks_sha256(self._bare_put, self._key("wrong-digest"), BODY))
         self._step("metadata")
-        facts.metadata_dash = _asked(self._dash)
+        self._ask(METADATA.check, self._dash)
         session = self._session
         if session is not None:
             key = self._key("underscore")
-            facts.metadata_underscore = _asked(lambda: s3_trial.keeps_underscores(session, key, BODY))
+            self._ask(UNDERSCORES.check, lambda: s3_trial.keeps_underscores(session, key, BODY))
             self._step("multipart uploads")
-            facts.multipart = _asked(lambda: s3_trial.try_multipart(session, self._place + "multipart"))
+            self._ask("multipart", lambda: s3_trial.try_multipart(session, self._place + "multipart"))
 
-    def _listings(self) -> tuple[ProbeResult, ProbeResult]:
-        wanted = [self._place + name for name in ("a-first", "b-second", "c-third")]
+    def _written(self) -> list[str]:
+        return [self._place + name for name in ("a-first", "b-second", "c-third")]
 
-        def complete() -> tuple[bool, str]:
-            found = [info.key for info in self._store.list(self._place)]
-            lost = [key for key in wanted if key not in found]
-            return not lost, f"{len(lost)} of {len(wanted)} objects were missing from a listing right after their put"
+    def _found(self, *, after: str = "") -> list[str]:
+        return [info.key for info in self._store.list(self._place, start_after=after)]
 
-        def ordered() -> tuple[bool, str]:
-            found = [info.key for info in self._store.list(self._place)]
-            after = [info.key for info in self._store.list(self._place, start_after=wanted[0])]
-            good = found == sorted(found) and after == [key for key in found if key > wanted[0]]
-            return good, "keys do not come in their order, or a listing does not begin after the key it was given"
+    def _listed(self) -> tuple[bool, str]:
+        lost = set(self._written()).difference(self._found())
+        return not lost, f"{len(lost)} of 3 objects were missing from a listing right after their put"
 
-        return _asked(complete), _asked(ordered)
+    def _in_order(self) -> tuple[bool, str]:
+        found, first = self._found(), self._written()[0]
+        good = found == sorted(found) and self._found(after=first) == [key for key in found if key > first]
+        return good, "keys do not come in their order, or a listing does not begin after the key it was given"
 
     def _conditional(self) -> tuple[bool, str]:
-        if self._session is not None:
-            existing, fresh = self._key("b-second"), self._key("fresh")
-            return s3_trial.honours_if_none_match(self._session, existing, fresh, BODY)
-        digest = hashlib.sha256(BODY).digest()
-        self._store.put_if_absent(self._key("fresh"), BODY, sha256=digest)
-        try:
-            self._store.put_if_absent(self._key("fresh"), BODY, sha256=digest)
-        except AlreadyExists:
-            return True, ""
-        return False, "a put of what existed already was accepted"
-
-    def _wrong_digest(self) -> bool:
-        key = self._key("wrong-digest")
-        if self._session is not None:
-            return s3_trial.refuses_wrong_sha256(self._session, key, BODY)
-        try:
-            self._store.put(key, BODY, sha256=hashlib.sha256(b"other").digest())
-        except Damaged:
-            return True
-        return False
+        """Both ways: an existing key must be refused and a new one accepted."""
+        match if_none_match(self._bare_put, self._key("b-second"), BODY):
+            case "written":
+                return False, "a put with If-None-Match wrote over an object"
+            case "unknown":
+                return False, "the store does not know If-None-Match"
+        accepted = if_none_match(self._bare_put, self._key("fresh"), BODY) == "written"
+        return accepted, "a put with If-None-Match was refused though there was no such object"
 
     def _dash(self) -> tuple[bool, str]:
         self._put("dash", {"some-name": "a value"})
@@ -154,73 +166,58 @@ class _Trial:
         return found.get("some-name") == "a value", f"came back as {found}"
 
     def _delete_all(self) -> None:
-        facts = self._facts
         if not self._names:
             return
-        try:
-            answers = self._store.delete(self._names)
-            if self._overwrote():  # the versions below what was written over have come to light
-                answers |= self._store.delete([name for name, error in answers.items() if error is None])
-        except AccessDenied as error:
-            facts.delete = _denied(error)
-            return
-        except FrostlineError as error:
-            facts.delete = ProbeResult(None, error.message)
-            return
-        kept = [error for error in answers.values() if isinstance(error, Retained)]
-        failed = [error for error in answers.values() if error is not None and not isinstance(error, Retained)]
-        if failed:
-            facts.delete = (
-                _denied(failed[0]) if isinstance(failed[0], AccessDenied) else ProbeResult(False, failed[0].message)
-            )
-            return
-        if kept:
-            facts.is_kept, facts.kept_until = True, kept[0].until
-            facts.delete = ProbeResult(None, kept[0].message)
-            return
-        facts.delete = ProbeResult(True)
-        if facts.put.good:
-            facts.gone_after_delete = _asked(self._gone)
+        facts = self._facts
+        facts.answers["delete"] = answer = _asked(self._deleted)
+        if answer.good and facts.of("put").good:
+            self._ask(GONE.check, self._gone)
 
-    def _overwrote(self) -> bool:
-        return self._facts.conditional_put.good is False
+    def _deleted(self) -> tuple[bool | None, str]:
+        answers = self._store.delete(self._names)
+        if self._facts.of(ONE_WINNER.check).good is False:  # versions below what was written over have come to light
+            answers |= self._store.delete([name for name, error in answers.items() if error is None])
+        errors = [error for error in answers.values() if error is not None]
+        kept = [error for error in errors if isinstance(error, Retained)]
+        if failed := [error for error in errors if not isinstance(error, Retained)]:
+            if isinstance(failed[0], AccessDenied):
+                raise failed[0]
+            return False, failed[0].message
+        if kept:
+            self._facts.is_kept, self._facts.kept_until = True, kept[0].until
+            return None, kept[0].message
+        return True, ""
 
     def _gone(self) -> tuple[bool, str]:
         with suppress(NotFound):
             self._store.get(self._place + "b-second")
             return False, "an object could still be read after its delete"
-        left = [info.key for info in self._store.list(self._place)]
-        return not left, "a listing still shows an object after its delete"
+        return not self._found(), "a listing still shows an object after its delete"
 
 
 def _ask_about_bucket(store: ObjectStore, facts: StoreFacts) -> None:
-    try:
-        facts.clock_skew = store.clock_skew()
-    except FrostlineError as error:
-        facts.clock_skew = NotAnswered(error.message)
-    try:
-        facts.settings = store.bucket_settings()
-    except FrostlineError as error:
-        unknown = NotAnswered(error.message)
-        facts.settings = BucketSettings(unknown, unknown, unknown)
-    try:
-        facts.uploads = list(store.list_uploads())
-    except FrostlineError as error:
-        facts.uploads = NotAnswered(error.message)
-    if facts.settings is None or facts.settings.versioning == "off":
-        return
-    try:
-        count = 0
-        for count, version in enumerate(store.old_versions(), 1):
-            facts.old_bytes += version.size_bytes
-            if count >= _MOST_VERSIONS:
-                break
-        facts.old_versions = count
-    except FrostlineError as error:
-        facts.old_versions = NotAnswered(error.message)
+    facts.clock_skew = _known(store.clock_skew)
+    settings = _known(store.bucket_settings)
+    facts.settings = BucketSettings(settings, settings, settings) if isinstance(settings, NotAnswered) else settings
+    facts.uploads = _known(lambda: list(store.list_uploads()))
+    if facts.settings is not None and facts.settings.versioning != "off":
+        facts.old_versions = _known(lambda: _count_versions(store, facts))
 
 
-def _asked(question: Callable[[], bool | tuple[bool, str]], *, missing: str = "") -> ProbeResult:
+def _count_versions(store: ObjectStore, facts: StoreFacts) -> int:
+    sizes = [version.size_bytes for version in islice(store.old_versions(), _MOST_VERSIONS)]
+    facts.old_bytes = sum(sizes)
+    return len(sizes)
+
+
+def _known(question: Callable[[], _Value]) -> _Value | NotAnswered:
+    try:
+        return question()
+    except FrostlineError as error:
+        return NotAnswered(error.message)
+
+
+def _asked(question: Callable[[], bool | tuple[bool | None, str]], *, missing: str = "") -> ProbeResult:
     """The answer, or why there is none. boto3's errors come up raw from `s3_trial`."""
     try:
         found: Any = question()

@@ -24,25 +24,14 @@ NOT_ASKED = ProbeResult(None, "not tried")
 
 @dataclass(slots=True)
 class StoreFacts:
-    """All answers of one store. Those that were never reached stay `NOT_ASKED`."""
+    """All answers of one store. What was never reached is `NOT_ASKED`."""
 
     name: str
     unreachable: str = ""
     """Why the store cannot be used at all; then nothing else was asked."""
     hint: str = ""
-    listing: ProbeResult = NOT_ASKED
-    get: ProbeResult = NOT_ASKED
-    put: ProbeResult = NOT_ASKED
-    delete: ProbeResult = NOT_ASKED
-    multipart: ProbeResult = NOT_ASKED
-    read_own_write: ProbeResult = NOT_ASKED
-    list_after_write: ProbeResult = NOT_ASKED
-    list_order: ProbeResult = NOT_ASKED
-    gone_after_delete: ProbeResult = NOT_ASKED
-    conditional_put: ProbeResult = NOT_ASKED
-    checks_sha256: ProbeResult = NOT_ASKED
-    metadata_dash: ProbeResult = NOT_ASKED
-    metadata_underscore: ProbeResult = NOT_ASKED
+    answers: dict[str, ProbeResult] = field(default_factory=dict)
+    """By the `check` of the question."""
     kept_until: datetime | None = None
     """A lock keeps what was just written until then."""
     is_kept: bool = False
@@ -51,3 +40,6 @@ class StoreFacts:
     old_versions: int | NotAnswered = 0
     old_bytes: int = 0
     uploads: list[Upload] | NotAnswered = field(default_factory=list)
+
+    def of(self, check: str) -> ProbeResult:
+        return self.answers.get(check, NOT_ASKED)
