@@ -1,6 +1,8 @@
 """The contract of a disk: a tree of immutable files that changes only by atomic transactions.
 
 Every disk and wrapper passes `tests/contract/test_disk.py`; a dict is its executable specification (`disks/memory.py`).
+What some disks have besides (a log of commits, a path in the file system) is asked of the disk, never of its class: a
+disk round another one answers for the one inside.
 Paths are relative, `/`-separated, UTF-8, without empty, `.` or `..` segments or control characters (`check_path`).
 A file never changes; a path may be removed and created anew. Directories exist while a file is below them.
 """
@@ -9,16 +11,21 @@ from __future__ import annotations
 
 import builtins
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
-from disks.stores.base import ByteRange, S3Connection
-from oplog.errors import Transient, UsageError
+from disks.file_table.commits import Commits
+from disks.file_table.table import FileTable
+from disks.stores.base import ByteRange, ObjectStore, S3Connection
+from oplog.errors import Refused, Transient, UsageError
+from oplog.log import Entry, OperationsLog
 from oplog.paths import is_safe
+from oplog.replay import FileRow
 
 INLINE_LIMIT_BYTES = 64 * 1024
 """A metadata file up to this size rides inside its commit and needs no object: a `part.json` with the sparse index of a
@@ -37,6 +44,8 @@ class DiskCapabilities:
     """Reads cost requests; parts here are cold."""
     writers: Literal["one", "many"]
     """Whether several processes on several machines may write at once."""
+    shared: bool = False
+    """Several machines may have this disk at once: what is on it is not of this machine alone."""
     dense_revisions: bool = True
     """Where commits are numbered: 1, 2, 3, … Else only ever higher."""
 
@@ -76,6 +85,14 @@ class Location:
     s3: S3Connection | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """What a crash left on this machine: `recover` removes it."""
+
+    path: Path
+    what: str = "leftover of a transaction that never ended: recovery removes it"
+
+
 class Transaction(ABC):
     """Changes collected and committed at once, or not at all. Used as a context manager; leaving it uncommitted
     abandons it: staged bytes are removed (local) or left to the garbage collector (object disk).
@@ -93,6 +110,22 @@ class Transaction(ABC):
         A `Path` is read once: hashed while it is copied or uploaded. With `sha256` (hex) given, other bytes raise
         `Damaged`. The path must not exist at commit (unless removed earlier in this transaction): `Conflict`.
         """
+
+    def adopt(self, row: FileRow) -> None:
+        """Stage a file whose object the disk's store holds already, or whose bytes ride in the row: nothing is copied.
+
+        The caller has proved that the object is there, and keeps gc away from it (a pin) until the commit. Raises
+        `Refused` for what the disk cannot take over, and on disks whose files are no objects.
+        """
+        raise Refused(f"{row.path} cannot be taken over: this disk has no log of objects", hint="create the file anew")
+
+    def uploaded(self, path: str, key: str, size_bytes: int, sha256: str, *, since: float | None = None) -> None:
+        """Stage a file whose object another process has put in the disk's store since this transaction began, or since
+        a time before it (seconds, as `time.time`), under a key of its own. The store is asked for it.
+
+        Raises `Refused` when it is not there with this size, and on disks whose files are no objects.
+        """
+        raise Refused(f"{path} cannot be taken over: this disk has no log of objects", hint="create the file anew")
 
     @abstractmethod
     def scratch(self) -> Path:
@@ -144,6 +177,21 @@ class Disk(ABC):
     read_only: bool
     capabilities: DiskCapabilities
 
+    @property
+    def logged(self) -> LoggedDisk | None:
+        """This disk with its log of commits; None when it has none."""
+        return None
+
+    @property
+    def clickhouse(self) -> ClickHouseLogDisk | None:
+        """This disk with its log in ClickHouse's format; None when it has none."""
+        return None
+
+    @property
+    def bucket(self) -> LoggedDisk | ClickHouseLogDisk | None:
+        """This disk with the store that holds its files; None when they are no objects."""
+        return self.logged or self.clickhouse
+
     @abstractmethod
     def usage(self) -> DiskUsage:
         """Space now, `keep_free_space_bytes` already taken off total and free."""
@@ -171,6 +219,15 @@ class Disk(ABC):
     @abstractmethod
     def location(self, path: str) -> Location:
         """Where an engine can open the file's bytes by itself. Raises `NotFound`."""
+
+    def local_path(self, path: str) -> Path | None:
+        """Where the file or directory lies in this machine's file system; asks for nothing. None on disks elsewhere."""
+        return None
+
+    def hold(self, paths: Sequence[str], *, until: datetime, process: int) -> builtins.list[Path]:
+        """Where other processes of this machine can read the files until then, or until the process ends, also when
+        they are removed meanwhile. Raises `NotFound` for one that is gone already, `Refused` on disks elsewhere."""
+        raise Refused(f"the files of disk {self.name} lie in no directory", hint="read them through the disk")
 
     @abstractmethod
     def transaction(
@@ -218,6 +275,19 @@ class Disk(ABC):
         """Finish or undo what a crash left; returns one sentence a thing done. A second call returns nothing."""
         return []
 
+    def inspect(self) -> tuple[builtins.list[FileInfo], builtins.list[str]]:
+        """Every file, and the paths of what does not belong on a disk: links, devices, pipes. Never raises `Damaged`
+        for them as `walk` does."""
+        return builtins.list(self.walk()), []
+
+    def leftovers(self) -> builtins.list[Leftover]:
+        """What a crash left on this machine. Changes nothing."""
+        return []
+
+    def tidy(self) -> builtins.list[str]:
+        """Remove what a crash left on this machine, and nothing else; one sentence a thing done."""
+        return []
+
     def read_lease(self) -> AbstractContextManager[None]:
         """Hold while reading through `location()`: files removed meanwhile keep their bytes until it is released."""
         return _NO_LEASE
@@ -229,6 +299,135 @@ class Disk(ABC):
 
     def close(self) -> None:  # noqa: B027 - most disks have nothing to do
         """Release handles. The disk cannot be used afterwards."""
+
+
+class BucketDisk(Disk):
+    """A disk whose files are objects of a store, named by a file table on this machine."""
+
+    store: ObjectStore
+    state_path: Path
+    """What this machine keeps of the disk."""
+    retention_seconds: int
+    """Objects of removed files stay so long."""
+
+    @property
+    @abstractmethod
+    def file_table(self) -> FileTable:
+        """The table, opened at first use and ready to be read."""
+
+    @property
+    @abstractmethod
+    def table_path(self) -> Path:
+        """The file of the table, whether it exists or not."""
+
+    @property
+    @abstractmethod
+    def revision(self) -> int: ...
+
+    @abstractmethod
+    def local_state_exists(self) -> bool:
+        """Whether this machine has a file table of the disk. Opens nothing."""
+
+
+class LoggedDisk(BucketDisk):
+    """A disk with a log of commits in its store, which is the truth; the file table is a cache of it."""
+
+    log: OperationsLog
+
+    @property
+    def logged(self) -> LoggedDisk:
+        return self
+
+    @abstractmethod
+    def at(self, revision: int) -> Disk:
+        """The disk as it was right after `revision`, read-only. The caller closes it; the store stays open.
+
+        Raises `NotFound` when the revision does not exist or is no longer kept.
+        """
+
+    @abstractmethod
+    def entries(self, since: int = 0, until: int | None = None, limit: int | None = None) -> Iterator[Entry]:
+        """Log entries with since < revision <= until, oldest first. With `limit`, the newest so many of them. Those
+        that are no longer kept are left out."""
+
+    @abstractmethod
+    def commits(self, reading: Callable[[int], None] = lambda count: None) -> Commits:
+        """The commits as a user asks for them. `reading` is told how many entries an answer had to read first."""
+
+    @abstractmethod
+    def table_at(self, revision: int, *, path: Path | None = None) -> FileTable:
+        """The file table as it was right after `revision`, in memory or at `path`; the caller closes it.
+
+        Raises `NotFound` when the revision does not exist or is no longer kept.
+        """
+
+    @abstractmethod
+    def write_snapshot(self) -> int:
+        """Write a snapshot of the table as it is; returns its revision. Nothing for an empty log."""
+
+    @abstractmethod
+    def replace_cache(self, rows: Iterable[FileRow], revision: int, digest: str) -> None:
+        """Replace the cached table, whatever it holds, with this one: all or nothing. The next use catches up from
+        there. The rows come in path order, and are asked for anew when the table has to be made anew."""
+
+    @abstractmethod
+    def forget_commits(self, before: int) -> None:
+        """Drop what this machine noted of commits below the revision: their entries were collected."""
+
+
+class ClickHouseLogDisk(BucketDisk):
+    """A disk with ClickHouse's log: the file table on this machine is the truth, the log restores it after a loss."""
+
+    @property
+    def clickhouse(self) -> ClickHouseLogDisk:
+        return self
+
+    @abstractmethod
+    def check_schema(self) -> bool:
+        """Whether the bucket says that it has this log. Raises `UnknownLogFormat` when it says otherwise."""
+
+    @abstractmethod
+    def known_rows(self) -> dict[str, FileRow] | None:
+        """The files as the table has them, without a request; None when there is no usable table."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Do what a stopped transaction of this machine had begun. Nothing without a usable table."""
+
+    @abstractmethod
+    def replace_rows(
+        self, rows: Collection[FileRow], highest: int, *, unknown: str = "", set_aside_damaged: bool = False
+    ) -> None:
+        """Make these the files of the disk, all at once.
+
+        `highest` is the highest number in the bucket: the next ones lie above it, and above every one given so far.
+        `unknown` says why there may be files that these rows leave out: gc keeps everything then.
+        """
+
+    @abstractmethod
+    def kept_keys(self) -> Iterator[str]:
+        """Every blob that must stay: those of the files, those below `shadow/` among them, and those of files that were
+        removed within the retention. What is in neither is proved by nothing else: no log names blobs here."""
+
+    @abstractmethod
+    def alone(self) -> AbstractContextManager[None]:
+        """Nobody else commits while it is held, here or on another machine; what was stopped is finished first."""
+
+    @abstractmethod
+    def numbers_of_others(self) -> tuple[int, int] | None:
+        """The highest number in the bucket and the highest that this machine gave, when the former is above that."""
+
+
+def with_commits(disk: Disk) -> LoggedDisk:
+    """The disk with its log of commits. Raises `UsageError` that says what it has instead."""
+    if (logged := disk.logged) is not None:
+        return logged
+    if disk.clickhouse is not None:
+        raise UsageError(
+            f"disk {disk.name} has ClickHouse's log, which tells of files and renames, not of commits",
+            hint="'frostline clickhouse inspect' shows what is in it, 'frostline restore' rebuilds from it",
+        )
+    raise UsageError(f"disk {disk.name} is {disk.kind}: it has no operations log", hint="name an object disk")
 
 
 class _NoLease(AbstractContextManager[None]):

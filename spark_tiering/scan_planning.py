@@ -15,10 +15,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from disks.file_table.table_disk import TableDisk
+from disks.base import LoggedDisk
 from disks.host.processes import nearest_ancestor
-from disks.local.disk import LocalDisk
-from disks.object_disk.disk import ObjectDisk
 from disks.stores.address import StoreAddress
 from oplog import pins
 from oplog.errors import Refused, UsageError
@@ -175,7 +173,7 @@ def _pinned_revision(store: Store, options: ReadOptions, until: datetime) -> int
     return revision
 
 
-def _pin(disk: ObjectDisk, revision: int, until: datetime) -> None:
+def _pin(disk: LoggedDisk, revision: int, until: datetime) -> None:
     """A pin that runs out by itself: nobody knows when a data frame is read for the last time. A disk that is only read
     cannot be pinned: an object that its owner collects is then an error of the read."""
     if revision == 0 or disk.read_only:
@@ -224,7 +222,7 @@ def _pieces(
             )
             disk = context.disk(stored.disk)
             reachability.require([disk], f"reading {definition.full_name}")
-            if isinstance(disk, TableDisk):
+            if disk.capabilities.remote:
                 info = disk.stat(stored.path(file.name))
                 if info.key is None:
                     raise UsageError(f"{piece.label} has no object of its own", hint="'frostline query' reads it")
@@ -251,7 +249,7 @@ def _held(context: Context, chosen: Sequence[_Chosen], pieces: Sequence[Piece], 
     driver = nearest_ancestor("java") or os.getpid()
     for name in sorted({stored.disk for stored, _ in chosen}):
         disk = context.disk(name)
-        if isinstance(disk, LocalDisk):
+        if not disk.capabilities.remote:
             paths = [piece.path for piece in pieces if piece.path and piece.label == f"{name}:{piece.path}"]
             held = disk.hold(paths, until=until, process=driver)
             names |= {f"{name}:{path}": str(file) for path, file in zip(paths, held, strict=True)}

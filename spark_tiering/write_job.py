@@ -20,8 +20,7 @@ from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
 
-from disks.object_disk.disk import ObjectDisk
-from disks.object_disk.transaction import ObjectTransaction
+from disks.base import LoggedDisk
 from disks.stores.address import StoreAddress
 from oplog.errors import Conflict, NotFound, Refused, UsageError
 from spark_tiering.part_writer import WriteJob, WrittenPart
@@ -133,13 +132,13 @@ def commit_job(options: WriteOptions, job: WriteJob | None, parts: Sequence[Writ
         return result
 
 
-def _target(context: Context, definition: TableDefinition) -> ObjectDisk:
+def _target(context: Context, definition: TableDefinition) -> LoggedDisk:
     """The hottest bucket of the table's policy that can be written to."""
     problems = []
     for volume in ordered_volumes(context.config.policy(definition.policy)):
         for name in volume.disks:
-            disk = context.disk(name)
-            if not isinstance(disk, ObjectDisk):
+            disk = context.disk(name).logged
+            if disk is None:
                 problems.append(f"{name} is no bucket with a log of ours")
             elif disk.read_only:
                 problems.append(f"{name} is read-only")
@@ -197,7 +196,7 @@ def _described(
 
 def _commit(
     context: Context,
-    disk: ObjectDisk,
+    disk: LoggedDisk,
     definition: TableDefinition,
     options: WriteOptions,
     job: WriteJob,
@@ -207,7 +206,6 @@ def _commit(
     details |= {"job": options.job_id} if options.job_id else {}
     reason = f"Spark wrote to {definition.full_name}"
     with disk.transaction("insert", reason=reason, actor=context.actor, details=details) as transaction:
-        assert isinstance(transaction, ObjectTransaction)
         transaction.require(present=(definition.path,))
         for written, part in described:
             for item in written.files:
@@ -235,7 +233,7 @@ def _note(options: WriteOptions, rows: int, now: datetime) -> bytes:
     return json.dumps({"job": options.job_id, "rows": rows, "time": now.isoformat()}).encode()
 
 
-def _is_done(disk: ObjectDisk, definition: TableDefinition, options: WriteOptions) -> bool:
+def _is_done(disk: LoggedDisk, definition: TableDefinition, options: WriteOptions) -> bool:
     return bool(options.job_id) and disk.exists(_mark(definition, options.job_id))
 
 
@@ -244,7 +242,7 @@ def _told_done(options: WriteOptions) -> WriteResult:
     return WriteResult(done_before=True)
 
 
-def _oldest_marks(disk: ObjectDisk, definition: TableDefinition) -> list[str]:
+def _oldest_marks(disk: LoggedDisk, definition: TableDefinition) -> list[str]:
     """Marks to forget so that one more can be remembered."""
     names = [name for name in disk.list(definition.directory) if name.startswith("job-") and name.endswith(".json")]
     if len(names) < REMEMBERED_JOBS:

@@ -25,15 +25,15 @@ from pathlib import Path
 
 import msgspec
 
-from disks.base import DiskCapabilities, Transaction
+from disks.base import ClickHouseLogDisk, DiskCapabilities, Transaction
 from disks.clickhouse.log import ClickHouseLog, LoggedTransaction
 from disks.clickhouse.plan import blobs_below, plan
 from disks.clickhouse.transaction import ClickHouseTransaction
 from disks.effects import make_directory, remove_file, rename
 from disks.file_table.table import FileTable, TableDamaged
-from disks.file_table.table_disk import TableDisk
 from disks.host.locks import file_lock, sweep
 from disks.object_disk.lease import Lease
+from disks.object_disk.table_disk import TableDisk
 from disks.object_disk.transaction import Target
 from disks.stores.base import ObjectStore
 from oplog import replay
@@ -62,7 +62,7 @@ class NoLocalMetadata(Refused):
     """The bucket holds a disk and this machine has no file table of it."""
 
 
-class ClickHouseDisk(TableDisk):
+class ClickHouseDisk(TableDisk, ClickHouseLogDisk):
     """One writer; several processes of one machine share its state directory."""
 
     kind = "clickhouse"
@@ -115,17 +115,9 @@ class ClickHouseDisk(TableDisk):
             return table
 
     @property
-    def table_path(self) -> Path:
-        return self.state_path / "files.db"
-
-    @property
     def revision(self) -> int:
         """The number of the newest operation of ours. Numbers grow and have gaps: files bear them too."""
         return self.file_table.head()[0]
-
-    def local_state_exists(self) -> bool:
-        """Whether this machine has a file table of the disk."""
-        return self.table_path.exists()
 
     def _open(self) -> FileTable:
         """The table, whatever it holds. Raises `TableDamaged`; `Refused` when it is that of another bucket."""
@@ -170,11 +162,9 @@ class ClickHouseDisk(TableDisk):
                 view.remember(store=self.store.name)
 
     def check_schema(self) -> bool:
-        """Whether the bucket says that it has this log. Raises `UnknownLogFormat` when it says otherwise."""
         return self._log.check_schema()
 
     def known_rows(self) -> dict[str, FileRow] | None:
-        """The files as the table has them, without a request; None when there is no usable table."""
         if not self.local_state_exists():
             return None
         try:
@@ -184,7 +174,6 @@ class ClickHouseDisk(TableDisk):
             return None
 
     def finish(self) -> None:
-        """Do what a stopped transaction of this machine had begun. Nothing without a usable table."""
         if self.read_only or not self.local_state_exists():
             return
         try:
@@ -198,11 +187,6 @@ class ClickHouseDisk(TableDisk):
     def replace_rows(
         self, rows: Collection[FileRow], highest: int, *, unknown: str = "", set_aside_damaged: bool = False
     ) -> None:
-        """Make these the files of the disk, all at once.
-
-        `highest` is the highest number in the bucket: the next ones lie above it, and above every one given so far.
-        `unknown` says why there may be files that these rows leave out: gc keeps everything then.
-        """
         with self._exclusive():
             try:
                 self._replace(rows, highest, unknown)
@@ -257,8 +241,6 @@ class ClickHouseDisk(TableDisk):
     # What gc and fsck ask
 
     def kept_keys(self) -> Iterator[str]:
-        """Every blob that must stay: those of the files, those below `shadow/` among them, and those of files that were
-        removed within the retention. What is in neither is proved by nothing else: no log names blobs here."""
         with self.file_table.read() as view:
             for row in view.rows():
                 yield from (key for key, _ in row.blobs)
@@ -271,7 +253,6 @@ class ClickHouseDisk(TableDisk):
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Nobody else commits while it is held, here or on another machine; what was stopped is finished first."""
         with self._exclusive():
             self._finish(self.file_table)
             self._lease.hold()
@@ -332,7 +313,6 @@ class ClickHouseDisk(TableDisk):
         self._looked = time.monotonic()
 
     def numbers_of_others(self) -> tuple[int, int] | None:
-        """The highest number in the bucket and the highest that this machine gave, when the former is above that."""
         highest = self._log.highest_number(self._given())
         given = self._given()  # once more: other processes of this machine give numbers too, and write them down first
         return (highest, given) if highest > given else None

@@ -1,1 +1,2 @@
-"""Path -> object, size, digest, in SQLite: touches its own file only, never the bucket."""
+"""What a log says, kept in SQLite: path -> object, size, digest; and which commits touched what. Writes its own files
+only, never the bucket."""

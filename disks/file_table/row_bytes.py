@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import hashlib
 
-from disks.base import FileInfo
 from disks.stores.base import ByteRange, ObjectStore
 from oplog.errors import Damaged, NotFound
 from oplog.replay import FileRow
-
-
-def row_info(row: FileRow) -> FileInfo:
-    """The row as a disk shows it. `key` is that of the first object."""
-    return FileInfo(row.path, row.size_bytes, row.sha256 or None, row.key, row.blob_set, row.revision)
 
 
 def read_row(store: ObjectStore, row: FileRow, byte_range: ByteRange | None = None, *, disk: str) -> bytes:

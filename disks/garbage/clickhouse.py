@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from disks.clickhouse.disk import ClickHouseDisk
+from disks.base import ClickHouseLogDisk
 from disks.garbage.announcements import Announced, batches
 from disks.garbage.report import GcReport, Rules, SafetyStop
 from disks.garbage.rules import check_caps, count_verdict, out_of_quarantine, within_limit
@@ -46,7 +46,7 @@ class _Listing:
     foreign: list[str] = field(default_factory=list)
 
 
-def collect_clickhouse(disk: ClickHouseDisk, rules: Rules, report: GcReport, *, check_clock: bool) -> None:
+def collect_clickhouse(disk: ClickHouseLogDisk, rules: Rules, report: GcReport, *, check_clock: bool) -> None:
     """Fill the report; with `report.delete` delete what two agreeing listings show, the table does not name, and is
     older than guard and retention. A safety rule that speaks is told in `report.refused`."""
     try:
@@ -86,7 +86,7 @@ def _sorted(objects: Iterable[ObjectInfo]) -> _Listing:
     return listing
 
 
-def _check_table(disk: ClickHouseDisk, listing: _Listing, rules: Rules) -> str | None:
+def _check_table(disk: ClickHouseLogDisk, listing: _Listing, rules: Rules) -> str | None:
     """Why the table proves too little to delete anything; None when it proves enough. Raises `SafetyStop` when it
     cannot be read."""
     try:
@@ -125,7 +125,7 @@ def _number(key: str) -> int:
     return name.revision if name is not None else 0
 
 
-def _check_again(disk: ClickHouseDisk, listing: _Listing) -> None:
+def _check_again(disk: ClickHouseLogDisk, listing: _Listing) -> None:
     """A second listing agrees with the first about every file."""
     if objection := disagreement(listing.files, disk.store.list(), is_blob=_is_file):
         raise SafetyStop(objection)
@@ -136,7 +136,7 @@ def _is_file(key: str) -> bool:
     return name is not None and name.kind == FILE and bool(name.revision)
 
 
-def _check_present(disk: ClickHouseDisk, listing: _Listing) -> None:
+def _check_present(disk: ClickHouseLogDisk, listing: _Listing) -> None:
     """The listing shows every object of the table with its size: else it is not the listing of this disk."""
     foreign = set(listing.foreign)
     with disk.file_table.read() as view:
@@ -164,7 +164,7 @@ def _classify(files: Blobs, named: set[str], rules: Rules) -> Verdict:
     return Verdict(counted, tuple(pending), tuple(orphaned), tuple(suspicious))
 
 
-def _delete(disk: ClickHouseDisk, listing: _Listing, verdict: Verdict, rules: Rules, report: GcReport) -> None:
+def _delete(disk: ClickHouseLogDisk, listing: _Listing, verdict: Verdict, rules: Rules, report: GcReport) -> None:
     check_caps(listing.files, verdict, rules)
     try:
         condemned = Announced(disk.store, listing.intents, rules.now)

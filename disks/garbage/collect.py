@@ -12,14 +12,13 @@ import time
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
-from disks.clickhouse.disk import ClickHouseDisk
+from disks.base import Disk, LoggedDisk, with_commits
 from disks.garbage.announcements import Announced, announce, announced, batches, remove_stale, withdraw
 from disks.garbage.clickhouse import collect_clickhouse
 from disks.garbage.listing import cut_ranges, in_key_order, list_ranges, list_whole
 from disks.garbage.live_references import LiveReferences, collect_references, renewed
 from disks.garbage.report import GcReport, Rules, SafetyStop
 from disks.garbage.rules import check_caps, count_verdict, is_root, out_of_quarantine, within_limit
-from disks.object_disk.disk import ObjectDisk
 from disks.object_disk.history import past_at
 from disks.object_disk.references import (
     FUTURE_TOLERANCE,
@@ -60,7 +59,7 @@ _BATCH_SECONDS = 600.0
 
 
 def collect(
-    disk: ObjectDisk | ClickHouseDisk,
+    disk: Disk,
     *,
     now: datetime | None = None,
     guard_seconds: float = 24 * 3600,
@@ -89,17 +88,18 @@ def collect(
             f"a guard interval of {guard_seconds:g} s is too short: work under way would look like garbage",
             hint=f"use at least {GUARD_FLOOR_SECONDS} s",
         )
+    bucket = disk.bucket or with_commits(disk)
     if delete and disk.read_only:
         raise Refused(f"disk {disk.name} is read-only", hint="collect without --delete to get a report")
-    if delete and not allow_bucket_root and is_root(disk.store.name):
+    if delete and not allow_bucket_root and is_root(bucket.store.name):
         raise Refused(
-            f"disk {disk.name} is all of {disk.store.name}: a prefix that was forgotten looks like this",
+            f"disk {disk.name} is all of {bucket.store.name}: a prefix that was forgotten looks like this",
             hint="give the disk a prefix of its own; or, if the whole bucket is meant, say --allow-bucket-root",
         )
     rules = Rules(
         now=now or datetime.now(UTC),
         guard=timedelta(seconds=guard_seconds),
-        retention=timedelta(seconds=disk.retention_seconds if retention_seconds is None else retention_seconds),
+        retention=timedelta(seconds=bucket.retention_seconds if retention_seconds is None else retention_seconds),
         max_delete_bytes=max_delete_bytes,
         max_delete_fraction=max_delete_fraction,
         compact_after_commits=compact_after_commits,
@@ -108,12 +108,12 @@ def collect(
     if guard_seconds < GUARD_FLOOR_SECONDS:
         logger.warning("disk %s: collecting with a guard interval of only %g s", disk.name, guard_seconds)
     report = GcReport(disk.name, delete)
-    if isinstance(disk, ClickHouseDisk):
-        if remote is not None:
-            raise UsageError(f"disk {disk.name} has ClickHouse's log: its bucket is listed here, and by nobody else")
-        collect_clickhouse(disk, rules, report, check_clock=now is None)
-    else:
-        _Collection(disk, rules, report, check_clock=now is None, remote=remote).run()
+    if (clickhouse := disk.clickhouse) is None:
+        _Collection(with_commits(disk), rules, report, check_clock=now is None, remote=remote).run()
+        return report
+    if remote is not None:
+        raise UsageError(f"disk {disk.name} has ClickHouse's log: its bucket is listed here, and by nobody else")
+    collect_clickhouse(clickhouse, rules, report, check_clock=now is None)
     return report
 
 
@@ -121,7 +121,7 @@ class _Collection:
     """One run. Fills the report as it goes."""
 
     def __init__(
-        self, disk: ObjectDisk, rules: Rules, report: GcReport, *, check_clock: bool, remote: Remote | None
+        self, disk: LoggedDisk, rules: Rules, report: GcReport, *, check_clock: bool, remote: Remote | None
     ) -> None:
         self._disk = disk
         self._store = disk.store
@@ -243,7 +243,7 @@ class _Collection:
         """The local index of the log grows with it, and shrinks with it."""
         revisions = [revision for key in gone if (revision := parse_commit_key(key)) is not None]
         if revisions:
-            self._disk.cache.index.forget_before(max(revisions) + 1)
+            self._disk.forget_commits(max(revisions) + 1)
 
     def _condemned(self, found: Inventory) -> Announced:
         try:

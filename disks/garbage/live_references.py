@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from disks.object_disk.disk import ObjectDisk
+from disks.base import LoggedDisk
 from disks.object_disk.history import TableAsOf, named_blobs, named_in, past_at
 from disks.object_disk.references import FUTURE_TOLERANCE, Inventory, is_set_aside, retained_from
 from oplog import pins
@@ -40,7 +40,7 @@ def is_live(pin: Pin, now: datetime) -> bool:
     return pin.until is None or pin.until + FUTURE_TOLERANCE > now
 
 
-def collect_references(disk: ObjectDisk, found: Inventory, *, now: datetime, retention: timedelta) -> LiveReferences:
+def collect_references(disk: LoggedDisk, found: Inventory, *, now: datetime, retention: timedelta) -> LiveReferences:
     """Read every reference. Raises `FrostlineError` when a source cannot be read whole, or contradicts another."""
     name = disk.store.name
     if found.head == 0:
@@ -86,7 +86,7 @@ def _check_present(found: Inventory, past: TableAsOf, name: str) -> None:
         )
 
 
-def _ends_at(disk: ObjectDisk, head: int) -> bool:
+def _ends_at(disk: LoggedDisk, head: int) -> bool:
     """Whether the next entry, asked for by name, is not there; False when one was committed meanwhile. Raises `Damaged`
     when it exists and no listing shows it."""
     try:
@@ -98,7 +98,7 @@ def _ends_at(disk: ObjectDisk, head: int) -> bool:
     raise Damaged(f"{disk.store.name} holds log entry {head + 1}, which its listing does not show")
 
 
-def _live_keys(disk: ObjectDisk, found: Inventory, head: int) -> set[str]:
+def _live_keys(disk: LoggedDisk, found: Inventory, head: int) -> set[str]:
     """The keys of the cached table, a second witness that must not know of later revisions than the bucket shows."""
     disk.refresh()
     with disk.file_table.read() as view:
@@ -111,7 +111,7 @@ def _live_keys(disk: ObjectDisk, found: Inventory, head: int) -> set[str]:
     return keys
 
 
-def _pinned_keys(disk: ObjectDisk, found: Inventory, revision: int) -> set[str]:
+def _pinned_keys(disk: LoggedDisk, found: Inventory, revision: int) -> set[str]:
     past = past_at(disk.log, found, revision, until=revision, strict=True)
     try:
         return past.keys(found.blobs.doubtful)
@@ -119,7 +119,7 @@ def _pinned_keys(disk: ObjectDisk, found: Inventory, revision: int) -> set[str]:
         past.close()
 
 
-def renewed(disk: ObjectDisk, evidence: LiveReferences, *, now: datetime) -> set[str]:
+def renewed(disk: LoggedDisk, evidence: LiveReferences, *, now: datetime) -> set[str]:
     """What has come to be named since: the blobs of later commits. Raises `Damaged` when a pin appeared that the
     evidence does not cover, or when the log does not end where it seems to."""
     for pin in pins.list_pins(disk.store):

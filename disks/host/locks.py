@@ -103,6 +103,26 @@ class OwnedDirectory:
         os.close(self._descriptor)
 
 
+def abandoned(parent: Path) -> list[Path]:
+    """The owned directories below `parent` whose owner is gone: what `sweep` would remove. Changes nothing."""
+    if not parent.is_dir():
+        return []
+    directories = [path for path in sorted(parent.iterdir()) if path.is_dir()]
+    return [path for path in directories if not _is_held(path.with_name(f"{path.name}.owner"))]
+
+
+def _is_held(owner: Path) -> bool:
+    """Whether a living process holds the lock of this file."""
+    try:
+        descriptor = os.open(owner, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    try:
+        return not try_lock(descriptor, fcntl.LOCK_SH)
+    finally:
+        os.close(descriptor)
+
+
 def sweep(parent: Path) -> list[str]:
     """Remove the owned directories below `parent` whose owner is gone; their names."""
     if not parent.is_dir():

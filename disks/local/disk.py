@@ -20,11 +20,11 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
-from disks.base import Disk, DiskCapabilities, DiskUsage, FileInfo, Location, Transaction
+from disks.base import Disk, DiskCapabilities, DiskUsage, FileInfo, Leftover, Location, Transaction
 from disks.effects import (
     remove_file,
 )
-from disks.host.locks import file_lock, sweep, try_file_lock
+from disks.host.locks import abandoned, file_lock, sweep, try_file_lock
 from disks.local.commits import LocalCommits
 from disks.local.held_files import hold_files, let_go
 from disks.local.transaction import LocalTransaction
@@ -128,6 +128,9 @@ class LocalDisk(LocalCommits, Disk):
             self._stat_file(path)
         return Location(f"file://{(self.root / path).absolute()}")
 
+    def local_path(self, path: str) -> Path:
+        return self.root / path
+
     @contextmanager
     def steady(self) -> Iterator[None]:
         if self._steady.hidden is not None:
@@ -155,10 +158,7 @@ class LocalDisk(LocalCommits, Disk):
                     self._bin.empty_soon()
 
     def hold(self, paths: Sequence[str], *, until: datetime, process: int) -> builtins.list[Path]:
-        """Where the files can be read until then, or until the process ends, also when they are removed meanwhile.
-
-        Costs no space while they are there. Raises `NotFound` for one that is gone already.
-        """
+        """As promised; costs no space while the files are there."""
         self._prepare()
         let_go(self._own)
         try:
@@ -177,8 +177,7 @@ class LocalDisk(LocalCommits, Disk):
         return LocalTransaction(self._staging, self._commit, kind, reason)
 
     def inspect(self) -> tuple[builtins.list[FileInfo], builtins.list[str]]:
-        """Every visible file, and the paths of what does not belong on a disk: links, devices, pipes. Never raises
-        `Damaged` as `walk` does, and never follows or opens any of it."""
+        """As promised; never follows or opens what does not belong here."""
         files: builtins.list[FileInfo] = []
         strange: builtins.list[str] = []
         with self._view():
@@ -197,6 +196,16 @@ class LocalDisk(LocalCommits, Disk):
                     else:
                         strange.append(path)
         return sorted(files, key=lambda info: info.path.encode()), sorted(strange)
+
+    def leftovers(self) -> builtins.list[Leftover]:
+        found = [Leftover(path) for path in abandoned(self._staging)]
+        for directory in (self._committed, self._trash):
+            what = f"leftover of a crash in {directory.name}: recovery removes it"
+            found += [Leftover(path, what) for path in sorted(directory.iterdir() if directory.is_dir() else ())]
+        return found
+
+    def tidy(self) -> builtins.list[str]:
+        return self.recover()
 
     def recover(self) -> builtins.list[str]:
         if self.read_only or not self._own.is_dir():

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from disks.effects import make_directory, remove_file, rename
+from disks.file_table.commit_index import CommitIndex
 from disks.file_table.table import FileTable, TableDamaged, TableWriter
 from disks.host.locks import file_lock
-from disks.object_disk.commit_index import CommitIndex
 from oplog import replay, snapshot
 from oplog.errors import Conflict, Damaged, NotFound
 from oplog.log import Entry, OperationsLog

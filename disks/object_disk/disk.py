@@ -15,23 +15,18 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from disks.base import (
-    Disk,
-    DiskCapabilities,
-    Location,
-    Transaction,
-)
+from disks.base import DiskCapabilities, Leftover, Location, LoggedDisk, Transaction
+from disks.file_table.commits import Commits
 from disks.file_table.table import FileTable, TableWriter
-from disks.file_table.table_disk import TableDisk
-from disks.host.locks import sweep
+from disks.host.locks import abandoned, sweep
 from disks.object_disk.cache import TableCache
-from disks.object_disk.commits import Commits
 from disks.object_disk.lease import Lease
+from disks.object_disk.table_disk import TableDisk
 from disks.object_disk.transaction import ObjectTransaction, Target
 from disks.stores.base import ByteRange, ObjectStore
 from oplog import replay, snapshot
 from oplog.entry import Commit, now
-from oplog.errors import Conflict, DiskUnreachable, FrostlineError, Refused, Transient, UsageError
+from oplog.errors import Conflict, DiskUnreachable, FrostlineError, Refused, Transient
 from oplog.log import Entry, OperationsLog, RevisionTaken
 from oplog.replay import FileRow
 
@@ -47,7 +42,7 @@ _ASK_AGAIN_SECONDS = 15.0
 """How long an unreachable bucket is left in peace: a command waits for it once, not with every step."""
 
 
-class ObjectDisk(TableDisk):
+class ObjectDisk(TableDisk, LoggedDisk):
     """A disk whose files are immutable objects of one prefix. Several processes and machines may write at once."""
 
     kind = "object_disk"
@@ -84,7 +79,7 @@ class ObjectDisk(TableDisk):
     def capabilities(self) -> DiskCapabilities:  # type: ignore[override]
         """Sends no request: `writers` is "one" from the first commit that needed the lease."""
         one = self._single_writer or self._lease.used
-        return DiskCapabilities(remote=True, writers="one" if one else "many")
+        return DiskCapabilities(remote=True, writers="one" if one else "many", shared=True)
 
     # Reading
 
@@ -106,18 +101,6 @@ class ObjectDisk(TableDisk):
     def file_table(self) -> FileTable:
         """The table, opened and caught up with the bucket at first use."""
         return self.cache.table
-
-    @property
-    def revision(self) -> int:
-        return self.file_table.head()[0]
-
-    @property
-    def table_path(self) -> Path:
-        return self.cache.path
-
-    def local_state_exists(self) -> bool:
-        """Whether there is a cache of the file table on this machine."""
-        return self.table_path.exists()
 
     def refresh(self) -> None:
         if self._offline is not None and time.monotonic() - self._refreshed < _ASK_AGAIN_SECONDS:
@@ -151,33 +134,35 @@ class ObjectDisk(TableDisk):
 
     def recover(self) -> builtins.list[str]:
         notes = self.cache.recover()
-        swept = sweep(self.state_path / "scratch")
+        swept = sweep(self._scratch)
         return notes + [f"removed the scratch directory {name} of a transaction that never ended" for name in swept]
+
+    def leftovers(self) -> builtins.list[Leftover]:
+        return [Leftover(path) for path in abandoned(self._scratch)]
+
+    def tidy(self) -> builtins.list[str]:
+        return [f"disk {self.name}: removed the scratch directory {name} of a crash" for name in sweep(self._scratch)]
+
+    @property
+    def _scratch(self) -> Path:
+        return self.state_path / "scratch"
 
     def close(self) -> None:
         self.cache.close()
         self.store.close()
 
     def entries(self, since: int = 0, until: int | None = None, limit: int | None = None) -> Iterator[Entry]:
-        """Log entries with since < revision <= until, oldest first. With `limit`, the newest so many of them. Those
-        that are no longer kept are left out."""
         self._check_reachable()
         return self.commits().between(since, until, limit)
 
     def commits(self, reading: Callable[[int], None] = lambda count: None) -> Commits:
-        """The commits as a user asks for them. `reading` is told how many entries an answer had to read first."""
         return Commits(self.log, self.cache.index, self.file_table.head, reading=reading)
 
     def table_at(self, revision: int, *, path: Path | None = None) -> FileTable:
-        """The file table as it was right after `revision`, in memory or at `path`; the caller closes it.
-
-        Raises `NotFound` when the revision does not exist or is no longer kept.
-        """
         self._check_reachable()
         return self.cache.table_at(revision, path=path)
 
     def write_snapshot(self) -> int:
-        """Write a snapshot of the table as it is; returns its revision. Nothing for an empty log."""
         self._check_reachable()
         with self.file_table.read() as view:
             revision, digest = view.head()
@@ -186,10 +171,13 @@ class ObjectDisk(TableDisk):
         return revision
 
     def replace_cache(self, rows: Iterable[FileRow], revision: int, digest: str) -> None:
-        """Replace the cached table, whatever it holds, with this one: in one SQLite transaction, so all or nothing. The
-        next use catches up from there. The rows come in path order, and are asked for anew when the table has to be
-        made anew."""
         self.cache.replace(rows, revision, digest)
+
+    def forget_commits(self, before: int) -> None:
+        self.cache.index.forget_before(before)
+
+    def at(self, revision: int) -> DiskAsOf:
+        return DiskAsOf(self, revision)
 
     # Writing
 
@@ -199,7 +187,7 @@ class ObjectDisk(TableDisk):
         if self.read_only:
             raise Refused(f"disk {self.name} is read-only", hint="set read_only: false in its configuration")
         self._check_reachable()
-        target = Target(self.store, self.state_path / "scratch", lambda: self.revision, self._commit)
+        target = Target(self.store, self._scratch, lambda: self.revision, self._commit)
         return ObjectTransaction(target, kind, reason=reason, actor=actor, details=details or {})
 
     def _commit(self, draft: Commit) -> int:
@@ -263,13 +251,22 @@ class ObjectDisk(TableDisk):
             logger.warning("disk %s: no snapshot at revision %d: %s", self.name, revision, error)
 
 
-def with_commits(disk: Disk) -> ObjectDisk:
-    """The disk, which must have a log of commits. Raises `UsageError` that says what it has instead."""
-    if isinstance(disk, ObjectDisk):
-        return disk
-    if isinstance(disk, TableDisk):
-        raise UsageError(
-            f"disk {disk.name} has ClickHouse's log, which tells of files and renames, not of commits",
-            hint="'frostline clickhouse inspect' shows what is in it, 'frostline restore' rebuilds from it",
-        )
-    raise UsageError(f"disk {disk.name} is {disk.kind}: it has no operations log", hint="name an object disk")
+class DiskAsOf(ObjectDisk):
+    """The disk right after `revision`: read-only, in memory, over the same objects.
+
+    Objects named by a retained revision are there: gc keeps them as long as the revision can be restored.
+    """
+
+    def __init__(self, disk: ObjectDisk, revision: int) -> None:
+        super().__init__(disk.name, disk.store, disk.state_path, read_only=True)
+        self.cache.hold(disk.table_at(revision))
+
+    def refresh(self) -> None:
+        return  # the past does not change
+
+    def recover(self) -> list[str]:
+        return []
+
+    def close(self) -> None:
+        """Release the table; the store belongs to the disk of the present."""
+        self.cache.close()

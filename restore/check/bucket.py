@@ -16,10 +16,10 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from disks.base import LoggedDisk
 from disks.file_table.row_bytes import read_row
 from disks.file_table.table import FileTable, TableReader
 from disks.garbage.announcements import announced
-from disks.object_disk.disk import ObjectDisk
 from disks.object_disk.history import TableAsOf
 from disks.object_disk.references import (
     DETACHED_DIRECTORY,
@@ -67,7 +67,7 @@ class _Lost:
 class BucketTree:
     """The files of an object disk, read past its cache."""
 
-    source: ObjectDisk
+    source: LoggedDisk
     table: TableAsOf | FileTable | TableReader
     """The replayed log; what the cache has when it cannot be replayed."""
     cache: CachedTable
@@ -179,7 +179,7 @@ def _add_at(
 
 
 def check_bucket(
-    disk: ObjectDisk,
+    disk: LoggedDisk,
     findings: Findings,
     checked: Checked,
     *,
@@ -217,12 +217,12 @@ def check_bucket(
     return tree
 
 
-def _damage(disk: ObjectDisk, findings: Findings, invariant: str, error: Damaged | NotFound) -> None:
+def _damage(disk: LoggedDisk, findings: Findings, invariant: str, error: Damaged | NotFound) -> None:
     named = _NAMED_OBJECT.search(error.message)
     findings.add(Problem(invariant, error.message, disk.name, object=named[0] if named else None))
 
 
-def _check_listing(disk: ObjectDisk, log: Inventory, found: Inventory, findings: Findings) -> None:
+def _check_listing(disk: LoggedDisk, log: Inventory, found: Inventory, findings: Findings) -> None:
     """The whole listing shows every entry that the listing of the log's own prefix showed before it."""
     oldest = min(found.commits, default=0)  # gc may have taken older ones meanwhile
     for revision in sorted(revision for revision in log.commits.keys() - found.commits.keys() if revision > oldest):
@@ -234,13 +234,13 @@ def _check_listing(disk: ObjectDisk, log: Inventory, found: Inventory, findings:
         findings.add(Problem("I15", what, disk.name, object=found.blobs.repeated))
 
 
-def _check_schema(disk: ObjectDisk, found: Inventory, findings: Findings) -> None:
+def _check_schema(disk: LoggedDisk, found: Inventory, findings: Findings) -> None:
     if not disk.log.check_schema() and (found.commits or len(found.blobs)):
         what = f"{disk.store.name} does not say which format its log has"
         findings.add(Problem("I15", what, disk.name, object=".SCHEMA_VERSION"))
 
 
-def _check_gaps(disk: ObjectDisk, found: Inventory, findings: Findings) -> None:
+def _check_gaps(disk: LoggedDisk, found: Inventory, findings: Findings) -> None:
     """Entries may be missing only where a snapshot stands in for them and the retention has run out."""
     retention = timedelta(seconds=disk.retention_seconds)
     base = retained_from(found.commits, now=datetime.now(UTC), retention=retention)
@@ -254,7 +254,7 @@ def _check_gaps(disk: ObjectDisk, found: Inventory, findings: Findings) -> None:
         findings.add(Problem("I6", what, disk.name, object=commit_key(revision)))
 
 
-def _check_pins(disk: ObjectDisk, found: Inventory, findings: Findings) -> None:
+def _check_pins(disk: LoggedDisk, found: Inventory, findings: Findings) -> None:
     """Every pin can be read, and what it holds is still there (I4): the log gives that revision."""
     try:
         known = pins.list_pins(disk.store)
@@ -270,7 +270,7 @@ def _check_pins(disk: ObjectDisk, found: Inventory, findings: Findings) -> None:
             findings.add(Problem("I4", what, disk.name, object=f"pins/{pin.name}.json"))
 
 
-def _check_end(disk: ObjectDisk, log: Inventory, findings: Findings) -> None:
+def _check_end(disk: LoggedDisk, log: Inventory, findings: Findings) -> None:
     """The entry after the last listed one must not exist: else the listing is short."""
     key = commit_key(log.head + 1)
     if any(True for _ in disk.log.revisions(log.head)):
@@ -283,7 +283,7 @@ def _check_end(disk: ObjectDisk, log: Inventory, findings: Findings) -> None:
 
 
 def _replay(
-    disk: ObjectDisk,
+    disk: LoggedDisk,
     log: Inventory,
     cache: CachedTable,
     findings: Findings,
@@ -315,7 +315,7 @@ def _replay(
 
 
 def _pass(
-    disk: ObjectDisk,
+    disk: LoggedDisk,
     log: Inventory,
     cache: CachedTable,
     past: TableAsOf,
@@ -341,7 +341,7 @@ def _pass(
     past.advance(log.head)
 
 
-def _check_retained(disk: ObjectDisk, found: Inventory, past: TableAsOf, findings: Findings) -> None:
+def _check_retained(disk: LoggedDisk, found: Inventory, past: TableAsOf, findings: Findings) -> None:
     """What a revision within the retention names is there, also when the newest does not name it any more (I4)."""
     removed = past.removed or set()
     lost = removed - found.blobs.sizes(removed).keys()
@@ -352,7 +352,7 @@ def _check_retained(disk: ObjectDisk, found: Inventory, past: TableAsOf, finding
         findings.add(Problem("I4", what, disk.name, object=key))
 
 
-def _check_announcements(disk: ObjectDisk, found: Inventory, past: TableAsOf, findings: Findings) -> None:
+def _check_announcements(disk: LoggedDisk, found: Inventory, past: TableAsOf, findings: Findings) -> None:
     """What collections say they are about to delete can be read, and is nothing that the newest table names (I5)."""
     if not found.intents:
         return
@@ -367,7 +367,7 @@ def _check_announcements(disk: ObjectDisk, found: Inventory, past: TableAsOf, fi
         findings.add(Problem("I5", what, disk.name, object=key))
 
 
-def _compare_snapshot(disk: ObjectDisk, past: TableAsOf, revision: int, findings: Findings) -> None:
+def _compare_snapshot(disk: LoggedDisk, past: TableAsOf, revision: int, findings: Findings) -> None:
     key = snapshot_key(revision)
     try:
         header, rows = snapshot.read(disk.store, revision)
@@ -380,7 +380,7 @@ def _compare_snapshot(disk: ObjectDisk, past: TableAsOf, revision: int, findings
         findings.add(Problem("I7", what, disk.name, object=key))
 
 
-def _fault_of_cache(disk: ObjectDisk, cache: CachedTable, past: TableAsOf) -> str | None:
+def _fault_of_cache(disk: LoggedDisk, cache: CachedTable, past: TableAsOf) -> str | None:
     if cache.problem is None and cache.revision > past.revision and disk.log.head(past.revision) < cache.revision:
         return f"the local file table is at revision {cache.revision} and the log ends at {past.revision}"
     return cache.problem

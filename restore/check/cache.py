@@ -5,15 +5,15 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 
+from disks.base import LoggedDisk
 from disks.file_table.table import SCHEMA, FileTable, TableReader, read_only_uri
-from disks.object_disk.disk import ObjectDisk
 from disks.object_disk.history import TableAsOf
 
 
 class CachedTable:
     """One consistent view of the cache, for as long as it is open. `problem` says why it cannot be used."""
 
-    def __init__(self, disk: ObjectDisk) -> None:
+    def __init__(self, disk: LoggedDisk) -> None:
         self.exists = disk.local_state_exists()
         self.revision = 0
         self.digest = ""

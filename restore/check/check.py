@@ -15,19 +15,14 @@ from functools import partial
 from pathlib import Path
 
 from disks.base import Disk
-from disks.clickhouse.disk import ClickHouseDisk
-from disks.host.locks import sweep
-from disks.local.disk import LocalDisk
-from disks.object_disk.disk import ObjectDisk
 from disks.workers.progress import SILENT, Progress
 from disks.workers.runner import Remote
-from oplog.replay import FileRow
 from restore.check.bucket import check_bucket
 from restore.check.clickhouse import clickhouse_files
 from restore.check.copies import check_copies
 from restore.check.data import read_data, readable_files, share_of
-from restore.check.findings import CheckResult, FileTree, Findings, ListedTree, Problem, ShareRead
-from restore.check.local import check_leftovers, local_tree
+from restore.check.findings import CheckResult, FileTree, Findings, Problem, ShareRead
+from restore.check.local import listed_tree, report_leftovers
 from restore.check.parts import Survey, disks_lacking_definition, survey
 from restore.check.set_aside import Claim, no_claim, set_aside
 from restore.check.share_history import ShareHistory, Subset, choose
@@ -101,13 +96,12 @@ def _with_table_name(problem: Problem, found: Survey) -> Problem:
 
 
 def _tree(disk: Disk, findings: Findings, result: CheckResult, how: CheckOptions, progress: Progress) -> FileTree:
-    if isinstance(disk, ObjectDisk):
-        if how.repair and not how.dry_run:
-            swept = sweep(disk.state_path / "scratch")
-            result.repaired += [f"disk {disk.name}: removed the scratch directory {name} of a crash" for name in swept]
-        check_leftovers(disk.name, disk.state_path / "scratch", findings)
+    if how.repair and not how.dry_run:
+        result.repaired += disk.tidy()
+    if (logged := disk.logged) is not None:
+        report_leftovers(disk, findings)
         return check_bucket(
-            disk,
+            logged,
             findings,
             result.checked,
             every_snapshot=how.read_data,
@@ -117,14 +111,9 @@ def _tree(disk: Disk, findings: Findings, result: CheckResult, how: CheckOptions
             remote=how.remote.get(disk.name) or how.listers.get(disk.name),
             progress=progress,
         )
-    if isinstance(disk, ClickHouseDisk):
-        return clickhouse_files(disk, findings, result.checked)
-    if isinstance(disk, LocalDisk):
-        if how.repair and not how.dry_run and not disk.read_only:
-            result.repaired += disk.recover()
-        return local_tree(disk, findings)
-    rows = (FileRow(info.path, info.size_bytes, info.sha256 or "", info.key, None, None, 0) for info in disk.walk())
-    return ListedTree(disk.name, rows, disk.read)
+    if (clickhouse := disk.clickhouse) is not None:
+        return clickhouse_files(clickhouse, findings, result.checked)
+    return listed_tree(disk, findings)
 
 
 def _read(tree: FileTree, findings: Findings, result: CheckResult, how: CheckOptions, progress: Progress) -> None:

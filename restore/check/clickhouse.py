@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from disks.clickhouse.disk import ClickHouseDisk
+from disks.base import ClickHouseLogDisk
 from disks.file_table.row_bytes import read_row
 from disks.stores.base import ByteRange
 from oplog.clickhouse.checksums import FILE_NAME as CHECKSUMS
@@ -27,7 +27,7 @@ _SECOND_LOOK_THREADS = 16
 class ClickHouseFiles:
     """The files of a disk with ClickHouse's log as its own table has them, beside one listing of its bucket."""
 
-    def __init__(self, disk: ClickHouseDisk, sizes: Mapping[str, int]) -> None:
+    def __init__(self, disk: ClickHouseLogDisk, sizes: Mapping[str, int]) -> None:
         self.disk = disk.name
         self._source = disk
         self._sizes = sizes
@@ -76,7 +76,7 @@ class ClickHouseFiles:
             return None
 
 
-def clickhouse_files(disk: ClickHouseDisk, findings: Findings, checked: Checked) -> FileTree:
+def clickhouse_files(disk: ClickHouseLogDisk, findings: Findings, checked: Checked) -> FileTree:
     """The disk's files, and whether the bucket says which log it has."""
     sizes = {item.key: item.size_bytes for item in disk.store.list()}
     checked.objects += len(sizes)

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
+from disks.base import LoggedDisk
 from disks.garbage.listing import ObjectKeyRange, cut_ranges, in_key_order, list_ranges
-from disks.object_disk.disk import ObjectDisk
 from disks.object_disk.history import past_at
 from disks.object_disk.references import Inventory, inventory, retained_from
 from disks.stores.base import ObjectInfo
@@ -29,7 +29,7 @@ class Listing:
     their answers small; a cache that cannot be read names nothing.
     """
 
-    def __init__(self, disk: ObjectDisk, remote: Remote | None, progress: Progress, *, head: int) -> None:
+    def __init__(self, disk: LoggedDisk, remote: Remote | None, progress: Progress, *, head: int) -> None:
         """`head` is about where the log ends."""
         self._disk = disk
         self._head = head
@@ -73,7 +73,7 @@ class Listing:
                 return list(cut_ranges(store, (), head=self._head))
 
 
-def still_kept(disk: ObjectDisk, found: Inventory, lost: set[str]) -> set[str]:
+def still_kept(disk: LoggedDisk, found: Inventory, lost: set[str]) -> set[str]:
     """Those that a revision names which is within the retention now: the listing of a large bucket takes its time, in
     which a collection may have taken what others name."""
     base = retained_from(found.commits, now=datetime.now(UTC), retention=timedelta(seconds=disk.retention_seconds))

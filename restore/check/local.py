@@ -1,21 +1,16 @@
-"""What only a local disk can have: leftovers of a crash, and things in its tree that are no files (I14, I15)."""
+"""What a disk lists: its files, what does not belong among them (I15), and what a crash left beside them (I14)."""
 
 from __future__ import annotations
 
-import fcntl
-import os
-from pathlib import Path
-
-from disks.local.disk import LocalDisk
-from disks.local.tree import OWN_DIRECTORY
+from disks.base import Disk
 from oplog.errors import Damaged
 from oplog.replay import FileRow
 from restore.check.findings import Findings, ListedTree, Problem
 from tiering.table.places import locate
 
 
-def local_tree(disk: LocalDisk, findings: Findings) -> ListedTree:
-    """The files of a local disk."""
+def listed_tree(disk: Disk, findings: Findings) -> ListedTree:
+    """The files as the disk lists them."""
     try:
         files, strange = disk.inspect()
     except Damaged as error:
@@ -26,36 +21,12 @@ def local_tree(disk: LocalDisk, findings: Findings) -> ListedTree:
         table, part = (place.uuid, place.part) if place else (None, None)
         what = "neither a file nor a directory: links, devices and pipes do not belong on a disk"
         findings.add(Problem("I15", what, disk.name, table, part, path))
-    own = disk.root / OWN_DIRECTORY
-    check_leftovers(disk.name, own / "staging", findings)
-    for name in ("committed", "trash"):
-        for leftover in sorted((own / name).iterdir()) if (own / name).is_dir() else ():
-            what = f"leftover of a crash in {name}: recovery removes it"
-            findings.add(Problem("I14", what, disk.name, path=str(leftover)))
-    rows = (FileRow(info.path, info.size_bytes, "", None, None, None, 0) for info in files)
+    report_leftovers(disk, findings)
+    rows = (FileRow(info.path, info.size_bytes, info.sha256 or "", info.key, None, None, 0) for info in files)
     return ListedTree(disk.name, rows, disk.read)
 
 
-def check_leftovers(disk: str, parent: Path, findings: Findings) -> None:
-    """Directories of transactions whose process is gone."""
-    if not parent.is_dir():
-        return
-    for path in sorted(parent.iterdir()):
-        if path.is_dir() and not _is_owned(path.with_name(f"{path.name}.owner")):
-            what = "leftover of a transaction that never ended: recovery removes it"
-            findings.add(Problem("I14", what, disk, path=str(path)))
-
-
-def _is_owned(owner: Path) -> bool:
-    """Whether a living process holds the lock of this file."""
-    try:
-        descriptor = os.open(owner, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
+def report_leftovers(disk: Disk, findings: Findings) -> None:
+    """What a crash left of the disk on this machine."""
+    for leftover in disk.leftovers():
+        findings.add(Problem("I14", leftover.what, disk.name, path=str(leftover.path)))

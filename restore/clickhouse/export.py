@@ -6,9 +6,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from disks.base import Disk
-from disks.clickhouse.disk import ClickHouseDisk
-from disks.object_disk.disk import ObjectDisk
+from disks.base import BucketDisk, Disk
 from disks.workers.parallel import WORKERS
 from disks.workers.progress import SILENT, Progress
 from oplog.clickhouse.metadata import VERSIONS
@@ -42,12 +40,13 @@ def export(
     """
     if version is not None and version not in VERSIONS:
         raise UsageError(f"there is no metadata version {version}", hint="versions are 1 to 5")
-    if not isinstance(disk, ObjectDisk | ClickHouseDisk):
+    bucket = disk.bucket
+    if bucket is None:
         raise UsageError(f"disk {disk.name} is {disk.kind}: its files are no objects", hint="name a disk in a bucket")
-    rows, at, notes = _rows(disk, revision, workers or WORKERS, progress)
+    rows, at, notes = _rows(bucket, revision, workers or WORKERS, progress)
     inline = any(row.inline and not is_plain(row) for row in rows)
     chosen = version or (INLINE_VERSION if inline else USUAL_VERSION)
-    before = key_prefix(disk.store) if prefix is None else prefix
+    before = key_prefix(bucket.store) if prefix is None else prefix
     written = write_tree(directory, rows, version=chosen, key_prefix=before, dry_run=dry_run, progress=progress)
     return {
         "disk": disk.name,
@@ -64,20 +63,21 @@ def export(
 
 
 def _rows(
-    disk: ObjectDisk | ClickHouseDisk, revision: int | None, workers: int, progress: Progress
+    disk: BucketDisk, revision: int | None, workers: int, progress: Progress
 ) -> tuple[list[FileRow], int | None, list[str]]:
     """The files, their revision, and what is wrong with them."""
-    if isinstance(disk, ObjectDisk):
+    clickhouse, logged = disk.clickhouse, disk.logged
+    if logged is not None:
         try:
             if revision is None:
-                return list(disk.file_table.rows()), disk.revision, []
-            with closing(disk.table_at(revision)) as past:
+                return list(logged.file_table.rows()), logged.revision, []
+            with closing(logged.table_at(revision)) as past:
                 return list(past.rows()), revision, []
         except UnknownLogFormat:
             if not disk.read_only:
                 raise
-    elif revision is None:
-        known = disk.known_rows()
+    elif clickhouse is not None and revision is None:
+        known = clickhouse.known_rows()
         if known is not None:
             return [known[path] for path in sorted(known)], disk.revision, []
     tree = read_tree_of_bucket(disk.store, revision=revision, workers=workers, progress=progress)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from disks.clickhouse.disk import ClickHouseDisk
+from disks.base import ClickHouseLogDisk
 from disks.stores.wrappers.metered import MeteredStore
 from disks.workers.counting import CountingRunner, add_requests
 from disks.workers.parallel import WORKERS
@@ -35,7 +35,7 @@ NOT_IN_THE_LOG = (
 
 
 def rebuild(
-    disk: ClickHouseDisk,
+    disk: ClickHouseLogDisk,
     *,
     revision: int | None = None,
     scope: Sequence[str] | None = None,
@@ -99,7 +99,7 @@ def rebuild(
     return result
 
 
-def _requests(disk: ClickHouseDisk) -> dict[str, int]:
+def _requests(disk: ClickHouseLogDisk) -> dict[str, int]:
     return disk.store.counts() if isinstance(disk.store, MeteredStore) else {}
 
 
@@ -177,7 +177,7 @@ class ImportResult:
 
 
 def import_tree(
-    disk: ClickHouseDisk,
+    disk: ClickHouseLogDisk,
     directory: Path,
     *,
     prefix: str | None = None,
@@ -224,7 +224,7 @@ def _digest_of(row: FileRow, facts: dict[tuple[tuple[str, int], ...], FileRow]) 
     return row if fact is None else msgspec.structs.replace(row, sha256=fact.sha256)
 
 
-def _apply(disk: ClickHouseDisk, result: ImportResult, rows: dict[str, FileRow], listing: Iterable[str]) -> None:
+def _apply(disk: ClickHouseLogDisk, result: ImportResult, rows: dict[str, FileRow], listing: Iterable[str]) -> None:
     if result.problems:
         raise Refused(
             f"{len(result.problems)} files of {result.directory} cannot be read, such as: {result.problems[0]}",

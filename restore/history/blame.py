@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from disks.object_disk.commit_index import touched
-from disks.object_disk.commits import Commits
-from disks.object_disk.disk import ObjectDisk
+from disks.file_table.commit_index import touched
+from disks.file_table.commits import Commits
 from oplog.entry import Commit, Create
 from oplog.errors import Damaged, NotFound
 from restore.history.part_events import Event, created_part, event
@@ -82,7 +81,8 @@ def blame(context: Context, table: str, part: str, *, reading: Callable[[int], N
     Raises `NotFound` when neither a disk, nor a log, nor the journal knows the table or the part.
     """
     PartName.parse(part)
-    logs = {disk.name: disk.commits(reading) for disk in context.disks.values() if isinstance(disk, ObjectDisk)}
+    disks = [logged for disk in context.disks.values() if (logged := disk.logged) is not None]
+    logs = {disk.name: disk.commits(reading) for disk in disks}
     for identity in identities(context, logs, table):
         told = _Inquiry(context, logs, identity).history_of(part)
         if told is not None:

@@ -11,11 +11,11 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from disks.base import LoggedDisk
+from disks.file_table.commits import Commits
 from disks.file_table.row_bytes import read_row
 from disks.file_table.table import FileTable
 from disks.host.locks import OwnedDirectory
-from disks.object_disk.commits import Commits
-from disks.object_disk.disk import ObjectDisk
 from disks.object_disk.history import available
 from disks.object_disk.references import inventory
 from disks.workers.progress import SILENT, Progress
@@ -82,7 +82,7 @@ class DiskDiff:
 
 
 def diff(
-    disk: ObjectDisk,
+    disk: LoggedDisk,
     before: int,
     after: int,
     *,
@@ -116,7 +116,7 @@ def diff(
     return result
 
 
-def _table_at(disk: ObjectDisk, revision: int, path: Path) -> FileTable:
+def _table_at(disk: LoggedDisk, revision: int, path: Path) -> FileTable:
     try:
         return disk.table_at(revision, path=path)
     except NotFound as error:
@@ -149,7 +149,7 @@ def _change(before: FileRow | None, after: FileRow | None) -> str:
 
 
 def _describe(
-    disk: ObjectDisk,
+    disk: LoggedDisk,
     result: DiskDiff,
     changes: list[Changed],
     before: FileTable,
@@ -176,7 +176,7 @@ def _describe(
     ) - len(tables)
 
 
-def _part_change(disk: ObjectDisk, names: _Names, change: Changed, commit: Commit | None) -> PartChange:
+def _part_change(disk: LoggedDisk, names: _Names, change: Changed, commit: Commit | None) -> PartChange:
     row = change.after or change.before
     part = _read_part(disk, row) if row is not None else None
     seen: Event | None = event(commit, change.directory) if commit is not None else None
@@ -197,7 +197,7 @@ def _part_change(disk: ObjectDisk, names: _Names, change: Changed, commit: Commi
     )
 
 
-def _table_change(disk: ObjectDisk, change: Changed, commit: Commit | None) -> TableChange:
+def _table_change(disk: LoggedDisk, change: Changed, commit: Commit | None) -> TableChange:
     old, new = (_read_table(disk, row) if row is not None else None for row in (change.before, change.after))
     known = new or old
     details = tuple(altered(old, new)) if old is not None and new is not None else ()
@@ -208,7 +208,7 @@ def _table_change(disk: ObjectDisk, change: Changed, commit: Commit | None) -> T
 class _Names:
     """Tables by their directories, as they were called at the later revision, or the earlier one."""
 
-    def __init__(self, disk: ObjectDisk, before: FileTable, after: FileTable) -> None:
+    def __init__(self, disk: LoggedDisk, before: FileTable, after: FileTable) -> None:
         self._disk = disk
         self._tables = (after, before)
         self._known: dict[str, str] = {}
@@ -223,7 +223,7 @@ class _Names:
         return self._known[directory]
 
 
-def _read_part(disk: ObjectDisk, row: FileRow) -> Part | None:
+def _read_part(disk: LoggedDisk, row: FileRow) -> Part | None:
     """The part of a `part.json`; None when it cannot be read: a difference is no place to fail for that."""
     try:
         return parts_format.decode(read_row(disk.store, row, disk=disk.name), path=row.path)
@@ -231,7 +231,7 @@ def _read_part(disk: ObjectDisk, row: FileRow) -> Part | None:
         return None
 
 
-def _read_table(disk: ObjectDisk, row: FileRow) -> TableDefinition | None:
+def _read_table(disk: LoggedDisk, row: FileRow) -> TableDefinition | None:
     try:
         return schema.decode(read_row(disk.store, row, disk=disk.name), path=row.path)
     except _UNREADABLE:

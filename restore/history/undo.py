@@ -12,14 +12,13 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from disks.base import LoggedDisk
 from disks.file_table.row_bytes import read_row
 from disks.file_table.table import FileTable
 from disks.garbage.collect import announced
 from disks.host.locks import OwnedDirectory
-from disks.object_disk.disk import ObjectDisk
 from disks.object_disk.history import available
 from disks.object_disk.references import inventory
-from disks.object_disk.transaction import ObjectTransaction
 from oplog import replay
 from oplog.entry import Commit, Create, Link, Remove, Rename
 from oplog.errors import Conflict, Damaged, NotFound, Refused
@@ -53,7 +52,7 @@ class Change:
     documents: dict[str, Part | TableDefinition]
 
 
-def read_change(disk: ObjectDisk, revision: int) -> Change:
+def read_change(disk: LoggedDisk, revision: int) -> Change:
     """What the commit changed. Reads the whole table of before it when the commit took files away.
 
     Raises `NotFound`, naming the revisions that are kept, when the commit is not among them.
@@ -68,7 +67,7 @@ def read_change(disk: ObjectDisk, revision: int) -> Change:
     return Change(commit, before, after, _documents(disk, (*before.values(), *after.values())))
 
 
-def preview(context: Context, disk: ObjectDisk, revision: int, *, change: Change | None = None) -> UndoPlan:
+def preview(context: Context, disk: LoggedDisk, revision: int, *, change: Change | None = None) -> UndoPlan:
     """What an undo would do, and what speaks against it. Changes nothing. `change`: see `read_change`, which is asked
     without it, and what it raises."""
     decided = plan(_situation(context, disk, change or read_change(disk, revision)))
@@ -78,7 +77,7 @@ def preview(context: Context, disk: ObjectDisk, revision: int, *, change: Change
 
 
 def undo(
-    context: Context, disk: ObjectDisk, revision: int, *, change: Change | None = None
+    context: Context, disk: LoggedDisk, revision: int, *, change: Change | None = None
 ) -> tuple[UndoPlan, int | None]:
     """Reverse the commit; what was done, and the revision that did it. None when there was nothing to do.
 
@@ -107,7 +106,7 @@ def undo(
     raise Conflict(f"disk {disk.name} kept changing while revision {revision} was undone", hint="run the command again")
 
 
-def _carry_out(context: Context, disk: ObjectDisk, change: Change) -> tuple[UndoPlan, int | None]:
+def _carry_out(context: Context, disk: LoggedDisk, change: Change) -> tuple[UndoPlan, int | None]:
     """Decide once more, now that nothing moves, and do it."""
     context.catalog.refresh()
     decided = plan(_situation(context, disk, change))
@@ -124,7 +123,6 @@ def _carry_out(context: Context, disk: ObjectDisk, change: Change) -> tuple[Undo
         _check_blobs(disk, decided)
         _refuse(decided)
         with disk.transaction("undo", reason=reason, actor=context.actor, details=details) as transaction:
-            assert isinstance(transaction, ObjectTransaction)
             transaction.require(present=tuple(decided.present))
             for path in decided.removes:
                 transaction.remove(path)
@@ -157,7 +155,7 @@ def _parts_by_table(decided: UndoPlan) -> dict[str, list[str]]:
 # What the decision rests on
 
 
-def _situation(context: Context, disk: ObjectDisk, change: Change) -> Situation:
+def _situation(context: Context, disk: LoggedDisk, change: Change) -> Situation:
     commit, before, after = change.commit, change.before, change.after
     paths = {*before, *after}
     with disk.file_table.read() as view:
@@ -193,11 +191,11 @@ def _revision(commit: Commit) -> int:
     return commit.revision
 
 
-def _kept(disk: ObjectDisk) -> str:
+def _kept(disk: LoggedDisk) -> str:
     return available(inventory([*disk.store.list(OPERATIONS_PREFIX), *disk.store.list(SNAPSHOTS_PREFIX)]))
 
 
-def _around(disk: ObjectDisk, commit: Commit) -> tuple[dict[str, FileRow], dict[str, FileRow]]:
+def _around(disk: LoggedDisk, commit: Commit) -> tuple[dict[str, FileRow], dict[str, FileRow]]:
     """The paths that the commit changed, before it and after it."""
     takes_away = any(not isinstance(operation, Create) for operation in commit.operations)
     with _table_before(disk, commit.revision if takes_away else 1) as table, table.write() as view:
@@ -212,7 +210,7 @@ def _around(disk: ObjectDisk, commit: Commit) -> tuple[dict[str, FileRow], dict[
 
 
 @contextmanager
-def _table_before(disk: ObjectDisk, revision: int) -> Iterator[FileTable]:
+def _table_before(disk: LoggedDisk, revision: int) -> Iterator[FileTable]:
     """The file table right before the revision, in a scratch file: it may be large."""
     with ExitStack() as stack:
         if revision == 1:
@@ -250,7 +248,7 @@ def _rows(view: replay.ReplayTable, path: str) -> list[FileRow]:
     return [row] if row is not None else list(view.rows(path))
 
 
-def _documents(disk: ObjectDisk, rows: Iterable[FileRow]) -> dict[str, Part | TableDefinition]:
+def _documents(disk: LoggedDisk, rows: Iterable[FileRow]) -> dict[str, Part | TableDefinition]:
     found: dict[str, Part | TableDefinition] = {}
     for row in rows:
         try:
@@ -273,7 +271,7 @@ def _parts(context: Context, uuids: set[str]) -> Iterator[OtherDiskPart]:
 # Blobs
 
 
-def _check_blobs(disk: ObjectDisk, decided: UndoPlan) -> None:
+def _check_blobs(disk: LoggedDisk, decided: UndoPlan) -> None:
     """Object to files whose bytes are gone, or are about to go. Taken after the pin, this answer holds."""
     wanted = {key: size for row in decided.creates for key, size in row.blobs}
     if not wanted:
@@ -292,7 +290,7 @@ def _check_blobs(disk: ObjectDisk, decided: UndoPlan) -> None:
         )
 
 
-def _sizes(disk: ObjectDisk, keys: Sequence[str]) -> dict[str, int]:
+def _sizes(disk: LoggedDisk, keys: Sequence[str]) -> dict[str, int]:
     """The size in bytes of each object that is there."""
     if len(keys) > _HEADS_AT_MOST:
         return {item.key: item.size_bytes for item in disk.store.list()}

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from disks.base import LoggedDisk
 from disks.file_table.table import TableReader, read_only_uri
-from disks.object_disk.disk import ObjectDisk
 from oplog.replay import FileRow
 
 UNREADABLE = (sqlite3.Error, ValueError, TypeError, AttributeError, msgspec.MsgspecError)
@@ -32,7 +32,7 @@ class Cache:
 
 
 @contextmanager
-def opened_cache(disk: ObjectDisk) -> Iterator[tuple[Cache, TableReader | None]]:
+def opened_cache(disk: LoggedDisk) -> Iterator[tuple[Cache, TableReader | None]]:
     """The table and a view of its rows (`Cache.rows` stays empty); None when there is none that can be used.
 
     Damage may show at any row: it raises one of `UNREADABLE`, and `unreadable()` says it in a sentence.
@@ -51,7 +51,7 @@ def opened_cache(disk: ObjectDisk) -> Iterator[tuple[Cache, TableReader | None]]
         yield Cache(True, revision, digest), view
 
 
-def read_cache(disk: ObjectDisk) -> Cache:
+def read_cache(disk: LoggedDisk) -> Cache:
     """The whole table in memory."""
     try:
         with opened_cache(disk) as (cache, view):
@@ -62,6 +62,6 @@ def read_cache(disk: ObjectDisk) -> Cache:
         return unreadable(disk, error)
 
 
-def unreadable(disk: ObjectDisk, error: BaseException) -> Cache:
+def unreadable(disk: LoggedDisk, error: BaseException) -> Cache:
     """A table that turned out to be damaged."""
     return Cache(True, problem=f"the local file table {disk.table_path} cannot be read: {error}")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
-from disks.object_disk.disk import ObjectDisk
+from disks.base import LoggedDisk
 from oplog import pins
 from oplog.errors import FrostlineError, Refused
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 class HeldRevision:
     """A pin that is renewed before it runs out. Pins never change: the next one is put before the last one goes."""
 
-    def __init__(self, disk: ObjectDisk, revision: int, actor: str, reason: str, lifetime: timedelta) -> None:
+    def __init__(self, disk: LoggedDisk, revision: int, actor: str, reason: str, lifetime: timedelta) -> None:
         self._disk, self._revision = disk, revision
         self._holder, self._reason = actor or "restore", reason
         self._lifetime = lifetime
@@ -54,7 +54,7 @@ class HeldRevision:
 
 @contextmanager
 def pinned(
-    disk: ObjectDisk, revision: int, actor: str, reason: str, *, lifetime: timedelta | None = None
+    disk: LoggedDisk, revision: int, actor: str, reason: str, *, lifetime: timedelta | None = None
 ) -> Iterator[HeldRevision | None]:
     """Keep gc away from the revision while the block runs. A pin left by a crash runs out by itself."""
     if revision == 0:

@@ -13,12 +13,11 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from disks.base import LoggedDisk
 from disks.file_table.table import FileTable, TableReader
 from disks.garbage.collect import announced
-from disks.object_disk.disk import ObjectDisk
 from disks.object_disk.history import TableAsOf, at_head, past_at, past_before
 from disks.object_disk.references import INTENTS_PREFIX, Inventory, inventory, is_set_aside
-from disks.object_disk.transaction import ObjectTransaction
 from disks.stores.base import ObjectStore
 from disks.stores.wrappers.metered import MeteredStore
 from disks.workers.progress import SILENT, Progress, Task
@@ -44,7 +43,7 @@ _COMMIT_ATTEMPTS = 5
 
 
 def restore(
-    disk: ObjectDisk,
+    disk: LoggedDisk,
     *,
     revision: int | None = None,
     time: datetime | None = None,
@@ -82,7 +81,7 @@ def requests_so_far(store: ObjectStore) -> dict[str, int]:
 # The cache
 
 
-def _rebuild_cache(disk: ObjectDisk, scope: Sequence[str] | None, apply: bool, progress: Progress) -> RestoreResult:
+def _rebuild_cache(disk: LoggedDisk, scope: Sequence[str] | None, apply: bool, progress: Progress) -> RestoreResult:
     found = log_inventory(disk.store)
     with progress.task(f"reading the log of {disk.name}"):
         past = past_at(disk.log, found, found.head, until=found.head)
@@ -113,7 +112,7 @@ def _rebuild_cache(disk: ObjectDisk, scope: Sequence[str] | None, apply: bool, p
 
 
 def _against_cache(
-    disk: ObjectDisk, truth: TableReader, scope: Sequence[str] | None, task: Task
+    disk: LoggedDisk, truth: TableReader, scope: Sequence[str] | None, task: Task
 ) -> tuple[Cache, int, TableDifference, Tally]:
     """The cache, how many files it knows, how the truth differs from it, and what the truth holds."""
     tally = Tally(scope)
@@ -171,7 +170,7 @@ class _BlobListing:
 
 
 def _result(
-    disk: ObjectDisk,
+    disk: LoggedDisk,
     found: Inventory,
     wanted: TableReader,
     scope: Sequence[str] | None,
@@ -202,7 +201,7 @@ def _result(
 
 
 def _go_back(
-    disk: ObjectDisk,
+    disk: LoggedDisk,
     revision: int | None,
     time: datetime | None,
     scope: Sequence[str] | None,
@@ -231,7 +230,7 @@ def _go_back(
     return result
 
 
-def revision_of(disk: ObjectDisk, revision: int | None, time: datetime | None) -> int:
+def revision_of(disk: LoggedDisk, revision: int | None, time: datetime | None) -> int:
     """The revision that these mean: the one named, that of the time, or the newest. Reads the log and no listing of
     blobs."""
     if revision is not None:
@@ -242,7 +241,7 @@ def revision_of(disk: ObjectDisk, revision: int | None, time: datetime | None) -
         return past.revision
 
 
-def _at_time(disk: ObjectDisk, moment: datetime) -> TableAsOf:
+def _at_time(disk: LoggedDisk, moment: datetime) -> TableAsOf:
     """The table at a time, found from the log's own objects alone."""
     if moment.tzinfo is None:
         raise UsageError(f"the time {moment.isoformat()} has no time zone", hint="write it like 2026-01-31T12:00:00Z")
@@ -260,7 +259,7 @@ class _ThenAndNow:
 
 
 @contextmanager
-def _tables(disk: ObjectDisk, past: TableAsOf | None, target: int) -> Iterator[_ThenAndNow]:
+def _tables(disk: LoggedDisk, past: TableAsOf | None, target: int) -> Iterator[_ThenAndNow]:
     """The wanted table and the newest. Closes the past."""
     with ExitStack() as stack:
         if past is not None:
@@ -283,7 +282,7 @@ def keep_reservations(wanted: FileTable, newest: FileTable) -> None:
             view.insert([row])
 
 
-def _compared(disk: ObjectDisk, tables: _ThenAndNow, target: int, scope: Sequence[str] | None) -> RestoreResult:
+def _compared(disk: LoggedDisk, tables: _ThenAndNow, target: int, scope: Sequence[str] | None) -> RestoreResult:
     """How the newest table differs from the wanted one."""
     tally = Tally(scope)
     wanted_rows = tally.counting(by_path(tables.wanted))
@@ -295,7 +294,7 @@ def _compared(disk: ObjectDisk, tables: _ThenAndNow, target: int, scope: Sequenc
     return result
 
 
-def _note_moves(disk: ObjectDisk, result: RestoreResult, moved_in: Collection[str]) -> None:
+def _note_moves(disk: LoggedDisk, result: RestoreResult, moved_in: Collection[str]) -> None:
     """A part that was on another disk at the time, and has come here since, is on no disk once it goes from here."""
     parts = {path.rpartition("/")[0] for path in result.difference.removed if path in moved_in}
     if parts:
@@ -307,7 +306,7 @@ def _note_moves(disk: ObjectDisk, result: RestoreResult, moved_in: Collection[st
         )
 
 
-def check_names(disk: ObjectDisk, result: RestoreResult, wanted: FileTable) -> None:
+def check_names(disk: LoggedDisk, result: RestoreResult, wanted: FileTable) -> None:
     """A table that comes back must not bear the name of one that stays: nobody could tell them apart."""
     back: dict[str, str] = {}
     for path in filter(_is_table, result.difference.created):
@@ -337,7 +336,7 @@ def _table_name(row: FileRow) -> str:
         return row.path
 
 
-def _check_restorable(disk: ObjectDisk, result: RestoreResult, wanted: FileTable, scope: Sequence[str] | None) -> None:
+def _check_restorable(disk: LoggedDisk, result: RestoreResult, wanted: FileTable, scope: Sequence[str] | None) -> None:
     missing = [lost for lost in result.missing_objects if not is_set_aside(lost.path)]
     if missing:
         raise Refused(
@@ -358,7 +357,7 @@ def _check_restorable(disk: ObjectDisk, result: RestoreResult, wanted: FileTable
 
 
 def _commit(
-    disk: ObjectDisk,
+    disk: LoggedDisk,
     wanted: FileTable,
     result: RestoreResult,
     scope: Sequence[str] | None,
@@ -375,7 +374,6 @@ def _commit(
         if result.difference.empty:
             return None
         with disk.transaction("restore", reason=reason, actor=actor, details=details) as transaction:
-            assert isinstance(transaction, ObjectTransaction)
             for path in result.difference.removed:
                 transaction.remove(path)
             for path in result.difference.created:

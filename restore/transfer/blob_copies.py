@@ -18,9 +18,9 @@ from urllib.parse import quote
 
 import msgspec
 
+from disks.base import LoggedDisk
 from disks.effects import op, remove_file, replace_file
 from disks.host.locks import OwnedDirectory
-from disks.object_disk.disk import ObjectDisk
 from disks.stores.base import ByteRange, ObjectStore
 from disks.workers.batches import cut
 from disks.workers.parallel import in_parallel
@@ -74,7 +74,7 @@ CopiedBlobs = dict[tuple[tuple[str, int], ...], Copied]
 """By the objects in the source: where their bytes are now."""
 
 
-def begin_copy_journal(disk: ObjectDisk, source: str, *, fresh: bool = False) -> tuple[Attempt, bool]:
+def begin_copy_journal(disk: LoggedDisk, source: str, *, fresh: bool = False) -> tuple[Attempt, bool]:
     """The attempt to go on with, and whether it had begun before. `fresh` takes new keys for it."""
     path = disk.state_path / _STATE_NAME
     now = datetime.now(UTC)
@@ -100,7 +100,7 @@ def _read(path: Path) -> Attempt | None:
         return None  # nothing is lost but the copies of an interrupted run
 
 
-def end(disk: ObjectDisk) -> None:
+def end(disk: LoggedDisk) -> None:
     """Forget the attempt: its files are committed."""
     remove_file(disk.state_path / _STATE_NAME, missing_ok=True)
 
@@ -141,7 +141,7 @@ class BlobCopier:
 
     def __init__(
         self,
-        disk: ObjectDisk,
+        disk: LoggedDisk,
         source: ObjectStore,
         attempt: Attempt,
         *,

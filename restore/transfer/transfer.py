@@ -14,13 +14,12 @@ from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from disks.base import LoggedDisk
 from disks.effects import make_directory
 from disks.file_table.table import FileTable
 from disks.garbage.collect import announced
 from disks.host.locks import file_lock
-from disks.object_disk.disk import ObjectDisk
 from disks.object_disk.history import past_at
-from disks.object_disk.transaction import ObjectTransaction
 from disks.stores.base import ObjectStore
 from disks.workers.counting import CountingRunner, add_requests
 from disks.workers.parallel import ask
@@ -94,7 +93,7 @@ class _Request:
 
 
 def restore_from(
-    disk: ObjectDisk,
+    disk: LoggedDisk,
     source: ObjectStore,
     *,
     revision: int | None = None,
@@ -147,7 +146,7 @@ def _check_apart(target: ObjectStore, source: ObjectStore) -> None:
         )
 
 
-def _previewed(disk: ObjectDisk, source: ObjectStore, request: _Request) -> RestoreResult:
+def _previewed(disk: LoggedDisk, source: ObjectStore, request: _Request) -> RestoreResult:
     with ExitStack() as stack:
         tree = stack.enter_context(_read(source, request))
         found = log_inventory(disk.store)
@@ -166,7 +165,7 @@ def _read(source: ObjectStore, request: _Request) -> AbstractContextManager[Sour
     )
 
 
-def _restored(disk: ObjectDisk, source: ObjectStore, request: _Request) -> RestoreResult:
+def _restored(disk: LoggedDisk, source: ObjectStore, request: _Request) -> RestoreResult:
     make_directory(disk.state_path)
     with file_lock(disk.state_path / "restore.lock", timeout_seconds=0):
         for attempt in range(_ATTEMPTS):
@@ -179,7 +178,7 @@ def _restored(disk: ObjectDisk, source: ObjectStore, request: _Request) -> Resto
         raise AssertionError("unreachable")
 
 
-def _carry_out(disk: ObjectDisk, tree: SourceTree, request: _Request) -> RestoreResult:
+def _carry_out(disk: LoggedDisk, tree: SourceTree, request: _Request) -> RestoreResult:
     """Copy and commit, batch after batch, each planned anew against the newest table."""
     result: RestoreResult | None = None
     settled: dict[str, str] = {}
@@ -227,7 +226,7 @@ def _carry_out(disk: ObjectDisk, tree: SourceTree, request: _Request) -> Restore
     return result
 
 
-def _proved_alike(disk: ObjectDisk, tree: SourceTree, request: _Request) -> dict[str, str]:
+def _proved_alike(disk: LoggedDisk, tree: SourceTree, request: _Request) -> dict[str, str]:
     """Paths, with their keys here, whose bytes are those of the source, read from there because it keeps no digests."""
     candidates: list[tuple[FileRow, FileRow]] = []
     for _, there, row in matched(by_path(disk.file_table), by_path(tree.table)):
@@ -262,7 +261,7 @@ def _note(result: RestoreResult, copier: BlobCopier) -> None:
         result.copy.inside_store = copier.inside_store
 
 
-def _is_going(disk: ObjectDisk, copied: CopiedBlobs) -> bool:
+def _is_going(disk: LoggedDisk, copied: CopiedBlobs) -> bool:
     """Whether a collection is deleting copies of an interrupted restore: then they are made anew, under other keys."""
     going = announced(disk, now=datetime.now(UTC))
     return any(copy.key in going for copy in copied.values())
@@ -283,7 +282,7 @@ class _Changes:
 
     def __init__(
         self,
-        disk: ObjectDisk,
+        disk: LoggedDisk,
         tree: SourceTree,
         newest: FileTable,
         request: _Request,
@@ -385,7 +384,7 @@ class _Changes:
 
 
 def _commit(
-    disk: ObjectDisk,
+    disk: LoggedDisk,
     tree: SourceTree,
     batch: _Batch,
     copied: CopiedBlobs,
@@ -396,7 +395,6 @@ def _commit(
     if batch.scope is not None:
         details["scope"] = " ".join(batch.scope)
     with disk.transaction("restore", reason=request.reason, actor=request.actor, details=details) as transaction:
-        assert isinstance(transaction, ObjectTransaction)
         for path in batch.removed:
             transaction.remove(path)
         for row in batch.rows:

@@ -121,11 +121,10 @@ def import_metadata(
 
     Exit 4: objects are missing, or files cannot be read. Exit 13: they cannot be read, and so nothing was taken over.
     """
-    from disks.clickhouse.disk import ClickHouseDisk
     from restore.clickhouse.rebuild import import_tree
 
-    chosen = session.disk(disk)
-    if not isinstance(chosen, ClickHouseDisk):
+    chosen = session.disk(disk).clickhouse
+    if chosen is None:
         raise UsageError(f"disk {disk} has no log of ClickHouse's", hint=f"set log_format: 1 for disk {disk}")
     wanted = apply and not session.dry_run
     if wanted and not session.options.yes:

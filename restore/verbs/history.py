@@ -14,7 +14,7 @@ from tiering.cli.frame.verb import verb
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from disks.object_disk.disk import ObjectDisk
+    from disks.base import LoggedDisk
     from oplog.entry import Commit
     from restore.history.diff import DiskDiff
     from restore.history.part_changes import FileCounts
@@ -183,7 +183,7 @@ def undo(
 # Tables by name
 
 
-def _disk_of_table(session: Session, table: str) -> "tuple[ObjectDisk, str]":
+def _disk_of_table(session: Session, table: str) -> "tuple[LoggedDisk, str]":
     """The first disk with a log in the table's policy, and the table's directory. A dropped table is found in the logs
     of all disks."""
     store = session.store()
@@ -198,7 +198,7 @@ def _disk_of_table(session: Session, table: str) -> "tuple[ObjectDisk, str]":
     raise UsageError(f"no disk of {table} has an operations log", hint="its policy has local disks only")
 
 
-def _dropped(session: Session, table: str) -> "tuple[ObjectDisk, str]":
+def _dropped(session: Session, table: str) -> "tuple[LoggedDisk, str]":
     from restore.history.blame import identities
 
     store = session.store()
@@ -213,7 +213,7 @@ def _dropped(session: Session, table: str) -> "tuple[ObjectDisk, str]":
     raise missing
 
 
-def _directory(session: Session, disk: "ObjectDisk", table: str) -> str:
+def _directory(session: Session, disk: "LoggedDisk", table: str) -> str:
     from restore.history.blame import identities
 
     return next(identities(session.store().context, {disk.name: disk.commits()}, table)).directory

@@ -97,11 +97,8 @@ def _listers(session: Session, disks: "Iterable[Disk]") -> "dict[str, Remote]":
 
 def _disks_for_spark(disks: "Mapping[str, Disk]", *, reading: bool) -> list[str]:
     """Those that Spark can do something for. Raises `UsageError` when there is none."""
-    from disks.clickhouse.disk import ClickHouseDisk
-    from disks.object_disk.disk import ObjectDisk
-
-    names = [name for name, disk in disks.items() if isinstance(disk, (ObjectDisk, ClickHouseDisk))]
-    listed = [name for name in names if reading or isinstance(disks[name], ObjectDisk)]
+    names = [name for name, disk in disks.items() if disk.bucket is not None]
+    listed = [name for name in names if reading or disks[name].logged is not None]
     if not names:
         raise UsageError(f"--spark checks buckets, and {', '.join(disks)} is none", hint="check it without --spark")
     if not listed:
@@ -254,10 +251,8 @@ def _remote(session: Session, work: SparkWork | None, disk: "Disk") -> "Remote |
 
 def _collected_with_spark(store: "Store", names: list[str]) -> bool:
     """Whether there is a disk to collect. Raises `UsageError` for one that Spark does nothing for."""
-    from disks.object_disk.disk import ObjectDisk
-
     for name in names:
-        if not isinstance(store.disk(name), ObjectDisk):
+        if store.disk(name).logged is None:
             raise UsageError(
                 f"disk {name} has no log of ours in a bucket: Spark does nothing for its collection",
                 hint="leave --spark out for it",

@@ -18,15 +18,15 @@ _MOST_PROCESSES = 8
 
 def lister(session: Session, disk: "Disk", *, shown: bool = False) -> "Remote | None":
     """Processes that list the disk's bucket in ranges of keys, where that is worth it; else None."""
-    from disks.object_disk.disk import ObjectDisk
     from disks.workers.process_runner import ProcessRunner
     from restore.check.cache import CachedTable
 
     config = session.loaded.config.disks[disk.name]
     processes = min(os.cpu_count() or 1, _MOST_PROCESSES)
-    if not isinstance(disk, ObjectDisk) or not (config.url or "").startswith("s3:") or processes < 2:
+    logged = disk.logged
+    if logged is None or not (config.url or "").startswith("s3:") or processes < 2:
         return None
-    with closing(CachedTable(disk)) as cache:
+    with closing(CachedTable(logged)) as cache:
         if cache.count() <= LARGE_FILES:
             return None
     try:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from disks.object_disk.disk import ObjectDisk
+    from disks.base import ClickHouseLogDisk, LoggedDisk
     from restore.rebuild.result import RestoreResult
     from restore.transfer.blob_copies import RemoteCopying
 
@@ -61,6 +61,7 @@ def restore(
 
     Exit 4: objects are missing from the bucket.
     """
+    from disks.base import with_commits
     from restore.rebuild.rebuild import restore as restore_disk
     from tiering.config.units import parse_time
 
@@ -68,13 +69,14 @@ def restore(
         raise UsageError("say either --revision or --time")
     moment = parse_time(time) if time else None
     with_spark = wanted(spark, master)
-    if _has_clickhouse_log(session, disk):
+    opened = session.disk(disk)
+    if (clickhouse := opened.clickhouse) is not None:
         if path or source or partition:
             raise UsageError(f"disk {disk} has ClickHouse's log, which is restored as a whole and in place")
         work = SparkWork(session, "restore", master) if with_spark else None
-        _restore_clickhouse(session, disk, revision, time, table, work, apply=apply and not session.dry_run)
+        _restore_clickhouse(session, clickhouse, revision, time, table, work, apply=apply and not session.dry_run)
         return
-    chosen = session.object_disk(disk)
+    chosen = with_commits(opened)
     if source is not None:
         start = partial(SparkWork, session, "restore", master) if with_spark else None
         _restore_from(session, chosen, source, revision, moment, table, partition, path, start, apply=apply)
@@ -123,7 +125,7 @@ def _show(session: Session, result: "RestoreResult") -> None:
 
 def _restore_from(
     session: Session,
-    disk: "ObjectDisk",
+    disk: "LoggedDisk",
     url: str,
     revision: int | None,
     moment: "datetime | None",
@@ -175,14 +177,9 @@ def _elsewhere(session: Session, work: SparkWork, disk: str, url: str) -> "Remot
     return RemoteCopying(target.runner, target.store, work.remote(location(session, url)).store)
 
 
-def _has_clickhouse_log(session: Session, name: str) -> bool:
-    config = session.loaded.config.disks.get(name)
-    return config is not None and config.type == "object_disk" and config.log_format == 1
-
-
 def _restore_clickhouse(
     session: Session,
-    name: str,
+    disk: "ClickHouseLogDisk",
     revision: int | None,
     time: str | None,
     table: list[str] | None,
@@ -190,16 +187,14 @@ def _restore_clickhouse(
     *,
     apply: bool,
 ) -> None:
-    from typing import cast
-
-    from disks.clickhouse.disk import ClickHouseDisk
     from restore.clickhouse.rebuild import rebuild
 
     if time is not None or table:
         what = "--time" if time is not None else "--table"
-        raise UsageError(f"disk {name} has ClickHouse's log, which knows no {what}", hint="say --revision, or nothing")
-    disk = cast(ClickHouseDisk, session.disk(name))
-    remote = work.remote(session.loaded.config.disks[name]) if work is not None else None
+        raise UsageError(
+            f"disk {disk.name} has ClickHouse's log, which knows no {what}", hint="say --revision, or nothing"
+        )
+    remote = work.remote(session.loaded.config.disks[disk.name]) if work is not None else None
     result = rebuild(disk, revision=revision, apply=apply, progress=session.progress(), remote=remote)
     if work is not None:
         work.report()
@@ -212,7 +207,7 @@ def _restore_clickhouse(
 
 
 def _scope(
-    disk: "ObjectDisk", tables: list[str], partitions: list[str], revision: int | None, moment: "datetime | None"
+    disk: "LoggedDisk", tables: list[str], partitions: list[str], revision: int | None, moment: "datetime | None"
 ) -> list[str]:
     """Where the tables lie, by their names at that revision: a dropped table is found in the past."""
     from restore.rebuild.rebuild import revision_of

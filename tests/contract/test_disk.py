@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,9 @@ from disks.stores.base import ByteRange, ObjectStore
 from disks.stores.directory import DirectoryStore
 from disks.stores.memory import MemoryStore
 from disks.stores.open import open_store
+from disks.wrappers.wrapped import WrappedDisk
 from oplog.errors import Conflict, Damaged, FrostlineError, NotFound, Refused, UsageError
+from oplog.replay import FileRow
 
 Open = Callable[[], Disk]
 
@@ -36,9 +39,11 @@ KINDS = [
     "clickhouse_directory",
     "clickhouse_s3",
 ]
+WRAPPED = ["memory", "local", "object_memory", "object_lease", "clickhouse_memory"]
+"""Kinds that are also put into a wrapper: each class of disk, and both ways of an object disk to commit."""
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=[*KINDS, *(f"wrapped_{kind}" for kind in WRAPPED)])
 def open_again(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
     """Opens the same disk once more, as another process would; all are closed at the end."""
     opened: list[Disk] = []
@@ -46,7 +51,11 @@ def open_again(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]
     memory, locked = MemoryStore("contract"), MemoryStore("locked", keep_for=timedelta(days=1))
 
     def open_disk() -> Disk:
-        match request.param:
+        disk = open_plain(request.param.removeprefix("wrapped_"))
+        return WrappedDisk(disk) if request.param.startswith("wrapped_") else disk
+
+    def open_plain(wanted: str) -> Disk:
+        match wanted:
             case "memory":
                 disk: Disk = one
             case "local":
@@ -507,3 +516,68 @@ def test_info_tells_blob_and_digest_where_there_is_one(disk: Disk) -> None:
     assert info.sha256 in (None, hashlib.sha256(data).hexdigest())
     assert info.key == created.key
     assert info.blob_set == (None if disk.kind != "object_disk" else "p1")
+
+
+def test_what_a_disk_has_besides_is_the_same_disk(disk: Disk) -> None:
+    """Its views show the tree that it shows, and write to it: a wrapper's stand for the wrapper."""
+    put(disk, {"t/a": b"1" * 9_000})
+    bucket = disk.bucket
+    assert bucket is (disk.logged if disk.logged is not None else disk.clickhouse)
+    assert (bucket is not None) == disk.capabilities.remote
+    if bucket is None:
+        return
+    assert bucket.bucket is bucket
+    assert (bucket.name, bucket.kind, bucket.capabilities) == (disk.name, disk.kind, disk.capabilities)
+    put(bucket, {"t/b": b"2"})
+    assert content(bucket) == content(disk) == {"t/a": b"1" * 9_000, "t/b": b"2"}
+    assert bucket.revision == disk.revision
+    assert {row.path for row in bucket.file_table.rows()} == {"t/a", "t/b"}
+    assert bucket.local_state_exists()
+    if (logged := disk.logged) is not None:
+        past = logged.at(1)
+        assert content(past) == {"t/a": b"1" * 9_000}
+        assert type(past).__name__ == ("WrappedDisk" if isinstance(disk, WrappedDisk) else "DiskAsOf")
+        past.close()
+        assert content(disk) == content(bucket)
+
+
+def test_a_local_path_is_where_the_file_lies(disk: Disk) -> None:
+    put(disk, {"t/a": b"1"})
+    place = disk.local_path("t/a")
+    assert (place is not None) == (disk.kind == "local")
+    if place is None:
+        with pytest.raises(Refused):
+            disk.hold(["t/a"], until=datetime.now(UTC) + timedelta(hours=1), process=os.getpid())
+        return
+    assert place.read_bytes() == b"1"
+    [held] = disk.hold(["t/a"], until=datetime.now(UTC) + timedelta(hours=1), process=os.getpid())
+    with disk.transaction("drop") as transaction:
+        transaction.remove("t/a")
+        transaction.commit()
+    assert held.read_bytes() == b"1"
+
+
+def test_only_disks_of_objects_take_objects_over(disk: Disk) -> None:
+    put(disk, {"t/a": b"1" * 9_000})
+    known = disk.stat("t/a")
+    row = FileRow("t/b", 9_000, hashlib.sha256(b"1" * 9_000).hexdigest(), known.key, None, None, 0)
+    with disk.transaction("restore") as transaction:
+        if disk.logged is None:
+            with pytest.raises(Refused):
+                transaction.adopt(row)
+            return
+        transaction.adopt(row)
+        transaction.commit()
+    assert disk.read("t/b") == b"1" * 9_000
+
+
+def test_nothing_is_left_over_by_what_ended(disk: Disk) -> None:
+    put(disk, {"t/a": b"1"})
+    with disk.transaction("insert") as transaction:
+        transaction.create("t/b", b"2")
+        transaction.scratch()
+    assert disk.leftovers() == []
+    assert disk.tidy() == []
+    files, strange = disk.inspect()
+    assert [info.path for info in files] == ["t/a"]
+    assert strange == []

@@ -100,13 +100,13 @@ def _sources_not_followed() -> None:
 
 
 def _gap_noted_over() -> None:
-    from disks.object_disk import commit_index
+    from disks.file_table import commit_index
 
     commit_index._new = lambda entries, span: [one for one in entries if one.commit.revision > span.last]
 
 
 def _digests_ignored() -> None:
-    from disks.object_disk.commit_index import CommitIndex
+    from disks.file_table.commit_index import CommitIndex
 
     CommitIndex.digests = lambda self, revisions: {}  # type: ignore[method-assign]
 

@@ -16,7 +16,6 @@ import re
 from collections.abc import Collection, Iterator
 
 from disks.base import Disk
-from disks.object_disk.disk import ObjectDisk
 from oplog.errors import Conflict
 from tiering.catalog.context import Context
 from tiering.table.part import PartName
@@ -68,7 +67,7 @@ def owned(context: Context, definition: TableDefinition) -> set[int]:
     known = context.journal.block_ranges(definition.uuid)
     if not known:
         for disk in _disks(context, definition):
-            if not isinstance(disk, ObjectDisk):
+            if not disk.capabilities.shared:
                 known |= _marks(disk, definition)
         for index in known:
             context.journal.add_block_range(definition.uuid, index)
@@ -90,18 +89,18 @@ def may_join(left: PartName, right: PartName, own: Collection[int]) -> bool:
 
 
 def _take_range(context: Context, definition: TableDefinition) -> int:
-    shared = [disk for disk in _disks(context, definition) if isinstance(disk, ObjectDisk)]
+    shared = [disk for disk in _disks(context, definition) if disk.capabilities.shared]
     index = max(owned(context, definition), default=-1) + 1
     if shared:
         index = _reserve(context, definition, shared[0])
     for disk in _disks(context, definition):
-        if not isinstance(disk, ObjectDisk) and index not in _marks(disk, definition):
+        if not disk.capabilities.shared and index not in _marks(disk, definition):
             _write_mark(context, definition, disk, index)
     context.journal.add_block_range(definition.uuid, index)
     return index
 
 
-def _reserve(context: Context, definition: TableDefinition, disk: ObjectDisk) -> int:
+def _reserve(context: Context, definition: TableDefinition, disk: Disk) -> int:
     """Take the lowest free range in the bucket; of several racing machines each gets another one."""
     while True:
         index = max(_marks(disk, definition) | owned(context, definition), default=-1) + 1

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from disks.base import Disk
-from disks.object_disk.disk import ObjectDisk
 from disks.stores.time_budget import time_budget
 from oplog.errors import FrostlineError
 
@@ -60,13 +59,14 @@ class Clocks:
 
     def _skew(self, name: str, disk: Disk) -> timedelta | None:
         """How far the store's clock is ahead of ours; None when it cannot be known now."""
-        if not isinstance(disk, ObjectDisk) or disk.unreachable:
+        logged = disk.logged
+        if logged is None or disk.unreachable:
             return None
         asked, skew = self._skews.get(name, (-_ASK_AGAIN_SECONDS, None))
         if time.monotonic() - asked >= _ASK_AGAIN_SECONDS:
             try:
                 with time_budget(_PATIENCE_SECONDS):
-                    skew = disk.store.clock_skew()
+                    skew = logged.store.clock_skew()
             except FrostlineError:
                 skew = None
             self._skews[name] = (time.monotonic(), skew)

@@ -6,9 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from disks.base import Disk, Transaction
-from disks.local.disk import LocalDisk
-from disks.object_disk.disk import ObjectDisk
+from disks.base import Disk, LoggedDisk, Transaction
 from disks.stores.base import ByteRange
 from oplog.errors import Conflict, Damaged, NotFound
 from tiering.policy import cost
@@ -84,15 +82,15 @@ def is_complete(disk: Disk, directory: str, part_bytes: bytes, *, proof: bool = 
             hint="run 'frostline fsck'; nothing was overwritten",
         )
     check_files(disk, directory, part)
-    if proof and isinstance(disk, ObjectDisk):
-        _check_objects(disk, directory)
+    if proof and (logged := disk.logged) is not None:
+        _check_objects(logged, directory)
     elif proof:
         for file in part.files:
             _check_digest(disk, f"{directory}/{file.name}", file)
     return True
 
 
-def _check_objects(disk: ObjectDisk, directory: str) -> None:
+def _check_objects(disk: LoggedDisk, directory: str) -> None:
     for info in disk.walk(directory):
         if info.key is None:
             continue
@@ -156,7 +154,8 @@ def _download(source: Disk, path: str, file: DataFile, scratch: Path, checkpoint
 
 def local_directory(disk: Disk, directory: str) -> str | None:
     """Where a part of a local disk lies in the file system: its files are read there, without asking for each."""
-    return f"{disk.root}/{directory}" if isinstance(disk, LocalDisk) else None
+    path = disk.local_path(directory)
+    return None if path is None else str(path)
 
 
 def _check_digest(disk: Disk, path: str, file: DataFile) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from disks.object_disk.disk import ObjectDisk
 from oplog.errors import FrostlineError, Locked, NotFound, Refused
 from tiering.catalog import tables
 from tiering.catalog.catalog import StoredPart
@@ -236,9 +235,10 @@ def _write_snapshots(context: Context, report: TickReport, *, forced: bool) -> N
     if not forced:
         return
     for disk in context.disks.values():
-        if not isinstance(disk, ObjectDisk) or disk.read_only:
+        logged = disk.logged
+        if logged is None or disk.read_only:
             continue
         if disk.unreachable:
             report.problems.append(f"no snapshot: {disk.unreachable}")
         else:
-            report.snapshots[disk.name] = disk.write_snapshot()
+            report.snapshots[disk.name] = logged.write_snapshot()

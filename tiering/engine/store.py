@@ -18,9 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from disks.base import Disk
-from disks.object_disk.as_of import DiskAsOf
-from disks.object_disk.disk import ObjectDisk, with_commits
+from disks.base import Disk, LoggedDisk, with_commits
 from disks.registry import open_disk
 from disks.stores.wrappers.limit import Limiter
 from disks.workers.progress import Progress, Silent
@@ -146,7 +144,7 @@ class Store:
         """The disk. Raises `NotFound`."""
         return self.context.disk(name)
 
-    def object_disk(self, name: str) -> ObjectDisk:
+    def object_disk(self, name: str) -> LoggedDisk:
         """The disk, which must have an operations log. Raises `NotFound` or `UsageError`."""
         return with_commits(self.disk(name))
 
@@ -154,9 +152,9 @@ class Store:
         """The disks that cannot be reached now. What lies on the others can be queried and changed."""
         return reachability.unreachable(self.context)
 
-    def object_disks(self) -> list[ObjectDisk]:
+    def object_disks(self) -> list[LoggedDisk]:
         """All disks that have an operations log."""
-        return [disk for disk in self.context.disks.values() if isinstance(disk, ObjectDisk)]
+        return [logged for disk in self.context.disks.values() if (logged := disk.logged) is not None]
 
     def query(self, sql: str, *, revision: int | None = None, skip_broken: bool = False) -> QueryResult:
         """Run read-only SQL over all tiers; with `revision`, over what the object disk held right after it.
@@ -187,7 +185,7 @@ class Store:
                 f"a revision needs exactly one disk with an operations log; there are {len(disks)}",
                 hint="give a configuration with that one disk",
             )
-        past = {disks[0].name: DiskAsOf(disks[0], revision)}
+        past = {disks[0].name: disks[0].at(revision)}
         catalog = Catalog(self.context.config, past)
         catalog.refresh()
         return dataclasses.replace(self.context, disks=past, catalog=catalog)
@@ -308,12 +306,10 @@ class Store:
         remote: Remote | None = None,
     ) -> GcReport:
         """Report, or with `delete` remove, objects that nothing names. With `remote` others list the bucket."""
-        from disks.clickhouse.disk import ClickHouseDisk
         from disks.garbage import collect as garbage
 
-        chosen = self.disk(disk)
         return garbage.collect(
-            chosen if isinstance(chosen, ClickHouseDisk) else self.object_disk(disk),
+            self.disk(disk),
             now=None if self.context.clock is wall_clock else self.context.clock(),
             guard_seconds=guard.total_seconds(),
             delete=delete,

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from disks.base import Disk
-from disks.object_disk.disk import ObjectDisk
 from tiering.catalog import blocks
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
@@ -265,7 +264,7 @@ class _Rules:
 
 def _not_cold(options: ColdOptions, disk: Disk, stored: StoredPart) -> Reason | None:
     """Why a cold merge leaves the part alone."""
-    if not isinstance(disk, ObjectDisk):
+    if disk.logged is None:
         return Reason("not_in_bucket", f"disk {stored.disk} is no bucket with a log: merge without --cold or --spark")
     if options.target_bytes is not None and stored.part.size_bytes >= LARGE_ENOUGH * options.target_bytes:
         size, target = format_size(stored.part.size_bytes), format_size(options.target_bytes)
@@ -280,7 +279,7 @@ def _largest_merge(context: Context, definition: TableDefinition, rules: _Rules)
         volume for volume in context.config.policy(definition.policy).volumes if volume.name not in rules.resting
     ]
     if rules.cold is not None:
-        volumes = [v for v in volumes if all(isinstance(context.disk(name), ObjectDisk) for name in v.disks)]
+        volumes = [v for v in volumes if all(context.disk(name).logged is not None for name in v.disks)]
     limits = [limit for volume in volumes if (limit := size_limit(volume, states)) is not None]
     free = [
         state.unreserved_bytes

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from functools import partial
 
 from disks.base import Disk
-from disks.object_disk.disk import ObjectDisk
 from oplog.errors import Conflict, FrostlineError, Locked, NotFound
 from tiering.catalog import copying
 from tiering.catalog.catalog import StoredPart
@@ -129,9 +128,10 @@ def _kept_by_wish(context: Context, definition: TableDefinition, part: str) -> b
 
 def _origin(disk: Disk, copy: StoredPart) -> tuple[str, bool] | None:
     """From the commit that created the copy: the disk it was moved from, and whether that one was to keep it."""
-    if copy.revision is None or not isinstance(disk, ObjectDisk):
+    logged = disk.logged
+    if copy.revision is None or logged is None:
         return None
-    for entry in disk.entries(copy.revision - 1, copy.revision):
+    for entry in logged.entries(copy.revision - 1, copy.revision):
         commit = entry.commit
         if commit.kind != "move" or "sources" not in commit.details:
             return None

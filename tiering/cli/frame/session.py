@@ -15,8 +15,7 @@ from tiering.cli.frame.options import GlobalOptions
 from tiering.cli.frame.output import Output
 
 if TYPE_CHECKING:  # heavy: most of a `--help` would be these imports
-    from disks.base import Disk
-    from disks.object_disk.disk import ObjectDisk
+    from disks.base import Disk, LoggedDisk
     from disks.stores.wrappers.limit import Limiter
     from disks.workers.progress import Progress
     from disks.workers.runner import ClusterRunner
@@ -105,9 +104,9 @@ class Session:
         self._stack.callback(disk.close)
         return disk
 
-    def object_disk(self, name: str) -> "ObjectDisk":
+    def object_disk(self, name: str) -> "LoggedDisk":
         """The same for a disk that must have an operations log."""
-        from disks.object_disk.disk import with_commits
+        from disks.base import with_commits
 
         return with_commits(self.disk(name))
 

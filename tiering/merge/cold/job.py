@@ -25,8 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from disks.object_disk.disk import ObjectDisk
-from disks.object_disk.transaction import ObjectTransaction
+from disks.base import LoggedDisk, Transaction
 from disks.stores.base import ObjectStore
 from disks.workers.progress import Task
 from disks.workers.runner import LocalRunner, OpensStore, Runner
@@ -60,7 +59,7 @@ class Workers:
     """Who merges the shards."""
 
     runner: Runner
-    store_of: Callable[[ObjectDisk], OpensStore]
+    store_of: Callable[[LoggedDisk], OpensStore]
     """How the shards reach a disk's bucket."""
     groups_in_flight: int = 2
     """Groups that are worked on at once: their inputs are claimed, and their outputs garbage until the commit."""
@@ -79,7 +78,7 @@ class Workers:
 class _OpenStore:
     """A disk's own store, with the limits that all of this process shares."""
 
-    def __init__(self, disk: ObjectDisk) -> None:
+    def __init__(self, disk: LoggedDisk) -> None:
         self._store = disk.store
 
     def open(self) -> ObjectStore:
@@ -206,7 +205,6 @@ class _ColdMerge:
             check_range(context, definition, inputs, output)
             results = stack.enter_context(recorded(context, definition, inputs, output, plan.reason))
             transaction = stack.enter_context(disk.transaction("merge", reason=plan.reason, actor=context.actor))
-            assert isinstance(transaction, ObjectTransaction)
             level = recompression_level(context, definition, inputs, output)
             shards = self._merged(plan, inputs, output, disk, level, task)
             results.append(self._committed(plan, inputs, output, transaction, shards, level, started))
@@ -217,7 +215,7 @@ class _ColdMerge:
         plan: MergePlan,
         inputs: list[StoredPart],
         output: PartName,
-        disk: ObjectDisk,
+        disk: LoggedDisk,
         level: int,
         progress: Task,
     ) -> list[ShardResult]:
@@ -262,7 +260,7 @@ class _ColdMerge:
         plan: MergePlan,
         inputs: list[StoredPart],
         output: PartName,
-        transaction: ObjectTransaction,
+        transaction: Transaction,
         shards: list[ShardResult],
         level: int,
         started: float,
@@ -324,10 +322,10 @@ def _check_keys(
                     )
 
 
-def _disk_of(context: Context, inputs: Sequence[StoredPart]) -> ObjectDisk:
+def _disk_of(context: Context, inputs: Sequence[StoredPart]) -> LoggedDisk:
     names = {stored.disk for stored in inputs}
-    disk = context.disk(min(names))
-    if len(names) > 1 or not isinstance(disk, ObjectDisk):
+    disk = context.disk(min(names)).logged
+    if len(names) > 1 or disk is None:
         raise UsageError(
             f"not all in one bucket: the parts lie on {', '.join(sorted(names))}",
             hint="move them to one object disk first, or merge them without --cold and --spark",

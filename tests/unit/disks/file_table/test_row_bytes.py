@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from disks.file_table.row_bytes import read_row, row_info
+from disks.file_table.row_bytes import read_row
 from disks.file_table.table import FileTable
+from disks.object_disk.table_disk import row_info
 from disks.stores.base import ByteRange
 from disks.stores.memory import MemoryStore
 from oplog import snapshot

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from disks.file_table.commit_index import CommitIndex
+from disks.file_table.commits import Commits
 from disks.garbage.collect import collect
-from disks.object_disk.commit_index import CommitIndex
-from disks.object_disk.commits import Commits
 from disks.object_disk.disk import ObjectDisk
 from disks.stores.memory import MemoryStore
 from disks.stores.wrappers.metered import MeteredStore

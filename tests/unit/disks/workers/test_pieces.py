@@ -177,7 +177,7 @@ def test_limits_are_divided_among_the_tasks() -> None:
     store = work.remote(DiskConfig(type="object_disk", url="file:///nowhere/")).store
     assert isinstance(store, StoreAddress)
     assert (store.bytes_per_second, store.requests_per_second) == (1_000_000, 5)
-    work.tell()
+    work.report()
     assert session.output.beside["spark"] == {
         "master": "local[4]",
         "tasks": 3,

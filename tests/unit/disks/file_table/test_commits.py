@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from disks.object_disk.commit_index import CommitIndex, touched
+from disks.file_table.commit_index import CommitIndex, touched
 from disks.object_disk.disk import ObjectDisk
 from disks.stores.memory import MemoryStore
 from disks.stores.wrappers.metered import MeteredStore
@@ -130,7 +130,7 @@ def test_an_index_that_begins_late_is_completed_backwards(
     disk: ObjectDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only as far as the question needs."""
-    monkeypatch.setattr("disks.object_disk.commits._FIRST_LOOK_BACK", 5)
+    monkeypatch.setattr("disks.file_table.commits._FIRST_LOOK_BACK", 5)
     for number in range(40):
         write(disk, f"t/{number % 2}/{number}")
     fresh = again(disk, tmp_path, lose="commits.db*")
@@ -236,7 +236,7 @@ def test_notes_that_cannot_be_thrown_away_are_not_used(disk: ObjectDisk, monkeyp
         raise PermissionError("read-only")
 
     write(disk, "t/a/1")
-    monkeypatch.setattr("disks.object_disk.commit_index.remove_file", refuse)
+    monkeypatch.setattr("disks.file_table.commit_index.remove_file", refuse)
     disk.cache.index.forget()
     assert disk.cache.index.span() is None
     write(disk, "t/a/2")
@@ -249,7 +249,7 @@ def test_a_failing_index_fails_no_commit(disk: ObjectDisk, monkeypatch: pytest.M
 
     write(disk, "t/a/1")
     with monkeypatch.context() as patched:
-        patched.setattr("disks.object_disk.commit_index._note", broken)
+        patched.setattr("disks.file_table.commit_index._note", broken)
         assert write(disk, "t/a/2") == 2
     assert touching(disk, "t/a") == [1, 2]
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TypeVar
 
-from disks.object_disk.commit_index import CommitIndex, Span
+from disks.file_table.commit_index import CommitIndex, Span
 from oplog.errors import Damaged, Locked, NotFound
 from oplog.log import Entry, OperationsLog
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import builtins
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TypeVar
 
-from disks.base import Disk, DiskUsage, FileInfo, Location
-from disks.file_table.row_bytes import read_row, row_info
+from disks.base import BucketDisk, DiskUsage, FileInfo, Location
+from disks.file_table.row_bytes import read_row
 from disks.file_table.table import FileTable
-from disks.stores.base import ByteRange, ObjectStore
+from disks.stores.base import ByteRange
 from oplog.errors import NotFound
 from oplog.replay import FileRow
 
@@ -20,16 +20,21 @@ _T = TypeVar("_T")
 _READ_THREADS = 16
 
 
-class TableDisk(Disk):
+class TableDisk(BucketDisk):
     """The reading half of such a disk."""
 
-    store: ObjectStore
     max_size_bytes: int | None
 
     @property
-    @abstractmethod
-    def file_table(self) -> FileTable:
-        """The table, opened at first use and ready to be read."""
+    def table_path(self) -> Path:
+        return self.state_path / "files.db"
+
+    @property
+    def revision(self) -> int:
+        return self.file_table.head()[0]
+
+    def local_state_exists(self) -> bool:
+        return self.table_path.exists()
 
     def _reading(self, read: Callable[[FileTable], _T]) -> _T:
         """What `read` finds in the table. A disk whose table is a cache replaces a damaged one first."""
@@ -98,3 +103,8 @@ class TableDisk(Disk):
 
     def _content(self, row: FileRow, byte_range: ByteRange | None = None) -> bytes:
         return read_row(self.store, row, byte_range, disk=self.name)
+
+
+def row_info(row: FileRow) -> FileInfo:
+    """The row as a disk shows it. `key` is that of the first object."""
+    return FileInfo(row.path, row.size_bytes, row.sha256 or None, row.key, row.blob_set, row.revision)
