@@ -140,7 +140,9 @@ class _Inquiry:
         self._logs = logs
         self._identity = identity
         self._stored = _stored(context, identity)
-        self._merges = [record for record in context.journal.merges(table_uuid=identity.uuid) if record.state == "done"]
+        self._merges = [
+            record for record in context.journal.work.merges(table_uuid=identity.uuid) if record.state == "done"
+        ]
         self._deeds: list[PartEvent] = []
 
     def history_of(self, part: str) -> Blame | None:
@@ -222,7 +224,7 @@ class _Inquiry:
 
     def _moves(self, part: str, told: list[PartEvent]) -> list[PartEvent]:
         """Moves that the journal knows and no log tells of: those between local disks."""
-        records = self._context.journal.moves(table_uuid=self._identity.uuid, part=part)
+        records = self._context.journal.work.moves(table_uuid=self._identity.uuid, part=part)
         return [
             PartEvent(
                 time=record.updated,

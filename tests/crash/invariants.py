@@ -106,7 +106,7 @@ def journal_is_true(store: Store) -> Iterator[str]:
     """I1, P15: a part whose last move the journal calls done lies where that move brought it; none is left half way."""
     where = {(stored.definition.uuid, stored.part.name): stored.disk for stored in store.parts()}
     judged: set[tuple[str, str]] = set()
-    for record in store.context.journal.moves():  # newest first
+    for record in store.context.journal.work.moves():  # newest first
         key = (record.table_uuid, record.part)
         if record.state in ("planned", "copying", "committed"):
             yield f"I14 move {record.id} of {record.part} is still {record.state} after recovery"

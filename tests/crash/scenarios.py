@@ -195,7 +195,7 @@ def _foreign(store: Store, site: Site) -> None:
     with store.disk("ssd").transaction("test") as transaction:
         transaction.remove(f"{definition.directory}/blocks-0.json")
         transaction.commit()
-    with store.context.journal._write("test") as connection:
+    with store.context.journal.file.write("test") as connection:
         connection.execute("DELETE FROM block_ranges WHERE table_uuid = ?", (definition.uuid,))
 
 

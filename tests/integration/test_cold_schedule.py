@@ -75,11 +75,11 @@ def test_what_a_run_says_when_it_fails_is_kept(store: Store) -> None:
 
 def test_tables_that_are_paused_or_have_nothing_due_are_left_alone(store: Store) -> None:
     schedule = ColdSchedule(store, DaemonConfig(), COMMAND)
-    store.context.journal.pause(None, ["merges"], actor="test")
+    store.context.journal.wishes.pause(None, ["merges"], actor="test")
     schedule.begin()
     assert schedule.look() is None
     assert schedule._running is None
-    store.context.journal.resume(None, ["merges"])
+    store.context.journal.wishes.resume(None, ["merges"])
     store.merge("d.t")
     store.apply(store.plan_manual_move("d.t", partition="all", to_disk="ssd"))
     store.refresh()

@@ -72,4 +72,4 @@ def test_a_server_that_went_away_fails_the_moves_and_nothing_else(
     monkeypatch.undo()
     assert all(holders(context, made) == ["ssd"] for made in parts)
     assert len(mover.execute(context, [move(made) for made in parts]).moved) == 2
-    assert [record.attempts for record in context.journal.moves(limit=2)] == [2, 2]
+    assert [record.attempts for record in context.journal.work.moves(limit=2)] == [2, 2]

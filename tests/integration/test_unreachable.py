@@ -165,7 +165,7 @@ def test_moves_wait_with_a_reason_and_the_daemon_makes_them_later(site: Site, mo
         explanation = store.explain("d.t", part)
         assert explanation.decision == "stay"
         assert "cannot be reached" in explanation.reason.detail
-        assert not store.context.journal.failures(), "an attempt was counted though nothing was tried"
+        assert not store.context.journal.work.failures(), "an attempt was counted though nothing was tried"
         site.line.mend()
         daemon.tick()
         assert daemon.status.moved == 1
@@ -215,18 +215,18 @@ def test_a_move_whose_answer_was_lost_is_settled_only_with_the_bucket(site: Site
         part = next(stored for stored in store.parts() if stored.disk == "ssd")
         store.apply(store.plan_manual_move("d.t", part=part.part.name, to_disk="s3", keep_source=True))
         journal = store.context.journal
-        record = journal.moves(limit=1)[0]
-        with journal._write("test") as connection:
+        record = journal.work.moves(limit=1)[0]
+        with journal.file.write("test") as connection:
             connection.execute(
                 "UPDATE moves SET state = 'copying', keep_source = 0, pid = 0 WHERE id = ?", (record.id,)
             )
     site.line.cut()
     with site.open() as store:
-        assert store.context.journal.move(record.id).state == "copying"
+        assert store.context.journal.work.move(record.id).state == "copying"
         assert keys(store, HOT) == [2], "the copy on the SSD answers"
     site.line.mend()
     with site.open() as store:
-        assert store.context.journal.move(record.id).state == "done"
+        assert store.context.journal.work.move(record.id).state == "done"
         assert keys(store) == [1, 2]
 
 

@@ -133,7 +133,7 @@ def test_a_driver_that_is_killed_leaves_everything_as_it_was(config: Config, tmp
     assert (all_rows(config), part_names(config)) == (before, MERGED)
     assert json.loads(done.stdout)["spark"]["tasks"] >= 1
     with Store.open(config) as store:
-        assert not store.context.journal.merges(active=True)
+        assert not store.context.journal.work.merges(active=True)
 
 
 def test_of_a_straggler_and_its_double_one_counts(config: Config, tmp_path: Path, cluster: Cluster) -> None:

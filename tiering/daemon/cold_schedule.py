@@ -80,7 +80,7 @@ class ColdSchedule:
         said.close()
 
     def _names(self) -> list[str]:
-        paused = self._store.context.journal.paused
+        paused = self._store.context.journal.wishes.paused
         return [table.full_name for table in self._store.definitions() if "merges" not in paused(table.uuid)]
 
     def _is_due(self, table: str) -> bool:

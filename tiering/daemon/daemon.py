@@ -165,7 +165,7 @@ class _Daemon:
             return
         self.store.context.journal.trim()
         for disk in self.store.context.disks.values():
-            if self.stop.is_set() or "gc" in self.store.context.journal.paused(None):
+            if self.stop.is_set() or "gc" in self.store.context.journal.wishes.paused(None):
                 break
             if not disk.capabilities.remote or disk.read_only or disk.unreachable:
                 continue

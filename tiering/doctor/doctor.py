@@ -221,6 +221,6 @@ def _moves(state: Path) -> tuple[list[datetime], int]:
     except (FrostlineError, OSError):
         return [], 0
     try:
-        return [record.created for record in journal.moves(active=True)], len(journal.failures())
+        return [record.created for record in journal.work.moves(active=True)], len(journal.work.failures())
     finally:
         journal.close()

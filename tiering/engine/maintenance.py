@@ -215,7 +215,7 @@ def _check_clock(context: Context, definition: TableDefinition) -> None:
 
 def _merge_all(context: Context, report: TickReport) -> None:
     for definition in context.catalog.tables():
-        if "merges" in context.journal.paused(definition.uuid) or context.stop.is_set():
+        if "merges" in context.journal.wishes.paused(definition.uuid) or context.stop.is_set():
             continue
         for plan in _plans(context, definition, context.catalog.parts(definition), final=False):
             if context.stop.is_set():

@@ -59,13 +59,13 @@ def _settle_merges(context: Context) -> list[str]:
     """Record how merges ended whose process is gone: a merge that committed is done, whatever it did not get to write
     down; any other changed nothing."""
     done: list[str] = []
-    for record in context.journal.orphaned_merges():
+    for record in context.journal.work.orphaned_merges():
         definitions = [table for table in context.catalog.tables() if table.uuid == record.table_uuid]
         parts = [stored.part.name for table in definitions for stored in context.catalog.parts(table)]
         if record.output in parts:
-            context.journal.set_merge(record.id, "done")
+            context.journal.work.set_merge(record.id, "done")
             continue
-        context.journal.set_merge(record.id, "failed", error="its process ended")
+        context.journal.work.set_merge(record.id, "failed", error="its process ended")
         done.append(f"the merge of {record.table} into {record.output} ended with its process and changed nothing")
     return done
 

@@ -11,16 +11,35 @@ import sqlite3
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from oplog.errors import Locked, UsageError
-from tiering.journal.opened import is_held, live, now_text, time_of
+from tiering.journal.opened import JournalFile, is_held, now_text, time_of
 from tiering.journal.records import ACTIVE_MERGES, ACTIVE_MOVES, UnfinishedOperation
-from tiering.journal.wishes import WishJournal
-from tiering.journal.work import WorkJournal
+from tiering.journal.wishes import Wishes
+from tiering.journal.work import WorkRecords
 
 
-class Journal(WorkJournal, WishJournal):
-    """The journal of one store: moves and merges, pauses and pins, and what keeps processes out of each other's way."""
+class Journal:
+    """The journal of one store; its own part keeps processes out of each other's way. A damaged file is set aside."""
+
+    def __init__(self, state_directory: Path) -> None:
+        self.file = JournalFile(state_directory)
+        self.work = WorkRecords(self.file)
+        """The moves and merges of this machine."""
+        self.wishes = Wishes(self.file)
+        """What people told automatic work to leave alone."""
+        self._released: set[str] = set()
+        """Tokens of claims that ended; their rows may still be there when deleting them failed."""
+
+    def take_notices(self) -> list[str]:
+        """What opening the journal had to repair; told once."""
+        told, self.file.notices = self.file.notices, []
+        return told
+
+    def close(self) -> None:
+        """Release the file. Claims that were not released are stale from here on."""
+        self.file.close()
 
     # Block numbers
 
@@ -31,7 +50,7 @@ class Journal(WorkJournal, WishJournal):
         """
         if count < 1:
             raise UsageError(f"cannot allocate {count} blocks", hint="at least one")
-        with self._write("allocate_blocks", table_uuid) as connection:
+        with self.file.write("allocate_blocks", table_uuid) as connection:
             row = connection.execute("SELECT next FROM blocks WHERE table_uuid = ?", (table_uuid,)).fetchone()
             first = max(floor, row["next"] if row else 1)
             connection.execute(
@@ -42,17 +61,17 @@ class Journal(WorkJournal, WishJournal):
 
     def next_block(self, table_uuid: str) -> int:
         """The number after the last one that was reserved; 1 before the first. Reserves nothing."""
-        rows = self._read("SELECT next FROM blocks WHERE table_uuid = ?", (table_uuid,))
+        rows = self.file.read("SELECT next FROM blocks WHERE table_uuid = ?", (table_uuid,))
         return int(rows[0]["next"]) if rows else 1
 
     def add_block_range(self, table_uuid: str, number: int) -> None:
         """Remember that a range of block numbers is this machine's. Nothing when it is known."""
-        with self._write("add_block_range", table_uuid) as connection:
+        with self.file.write("add_block_range", table_uuid) as connection:
             connection.execute("INSERT OR IGNORE INTO block_ranges VALUES (?, ?)", (table_uuid, number))
 
     def block_ranges(self, table_uuid: str) -> set[int]:
         """The ranges of block numbers that are this machine's."""
-        rows = self._read("SELECT number FROM block_ranges WHERE table_uuid = ?", (table_uuid,))
+        rows = self.file.read("SELECT number FROM block_ranges WHERE table_uuid = ?", (table_uuid,))
         return {row["number"] for row in rows}
 
     # Claims
@@ -73,8 +92,8 @@ class Journal(WorkJournal, WishJournal):
 
     def _release_claims(self, table_uuid: str, token: str) -> None:
         self._released.add(token)  # first: a claim whose row cannot be deleted now must not hold for ever
-        if self._instance in live:
-            with self._write("release", table_uuid, durable=False) as connection:
+        if self.file.is_open:
+            with self.file.write("release", table_uuid, durable=False) as connection:
                 deleted = self._delete_released(connection)
             self._released.difference_update(deleted)
 
@@ -86,7 +105,7 @@ class Journal(WorkJournal, WishJournal):
 
     def claimed(self, table_uuid: str) -> dict[str, str]:
         """Parts that a living process holds: part -> what for."""
-        rows = self._read("SELECT * FROM claims WHERE table_uuid = ?", (table_uuid,))
+        rows = self.file.read("SELECT * FROM claims WHERE table_uuid = ?", (table_uuid,))
         held: dict[str, bool] = {}  # by token: a claim of thousands of parts has one owner to ask for
         for row in rows:
             if row["token"] not in held:
@@ -94,7 +113,7 @@ class Journal(WorkJournal, WishJournal):
         return {row["part"]: row["owner_kind"] for row in rows if held[row["token"]]}
 
     def _take_claims(self, table_uuid: str, names: list[str], owner_kind: str, token: str) -> None:
-        with self._write("claim", table_uuid, durable=False) as connection:
+        with self.file.write("claim", table_uuid, durable=False) as connection:
             self._delete_released(connection)
             wanted = set(names)
             for row in connection.execute("SELECT * FROM claims WHERE table_uuid = ?", (table_uuid,)):
@@ -103,7 +122,7 @@ class Journal(WorkJournal, WishJournal):
                         f"part {row['part']} is in use by a {row['owner_kind']} of process {row['pid']}",
                         hint="wait for it to finish; 'frostline moves list --active' shows running work",
                     )
-            claim = (owner_kind, *self._owner, token, now_text())
+            claim = (owner_kind, *self.file.owner, token, now_text())
             connection.executemany(
                 "INSERT OR REPLACE INTO claims VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 [(table_uuid, name, *claim) for name in names],
@@ -113,7 +132,7 @@ class Journal(WorkJournal, WishJournal):
 
     def begin_intent(self, kind: str, payload: dict[str, str]) -> int:
         """Record that an operation over several disks begins; it is finished by recovery if we die. Returns its id."""
-        with self._write("begin_intent", kind) as connection:
+        with self.file.write("begin_intent", kind) as connection:
             cursor = connection.execute(
                 "INSERT INTO intents (kind, payload, created) VALUES (?, ?, ?)", (kind, json.dumps(payload), now_text())
             )
@@ -121,7 +140,7 @@ class Journal(WorkJournal, WishJournal):
 
     def finish_intent(self, intent_id: int) -> None:
         """The operation is complete. Nothing when it was finished before."""
-        with self._write("finish_intent", intent_id) as connection:
+        with self.file.write("finish_intent", intent_id) as connection:
             connection.execute("DELETE FROM intents WHERE id = ?", (intent_id,))
 
     def intents(self) -> list[UnfinishedOperation]:
@@ -130,18 +149,18 @@ class Journal(WorkJournal, WishJournal):
             UnfinishedOperation(
                 id=row["id"], kind=row["kind"], payload=json.loads(row["payload"]), created=time_of(row["created"])
             )
-            for row in self._read("SELECT * FROM intents ORDER BY id")
+            for row in self.file.read("SELECT * FROM intents ORDER BY id")
         ]
 
     def forget_table(self, table_uuid: str) -> None:
         """Drop what belongs to a table that is gone: pins, pauses and block numbers. Its history stays."""
-        with self._write("forget_table", table_uuid) as connection:
+        with self.file.write("forget_table", table_uuid) as connection:
             for table in ("pins", "pauses", "blocks", "block_ranges", "claims"):
                 connection.execute(f"DELETE FROM {table} WHERE table_uuid = ?", (table_uuid,))
 
     def trim(self, keep: int = 100_000) -> None:
         """Forget finished moves and merges beyond the newest `keep`."""
-        with self._write("trim") as connection:
+        with self.file.write("trim") as connection:
             for table, active in (("moves", ACTIVE_MOVES), ("merges", ACTIVE_MERGES)):
                 marks = ", ".join("?" * len(active))
                 connection.execute(

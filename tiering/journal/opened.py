@@ -19,28 +19,27 @@ from oplog.errors import Damaged, FrostlineError, Locked, NoSpace
 from tiering.journal import file as journal_file
 from tiering.journal.locks import hold_lock
 
-live: weakref.WeakValueDictionary[str, OpenJournal] = weakref.WeakValueDictionary()
+live: weakref.WeakValueDictionary[str, JournalFile] = weakref.WeakValueDictionary()
 """The open journals of this process: a claim of our own process whose journal is not among them is stale."""
 
 
-class OpenJournal:
+class JournalFile:
     """The open file. `notices` says in sentences what opening it had to repair."""
 
     def __init__(self, state_directory: Path) -> None:
         self.path = state_directory / "journal.db"
         self._lock = threading.RLock()
         self._instance = uuid.uuid4().hex
-        self._owner = (os.getpid(), process_start(os.getpid()), self._instance)
-        self._released: set[str] = set()
-        """Tokens of claims that ended; their rows may still be there when deleting them failed."""
+        self.owner = (os.getpid(), process_start(os.getpid()), self._instance)
+        """Whose what this process writes is: what `is_held` asks for."""
         with hold_lock(state_directory / "journal.lock", what="the journal", hint="try again", wait=True):
             self._connection, self.notices = journal_file.open_file(self.path)
         live[self._instance] = self
 
-    def take_notices(self) -> list[str]:
-        """What opening the journal had to repair; told once."""
-        told, self.notices = self.notices, []
-        return told
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody has closed it."""
+        return self._instance in live
 
     def close(self) -> None:
         """Release the file. Claims that were not released are stale from here on."""
@@ -48,12 +47,13 @@ class OpenJournal:
         with self._lock:
             self._connection.close()
 
-    def _read(self, sql: str, arguments: tuple[Any, ...] = ()) -> list[sqlite3.Row]:
+    def read(self, sql: str, arguments: tuple[Any, ...] = ()) -> list[sqlite3.Row]:
+        """All rows of a query."""
         with self._lock, _translated(self.path):
             return self._connection.execute(sql, arguments).fetchall()
 
     @contextmanager
-    def _write(self, what: str, *details: object, durable: bool = True) -> Iterator[sqlite3.Connection]:
+    def write(self, what: str, *details: object, durable: bool = True) -> Iterator[sqlite3.Connection]:
         """One transaction, durable when this returns; rolled back on any error.
 
         `durable=False` spares the fsync, for what means nothing after a power cut: then no owner of a claim lives.

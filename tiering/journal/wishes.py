@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from oplog.errors import NotFound, UsageError
-from tiering.journal.opened import OpenJournal, now_text, time_of
+from tiering.journal.opened import JournalFile, now_text, time_of
 from tiering.journal.records import PAUSE_KINDS, PartPin, Pause, PauseKind
 
 
-class WishJournal(OpenJournal):
+class Wishes:
     """The part of the journal that people write."""
+
+    def __init__(self, file: JournalFile) -> None:
+        self._file = file
 
     def pause(self, table_uuid: str | None, kinds: Iterable[PauseKind] = PAUSE_KINDS, *, actor: str = "") -> None:
         """Let automatic work of these kinds wait, for one table or (None) for all."""
-        with self._write("pause") as connection:
+        with self._file.write("pause") as connection:
             for kind in _checked_kinds(kinds):
                 connection.execute(
                     "INSERT OR IGNORE INTO pauses VALUES (?, ?, ?, ?)", (table_uuid or "", kind, now_text(), actor)
@@ -22,7 +25,7 @@ class WishJournal(OpenJournal):
 
     def resume(self, table_uuid: str | None, kinds: Iterable[PauseKind] = PAUSE_KINDS) -> None:
         """End the pause of the table or, with None, the one for all. Nothing when there is none."""
-        with self._write("resume") as connection:
+        with self._file.write("resume") as connection:
             for kind in _checked_kinds(kinds):
                 connection.execute("DELETE FROM pauses WHERE table_uuid = ? AND kind = ?", (table_uuid or "", kind))
 
@@ -35,12 +38,12 @@ class WishJournal(OpenJournal):
                 created=time_of(row["created"]),
                 actor=row["actor"],
             )
-            for row in self._read("SELECT * FROM pauses ORDER BY created")
+            for row in self._file.read("SELECT * FROM pauses ORDER BY created")
         ]
 
     def paused(self, table_uuid: str | None) -> set[PauseKind]:
         """What waits for this table: its own pauses and those for all."""
-        rows = self._read("SELECT kind FROM pauses WHERE table_uuid IN ('', ?)", (table_uuid or "",))
+        rows = self._file.read("SELECT kind FROM pauses WHERE table_uuid IN ('', ?)", (table_uuid or "",))
         return {row["kind"] for row in rows}
 
     def pin(
@@ -54,7 +57,7 @@ class WishJournal(OpenJournal):
     ) -> None:
         """Keep a part or partition where it is, or on `volume`. Replaces an earlier pin of the same name."""
         scope, name = _pin_key(partition, part)
-        with self._write("pin", name) as connection:
+        with self._file.write("pin", name) as connection:
             connection.execute(
                 "INSERT OR REPLACE INTO pins VALUES (?, ?, ?, ?, ?, ?)",
                 (table_uuid, scope, name, volume, now_text(), actor),
@@ -63,7 +66,7 @@ class WishJournal(OpenJournal):
     def unpin(self, table_uuid: str, *, partition: str | None = None, part: str | None = None) -> None:
         """End the pin. Raises `NotFound` when there is none."""
         scope, name = _pin_key(partition, part)
-        with self._write("unpin", name) as connection:
+        with self._file.write("unpin", name) as connection:
             done = connection.execute(
                 "DELETE FROM pins WHERE table_uuid = ? AND scope = ? AND name = ?", (table_uuid, scope, name)
             )
@@ -74,7 +77,7 @@ class WishJournal(OpenJournal):
 
     def pins(self, table_uuid: str | None = None) -> list[PartPin]:
         """The pins of the table, or of all tables."""
-        rows = self._read("SELECT * FROM pins WHERE ? IS NULL OR table_uuid = ?", (table_uuid, table_uuid))
+        rows = self._file.read("SELECT * FROM pins WHERE ? IS NULL OR table_uuid = ?", (table_uuid, table_uuid))
         return [
             PartPin(
                 table_uuid=row["table_uuid"],

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from oplog.errors import NotFound, UsageError
-from tiering.journal.opened import OpenJournal, is_held, now_text, time_of
+from tiering.journal.opened import JournalFile, is_held, now_text, time_of
 from tiering.journal.records import (
     ACTIVE_MERGES,
     ACTIVE_MOVES,
@@ -39,8 +39,11 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?14, 'plann
 """One more attempt than the last one of the same move, when that failed."""
 
 
-class WorkJournal(OpenJournal):
+class WorkRecords:
     """The part of the journal that movers and mergers write."""
+
+    def __init__(self, file: JournalFile) -> None:
+        self._file = file
 
     # Moves
 
@@ -51,11 +54,11 @@ class WorkJournal(OpenJournal):
             (
                 *(move.table, move.table_uuid, move.part, move.source, move.target, move.bytes),
                 *(move.reason_kind, move.reason_detail, move.actor, move.keep_source),
-                *(*self._owner, stamp),
+                *(*self._file.owner, stamp),
             )
             for move in moves
         ]
-        with self._write("plan_moves") as connection:
+        with self._file.write("plan_moves") as connection:
             (last,) = connection.execute("SELECT max(seq) FROM sqlite_sequence WHERE name = 'moves'").fetchone()
             connection.executemany(_PLAN_MOVE, rows)
         first = (last or 0) + 1  # AUTOINCREMENT: each gets the next one
@@ -94,13 +97,13 @@ class WorkJournal(OpenJournal):
 
     def move(self, move_id: int) -> MoveRecord:
         """One move. Raises `NotFound`."""
-        for row in self._read("SELECT * FROM moves WHERE id = ?", (move_id,)):
+        for row in self._file.read("SELECT * FROM moves WHERE id = ?", (move_id,)):
             return _move(row)
         raise NotFound(f"no move {move_id}", hint="'frostline moves list' shows them")
 
     def failures(self) -> dict[tuple[str, str, str], MoveFailures]:
         """By (table uuid, part, target): the moves whose last try failed."""
-        rows = self._read(
+        rows = self._file.read(
             "SELECT * FROM moves WHERE state = 'failed' AND id IN"
             " (SELECT max(id) FROM moves WHERE state IN ('failed', 'done') GROUP BY table_uuid, part, target)"
         )
@@ -113,7 +116,7 @@ class WorkJournal(OpenJournal):
 
     def request_cancel(self, move_id: int) -> MoveState:
         """Ask for the move to stop; one that is only planned is cancelled at its next step. Returns its state."""
-        with self._write("request_cancel", move_id) as connection:
+        with self._file.write("request_cancel", move_id) as connection:
             row = connection.execute("SELECT state FROM moves WHERE id = ?", (move_id,)).fetchone()
             if row is None:
                 raise NotFound(f"no move {move_id}", hint="'frostline moves list' shows them")
@@ -126,7 +129,7 @@ class WorkJournal(OpenJournal):
 
     def cancel_requests(self) -> set[int]:
         """Ids of unfinished moves that somebody asked to stop."""
-        rows = self._read("SELECT id FROM moves WHERE cancel_requested = 1 AND state IN ('planned', 'copying')")
+        rows = self._file.read("SELECT id FROM moves WHERE cancel_requested = 1 AND state IN ('planned', 'copying')")
         return {row["id"] for row in rows}
 
     # Merges
@@ -144,13 +147,13 @@ class WorkJournal(OpenJournal):
     ) -> int:
         """Record a merge as running; returns its id."""
         stamp = now_text()
-        with self._write("begin_merge", output) as connection:
+        with self._file.write("begin_merge", output) as connection:
             cursor = connection.execute(
                 "INSERT INTO merges (table_name, table_uuid, partition, inputs, output, reason, actor, state, pid,"
                 " start, instance, created, updated) VALUES (?, ?, ?, ?, ?, ?, ?, 'running', ?, ?, ?, ?, ?)",
                 (
                     *(table, table_uuid, partition, json.dumps(list(inputs)), output, reason, actor),
-                    *(*self._owner, stamp, stamp),
+                    *(*self._file.owner, stamp, stamp),
                 ),
             )
             return cursor.lastrowid or 0
@@ -183,7 +186,7 @@ class WorkJournal(OpenJournal):
     ) -> None:
         if not changes:
             return
-        with self._write(f"set_{table}", state) as connection:
+        with self._file.write(f"set_{table}", state) as connection:
             found = connection.execute(
                 f"SELECT id, state FROM {table} WHERE id IN (SELECT value FROM json_each(?))",
                 (json.dumps([row_id for row_id, _ in changes]),),
@@ -212,7 +215,7 @@ class WorkJournal(OpenJournal):
                 where.append(f"{column} = ?")
                 arguments.append(value)
         arguments.append(-1 if limit is None else limit)
-        return self._read(
+        return self._file.read(
             f"SELECT * FROM {table} WHERE {' AND '.join(where)} ORDER BY id DESC LIMIT ?", tuple(arguments)
         )
 

@@ -107,7 +107,7 @@ def recorded(
 ) -> Iterator[list[MergeResult]]:
     """Keeps the merge's record in the journal. The body puts its result into the list."""
     journal = context.journal
-    record = journal.begin_merge(
+    record = journal.work.begin_merge(
         table=definition.full_name,
         table_uuid=definition.uuid,
         partition=output.partition,
@@ -121,9 +121,9 @@ def recorded(
         yield results
         (result,) = results
     except BaseException as error:
-        journal.set_merge(record, "failed", error=str(error) or type(error).__name__)
+        journal.work.set_merge(record, "failed", error=str(error) or type(error).__name__)
         raise
-    journal.set_merge(
+    journal.work.set_merge(
         record,
         "done",
         rows_in=result.rows_in,

@@ -70,7 +70,7 @@ class Checkpoint:
         now = time.monotonic()
         if now - self._cancel_read >= _CANCEL_POLL_SECONDS:
             self._cancel_read = now
-            self._cancelled = self._context.journal.cancel_requests()
+            self._cancelled = self._context.journal.work.cancel_requests()
         if item.id in self._cancelled:
             raise Stopped("cancelled", "cancelled")
 

@@ -41,7 +41,7 @@ def execute(context: Context, moves: Sequence[Move]) -> MoveReport:
     if not moves:
         return MoveReport()
     tables = {table.uuid: table for table in context.catalog.tables()}
-    ids = context.journal.plan_moves(new_move(move, context.actor) for move in moves)
+    ids = context.journal.work.plan_moves(new_move(move, context.actor) for move in moves)
     items = [MoveItem(move_id, move, tables.get(move.table_uuid)) for move_id, move in zip(ids, moves, strict=True)]
     batches = cost.batches(items, lambda item: item.move)
     workers = max(1, context.workers)
@@ -51,7 +51,7 @@ def execute(context: Context, moves: Sequence[Move]) -> MoveReport:
         pool = None  # one worker stays in this thread: the order of effects is then always the same
         if workers > 1:
             pool = stack.enter_context(ThreadPoolExecutor(workers, thread_name_prefix="move-file"))
-        outcomes, checkpoint = Outcomes(context.journal, task), Checkpoint(context)
+        outcomes, checkpoint = Outcomes(context.journal.work, task), Checkpoint(context)
         mover = _BatchMover(context, outcomes, checkpoint, FileCopies(context, outcomes, checkpoint, task, pool))
         try:
             if pool is not None and len(batches) > 1 and _independent(moves):

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from disks.workers.progress import Task
 from oplog.errors import FrostlineError
-from tiering.journal.journal import Journal
 from tiering.journal.records import MoveState
+from tiering.journal.work import WorkRecords
 from tiering.move.items import MoveItem, Stopped
 from tiering.move.report import FailedMove, MovedPart, MoveReport, SkippedMove
 
@@ -15,8 +15,8 @@ from tiering.move.report import FailedMove, MovedPart, MoveReport, SkippedMove
 class Outcomes:
     """Where the moves of one call stand. Each ends once; what comes after its end is not heard. Thread-safe."""
 
-    def __init__(self, journal: Journal, task: Task) -> None:
-        self._journal = journal
+    def __init__(self, work: WorkRecords, task: Task) -> None:
+        self._work = work
         self._task = task
         self._ended: dict[int, MovedPart | FailedMove | SkippedMove] = {}
 
@@ -32,34 +32,34 @@ class Outcomes:
 
     def copying(self, items: Sequence[MoveItem]) -> None:
         """Files are staged on the target from here on."""
-        self._journal.set_moves([item.id for item in items], "copying")
+        self._work.set_moves([item.id for item in items], "copying")
 
     def committed(self, items: Sequence[MoveItem], revision: int | None) -> None:
         """The target has the parts, durably: nothing may undo these moves any more."""
         changes = [
             (item.id, {"revision": revision, "seconds": item.seconds, "requests": item.requests}) for item in items
         ]
-        self._journal.set_moves_each(changes, "committed")
+        self._work.set_moves_each(changes, "committed")
 
     # Ends
 
     def done(self, items: Sequence[MoveItem]) -> None:
         """The parts are off their sources, or stay there because somebody asked for it."""
-        self._journal.set_moves([item.id for item in items], "done")
+        self._work.set_moves([item.id for item in items], "done")
         for item in items:
             self._end(item, MovedPart.of(item.move, item.seconds, item.requests))
 
     def skip(self, item: MoveItem, state: MoveState, reason: str) -> None:
         """The move does not fit any more, was cancelled or has to wait."""
         if item.id not in self._ended:
-            self._journal.set_move(item.id, state, error=reason)
+            self._work.set_move(item.id, state, error=reason)
             self._end(item, SkippedMove.of(item.move, reason))
 
     def fail(self, item: MoveItem, error: Exception) -> None:
         """The part stays where it was."""
         if item.id not in self._ended:
             text = error.message if isinstance(error, FrostlineError) else str(error)
-            self._journal.set_move(item.id, "failed", error=text)
+            self._work.set_move(item.id, "failed", error=text)
             self._end(item, FailedMove.of(item.move, text))
 
     def fail_committed(self, item: MoveItem, text: str) -> None:

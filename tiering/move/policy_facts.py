@@ -96,9 +96,9 @@ def _options(context: Context, now: datetime | None) -> Options:
     return Options(
         reference_time=other.time if other else None,
         reference_source=other.source if other else "",
-        pins=journal.pins(),
-        pauses=journal.pauses(),
-        failures=journal.failures(),
+        pins=journal.wishes.pins(),
+        pauses=journal.wishes.pauses(),
+        failures=journal.work.failures(),
         claimed={
             (definition.uuid, part): what
             for definition in context.catalog.tables()

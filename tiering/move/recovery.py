@@ -29,7 +29,7 @@ def recover(context: Context) -> list[str]:
     Moves whose disks cannot be read now are left for the next time, with a warning in the log.
     """
     done = context.journal.take_notices()
-    for record in context.journal.orphaned_moves():
+    for record in context.journal.work.orphaned_moves():
         if any(context.disk(name).unreachable for name in (record.source, record.target) if name in context.disks):
             continue  # whether the target has the part, only the target knows
         done += _guarded(context, record.table_uuid, record.part, partial(_settle, context, record))
@@ -39,7 +39,7 @@ def recover(context: Context) -> list[str]:
 
 
 def _settle(context: Context, record: MoveRecord) -> list[str]:
-    record = context.journal.move(record.id)
+    record = context.journal.work.move(record.id)
     if record.state not in ("planned", "copying", "committed"):
         return []
     what = f"the move of {record.part} of {record.table} from {record.source} to {record.target}"
@@ -48,17 +48,17 @@ def _settle(context: Context, record: MoveRecord) -> list[str]:
     if definition is None or not _on_target(context, record, directory):
         if record.state == "committed":  # dropped or moved on since; the copy on the target is not ours to miss
             return _close(context, record, f"closed {what}: the part is not on {record.target} any more")
-        context.journal.set_move(record.id, "abandoned", error="interrupted before its commit")
+        context.journal.work.set_move(record.id, "abandoned", error="interrupted before its commit")
         return [f"abandoned {what}: it was interrupted before its commit"]
     if record.state != "committed":
-        context.journal.set_move(record.id, "committed")
+        context.journal.work.set_move(record.id, "committed")
     if not record.keep_source:
         _remove(context, context.disk(record.source), directory, record.target)
     return _close(context, record, f"finished {what}")
 
 
 def _close(context: Context, record: MoveRecord, sentence: str) -> list[str]:
-    context.journal.set_move(record.id, "done")
+    context.journal.work.set_move(record.id, "done")
     return [sentence]
 
 
@@ -122,7 +122,7 @@ def _settle_copies(context: Context, definition: TableDefinition, copies: list[S
 
 def _kept_by_wish(context: Context, definition: TableDefinition, part: str) -> bool:
     """Whether the journal knows that somebody asked for the source to stay."""
-    records = context.journal.moves(table_uuid=definition.uuid, part=part, limit=1)
+    records = context.journal.work.moves(table_uuid=definition.uuid, part=part, limit=1)
     return bool(records) and records[0].keep_source
 
 

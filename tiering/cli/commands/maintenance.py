@@ -73,7 +73,7 @@ def _preview(session: Session, only: str | None) -> dict[str, Any]:
         document["merges"] = [
             merge_plan_document(definition.full_name, plan.parts)
             for definition in store.definitions()
-            if "merges" not in store.context.journal.paused(definition.uuid)
+            if "merges" not in store.context.journal.wishes.paused(definition.uuid)
             for plan in store.plan_merges(definition.uuid)
         ]
     return document

@@ -141,7 +141,7 @@ def list_moves(
 
     from tiering.config.units import format_size
 
-    records = session.store().context.journal.moves(active=active, failed=failed, limit=limit)
+    records = session.store().context.journal.work.moves(active=active, failed=failed, limit=limit)
     if session.options.json:
         documents = [msgspec.to_builtins(record) for record in records]
         for document in documents:
@@ -172,7 +172,7 @@ def list_moves(
 def cancel(session: Session, id: Annotated[int, typer.Argument(metavar="ID", help="see 'moves list'")]) -> None:  # noqa: A002
     """Ask an unfinished move to stop at its next step; what it copied is removed."""
     journal = session.store().context.journal
-    state = journal.move(id).state if session.dry_run else journal.request_cancel(id)
+    state = journal.work.move(id).state if session.dry_run else journal.work.request_cancel(id)
     stoppable = state in ("planned", "copying")
     if session.options.json:
         session.output.document({"id": id, "state": state, "cancel": stoppable, "dry_run": session.dry_run})
@@ -190,10 +190,12 @@ def wait(
     import time
 
     journal = session.store().context.journal
-    waiting = {journal.move(id).id} if id is not None else {record.id for record in journal.moves(active=True)}
-    while any(journal.move(number).state in ("planned", "copying", "committed") for number in waiting):
+    waiting = (
+        {journal.work.move(id).id} if id is not None else {record.id for record in journal.work.moves(active=True)}
+    )
+    while any(journal.work.move(number).state in ("planned", "copying", "committed") for number in waiting):
         time.sleep(WAIT_POLL_SECONDS)
-    records = [journal.move(number) for number in sorted(waiting)]
+    records = [journal.work.move(number) for number in sorted(waiting)]
     documents = [
         {"id": record.id, "part": record.part, "state": record.state, "error": record.error} for record in records
     ]
@@ -252,7 +254,7 @@ def pin(
         if to_volume not in volumes:
             raise NotFound(f"No such volume: {to_volume}", hint=f"policy {definition.policy} has: {', '.join(volumes)}")
     if not session.dry_run:
-        store.context.journal.pin(
+        store.context.journal.wishes.pin(
             definition.uuid, partition=partition, part=part, volume=to_volume, actor=store.context.actor
         )
     where = f"to volume {to_volume}" if to_volume else "where it is"
@@ -269,7 +271,7 @@ def unpin(session: Session, table: TableName, partition: Partition = None, part:
     store = session.store()
     definition = store.definition(table)
     if not session.dry_run:
-        store.context.journal.unpin(definition.uuid, partition=partition, part=part)
+        store.context.journal.wishes.unpin(definition.uuid, partition=partition, part=part)
     _say(
         session,
         {"table": table, "partition": partition, "part": part, "pinned": False},
@@ -378,9 +380,9 @@ def _set_pause(session: Session, table: str | None, kinds: list[Any], *, paused:
     journal = store.context.journal
     if not session.dry_run:
         if paused:
-            journal.pause(uuid, kinds, actor=store.context.actor)
+            journal.wishes.pause(uuid, kinds, actor=store.context.actor)
         else:
-            journal.resume(uuid, kinds)
+            journal.wishes.resume(uuid, kinds)
     what = f"{', '.join(kinds)} of {table or 'all tables'}"
     _say(
         session,

@@ -26,11 +26,11 @@ def status(session: Session) -> None:
     names = {definition.uuid: definition.full_name for definition in store.definitions()}
     pauses = [
         {"table": names.get(pause.table_uuid or "", pause.table_uuid), "kind": pause.kind, "since": pause.created}
-        for pause in journal.pauses()
+        for pause in journal.wishes.pauses()
     ]
     pins = [
         {"table": names.get(pin.table_uuid, pin.table_uuid), pin.scope: pin.name, "volume": pin.volume}
-        for pin in journal.pins()
+        for pin in journal.wishes.pins()
     ]
     broken = [{"disk": item.disk, "path": item.path, "what": item.what} for item in store.context.catalog.broken]
     parts = store.parts()
@@ -40,9 +40,9 @@ def status(session: Session) -> None:
         "rows": sum(stored.part.rows for stored in parts),
         "bytes": sum(stored.part.size_bytes for stored in parts),
         "bytes_by_disk": _bytes_by_disk(store.context.disks, parts),
-        "active_moves": len(journal.moves(active=True)),
-        "failed_moves": len(journal.failures()),
-        "active_merges": len(journal.merges(active=True)),
+        "active_moves": len(journal.work.moves(active=True)),
+        "failed_moves": len(journal.work.failures()),
+        "active_merges": len(journal.work.merges(active=True)),
         "planned_moves": len(store.plan().moves),
         "pauses": pauses,
         "pins": pins,

@@ -116,8 +116,10 @@ class Session:
 
         journal = Journal(self.loaded.config.state_directory)
         try:
-            kept = [record for record in journal.moves(limit=10_000) if record.keep_source and record.state == "done"]
-            return [(record.table_uuid, record.part) for record in (*journal.moves(active=True), *kept)]
+            kept = [
+                record for record in journal.work.moves(limit=10_000) if record.keep_source and record.state == "done"
+            ]
+            return [(record.table_uuid, record.part) for record in (*journal.work.moves(active=True), *kept)]
         finally:
             journal.close()
 

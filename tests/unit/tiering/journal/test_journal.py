@@ -40,79 +40,79 @@ def journal(tmp_path: Path) -> Journal:
 
 
 def test_moves_survive_a_reopen(journal: Journal, tmp_path: Path) -> None:
-    first, second = journal.plan_moves([new_move(), new_move("all_2_2_0", keep_source=True)])
-    journal.set_move(first, "copying")
-    journal.set_move(first, "committed", revision=7, seconds=1.5, requests=3)
+    first, second = journal.work.plan_moves([new_move(), new_move("all_2_2_0", keep_source=True)])
+    journal.work.set_move(first, "copying")
+    journal.work.set_move(first, "committed", revision=7, seconds=1.5, requests=3)
     journal.close()
     again = Journal(tmp_path / "state")
-    assert again.notices == []
-    record = again.move(first)
+    assert again.file.notices == []
+    record = again.work.move(first)
     assert (record.state, record.revision, record.seconds, record.requests) == ("committed", 7, 1.5, 3)
-    assert again.move(second).keep_source
-    assert [move.id for move in again.moves(active=True)] == [second, first]
-    assert again.moves(failed=True) == []
+    assert again.work.move(second).keep_source
+    assert [move.id for move in again.work.moves(active=True)] == [second, first]
+    assert again.work.moves(failed=True) == []
     with pytest.raises(NotFound):
-        again.move(99)
+        again.work.move(99)
 
 
 def test_only_the_steps_of_the_table_are_allowed(journal: Journal) -> None:
     for state, following in MOVE_TRANSITIONS.items():
         for other in MOVE_TRANSITIONS:
-            (move,) = journal.plan_moves([new_move()])
+            (move,) = journal.work.plan_moves([new_move()])
             for step in {"planned": (), "copying": ("copying",), "committed": ("copying", "committed")}.get(
                 state, ("copying", "committed", "done") if state == "done" else (state,)
             ):
-                journal.set_move(move, step)  # type: ignore[arg-type]
+                journal.work.set_move(move, step)  # type: ignore[arg-type]
             if other in following or other == state:
-                journal.set_move(move, other)  # type: ignore[arg-type]
+                journal.work.set_move(move, other)  # type: ignore[arg-type]
             else:
                 with pytest.raises(UsageError, match="cannot become"):
-                    journal.set_move(move, other)  # type: ignore[arg-type]
+                    journal.work.set_move(move, other)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="no field"):
-        journal.set_move(move, "cancelled", colour="red")
+        journal.work.set_move(move, "cancelled", colour="red")
 
 
 def test_a_batch_of_changes_is_all_or_nothing(journal: Journal) -> None:
-    good, bad = journal.plan_moves([new_move(), new_move("all_2_2_0")])
-    journal.set_move(bad, "failed")
+    good, bad = journal.work.plan_moves([new_move(), new_move("all_2_2_0")])
+    journal.work.set_move(bad, "failed")
     with pytest.raises(UsageError):
-        journal.set_moves([good, bad], "copying")
-    assert journal.move(good).state == "planned"
+        journal.work.set_moves([good, bad], "copying")
+    assert journal.work.move(good).state == "planned"
 
 
 def test_attempts_count_until_a_success(journal: Journal) -> None:
     for attempt in (1, 2, 3):
-        (move,) = journal.plan_moves([new_move()])
-        assert journal.move(move).attempts == attempt
-        journal.set_move(move, "failed", error=f"no {attempt}")
-    assert journal.failures()["u1", "all_1_1_0", "s3"].attempts == 3
-    assert journal.failures()["u1", "all_1_1_0", "s3"].error == "no 3"
-    (move,) = journal.plan_moves([new_move()])
-    journal.set_move(move, "committed")
-    journal.set_move(move, "done")
-    assert journal.failures() == {}
-    (move,) = journal.plan_moves([new_move()])
-    assert journal.move(move).attempts == 1
+        (move,) = journal.work.plan_moves([new_move()])
+        assert journal.work.move(move).attempts == attempt
+        journal.work.set_move(move, "failed", error=f"no {attempt}")
+    assert journal.work.failures()["u1", "all_1_1_0", "s3"].attempts == 3
+    assert journal.work.failures()["u1", "all_1_1_0", "s3"].error == "no 3"
+    (move,) = journal.work.plan_moves([new_move()])
+    journal.work.set_move(move, "committed")
+    journal.work.set_move(move, "done")
+    assert journal.work.failures() == {}
+    (move,) = journal.work.plan_moves([new_move()])
+    assert journal.work.move(move).attempts == 1
 
 
 def test_cancel_is_a_request(journal: Journal) -> None:
-    (move,) = journal.plan_moves([new_move()])
-    assert journal.request_cancel(move) == "planned"
-    assert journal.cancel_requests() == {move}
-    journal.set_move(move, "cancelled")
-    assert journal.cancel_requests() == set()
-    assert journal.request_cancel(move) == "cancelled"
+    (move,) = journal.work.plan_moves([new_move()])
+    assert journal.work.request_cancel(move) == "planned"
+    assert journal.work.cancel_requests() == {move}
+    journal.work.set_move(move, "cancelled")
+    assert journal.work.cancel_requests() == set()
+    assert journal.work.request_cancel(move) == "cancelled"
 
 
 def test_merges_are_kept(journal: Journal) -> None:
-    merge = journal.begin_merge(
+    merge = journal.work.begin_merge(
         table="d.t", table_uuid="u1", partition="all", inputs=["a", "b"], output="c", reason="small", actor="tick"
     )
-    assert journal.merges(active=True)[0].inputs == ("a", "b")
-    journal.set_merge(merge, "done", rows_in=5, rows_out=5)
-    assert (journal.merges()[0].state, journal.merges()[0].rows_out) == ("done", 5)
+    assert journal.work.merges(active=True)[0].inputs == ("a", "b")
+    journal.work.set_merge(merge, "done", rows_in=5, rows_out=5)
+    assert (journal.work.merges()[0].state, journal.work.merges()[0].rows_out) == ("done", 5)
     with pytest.raises(UsageError):
-        journal.set_merge(merge, "failed")
+        journal.work.set_merge(merge, "failed")
 
 
 def test_block_numbers_are_never_given_twice(journal: Journal, tmp_path: Path) -> None:
@@ -186,24 +186,24 @@ def test_claims_of_a_closed_journal_are_stale(journal: Journal, tmp_path: Path) 
 
 
 def test_pauses_pins_and_intents(journal: Journal) -> None:
-    journal.pause(None, ["gc"])
-    journal.pause("u1", ["moves"])
-    assert journal.paused("u1") == {"gc", "moves"}
-    assert journal.paused("u2") == {"gc"}
-    journal.resume("u1")
-    assert journal.paused("u1") == {"gc"}
-    journal.pin("u1", partition="202601", volume="hot")
-    journal.pin("u1", part="all_1_1_0")
-    journal.pin("u1", partition="202601", volume="cold")
-    assert {(pin.scope, pin.name, pin.volume) for pin in journal.pins("u1")} == {
+    journal.wishes.pause(None, ["gc"])
+    journal.wishes.pause("u1", ["moves"])
+    assert journal.wishes.paused("u1") == {"gc", "moves"}
+    assert journal.wishes.paused("u2") == {"gc"}
+    journal.wishes.resume("u1")
+    assert journal.wishes.paused("u1") == {"gc"}
+    journal.wishes.pin("u1", partition="202601", volume="hot")
+    journal.wishes.pin("u1", part="all_1_1_0")
+    journal.wishes.pin("u1", partition="202601", volume="cold")
+    assert {(pin.scope, pin.name, pin.volume) for pin in journal.wishes.pins("u1")} == {
         ("partition", "202601", "cold"),
         ("part", "all_1_1_0", None),
     }
-    journal.unpin("u1", part="all_1_1_0")
+    journal.wishes.unpin("u1", part="all_1_1_0")
     with pytest.raises(NotFound):
-        journal.unpin("u1", part="all_1_1_0")
+        journal.wishes.unpin("u1", part="all_1_1_0")
     with pytest.raises(UsageError):
-        journal.pin("u1")
+        journal.wishes.pin("u1")
     intent = journal.begin_intent("drop_table", {"table": "u1"})
     assert [(found.id, found.kind, found.payload) for found in journal.intents()] == [
         (intent, "drop_table", {"table": "u1"})
@@ -211,7 +211,7 @@ def test_pauses_pins_and_intents(journal: Journal) -> None:
     journal.finish_intent(intent)
     assert journal.intents() == []
     journal.forget_table("u1")
-    assert journal.pins() == []
+    assert journal.wishes.pins() == []
 
 
 @pytest.mark.parametrize(
@@ -225,23 +225,23 @@ def test_pauses_pins_and_intents(journal: Journal) -> None:
 )
 def test_a_damaged_journal_is_set_aside_and_reported(tmp_path: Path, damage) -> None:  # type: ignore[no-untyped-def]
     journal = Journal(tmp_path)
-    journal.plan_moves([new_move()])
+    journal.work.plan_moves([new_move()])
     journal.close()
-    damage(journal.path)
+    damage(journal.file.path)
     again = Journal(tmp_path)
-    assert len(again.notices) == 1
-    assert "set aside" in again.notices[0]
+    assert len(again.file.notices) == 1
+    assert "set aside" in again.file.notices[0]
     assert len([path for path in tmp_path.glob("journal.db.damaged-*") if path.name[-1] == "Z"]) == 1
-    assert again.moves() == []
-    again.plan_moves([new_move()])
+    assert again.work.moves() == []
+    again.work.plan_moves([new_move()])
     again.close()
-    assert Journal(tmp_path).notices == []
+    assert Journal(tmp_path).file.notices == []
 
 
 def test_a_newer_journal_is_refused_not_replaced(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     journal.close()
-    with sqlite3.connect(journal.path) as connection:
+    with sqlite3.connect(journal.file.path) as connection:
         connection.execute("UPDATE meta SET value = '99'")
     connection.close()
     with pytest.raises(UsageError, match="schema 99"):
@@ -250,7 +250,7 @@ def test_a_newer_journal_is_refused_not_replaced(tmp_path: Path) -> None:
 
 
 def test_dying_before_a_commit_leaves_the_state_before(journal: Journal, tmp_path: Path) -> None:
-    (move,) = journal.plan_moves([new_move()])
+    (move,) = journal.work.plan_moves([new_move()])
 
     class Dead(BaseException):
         pass
@@ -262,10 +262,10 @@ def test_dying_before_a_commit_leaves_the_state_before(journal: Journal, tmp_pat
     effects.set_hook(die)
     try:
         with pytest.raises(Dead):
-            journal.set_move(move, "copying")
+            journal.work.set_move(move, "copying")
     finally:
         effects.set_hook(None)
-    assert Journal(tmp_path / "state").move(move).state == "planned"
+    assert Journal(tmp_path / "state").work.move(move).state == "planned"
 
 
 def test_one_daemon_a_store(tmp_path: Path) -> None:

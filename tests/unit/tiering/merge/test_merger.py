@@ -93,7 +93,7 @@ def test_a_merge_keeps_every_row_in_order_and_leaves_one_part(context: Context) 
     expected = [row for table in inputs for row in table.to_pylist()]
     assert sorted(map(str, merged)) == sorted(map(str, expected))
     assert [stored.part.name for stored in context.catalog.parts(definition, include_outdated=True)] == ["all_1_3_1"]
-    (record,) = context.journal.merges()
+    (record,) = context.journal.work.merges()
     assert (record.state, record.rows_out) == ("done", 10)
 
 
@@ -164,7 +164,7 @@ def test_a_damaged_input_is_never_merged_into_good_looking_data(context: Context
         merge(context, definition, parts, reason="test")
     context.catalog.refresh()
     assert len(context.catalog.parts(definition)) == 2
-    assert context.journal.merges()[0].state == "failed"
+    assert context.journal.work.merges()[0].state == "failed"
 
 
 def test_a_merge_that_finds_no_space_changes_nothing(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:

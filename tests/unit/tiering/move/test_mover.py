@@ -49,7 +49,7 @@ def test_a_move_is_one_commit_on_each_disk(context: Context) -> None:
     after = disk.store.counts()
     assert after["PUT"] - before["PUT"] == sum(len(made.files) for made in parts) + 1
     assert expected.total == cost.Cost(put=11, bytes_up=sum(made.size_bytes for made in parts))
-    assert [record.state for record in context.journal.moves()] == ["done"] * 5
+    assert [record.state for record in context.journal.work.moves()] == ["done"] * 5
     (entry,) = disk.entries(disk.revision - 1)
     assert (entry.commit.kind, entry.commit.actor) == ("move", "test")
     assert "a test" in entry.commit.reason
@@ -115,7 +115,7 @@ def test_one_bad_part_does_not_stop_the_others(context: Context, tmp_path: Path,
     assert holders(context, parts[3]) == ["s3"]
     assert context.disk("s3").list(TABLE.directory) == [f"{parts[3].name}/", "table.json"]
     assert all(context.disk("ssd").list(TABLE.part_directory(made.name)) for made in parts[:3])
-    assert context.journal.failures()[TABLE.uuid, parts[0].name, "s3"].attempts == 1
+    assert context.journal.work.failures()[TABLE.uuid, parts[0].name, "s3"].attempts == 1
 
 
 def test_a_file_nobody_knows_is_not_lost(context: Context, tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_a_cancelled_move_stops(context: Context, monkeypatch: pytest.MonkeyPatc
     def cancel_first(phase: str, name: str, arguments: tuple[object, ...]) -> None:
         if phase == "before" and name == "store.put":
             effects.set_hook(None)
-            context.journal.request_cancel(1)
+            context.journal.work.request_cancel(1)
 
     effects.set_hook(cancel_first)
     try:
@@ -223,7 +223,7 @@ def test_a_cancelled_move_stops(context: Context, monkeypatch: pytest.MonkeyPatc
         effects.set_hook(None)
     assert [(skipped.part, skipped.reason) for skipped in report.skipped] == [(parts[0].name, "cancelled")]
     assert [moved.part for moved in report.moved] == [parts[1].name]
-    assert context.journal.move(1).state == "cancelled"
+    assert context.journal.work.move(1).state == "cancelled"
     assert holders(context, parts[0]) == ["ssd"]
 
 
@@ -342,7 +342,7 @@ def test_dying_anywhere_leaves_each_part_once(memory_path: Path, source: str, ta
         where = [holders(again, made) for made in parts]
         assert all(len(found) == 1 for found in where), (number, where)
         assert where[0] == where[1]
-        assert again.journal.moves(active=True) == []
+        assert again.journal.work.moves(active=True) == []
         twice, done = reopen(again)
         assert done == []
         mover.execute(twice, moves)
@@ -547,10 +547,10 @@ def test_a_dead_store_at_start_is_no_reason_not_to_open(context: Context, monkey
     monkeypatch.setattr(again.disk("s3"), "read", unreachable)
     monkeypatch.setattr(again.disk("s3"), "exists", unreachable)
     mover.recover(again)
-    assert again.disk("ssd").list(TABLE.part_directory(made.name)) or again.journal.moves(active=True)
+    assert again.disk("ssd").list(TABLE.part_directory(made.name)) or again.journal.work.moves(active=True)
     monkeypatch.undo()
     mover.recover(again)
-    assert again.journal.moves(active=True) == []
+    assert again.journal.work.moves(active=True) == []
     assert len(holders(again, made)) == 1
     close(again)
 
