@@ -126,12 +126,12 @@ def divide(pieces: Iterable[Piece], most_bytes: int, cores: int = 1) -> tuple[tu
     if count > cores:
         count = -(-count // cores) * cores
     divided = [smaller for whole in pieces for smaller in _split(whole, -(-total // max(count, 1)))]
-    shares: list[list[Piece]] = [[] for _ in range(count)]
+    shares: dict[int, list[Piece]] = {}  # those with something in them: of tiny shares there may be millions
     total, before = sum(map(_cost, divided)), 0
     for piece in divided:  # to the share in which its middle lies
-        shares[(2 * before + _cost(piece)) * count // (2 * total)].append(piece)
+        shares.setdefault((2 * before + _cost(piece)) * count // (2 * total), []).append(piece)
         before += _cost(piece)
-    return tuple(tuple(share) for share in shares if share)
+    return tuple(map(tuple, shares.values()))
 
 
 def _cost(piece: Piece) -> int:
