@@ -1,19 +1,33 @@
-"""Shared fixtures: real S3 servers, started once a session (Ceph once for all workers), and a fresh bucket a test."""
+"""Shared fixtures: real S3 servers, each started once a run for all workers, and a fresh bucket a test."""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import json
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests import servers
+from tests import servers, turns
+from tests.crash.summary import pytest_terminal_summary
 from tests.servers import Server
+
+__all__ = ["pytest_terminal_summary"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Properties that say nothing of how many examples they want take the share of this turn."""
+    if turns.current() == turns.EVERYTHING:
+        return
+    from hypothesis import settings
+
+    settings.register_profile("turn", settings.default, max_examples=turns.examples(settings.default.max_examples))
+    settings.load_profile("turn")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """With what a failure is repeated."""
+    return f"crash points and examples: {turns.ENVIRONMENT}={turns.current()}"
 
 
 @pytest.fixture(autouse=True)
@@ -28,53 +42,35 @@ def _no_account_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def ministack() -> Iterator[Server]:
+def shared_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One directory a run, the same for all workers."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+@pytest.fixture(scope="session")
+def ministack(shared_directory: Path) -> Iterator[Server]:
     """The fast S3 server."""
-    with servers.ministack() as server:
+    with servers.shared("ministack", shared_directory) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def rclone() -> Iterator[Server]:
+def rclone(shared_directory: Path) -> Iterator[Server]:
     """The S3 server without conditional writes."""
-    with servers.rclone() as server:
+    with servers.shared("rclone", shared_directory) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def ceph(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def ceph(shared_directory: Path) -> Iterator[Server]:
     """Ceph RadosGW. Outside of CI a machine without it skips; in CI it must be there."""
     if missing := servers.ceph_missing():
         if os.environ.get("CI") == "true":
             pytest.fail(missing)
         pytest.skip(missing)
-    base = tmp_path_factory.getbasetemp()
-    place = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    with _shared(place, "ceph", servers.ceph) as server:
+    with servers.shared("ceph", shared_directory) as server:
         yield server
-
-
-@contextlib.contextmanager
-def _shared(place: Path, kind: str, start: Callable[[], contextlib.AbstractContextManager[Server]]) -> Iterator[Server]:
-    """One server for all workers: the first starts it, and stops it when no other holds the users' lock any more."""
-    note = place / f"{kind}.json"
-    owner = False
-    with contextlib.ExitStack() as stack, (place / f"{kind}.users").open("w") as users:
-        with (place / f"{kind}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if note.exists():
-                server = Server(**json.loads(note.read_text()))
-            else:
-                server = stack.enter_context(start())
-                owner = True
-                note.write_text(json.dumps(asdict(server)))
-            fcntl.flock(users, fcntl.LOCK_SH)
-        try:
-            yield server
-        finally:
-            if owner:  # wait for the other workers before the stack stops the server
-                fcntl.flock(users, fcntl.LOCK_EX)
-                note.unlink()
 
 
 @pytest.fixture

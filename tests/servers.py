@@ -4,12 +4,18 @@
 
 runs COMMAND with AWS_ENDPOINT_URL, credentials and region in its environment and a fresh bucket named in
 FROSTLINE_BUCKET, then stops the server, also on Ctrl-C and SIGTERM, and gives back COMMAND's exit code.
+
+    python -m tests.servers --shared DIRECTORY ministack|ceph|rclone
+
+starts the server for whoever holds a lock in DIRECTORY (`shared`), and stops it when nobody does any more.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import fcntl
+import json
 import os
 import shutil
 import signal
@@ -21,7 +27,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -144,6 +150,54 @@ def ceph(directory: Path | None = None) -> Iterator[Server]:
 SERVERS: Mapping[str, Callable[[], Any]] = {"ministack": ministack, "rclone": rclone, "ceph": ceph}
 
 
+@contextmanager
+def shared(kind: str, directory: Path) -> Iterator[Server]:
+    """The one server of this kind for all processes that name the same directory.
+
+    It belongs to none of them: the first has a keeper started, which ends it when the last is gone, in whatever way.
+    """
+    note = directory / f"{kind}.json"
+    with (directory / f"{kind}.users").open("w") as users:
+        with (directory / f"{kind}.lock").open("w") as starting:
+            fcntl.flock(starting, fcntl.LOCK_EX)
+            fcntl.flock(users, fcntl.LOCK_SH)  # waits for a keeper that is just stopping its server
+            if not note.exists():
+                _start_keeper(kind, directory, note)
+            server = Server(**json.loads(note.read_text()))
+        yield server
+
+
+def _start_keeper(kind: str, directory: Path, note: Path) -> None:
+    """Returns when the server answers; the note says where."""
+    log = directory / f"{kind}.keeper.log"
+    with log.open("wb") as errors:
+        keeper = subprocess.Popen(
+            [sys.executable, "-m", "tests.servers", "--shared", str(directory), kind],
+            cwd=REPOSITORY,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,
+        )
+    assert keeper.stdout
+    with keeper.stdout as answer:
+        said = answer.read()  # until it closes its output, or ends
+    if not said:
+        raise ServerFailed(log.read_text(errors="replace"))
+    written = note.with_suffix(".new")
+    written.write_bytes(said)
+    written.rename(note)
+
+
+def _keep(kind: str, directory: Path) -> None:
+    """Say where the server is, and run it until nobody holds the users' lock."""
+    with SERVERS[kind]() as server, (directory / f"{kind}.users").open("w") as users:
+        os.write(1, json.dumps(asdict(server)).encode())
+        os.dup2(2, 1)  # whoever reads it sees the end
+        fcntl.flock(users, fcntl.LOCK_EX)
+        (directory / f"{kind}.json").unlink(missing_ok=True)
+
+
 def ceph_missing() -> str | None:
     """None when Ceph can be started here; else one sentence with the command that installs it."""
     if any(shutil.which(program) is None for program in ("radosgw", "ceph-mon", "ceph-osd", "radosgw-admin")):
@@ -220,10 +274,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command against a server of the given kind."""
     parser = argparse.ArgumentParser(prog="python -m tests.servers", description=__doc__.splitlines()[0])
     parser.add_argument("kind", choices=sorted(SERVERS))
+    parser.add_argument("--shared", type=Path, metavar="DIRECTORY", help="serve whoever holds a lock there, no command")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="-- COMMAND …")
     options = parser.parse_args(arguments)
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
-    if not command:
+    if bool(command) is bool(options.shared):
         parser.error("give a COMMAND after --")
     if options.kind == "ceph" and (missing := ceph_missing()):
         print(missing, file=sys.stderr)
@@ -231,6 +286,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # SIGTERM unwinds like Ctrl-C, so that the server is stopped on the way out.
     signal.signal(signal.SIGTERM, _interrupt)
     try:
+        if options.shared:
+            _keep(options.kind, options.shared)
+            return 0
         with SERVERS[options.kind]() as server:
             bucket = server.new_bucket()
             environment = {**_without_aws(), **server.environment(), "FROSTLINE_BUCKET": bucket}

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import random
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
+from tests import turns
 from tests.crash import invariants, mutants
 from tests.crash.harness import Failpoints, ForkServer, Mode, Outcome, hooked
 from tests.crash.invariants import Seen
 from tests.crash.powercut import Effect, Recorder, cuts, read_tree, write_tree
 from tests.crash.scenarios import SCENARIOS, Scenario, Site
+
+_Point = TypeVar("_Point")
 
 # In children
 
@@ -167,9 +170,20 @@ class Reference:
 class Tally:
     """What an enumeration did and found."""
 
-    runs: int = 0
     effects: int = 0
+    points: int = 0
+    """Where the operation can be stopped: those of all turns."""
+    tried: int = 0
+    """Those whose turn it is."""
+    runs: int = 0
     violations: list[str] = field(default_factory=list)
+
+    def due(self, operation: str, points: Sequence[_Point]) -> list[_Point]:
+        """Those of the points whose turn it is; both are counted."""
+        chosen = turns.due(operation, points)
+        self.points += len(points)
+        self.tried += len(chosen)
+        return chosen
 
     def add(self, where: str, violations: Iterable[str]) -> None:
         self.runs += 1
@@ -196,23 +210,22 @@ def reference(server: ForkServer, site: Site, name: str) -> Reference:
     return Reference(before, examined.seen, examined.placement, effects, len(leaf))
 
 
-def kill_everywhere(
-    server: ForkServer, site: Site, name: str, *, known: Reference | None = None, points: Iterable[int] | None = None
-) -> Tally:
+def kill_everywhere(server: ForkServer, site: Site, name: str) -> Tally:
     """SIGKILL before each side effect, and after the last."""
-    known = known or reference(server, site, name)
+    known = reference(server, site, name)
     tally = Tally(effects=known.countable)
-    for at in points or range(1, known.countable + 2):
+    for at in tally.due(f"kill {name}", range(1, known.countable + 2)):
         site.reset()
         outcome = server.run(act, name, site, "kill", at)
         tally.add(f"{name} killed at {at} ({_label(known, at)})", _judge(site, name, known, outcome))
     return tally
 
 
-def kill_twice(server: ForkServer, site: Site, name: str, points: Iterable[int], known: Reference) -> Tally:
-    """SIGKILL in the operation, then SIGKILL before each side effect of the recovery."""
+def kill_twice(server: ForkServer, site: Site, name: str, *, stride: int = 1) -> Tally:
+    """SIGKILL in the operation, at every `stride`-th point, then SIGKILL before each side effect of the recovery."""
+    known = reference(server, site, name)
     tally = Tally(effects=known.countable)
-    for at in points:
+    for at in tally.due(f"kill {name} twice", range(1, known.countable + 1, stride)):
         for again in _until_complete():
             site.reset()
             first = server.run(act, name, site, "kill", at)
@@ -255,9 +268,11 @@ def fail_everywhere(server: ForkServer, site: Site, name: str, mode: Mode) -> Ta
     """
     known = reference(server, site, name)
     tally = Tally(effects=len(known.effects))
-    for at, effect in enumerate(known.effects, 1):
-        if mode == "raise_after" and effect.startswith("fs."):
-            continue
+    points = [
+        at for at, effect in enumerate(known.effects, 1) if mode == "raise_before" or not effect.startswith("fs.")
+    ]
+    for at in tally.due(f"{mode} {name}", points):
+        effect = known.effects[at - 1]
         site.reset()
         where = f"{name} {mode} at {at} ({effect})"
         outcome = server.run(fail_and_repeat, name, site, mode, at)
@@ -283,7 +298,7 @@ def cut_power_everywhere(server: ForkServer, site: Site, name: str, *, limit: in
     chosen = states if len(states) <= limit else random.Random(1).sample(states, limit)
     chosen += [state for state in states if state.last and state not in chosen][: limit // 4]
     tally = Tally(effects=len(trace))
-    for state in chosen:
+    for state in tally.due(f"power cut {name}", chosen):
         write_tree(state.tree, site)
         tally.judge(f"{name}, power cut {state.what}", site, name, known, acknowledged=state.last)
     return tally

@@ -19,6 +19,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from tests import turns
 from tests.compat import clickhouse_mistakes, clickhouse_writing_mistakes
 from tests.crash import (
     cold_merge_mistakes,
@@ -341,7 +342,8 @@ class Result:
 
 def run_check(check: str, mutant: str | None = None) -> Result:
     """Run one test in a process of its own."""
-    environment = {name: value for name, value in os.environ.items() if name != ENVIRONMENT}
+    # Each mistake is looked for at every point: whose turn it is does not count.
+    environment = {name: value for name, value in os.environ.items() if name not in (ENVIRONMENT, turns.ENVIRONMENT)}
     if mutant is not None:
         environment[ENVIRONMENT] = mutant
     place = check if check.startswith("tests/") else f"tests/crash/{check}"

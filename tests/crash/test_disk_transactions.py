@@ -24,6 +24,8 @@ from disks.memory import MemoryDisk
 from disks.object_disk.disk import ObjectDisk
 from disks.stores.directory import DirectoryStore
 from restore.clickhouse.rebuild import rebuild
+from tests.crash.conftest import RecordTally
+from tests.crash.enumeration import Tally
 
 START = {"a/x": b"ax", "a/y": b"ay", "b/x": b"bx", "c/d/x": b"cdx"}
 
@@ -217,7 +219,11 @@ def place(tmp_path: Path) -> Iterator[Path]:
     ids=lambda value: value.__name__.strip("_") if callable(value) else "reader" if value else "alone",
 )
 def test_killed_at_every_effect(
-    opened: Callable[[Path], Disk], change: Callable[[Transaction], None], reading: bool, place: Path
+    opened: Callable[[Path], Disk],
+    change: Callable[[Transaction], None],
+    reading: bool,
+    place: Path,
+    record_tally: RecordTally,
 ) -> None:
     template = place / "template"
     fill(opened(template))
@@ -229,8 +235,11 @@ def test_killed_at_every_effect(
     assert content(disk) == after
     disk.close()
     outcomes: set[str] = set()
-    for stop in range(1, whole.count + 1):
+    tally = Tally(effects=whole.count)
+    due = tally.due(f"{opened.__name__} {change.__name__} {reading}", range(1, whole.count + 1))
+    for stop in sorted({1, *due, whole.count}):  # the first and the last always: they show both outcomes
         for when in ("before", "after"):
+            tally.runs += 1
             root = place / f"{stop}-{when}"
             shutil.copytree(template, root)
             disk = opened(root)
@@ -249,4 +258,5 @@ def test_killed_at_every_effect(
                 assert content(rebuilt(root)) == found, (stop, when)
             outcomes.add("after" if found == after else "before")
             shutil.rmtree(root)
+    record_tally(tally)
     assert outcomes == {"before", "after"} or after == START

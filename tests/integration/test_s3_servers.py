@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.servers import REPOSITORY
+from tests import servers
+from tests.servers import REPOSITORY, ServerFailed
 
 CHECK = "import os, boto3; boto3.client('s3').head_bucket(Bucket=os.environ['FROSTLINE_BUCKET']); raise SystemExit(7)"
 
@@ -22,6 +25,15 @@ def is_running(pid: int) -> bool:
         return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return False
+
+
+def ended(pid: int) -> bool:
+    """Whether it ends within ten seconds."""
+    for _ in range(200):
+        if not is_running(pid):
+            return True
+        time.sleep(0.05)
+    return False
 
 
 @pytest.mark.parametrize("kind", ["ministack", "rclone", pytest.param("ceph", marks=pytest.mark.ceph)])
@@ -49,13 +61,57 @@ def test_server_ends_with_its_runner(ending: signal.Signals, tmp_path: Path) -> 
         assert len(children) == 2, "the server and the command"
         os.kill(runner.pid, ending)
         runner.wait(30)
-        server = int(children[0])
-        for _ in range(200):
-            if not is_running(server):
-                break
-            time.sleep(0.05)
-        assert not is_running(server)
+        assert ended(int(children[0]))
     finally:
         for pid in [str(runner.pid), *children]:
             if is_running(int(pid)):
                 os.kill(int(pid), signal.SIGKILL)
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from tests import servers
+with servers.shared("ministack", Path(sys.argv[1])) as server:
+    print(server.pid, flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def user(directory: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A process that holds the shared server, and the server's process id."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(directory)],
+        cwd=REPOSITORY,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout
+        try:
+            yield process, int(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+def test_all_share_one_server_that_outlives_who_had_it_started(tmp_path: Path) -> None:
+    with user(tmp_path) as (first, started), user(tmp_path) as (_, shared):
+        assert shared == started
+        first.kill()
+        first.wait()
+        with user(tmp_path) as (_, later):
+            assert later == started
+        assert is_running(started)
+    assert ended(started)
+    with user(tmp_path) as (_, anew):
+        assert anew != started
+        assert is_running(anew)
+    assert ended(anew)
+
+
+def test_a_server_that_does_not_come_up_says_why(tmp_path: Path) -> None:
+    for _ in range(2):
+        with pytest.raises(ServerFailed, match="invalid choice"), servers.shared("no such kind", tmp_path):
+            pass

@@ -19,6 +19,7 @@ from oplog.clickhouse.names import parse_key
 from oplog.errors import Conflict
 from restore.clickhouse.rebuild import rebuild
 from restore.clickhouse.rows import read_tree_of_bucket, rows_of
+from tests.turns import examples
 
 SEGMENT = st.sampled_from(["a", "b", "shadow", "é"])
 PATH = st.lists(SEGMENT, min_size=1, max_size=3).map("/".join)
@@ -49,7 +50,7 @@ def content(disk: Disk) -> dict[str, bytes]:
     return {info.path: disk.read(info.path) for info in disk.walk()}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(work=st.lists(TRANSACTION, min_size=1, max_size=12))
 def test_every_revision_is_rebuilt_as_it_was(
     work: list[tuple[list[tuple[str, ...]], bool]], tmp_path_factory: pytest.TempPathFactory

@@ -15,6 +15,7 @@ from oplog.paths import is_safe
 from restore.clickhouse.bucket import read_bucket
 from restore.clickhouse.report import inspect
 from tests.compat.buckets import ClickHouse, Object, in_memory
+from tests.turns import examples
 from tiering.cli.frame.output import encode
 
 NAMES = ("a", "b", "c.bin", "metadata_version.txt", "all_1_1_0", "delete_tmp_a", "other")
@@ -122,7 +123,7 @@ def shape(server: ClickHouse, revision: int | None = None) -> dict[str, tuple[tu
 
 
 @given(steps=st.lists(STEPS, min_size=1, max_size=25), data=st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_every_revision_is_what_the_model_was(steps: list[File | Rename | Link], data: st.DataObject) -> None:
     server, model = ClickHouse(old_keys=data.draw(st.booleans())), Model()
     states = [model.shape()]
@@ -135,7 +136,7 @@ def test_every_revision_is_what_the_model_was(steps: list[File | Rename | Link],
 
 
 @given(steps=st.lists(st.one_of(STEPS, st.just(Restart())), min_size=1, max_size=30))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_restarts_of_the_counter_change_nothing(steps: list[File | Rename | Link | Restart]) -> None:
     """Defect 1: equal numbers, yet every object counts, in the order of its time."""
     server, model = ClickHouse(), Model()
@@ -175,7 +176,7 @@ OBJECTS = st.builds(
 
 
 @given(objects=st.lists(OBJECTS, max_size=12), revision=st.none() | st.integers(0, 10))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_whatever_is_in_a_bucket_is_a_report_or_an_error_of_ours(objects: list[Object], revision: int | None) -> None:
     """I15: hostile names, paths and times are named, never a traceback, and never a path outside of the disk."""
     try:

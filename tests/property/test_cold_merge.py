@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from tests.cold import as_rows, assert_sorted_and_disjoint, cold_config, cold_merge, content, digest, group
 from tests.crash import mutants
+from tests.turns import examples
 from tiering.catalog.catalog import StoredPart
 from tiering.engine.store import Store
 from tiering.merge import rows as merge_rows
@@ -209,7 +210,7 @@ def merged_in_one_piece(
 _PHASES = (Phase.generate,) if mutants.active() else tuple(Phase)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), phases=_PHASES)
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=list(HealthCheck), phases=_PHASES)
 @given(st.data())
 def test_shards_give_what_one_merge_gives(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as name:

@@ -24,6 +24,7 @@ from disks.object_disk.disk import ObjectDisk
 from disks.stores.memory import MemoryStore
 from oplog.errors import Conflict
 from oplog.paths import ancestors
+from tests.turns import examples
 
 NAMES = ["a", "b", "a-", "é"]
 DIRECTORIES = [*NAMES, *(f"{one}/{two}" for one in NAMES for two in NAMES[:3])]
@@ -241,9 +242,9 @@ class ObjectMachine(DiskMachine):
                 table.close()
 
 
-def _settings(examples: int) -> settings:
+def _settings(most: int) -> settings:
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large]
-    return settings(max_examples=examples, stateful_step_count=10, deadline=None, suppress_health_check=checks)
+    return settings(max_examples=examples(most), stateful_step_count=10, deadline=None, suppress_health_check=checks)
 
 
 TestLocal = LocalMachine.TestCase

@@ -16,6 +16,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from oplog.errors import UsageError
+from tests.turns import examples
 from tiering.merge import rows as merge_rows
 from tiering.merge.rows import combine_rows
 from tiering.parquet.sorting import sort_table
@@ -26,7 +27,7 @@ from tiering.table.types import arrow_schema
 
 _database = duckdb.connect()
 _database.execute("SET TimeZone = 'UTC'; SET threads = 1")
-merging = settings(deadline=None, max_examples=80)
+merging = settings(deadline=None, max_examples=examples(80))
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 VALUES: dict[str, st.SearchStrategy[Any]] = {

@@ -24,6 +24,7 @@ from oplog.log import OperationsLog
 from oplog.paths import below
 from oplog.replay import FileRow
 from oplog.revision import commit_key, snapshot_key
+from tests.turns import examples
 
 PATHS = ["a", "a-", "a-/b", "a/b", "a/b/c", "a/b/d", "a/b-", "a/e", "a0", "b", "é", "é/f"]
 paths = st.sampled_from(PATHS)
@@ -86,7 +87,7 @@ def state(past: TableAsOf) -> tuple[object, ...]:
 
 
 @given(first, later)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_from_any_snapshot_the_log_leads_to_the_same_tables(
     first: list[Operation], later: list[list[Operation]]
 ) -> None:
@@ -138,7 +139,7 @@ rows = st.lists(paths, unique=True).map(
 
 
 @given(rows, st.lists(st.tuples(paths, st.booleans()), max_size=6))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_rows_are_there_until_they_are_taken(there: list[FileRow], taken: list[tuple[str, bool]]) -> None:
     left = {row.path: row for row in there}
     with closing(SortedRun(there)) as run:

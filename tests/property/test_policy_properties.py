@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.turns import examples
 from tiering.config.settings import PolicyConfig, VolumeConfig
 from tiering.journal.records import MoveFailures, PartPin
 from tiering.policy.decide import Options, Plan, decide
@@ -150,7 +151,7 @@ def carry_out(world: World, plan: Plan) -> World:
     return dataclasses.replace(world, disks=disks, parts=tuple(where.values()))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(worlds())
 def test_a_plan_carried_out_leaves_nothing_to_plan(world: World) -> None:
     after = carry_out(world, world.plan())
@@ -158,7 +159,7 @@ def test_a_plan_carried_out_leaves_nothing_to_plan(world: World) -> None:
     assert after.plan().deletes == ()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(worlds(), st.randoms(use_true_random=False))
 def test_a_plan_depends_on_nothing_but_its_arguments(world: World, random) -> None:  # type: ignore[no-untyped-def]
     shuffled = list(world.parts)
@@ -166,7 +167,7 @@ def test_a_plan_depends_on_nothing_but_its_arguments(world: World, random) -> No
     assert dataclasses.replace(world, parts=tuple(shuffled)).plan() == world.plan()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(worlds())
 def test_every_part_has_one_decision_with_a_reason(world: World) -> None:
     plan = world.plan()
@@ -175,7 +176,7 @@ def test_every_part_has_one_decision_with_a_reason(world: World) -> None:
     assert all(m.reason.kind and m.reason.detail for m in (*plan.moves, *plan.deletes, *plan.stays))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(worlds(), st.lists(st.integers(0, 40), min_size=1, max_size=4))
 def test_no_part_ever_moves_back(world: World, days: list[int]) -> None:
     """P18: as time goes on and plans are carried out, a part only gets colder; pins alone may warm it."""
@@ -196,7 +197,7 @@ def test_no_part_ever_moves_back(world: World, days: list[int]) -> None:
         world = carry_out(world, plan)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(worlds())
 def test_moves_for_space_cover_the_need_or_nothing_else_could_go(world: World) -> None:
     plan = world.plan()
@@ -225,7 +226,7 @@ def test_moves_for_space_cover_the_need_or_nothing_else_could_go(world: World) -
                     ), (stay, colder)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(worlds())
 def test_moves_for_space_are_the_fewest_heaviest(world: World) -> None:
     """With one table, one full disk and room below: dropping the smallest chosen part would not cover the need."""
@@ -251,7 +252,7 @@ def test_moves_for_space_are_the_fewest_heaviest(world: World) -> None:
         assert sizes == sorted(sizes)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(worlds())
 def test_nothing_goes_where_it_may_not(world: World) -> None:
     plan = world.plan()
@@ -269,7 +270,7 @@ def test_nothing_goes_where_it_may_not(world: World) -> None:
         assert limit is None or part.part.size_bytes <= limit or to_disk
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(worlds(), st.sampled_from([timedelta(days=-20000), timedelta(days=-365), timedelta(hours=-6)]))
 def test_a_clock_that_went_back_moves_and_deletes_nothing(world: World, jump: timedelta) -> None:
     """P23."""
@@ -278,7 +279,7 @@ def test_a_clock_that_went_back_moves_and_deletes_nothing(world: World, jump: ti
     assert plan.deletes == ()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(worlds(), st.sampled_from([timedelta(days=365), timedelta(days=-365), timedelta(hours=2)]))
 def test_two_clocks_that_disagree_move_and_delete_nothing(world: World, jump: timedelta) -> None:
     """P23: the object store's clock is the second opinion."""

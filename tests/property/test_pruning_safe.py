@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tiers import define
+from tests.turns import examples
 from tiering.parquet.column_ranges import column_range
 from tiering.table.part import DataFile, Part
 from tiering.table.pruning import (
@@ -177,7 +178,7 @@ def _columns(names: list[str], rows: list[dict[str, Any]]) -> dict[str, pa.Chunk
 _names = st.lists(st.sampled_from(sorted(TYPES)), min_size=1, max_size=3, unique=True)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.data(), _names)
 def test_a_part_with_a_selected_row_may_match(data: st.DataObject, names: list[str]) -> None:
     definition = define("p.t", {name: TYPES[name] for name in names}, names[:1])
@@ -207,7 +208,7 @@ _PARTITIONED = st.sampled_from(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(st.data(), _PARTITIONED)
 def test_the_partition_of_a_selected_row_may_match(data: st.DataObject, by: tuple[str, Any, int | None]) -> None:
     name, transform, parameter = by

@@ -14,6 +14,7 @@ from disks.file_table.table import FileTable
 from oplog import paths, replay
 from oplog.entry import Commit, Create, Link, Operation, Remove, Rename
 from oplog.errors import Conflict
+from tests.turns import examples
 
 PATHS = st.sampled_from(["a", "a/b", "a/b/c", "a/b/d", "a/e", "f", "f/g"])
 OPERATIONS = st.one_of(
@@ -65,7 +66,7 @@ def new(path: str) -> Create:
 @example(set(), (new("f/g"), new("f")), ())
 @example(set(), (new("a/b"), new("a/b")), ())
 @example(set(), (new("f"), Rename("f", "a"), new("a/b")), ("a",))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.sets(PATHS), st.lists(OPERATIONS, max_size=6).map(tuple), st.lists(PATHS, max_size=2).map(tuple))
 def test_a_run_of_new_files_is_judged_as_one_by_one(
     before: set[str], operations: tuple[Operation, ...], absent: tuple[str, ...]

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from disks.garbage.collect import collect
-from disks.object_disk.as_of import DiskAsOf
-from disks.object_disk.disk import ObjectDisk
+from disks.object_disk.disk import DiskAsOf, ObjectDisk
 from disks.stores.base import ObjectInfo, ObjectStore, Payload
 from disks.stores.directory import DirectoryStore
 from disks.stores.memory import MemoryStore
@@ -31,6 +30,7 @@ from restore.rebuild.rebuild import restore
 from restore.transfer.transfer import restore_from
 from tests.crash import mutants
 from tests.property.test_disk_model import Operations, content, draw_operations, fill
+from tests.turns import examples
 
 RETENTION = timedelta(hours=72)
 """Longer than the guard interval of gc, which would keep young blobs by itself."""
@@ -192,11 +192,11 @@ class InDirectory(RestoreMachine):
         return DirectoryStore(self.directory / "bucket")
 
 
-def _settings(examples: int) -> settings:
+def _settings(most: int) -> settings:
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large]
     phases = [phase for phase in Phase if phase not in (Phase.shrink, Phase.explain) or not mutants.active()]
     return settings(
-        max_examples=examples if not mutants.active() else 50,
+        max_examples=examples(most) if not mutants.active() else 50,
         stateful_step_count=15,
         deadline=None,
         suppress_health_check=checks,

@@ -18,6 +18,7 @@ from oplog.errors import Refused
 from tests.crash import invariants
 from tests.crash.harness import Failpoints, ForkServer, Mode, hooked
 from tests.crash.scenarios import FEBRUARY, JANUARY, TABLE, Site, collect, events, rows, temporary_site
+from tests.turns import examples
 from tiering.catalog import tables
 from tiering.engine.store import Store
 
@@ -193,7 +194,7 @@ def test_the_store_is_a_dict() -> None:
         run_state_machine_as_test(
             lambda: StoreMachine(server),
             settings=settings(
-                max_examples=EXAMPLES,
+                max_examples=examples(EXAMPLES),
                 stateful_step_count=STEPS,
                 deadline=None,
                 suppress_health_check=list(HealthCheck),

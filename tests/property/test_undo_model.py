@@ -16,6 +16,7 @@ from disks.object_disk.disk import ObjectDisk
 from oplog.errors import Conflict, Refused
 from restore.history.diff import diff
 from restore.history.undo import undo
+from tests.turns import examples
 from tiering.config.settings import Config, PolicyConfig, VolumeConfig
 from tiering.engine.store import Store
 
@@ -82,7 +83,7 @@ def take_back(store: Store, disk: ObjectDisk, revision: int) -> int | None:
     return done
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(COMMITS, st.data())
 def test_an_undo_reverses_one_commit_and_nothing_else(
     commits: list[list[tuple[object, ...]]], data: st.DataObject

@@ -35,6 +35,7 @@ from disks.workers.runner import LocalRunner, Remote
 from oplog import pins, snapshot
 from oplog.errors import AccessDenied, Damaged, FrostlineError, NotFound, Refused, Retained
 from oplog.revision import blob_key, commit_key, parse_blob_key, snapshot_key
+from tests.turns import examples
 
 NOW = datetime.now(UTC)
 LATER = NOW + timedelta(days=3)
@@ -852,7 +853,7 @@ def test_listings_agree_unless_a_blob_goes_changes_or_appears_late() -> None:
 revisions = st.integers(min_value=1, max_value=30)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(head=revisions, snapshots=st.sets(revisions), pinned=st.sets(revisions), data=st.data())
 def test_no_log_object_goes_that_a_restorable_revision_needs(
     head: int, snapshots: set[int], pinned: set[int], data: st.DataObject
@@ -874,7 +875,7 @@ def test_no_log_object_goes_that_a_restorable_revision_needs(
     assert not snapshots or max(snapshots) in left_snapshots
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     blobs=st.lists(st.tuples(st.integers(1, 9), st.integers(-50, 100), st.booleans()), max_size=20),
     head=st.integers(1, 9),

@@ -32,6 +32,7 @@ from restore.check.check import CheckOptions, CheckResult, check
 from restore.check.listing import Listing
 from restore.check.share_history import Subset
 from tests.damage import break_pages
+from tests.turns import examples
 
 NOW = datetime.now(UTC)
 LATER = NOW + timedelta(days=3)
@@ -96,7 +97,7 @@ expected = st.dictionaries(st.sampled_from(KEYS), sizes)
 
 
 @given(objects, expected, expected, expected, st.sets(st.sampled_from(KEYS)), st.integers(1, 4))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_ranges_say_what_a_whole_listing_says(
     there: dict[str, tuple[int, float]],
     known: dict[str, int],

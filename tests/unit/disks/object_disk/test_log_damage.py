@@ -24,6 +24,7 @@ from oplog.entry import Commit, Create, Link, Operation, Remove, Rename, now
 from oplog.errors import Damaged, FrostlineError, NotFound, UsageError
 from oplog.log import OperationsLog
 from oplog.revision import commit_key, snapshot_key
+from tests.turns import examples
 
 
 @pytest.fixture
@@ -221,7 +222,7 @@ def test_who_has_seen_the_newest_entry_notices_that_it_was_altered(store: Memory
     disk.close()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.sets(st.integers(1, 30)), st.booleans())
 def test_gaps_never_mislead(gone: set[int], with_snapshot: bool) -> None:
     """P41: with any entries missing, the newest revision found is the true one, or the gap is named; never another."""
@@ -309,7 +310,7 @@ commits = st.builds(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(commits)
 def test_every_kind_of_record_survives_the_way_to_the_bucket_and_back(commit: Commit) -> None:
     """P47: dump, load, dump is identical, and loading gives what was dumped."""

@@ -20,6 +20,7 @@ from oplog.errors import Damaged, FrostlineError, Refused, UsageError
 from oplog.replay import FileRow
 from restore.clickhouse.tree import read_tree, write_tree
 from tests.compat.captures import CLICKHOUSE, KEY_PREFIX
+from tests.turns import examples
 
 LOCAL = CLICKHOUSE / "local"
 EXAMPLE = b"3\n1\t4\n4\tr1-file-vsv/ifrmr\n2\n1\n"
@@ -260,7 +261,7 @@ FILES = st.dictionaries(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(files=FILES, version=st.sampled_from([4, 5]))
 def test_any_tree_survives_the_way_through_the_file_system(
     files: dict[str, int | bytes], version: int, tmp_path_factory: pytest.TempPathFactory

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.turns import examples
 from tiering.parquet.part_files import write_part_files
 from tiering.parquet.sort_keys import EVERYTHING, Key, SortKeyRange, row_groups_within, row_key, rows_below, stored_key
 from tiering.parquet.sorted_merge import SortedFile, merged
@@ -50,7 +51,7 @@ def a_table(first: str, second: str) -> TableDefinition:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(data=st.data())
 def test_ranges_take_every_row_once_in_order(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """I13: however a merge is cut into ranges, its rows are those of the whole merge, in the same order."""

@@ -1,0 +1,83 @@
+"""Which crash points and random examples a run tries: all, or the share whose turn it is.
+
+    python -m tests.turns        print the turn of this commit, `2/3` for instance
+
+`make check` takes that share, so that all of them come round as commits follow one another; `make nightly`,
+`make mutants` and a plain pytest take everything. A failure is repeated with the turn that its run printed:
+FROSTLINE_TURN=2/3 .venv/bin/pytest ….
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+ENVIRONMENT = "FROSTLINE_TURN"
+TURNS = 3
+FEWEST_EXAMPLES = 10
+
+_Point = TypeVar("_Point")
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The `number`-th (from 1) of `of` shares. The shares are disjoint, and together they are everything."""
+
+    number: int
+    of: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.number <= self.of:
+            raise ValueError(f"turn {self.number}/{self.of}: the first number goes from 1 to the second")
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+    def takes(self, operation: str, nth: int) -> bool:
+        """Whether this share has the `nth` point: every `of`-th, beginning elsewhere in each operation."""
+        return (nth + zlib.crc32(operation.encode())) % self.of == self.number - 1
+
+
+EVERYTHING = Turn(1, 1)
+
+
+def current() -> Turn:
+    """The turn that the environment names; everything without one. What is no turn is refused: it would hide tests."""
+    text = os.environ.get(ENVIRONMENT, "")
+    if not text:
+        return EVERYTHING
+    if not (match := re.fullmatch(r"(\d+)/(\d+)", text)):
+        raise ValueError(f"{ENVIRONMENT} is {text!r}: give a turn such as 2/3, or nothing for everything")
+    return Turn(int(match[1]), int(match[2]))
+
+
+def due(operation: str, points: Iterable[_Point]) -> list[_Point]:
+    """The points of this operation whose turn it is."""
+    turn = current()
+    return [point for nth, point in enumerate(points) if turn.takes(operation, nth)]
+
+
+def examples(most: int) -> int:
+    """How many random examples a property is tried with: `most`, or a share of them."""
+    return max(most // current().of, min(most, FEWEST_EXAMPLES))
+
+
+def of_commit(repository: Path) -> Turn:
+    """The turn of the checked out commit; without git that of the day. Hashes are as good as random, also in a
+    checkout that has one commit only."""
+    done = subprocess.run(
+        ["git", "-C", str(repository), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+    )
+    number = int(done.stdout, 16) if done.returncode == 0 else int(time.time() // 86_400)
+    return Turn(number % TURNS + 1, TURNS)
+
+
+if __name__ == "__main__":
+    print(of_commit(Path(__file__).resolve().parent.parent))

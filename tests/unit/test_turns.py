@@ -1,0 +1,69 @@
+"""Shares of the crash points: disjoint, together everything, and never nothing by mistake."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import turns
+from tests.servers import REPOSITORY
+from tests.turns import EVERYTHING, TURNS, Turn
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 100])
+@pytest.mark.parametrize("operation", ["kill move", "kill merge", "power cut insert"])
+def test_every_point_has_one_turn(operation: str, count: int) -> None:
+    shares = [{at for at in range(count) if Turn(number, TURNS).takes(operation, at)} for number in (1, 2, 3)]
+    assert sorted(point for share in shares for point in share) == list(range(count))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def test_operations_begin_at_points_of_their_own() -> None:
+    firsts = {min(at for at in range(3) if Turn(1, 3).takes(f"kill {name}", at)) for name in "abcdef"}
+    assert len(firsts) > 1
+
+
+def test_the_environment_names_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(turns.ENVIRONMENT, "2/3")
+    assert turns.current() == Turn(2, 3)
+    assert [turns.examples(most) for most in (300, 20, 8)] == [100, 10, 8]
+    for stride in (1, 3, 9):
+        assert len(turns.due("an operation", range(1, 30 * stride, stride))) == 10
+
+
+def test_without_a_turn_everything_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in ("", None):
+        monkeypatch.delenv(turns.ENVIRONMENT, raising=False)
+        if value is not None:
+            monkeypatch.setenv(turns.ENVIRONMENT, value)
+        assert turns.current() == EVERYTHING
+        assert turns.examples(300) == 300
+        assert turns.due("an operation", range(30)) == list(range(30))
+
+
+@pytest.mark.parametrize("text", ["0/3", "4/3", "2", "2/", "x/3", "2/3/4", "-1/3"])
+def test_what_is_no_turn_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(turns.ENVIRONMENT, text)
+    with pytest.raises(ValueError, match="turn"):
+        turns.current()
+
+
+def test_a_checkout_without_git_has_a_turn(tmp_path: Path) -> None:
+    for place in (REPOSITORY, tmp_path):
+        turn = turns.of_commit(place)
+        assert turn == turns.of_commit(place)
+        assert turn.of == TURNS
+
+
+def test_the_summary_counts_the_points_of_all_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers run the tests, another process prints what they did."""
+    monkeypatch.setenv(turns.ENVIRONMENT, "1/3")
+    test = "tests/crash/test_disk_transactions.py::test_killed_at_every_effect[open_local-replace-alone]"
+    command = [sys.executable, "-m", "pytest", "-n", "1", "-p", "no:cacheprovider", test]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    summary = done.stdout.partition("crash points (FROSTLINE_TURN=1/3)")[2]
+    assert "runs in all" in summary
+    assert "test_killed_at_every_effect[open_local-replace-alone]" in summary
