@@ -438,7 +438,7 @@ class _NoLease(AbstractContextManager[None]):
 _NO_LEASE = _NoLease()
 
 
-def check_path(path: str, *, what: str = "path") -> str:
+def check_path(path: str) -> str:
     """Return the path if it is safe on every disk; else raise `UsageError` that shows it.
 
     Paths read from a bucket are hostile: `..`, absolute, empty, control characters and over-long names are refused.
@@ -446,6 +446,6 @@ def check_path(path: str, *, what: str = "path") -> str:
     bad = not is_safe(path) or path == RESERVED_DIRECTORY or path.startswith(f"{RESERVED_DIRECTORY}/")
     if bad:
         raise UsageError(
-            f"unsafe {what}: {path!r}", hint="a relative path without '..', empty segments or control characters"
+            f"unsafe path: {path!r}", hint="a relative path without '..', empty segments or control characters"
         )
     return path

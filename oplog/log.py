@@ -83,9 +83,8 @@ class Entry:
 class OperationsLog:
     """The entries below `operations/` of one prefix. Stateless: every call asks the bucket."""
 
-    def __init__(self, store: LogStore, *, fetch_threads: int = _FETCH_THREADS) -> None:
+    def __init__(self, store: LogStore) -> None:
         self.store = store
-        self._fetch_threads = fetch_threads
 
     def revisions(self, after: int = 0) -> Iterator[int]:
         """The revisions above `after`, ascending and dense from the first one listed. Raises `Damaged` at a gap."""
@@ -319,12 +318,12 @@ class OperationsLog:
             for revision in first:
                 yield read(revision)
             return
-        with ThreadPoolExecutor(self._fetch_threads, thread_name_prefix="log") as pool:
+        with ThreadPoolExecutor(_FETCH_THREADS, thread_name_prefix="log") as pool:
             waiting: deque[Future[Entry]] = deque(pool.submit(read, revision) for revision in first)
             try:
                 for revision in revisions:
                     waiting.append(pool.submit(read, revision))
-                    if len(waiting) >= 4 * self._fetch_threads:
+                    if len(waiting) >= 4 * _FETCH_THREADS:
                         yield waiting.popleft().result()
                 while waiting:
                     yield waiting.popleft().result()

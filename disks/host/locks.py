@@ -61,9 +61,9 @@ class OwnedDirectory:
     The lock is taken before the directory appears, so `sweep` never takes a newborn for a leftover.
     """
 
-    def __init__(self, parent: Path, prefix: str = "") -> None:
+    def __init__(self, parent: Path) -> None:
         make_directory(parent)
-        self.name = f"{prefix}{secrets.token_hex(8)}"
+        self.name = secrets.token_hex(8)
         self.path = parent / self.name
         self._owner_path = parent / f"{self.name}.owner"
         self._descriptor = self._own()
@@ -97,10 +97,6 @@ class OwnedDirectory:
             remove_tree(self.path)
         finally:
             self.release()
-
-    def disown(self) -> None:
-        """Close the lock and leave everything as a crash would."""
-        os.close(self._descriptor)
 
 
 def abandoned(parent: Path) -> list[Path]:

@@ -14,6 +14,8 @@ from oplog.errors import NotFound
 from oplog.replay import FileRow
 from restore.clickhouse.bucket import ClickHouseTree, read_bucket, survey
 
+_SHOWN = 20
+
 
 def read_tree_of_bucket(
     store: ObjectStore,
@@ -44,11 +46,11 @@ def rows_of(files: Iterable[File]) -> Iterator[FileRow]:
         yield FileRow(file.path, file.size_bytes, "", key, inline, None, file.revision, file.blobs[1:])
 
 
-def sentences(findings: Iterable[LogProblem], shown: int = 20) -> list[str]:
+def sentences(findings: Iterable[LogProblem]) -> list[str]:
     """What was found, the first few as they are and the others counted."""
     texts = [finding.what for finding in findings]
-    more = [f"and {len(texts) - shown:,} more: see 'frostline clickhouse inspect'"] if texts[shown:] else []
-    return texts[:shown] + more
+    more = [f"and {len(texts) - _SHOWN:,} more: see 'frostline clickhouse inspect'"] if texts[_SHOWN:] else []
+    return texts[:_SHOWN] + more
 
 
 def key_prefix(store: ObjectStore) -> str:

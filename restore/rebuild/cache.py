@@ -5,13 +5,12 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 
 from disks.base import LoggedDisk
 from disks.file_table.table import TableReader, read_only_uri
-from oplog.replay import FileRow
 
 UNREADABLE = (sqlite3.Error, ValueError, TypeError, AttributeError, msgspec.MsgspecError)
 """What reading a damaged file may raise, at any row."""
@@ -24,16 +23,13 @@ class Cache:
     exists: bool = False
     revision: int = 0
     digest: str = ""
-    rows: dict[str, FileRow] = field(default_factory=dict)
     problem: str | None = None
-    """Why it cannot be used; `rows` is empty then."""
-    differs: bool = False
-    """Set by whoever compared it with the log."""
+    """Why it cannot be used."""
 
 
 @contextmanager
 def opened_cache(disk: LoggedDisk) -> Iterator[tuple[Cache, TableReader | None]]:
-    """The table and a view of its rows (`Cache.rows` stays empty); None when there is none that can be used.
+    """The table and a view of its rows; None when there is none that can be used.
 
     Damage may show at any row: it raises one of `UNREADABLE`, and `unreadable()` says it in a sentence.
     """
@@ -49,17 +45,6 @@ def opened_cache(disk: LoggedDisk) -> Iterator[tuple[Cache, TableReader | None]]
             return
         revision, digest = view.head()
         yield Cache(True, revision, digest), view
-
-
-def read_cache(disk: LoggedDisk) -> Cache:
-    """The whole table in memory."""
-    try:
-        with opened_cache(disk) as (cache, view):
-            if view is not None:
-                cache.rows = {row.path: row for row in view.rows()}
-            return cache
-    except UNREADABLE as error:
-        return unreadable(disk, error)
 
 
 def unreadable(disk: LoggedDisk, error: BaseException) -> Cache:

@@ -5,18 +5,16 @@ Guards I7, I8 and ClickHouse's second defect (frozen parts lost after a restore)
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from disks.stores.directory import DirectoryStore
 from oplog.revision import SCHEMA_VERSION_KEY
+from tests.command_line import Frostline
 from tests.compat.buckets import captured
 from tests.compat.captures import CLICKHOUSE, KEY_PREFIX
-from tiering.cli import main as cli
 
 LOCAL = CLICKHOUSE / "local"
 CONFIG = """
@@ -28,25 +26,6 @@ disks:
 policies:
   p: {{volumes: [{{name: hot, disks: [ssd]}}, {{name: cold, disks: [s3]}}]}}
 """
-
-
-class Frostline:
-    """Runs command lines in this process."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
-        self.error = ""
-
-    def __call__(self, *arguments: str, code: int = 0) -> str:
-        self._capsys.readouterr()
-        actual = cli.run(arguments)
-        captured = self._capsys.readouterr()
-        self.error = captured.err
-        assert actual == code, f"exit {actual}: {captured.out}\n{captured.err}"
-        return captured.out
-
-    def json(self, *arguments: str, code: int = 0) -> Any:
-        return json.loads(self(*arguments, "--json", code=code))
 
 
 def content(directory: Path) -> dict[str, bytes]:

@@ -26,13 +26,12 @@ from tiering.doctor.diagnosis import Finding, Level
 SKEW_NOTED = timedelta(seconds=30)
 SKEW_REFUSED = timedelta(minutes=5)
 """From here on gc takes no time of the store for true, and refuses."""
+_GUARD = timedelta(hours=24)
 
 
-def of_store(
-    name: str, config: DiskConfig, facts: StoreFacts, *, now: datetime, guard: timedelta = timedelta(hours=24)
-) -> list[Finding]:
+def of_store(name: str, config: DiskConfig, facts: StoreFacts, *, now: datetime) -> list[Finding]:
     """Everything about one object disk."""
-    return list(_Store(name, config, facts, now, guard).findings())
+    return list(_Store(name, config, facts, now).findings())
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,6 @@ class _Store:
     config: DiskConfig
     facts: StoreFacts
     now: datetime
-    guard: timedelta
 
     def _say(self, check: str, level: Level, what: str, hint: str = "") -> Finding:
         return Finding(subject=f"disk {self.name}", check=check, level=level, what=what, hint=hint)
@@ -184,9 +182,9 @@ class _Store:
         if isinstance(uploads, NotAnswered):
             yield self._say("uploads", "unknown", f"unfinished uploads are not known: {uploads.reason}")
             return
-        old = [upload for upload in uploads if self.now - upload.started > self.guard]
+        old = [upload for upload in uploads if self.now - upload.started > _GUARD]
         if old:
-            what = f"{len(old)} unfinished multipart uploads older than {format_duration(self.guard)} are paid for"
+            what = f"{len(old)} unfinished multipart uploads older than {format_duration(_GUARD)} are paid for"
             hint = f"'frostline gc {self.name} --delete' ends those with names of ours, such as {old[0].key}"
             yield self._say("uploads", "warning", what, hint)
         elif self._speaks_s3:
@@ -260,8 +258,8 @@ class _Store:
             yield self._say("object-lock", "note", what)
         else:
             what = f"Object Lock keeps every object for {lock.retention_days} days ({lock.mode})"
-            longer = timedelta(days=lock.retention_days) > self.guard
-            meaning = f"longer than gc's guard interval of {format_duration(self.guard)}: " if longer else ""
+            longer = timedelta(days=lock.retention_days) > _GUARD
+            meaning = f"longer than gc's guard interval of {format_duration(_GUARD)}: " if longer else ""
             hint = f"{meaning}gc reports what the lock keeps as kept and deletes it when the lock has run out"
             yield self._say("object-lock", "note", what, hint)
 

@@ -66,9 +66,7 @@ class InsertResult:
     duplicate_rows: int = 0
 
 
-def insert(
-    context: Context, definition: TableDefinition, batches: Iterable[pa.RecordBatch], *, ignore_unknown: bool = False
-) -> InsertResult:
+def insert(context: Context, definition: TableDefinition, batches: Iterable[pa.RecordBatch]) -> InsertResult:
     """Insert the batches; columns are matched by name (`tiering.table.types.cast_batch`).
 
     Raises `UsageError` for data that does not fit, `NoSpace` when no disk takes a part; the message says how many rows
@@ -80,7 +78,7 @@ def insert(
         run = _Insert(context, definition, task, company)
         try:
             with ThreadPoolExecutor(_threads(), "insert") as blocks, ThreadPoolExecutor(_threads(), "write") as writers:
-                _feed(run, _blocks(_cast(batches, definition, ignore_unknown), definition), blocks, writers)
+                _feed(run, _blocks(_cast(batches, definition), definition), blocks, writers)
         except FrostlineError as error:
             done = run.result()
             if done.parts:
@@ -115,12 +113,10 @@ def _feed(
             future.exception()
 
 
-def _cast(
-    batches: Iterable[pa.RecordBatch], definition: TableDefinition, ignore_unknown: bool
-) -> Iterator[pa.RecordBatch]:
+def _cast(batches: Iterable[pa.RecordBatch], definition: TableDefinition) -> Iterator[pa.RecordBatch]:
     row = 0
     for batch in batches:
-        yield cast_batch(batch, definition, first_row=row, ignore_unknown=ignore_unknown)
+        yield cast_batch(batch, definition, first_row=row)
         row += batch.num_rows
 
 

@@ -39,9 +39,9 @@ def open_sources(
     return _read_all(sources, definition, stdin)
 
 
-def source_schema(path: str, file_format: str | None = None) -> pa.Schema:
+def source_schema(path: str) -> pa.Schema:
     """The columns of a file, for `--like`; of CSV and JSON they are guessed from the first megabytes."""
-    (source, *_) = find_sources([path], file_format)
+    (source, *_) = find_sources([path], None)
     with reading(source), ExitStack() as stack:
         if source.format == "parquet":
             return pq.read_schema(stack.enter_context(open_binary(source, None, seekable=True)))

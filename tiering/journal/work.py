@@ -162,12 +162,10 @@ class WorkRecords:
         """Bring the merge to the state. Raises `NotFound`, and `UsageError` for a step the table does not allow."""
         self._set("merges", MERGE_TRANSITIONS, _MERGE_FIELDS, [(merge_id, fields)], state)
 
-    def merges(
-        self, *, active: bool = False, failed: bool = False, limit: int | None = None, table_uuid: str | None = None
-    ) -> list[MergeRecord]:
-        """Merges, newest first: all, the unfinished ones (`active`) or those that failed."""
-        states = [*(ACTIVE_MERGES if active else ()), *(("failed",) if failed else ())]
-        return [_merge(row) for row in self._select("merges", states, limit, table_uuid=table_uuid)]
+    def merges(self, *, active: bool = False, table_uuid: str | None = None) -> list[MergeRecord]:
+        """Merges, newest first: all, or the unfinished ones (`active`)."""
+        states = list(ACTIVE_MERGES) if active else []
+        return [_merge(row) for row in self._select("merges", states, None, table_uuid=table_uuid)]
 
     def orphaned_merges(self) -> list[MergeRecord]:
         """Unfinished merges whose process is gone, oldest first."""

@@ -251,11 +251,10 @@ def write_part_files(
     definition: TableDefinition,
     directory: Path,
     *,
-    compression_level: int | None = None,
     encodings: Encodings | None = None,
 ) -> tuple[DataFile, ...]:
     """Write tables in sort order as the data files of one part in the directory."""
-    files = PartWriter(directory, definition, compression_level=compression_level, encodings=encodings)
+    files = PartWriter(directory, definition, encodings=encodings)
     try:
         for table in tables:
             files.write(table)

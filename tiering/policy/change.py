@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from oplog.errors import NotFound, Refused, UsageError
@@ -101,12 +101,6 @@ def _target(
             return VolumeConfig(name=name, disks=(name,)), f"disk '{name}'"
         case _:
             raise UsageError("name either a volume or a disk to move to", hint="--to-volume V or --to-disk D")
-
-
-def unmoved(parts: Sequence[PlacedPart], moves: Sequence[Move]) -> list[PlacedPart]:
-    """The parts that are not among the moves."""
-    moving = {(move.table_uuid, move.part) for move in moves}
-    return [part for part in parts if (part.definition.uuid, part.part.name) not in moving]
 
 
 def _less(state: DiskState, size: int) -> DiskState:

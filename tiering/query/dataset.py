@@ -43,14 +43,8 @@ _LONGEST_BOUND = 64
 _FORMAT = pads.ParquetFileFormat(pre_buffer=True)
 
 
-def table_dataset(
-    context: Context,
-    definition: TableDefinition,
-    parts: Sequence[StoredPart],
-    *,
-    only: Mapping[str, set[str]] | None = None,
-) -> pads.Dataset:
-    """The parts, on whatever tier, as one dataset; `only` names files of parts to take instead of all of them.
+def table_dataset(context: Context, definition: TableDefinition, parts: Sequence[StoredPart]) -> pads.Dataset:
+    """The parts, on whatever tier, as one dataset.
 
     Raises `Refused` when too much of the table predates a renamed column: a merge converts it.
     """
@@ -59,7 +53,7 @@ def table_dataset(
     for disk in sorted({stored.disk for stored in parts}):
         leases.enter_context(context.disk(disk).read_lease())
     try:
-        children = _children(context, definition, parts, only, schema)
+        children = _children(context, definition, parts, schema)
     except BaseException:
         leases.close()
         raise
@@ -88,7 +82,6 @@ def _children(
     context: Context,
     definition: TableDefinition,
     parts: Sequence[StoredPart],
-    only: Mapping[str, set[str]] | None,
     schema: pa.Schema,
 ) -> list[pads.Dataset]:
     tables = {definition.full_name: list(parts)}
@@ -99,8 +92,6 @@ def _children(
     for stored in parts:
         fits = _reads_as_it_is(definition, names.get(stored.part.schema_version))
         for file in stored.part.files:
-            if only is not None and file.name not in only.get(stored.part.name, ()):
-                continue
             if not fits:
                 converted.append((stored, file))
                 continue

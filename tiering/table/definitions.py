@@ -47,7 +47,7 @@ def parse_column(text: str, *, column_id: int = 0) -> Column:
         kind, nullable = kind[: match.start()], False
     if not colon or not kind:
         raise UsageError(f"not a column: {text!r}", hint="write columns as NAME:TYPE, such as 'ts:timestamp[us, UTC]'")
-    _check_identifier(name, what="column name")
+    _check_column_name(name)
     return Column(id=column_id, name=name, type=type_text(arrow_type(kind)), nullable=nullable)
 
 
@@ -79,7 +79,7 @@ def columns_like(schema: pa.Schema) -> tuple[Column, ...]:
     """The columns of a file's schema, numbered from 1. Raises `UsageError` naming a column that tables cannot hold."""
     columns = []
     for number, field in enumerate(schema, start=1):
-        _check_identifier(field.name, what="column name")
+        _check_column_name(field.name)
         try:
             columns.append(Column(id=number, name=field.name, type=type_text(field.type), nullable=field.nullable))
         except UsageError as error:
@@ -98,7 +98,6 @@ def define_table(
     ttl: Sequence[str] = (),
     merge_mode: str = "ordinary",
     settings: Sequence[str] = (),
-    uuid: str | None = None,
 ) -> TableDefinition:
     """A new table from the texts of `table create`; `like` gives the columns, `columns` add to or replace them by name.
 
@@ -117,7 +116,7 @@ def define_table(
         msgspec.structs.replace(column, id=number) for number, column in enumerate(named.values(), start=1)
     )
     definition = TableDefinition(
-        uuid=uuid or str(uuids.uuid4()),
+        uuid=str(uuids.uuid4()),
         database=database,
         name=table,
         columns=numbered,
@@ -172,7 +171,7 @@ def rename_column(definition: TableDefinition, text: str) -> TableDefinition:
     old, colon, new = (piece.strip() for piece in text.partition(":"))
     if not colon:
         raise UsageError(f"not a renaming: {text!r}", hint="write --rename-column OLD:NEW")
-    _check_identifier(new, what="column name")
+    _check_column_name(new)
     definition.column(old)
     if any(known.name == new for known in definition.columns):
         raise UsageError(f"table {definition.full_name} has a column {new} already", hint="choose another name")
@@ -257,9 +256,9 @@ def _last_id(definition: TableDefinition) -> int:
     return max(definition.last_column_id, *(column.id for column in definition.columns))
 
 
-def _check_identifier(name: str, *, what: str) -> None:
+def _check_column_name(name: str) -> None:
     if not IDENTIFIER.match(name):
-        raise UsageError(f"not a {what}: {name!r}", hint="letters, digits and '_', not starting with a digit")
+        raise UsageError(f"not a column name: {name!r}", hint="letters, digits and '_', not starting with a digit")
 
 
 def _setting_value(key: str, value: str) -> int:

@@ -161,17 +161,16 @@ def cast_batch(
     *,
     source: str = "",
     first_row: int = 0,
-    ignore_unknown: bool = False,
 ) -> pa.RecordBatch:
     """The batch with exactly the table's columns and types, matched by name.
 
     Missing nullable columns become their default or null. Raises `UsageError` that names the source, the column and
     where possible the row (counted from 1, after `first_row` earlier ones) and the value: for values that do not fit,
-    missing columns without a default, nulls in a column that takes none, and unknown columns unless ignored.
+    missing columns without a default, nulls in a column that takes none, and unknown columns.
     """
     where = f"{source}: " if source else ""
     names = batch.schema.names
-    _check_names(names, definition, where=where, ignore_unknown=ignore_unknown)
+    _check_names(names, definition, where=where)
     arrays = []
     for column in definition.columns:
         if column.name in names:
@@ -188,13 +187,13 @@ def cast_batch(
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(definition))
 
 
-def _check_names(names: list[str], definition: TableDefinition, *, where: str, ignore_unknown: bool) -> None:
+def _check_names(names: list[str], definition: TableDefinition, *, where: str) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise UsageError(f"{where}column {', '.join(twice)} occurs twice", hint="give every column its own name")
     known = {column.name for column in definition.columns}
     unknown = [name for name in names if name not in known]
-    if unknown and not ignore_unknown:
+    if unknown:
         raise UsageError(
             f"{where}unknown columns: {', '.join(unknown)}",
             hint=f"table {definition.full_name} has: {', '.join(column.name for column in definition.columns)}; "

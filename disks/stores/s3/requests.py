@@ -33,6 +33,7 @@ from oplog.errors import Damaged, FrostlineError, Transient
 EMPTY_SHA256 = hashlib.sha256(b"").digest()
 _ALGORITHM = "AWS4-HMAC-SHA256"
 _CONNECT_TIMEOUT_SECONDS = 10.0
+_READ_TIMEOUT_SECONDS = 60.0
 
 
 class Credentials(Protocol):
@@ -69,7 +70,6 @@ class S3Requests:
         credentials: Callable[[], Credentials],
         ca_bundle: str | None = None,
         proxy_url: str | None = None,
-        read_timeout_seconds: float = 60.0,
     ) -> None:
         self._place = place
         self._prefix = prefix
@@ -77,7 +77,6 @@ class S3Requests:
         self._credentials = credentials
         parts = urlsplit(bucket_url)
         self._host, self._base = parts.netloc, parts.path.rstrip("/")
-        self._read_timeout_seconds = read_timeout_seconds
         self._connections = Connections(bucket_url, ca_bundle=ca_bundle, proxy_url=proxy_url)
         self._key_of_day: tuple[object, bytes] = (None, b"")
 
@@ -164,7 +163,7 @@ class S3Requests:
                 body,
                 connect_seconds=min(_CONNECT_TIMEOUT_SECONDS, wanted),
                 # A silent server may be at work, so it gets a little more than the caller has patience for.
-                silence_seconds=min(self._read_timeout_seconds, 2.5 * wanted),
+                silence_seconds=min(_READ_TIMEOUT_SECONDS, 2.5 * wanted),
             )
         except NotConnected as error:
             raise unreachable(self._place, key, error.__cause__ or error) from error

@@ -11,8 +11,9 @@ import zstandard
 from disks.stores.memory import MemoryStore
 from oplog import pins, replay, snapshot
 from oplog.errors import AlreadyExists, Damaged, FrostlineError, NotFound, UsageError
-from oplog.replay import FileRow, MemoryTable
+from oplog.replay import FileRow
 from tests import worm
+from tests.memory_table import MemoryTable
 
 OTHER_PIN = b'{"name":"other","revision":1,"holder":"x","created":"2026-01-01T00:00:00Z"}'
 ROWS = [

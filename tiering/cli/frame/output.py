@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from typing import Any, TextIO
+from typing import Any
 
 from oplog.errors import FrostlineError
 from tiering.cli.frame.escaping import visible, visible_json
@@ -92,16 +92,15 @@ def aligned(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequen
     return [join(columns), *(join(row) for row in rows)]
 
 
-def print_error(error: FrostlineError, *, json: bool, stream: TextIO | None = None) -> None:
+def print_error(error: FrostlineError, *, json: bool) -> None:
     """The failure, as text or as the documented JSON."""
-    stream = stream or sys.stderr
     if json:
         body = {"kind": error.kind, "message": error.message, "hint": error.hint, "exit_code": error.exit_code}
-        print(encode({"error": body}, indent=0).decode(), file=stream)
+        print(encode({"error": body}, indent=0).decode(), file=sys.stderr)
         return
-    print(f"frostline: {visible(error.message)}", file=stream)
+    print(f"frostline: {visible(error.message)}", file=sys.stderr)
     if error.hint:
-        print(f"  {visible(error.hint)}", file=stream)
+        print(f"  {visible(error.hint)}", file=sys.stderr)
 
 
 def _plain(value: Any) -> Any:

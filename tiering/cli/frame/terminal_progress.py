@@ -29,16 +29,14 @@ class Lines:
         self,
         write: Callable[[str], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
-        every_seconds: float = LINE_EVERY_SECONDS,
     ) -> None:
         self._write = write or (lambda text: print(visible(text), file=sys.stderr, flush=True))
         self._clock = clock
-        self._every_seconds = every_seconds
 
     def task(
         self, what: str, *, items: int | None = None, size_bytes: int | None = None
     ) -> AbstractContextManager[Task]:
-        return _LineTask(what, items, size_bytes, self._write, self._clock, self._every_seconds)
+        return _LineTask(what, items, size_bytes, self._write, self._clock)
 
 
 class _LineTask:
@@ -49,10 +47,9 @@ class _LineTask:
         size_bytes: int | None,
         write: Callable[[str], object],
         clock: Callable[[], float],
-        every_seconds: float,
     ) -> None:
         self._what, self._items, self._size_bytes = what, items, size_bytes
-        self._write, self._clock, self._every_seconds = write, clock, every_seconds
+        self._write, self._clock = write, clock
         self._done_items = self._done_bytes = 0
         self._last = clock()
         self._lock = threading.Lock()
@@ -62,7 +59,7 @@ class _LineTask:
             self._done_items += items
             self._done_bytes += size_bytes
             now = self._clock()
-            if now - self._last < self._every_seconds:
+            if now - self._last < LINE_EVERY_SECONDS:
                 return
             self._last = now
             text = self._text()

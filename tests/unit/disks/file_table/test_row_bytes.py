@@ -17,7 +17,8 @@ from disks.stores.base import ByteRange
 from disks.stores.memory import MemoryStore
 from oplog import snapshot
 from oplog.errors import Damaged
-from oplog.replay import FileRow, MemoryTable, diff
+from oplog.replay import FileRow, diff
+from tests.memory_table import MemoryTable
 
 PIECES = {"k1": b"first-", "k2": b"", "k3": b"third", "k4": b"-4"}
 WHOLE = b"first-third-4"

@@ -4,6 +4,7 @@ to P40, P44, P45."""
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
 import threading
@@ -373,7 +374,7 @@ def test_scratch_of_a_dead_process_is_swept_and_that_of_a_live_one_is_not(store:
     disk = ObjectDisk("s3", store, tmp_path / "a")
     dead = OwnedDirectory(tmp_path / "a" / "scratch")
     (dead.path / "half").write_bytes(b"x")
-    dead.disown()
+    os.close(dead._descriptor)  # as a crash would
     with disk.transaction("insert") as transaction:
         live = transaction.scratch()
         assert len(disk.recover()) == 1

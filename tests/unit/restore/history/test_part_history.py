@@ -15,7 +15,7 @@ from disks.object_disk.disk import ObjectDisk
 from oplog import entry, replay
 from oplog.entry import Commit, Create, Remove
 from oplog.errors import NotFound, UsageError
-from oplog.replay import ChangedPath, FileRow, MemoryTable
+from oplog.replay import ChangedPath, FileRow
 from oplog.revision import commit_key, snapshot_key
 from restore.history.blame import Blame, blame
 from restore.history.diff import DiskDiff, diff
@@ -23,6 +23,7 @@ from restore.history.part_changes import compare_parts
 from restore.history.part_events import event
 from restore.rebuild.rebuild import restore
 from tests.crash.scenarios import TABLE
+from tests.memory_table import MemoryTable
 from tests.unit.restore.history.test_undo import config, create, drop_january, insert, move, take_back
 from tiering.engine.store import Store
 from tiering.table import definitions

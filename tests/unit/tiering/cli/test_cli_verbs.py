@@ -13,29 +13,10 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from tiering.cli import main as cli
+from tests.command_line import Frostline
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
 ROWS = 4_000
-
-
-class Frostline:
-    """Runs command lines in this process and gives back what they printed."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
-        self.error = ""
-
-    def __call__(self, *arguments: str, code: int = 0) -> str:
-        self._capsys.readouterr()
-        actual = cli.run(arguments)
-        captured = self._capsys.readouterr()
-        self.error = captured.err
-        assert actual == code, f"exit {actual}: {captured.out}\n{captured.err}"
-        return captured.out
-
-    def json(self, *arguments: str, code: int = 0) -> Any:
-        return json.loads(self(*arguments, "--json", code=code))
 
 
 @pytest.fixture

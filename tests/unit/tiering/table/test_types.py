@@ -110,10 +110,6 @@ def test_what_does_not_fit_is_named(columns: dict[str, Any], message: str) -> No
     assert message in error.value.message
 
 
-def test_unknown_columns_can_be_ignored() -> None:
-    assert cast_batch(batch(other=[1, 2]), TABLE, ignore_unknown=True).num_columns == 5
-
-
 def test_defaults_fill_missing_columns() -> None:
     column = Column(id=9, name="n", type="timestamp[us, UTC]", default="2026-01-01T00:00:00Z")
     assert default_array(column, 2).to_pylist() == [datetime(2026, 1, 1, tzinfo=UTC)] * 2
