@@ -92,19 +92,19 @@ def attach(server: Server, bucket: str, prefix: str, metadata: Path, **more: int
 def test_clickhouse_attaches_what_we_export(
     python: str, version: int, s3_environment: Server, bucket: str, tmp_path: Path
 ) -> None:
-    if version_of(python, tmp_path) < (25, 0):
-        pytest.skip("24.8 lets go of the empty parts of a DROP PARTITION before it has loaded what they cover")
     put_on_server(s3_environment.client(), bucket, KEY_PREFIX, captured())
     store = open_store(DiskConfig(type="object_disk", url=f"s3://{bucket}/{KEY_PREFIX}"))
     disk = ClickHouseDisk("ch", store, tmp_path / "state", read_only=True)
     import_tree(disk, CLICKHOUSE / "local", apply=True)
     export(disk, tmp_path / "metadata", version=version)
+    # In one query: chdb 2.1.1 starts the engine anew for the next one, and 24.8 lets go of the empty parts of a DROP
+    # PARTITION when it stops, before it has loaded what they cover.
     answers = run(
         python,
         tmp_path / "clickhouse",
         [
             "CREATE DATABASE db ENGINE = Atomic",
-            attach(s3_environment, bucket, KEY_PREFIX, tmp_path / "metadata"),
+            f"{attach(s3_environment, bucket, KEY_PREFIX, tmp_path / 'metadata')}; "
             "SELECT count(), sum(cityHash64(*)) FROM db.t",
         ],
     )
