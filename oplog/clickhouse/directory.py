@@ -10,9 +10,10 @@ from collections.abc import Iterator
 
 
 class Inode:
-    """A file's blobs. Without blobs and with `missing`, the place of a file whose bytes are gone."""
+    """A file's blobs. Without blobs and with `missing`, the place of a file that has no object: its bytes are gone, or
+    it never had any."""
 
-    __slots__ = ("blobs", "created_at", "missing", "revision", "run")
+    __slots__ = ("blobs", "created_at", "linked", "missing", "revision", "run", "same_as")
 
     def __init__(self, path: str, revision: int, *, run: int = 0, missing: bool = False) -> None:
         self.blobs: list[tuple[str, int]] = []
@@ -20,6 +21,18 @@ class Inode:
         self.revision = revision
         self.run = run
         self.missing = missing
+        self.linked = missing
+        """Of a missing one: a hard link should have made it. Else a link named it as its source."""
+        self.same_as = self
+        """Of a missing one: the one that stands for all that were links of one file."""
+
+    @classmethod
+    def hole(cls, path: str, revision: int, *, linked: bool, same_as: Inode | None = None) -> Inode:
+        """The place of a file without an object, which is the same file as `same_as`."""
+        made = cls(path, revision, missing=True)
+        made.linked = linked
+        made.same_as = same_as.same_as if same_as is not None else made
+        return made
 
     @property
     def size_bytes(self) -> int:

@@ -27,6 +27,8 @@ LOST = "tmp_lost_"
 """Before the name of a temporary directory that an earlier run of the server filled and a later one uses again."""
 STAGING = "tmp_frostline_"
 """What a directory at the disk's root begins with in which a transaction of ours collects its new files."""
+_UNLINKED = re.compile(r"(?:.*/)?tmp_(?:move|replace)_from_[^/]+/(?:metadata_version|txn_version)\.txt\Z", re.DOTALL)
+"""What a server links into the copy of a part for another table with all the rest, and removes at once."""
 _PART = re.compile(r"[^/]+_\d+_\d+_\d+(?:_\d+)?\Z", re.ASCII)
 """A part's directory, also with a prefix such as `tmp_insert_`."""
 _REWRITTEN = re.compile(r"(?:format_version|mutation_\d+|tmp_mutation_\d+|metadata_version)\.txt\Z|sizes\.json\Z")
@@ -77,7 +79,12 @@ class Replayed:
     being_deleted: tuple[str, ...] = ()
     """Paths below a `delete_tmp_…` directory, or of a transaction that never ended: no part of `files`."""
     missing: tuple[str, ...] = ()
-    """Paths that a hard link should have made, in a directory that has other files, while its source was gone."""
+    """Paths that a hard link should have made, in a directory that has other files, while its source was gone, or was
+    an empty file without an object: the part's checksums say which."""
+    linked_without_object: dict[str, int] = field(default_factory=dict)
+    """Paths without an object that a hard link named -> a number that those of one file share."""
+    unversioned: tuple[str, ...] = ()
+    """Paths that a hard link made and that the server removed at once, which the log does not tell."""
     renames: int = 0
     links: int = 0
     without_source: int = 0
@@ -155,15 +162,22 @@ class _Tree:
         alive: dict[str, Inode] = {}
         missing: list[str] = []
         deleted: list[str] = []
+        unversioned: list[str] = []
+        holes: dict[str, Inode] = {}
         for path, inode, whole in walk(self._root):
             if not paths.is_safe(path):  # renames into one another have made it too long
                 self._report_too_long(path, inode)
             elif is_leftover(path):
-                deleted.append(path)
+                if inode.linked or not inode.missing:
+                    deleted.append(path)
             elif not inode.missing:
                 alive[path] = inode
-            elif whole:
-                missing.append(path)
+            elif inode is _REMOVED_AT_ONCE:
+                unversioned.append(path)
+            else:
+                holes[path] = inode
+                if whole and inode.linked:
+                    missing.append(path)
         self._report_copies(alive)
         alive = dict(sorted(alive.items(), key=lambda item: item[0].encode()))
         links = Counter(id(inode) for inode in alive.values())
@@ -174,6 +188,11 @@ class _Tree:
         }
         result.being_deleted = tuple(sorted(deleted))
         result.missing = tuple(sorted(missing))
+        result.unversioned = tuple(sorted(unversioned))
+        shared = {
+            same: number for number, same in enumerate(dict.fromkeys(id(hole.same_as) for hole in holes.values()))
+        }
+        result.linked_without_object = {path: shared[id(hole.same_as)] for path, hole in holes.items()}
         result.merged = tuple(self._merged)
         return result
 
@@ -242,9 +261,11 @@ class _Tree:
     def _link(self, record: LogObject, source: str, target: str) -> None:
         parent = self._parent(source)
         inode = parent.get(source.rpartition("/")[2]) if parent is not None else None
-        if inode is None or not holds_files(inode):
+        if _UNLINKED.match(target):
+            inode = _REMOVED_AT_ONCE
+        elif inode is None or not holds_files(inode):
             self._result.without_source += 1
-            inode = Inode(target, record.listed.revision, missing=True)
+            inode = self._hole(record, parent, source, target)
         directory = self._parent(target) if isinstance(inode, Inode) and inode.missing else None
         directory = directory if directory is not None else self._directory(record, target)
         if directory is None:
@@ -262,6 +283,17 @@ class _Tree:
         elif not inode.missing and existing is not inode:
             self._find("unusable_link", f"{source} is linked to {target}, which exists already", record, target)
             directory[name] = inode
+
+    @staticmethod
+    def _hole(record: LogObject, parent: Directory | None, source: str, target: str) -> Inode:
+        """What stands for the link of a file without an object; the source gets such a place too, where it can have
+        one. Whether the file is lost or empty only the checksums of its part tell."""
+        revision, name = record.listed.revision, source.rpartition("/")[2]
+        there = parent.get(name) if parent is not None else None
+        if parent is not None and there is None:
+            there = parent[name] = Inode.hole(source, revision, linked=False)
+        same = there if isinstance(there, Inode) else None
+        return Inode.hole(target, revision, linked=True, same_as=same)
 
     # -- places
 
@@ -351,4 +383,6 @@ class _Tree:
         self._result.findings.append(LogProblem(kind, what, path, record.listed.key, record.listed.revision))
 
 
+_REMOVED_AT_ONCE = Inode("", 0, missing=True)
+"""Stands where `_UNLINKED` was linked, so that nobody misses it there."""
 _LOST = "the store or a proxy in front of it drops names with '_', or it never had one"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from oplog.errors import Damaged, FrostlineError, NotFound, UsageError
 from oplog.paths import is_safe
 from oplog.revision import SCHEMA_VERSION_KEY
 from restore.clickhouse.listing import Contents, Kind, sort_listing
-from restore.clickhouse.parts import ClickHousePart, State, check_parts, empty_files, find_tables
+from restore.clickhouse.parts import ClickHousePart, State, check_parts, empty_files, find_tables, is_checksums
 from restore.clickhouse.plain import read_plain
 from restore.clickhouse.records import PathsAhead, read_records
 
@@ -167,36 +168,45 @@ def look_at_parts(
     progress: Progress = SILENT,
     remote: Remote | None = None,
 ) -> list[LogProblem]:
-    """Compare every part with its own `checksums.txt`, and add the empty files that have no object.
+    """Compare every part with its own `checksums.txt` and with those of its projections, and add the empty files that
+    have no object.
 
-    One GET a part, unless `read` (object key -> bytes) has them. Parts that are on their way out or under construction
-    are not read.
+    One GET a part and projection, unless `read` (object key -> bytes) has them. A part that is on its way out gets its
+    empty files as well: the server looks at it when it starts.
     """
     tables = find_tables(replayed.files)
-    parts = [part for table in tables for part in table.parts if part.state is not State.COVERED]
-    parts = [part for part in parts if CHECKSUMS in part.files]
+    parts = [part for table in tables for part in table.parts]
+    files = [(part, name) for part in parts for name in part.files if is_checksums(name)]
+    found = _all_checksums(store, [part.files[name] for part, name in files], read, workers, progress, remote)
     listed: dict[str, dict[str, int]] = {}
     findings: list[LogProblem] = []
-    for part, answer in zip(parts, _all_checksums(store, parts, read, workers, progress, remote), strict=True):
-        if isinstance(answer, LogProblem):
+    for (part, name), answer in zip(files, found, strict=True):
+        if not isinstance(answer, LogProblem):
+            below = name.removesuffix(CHECKSUMS)
+            listed.setdefault(part.directory, {}).update({below + file: size for file, size in answer.items()})
+        elif part.state is not State.COVERED:
             findings.append(answer)
-        else:
-            listed[part.directory] = answer
     _add_empty_files(replayed, parts, listed)
     findings.sort(key=lambda finding: finding.path or "")
-    return findings + check_parts(tables, listed, missing=replayed.missing, gaps=gaps, restarted=restarted)
+    return findings + check_parts(
+        tables,
+        listed,
+        missing=replayed.missing,
+        unversioned=replayed.unversioned,
+        gaps=gaps,
+        restarted=restarted,
+    )
 
 
 def _all_checksums(
     store: ObjectStore,
-    parts: Sequence[ClickHousePart],
+    files: Sequence[File],
     read: Mapping[str, bytes],
     workers: int,
     progress: Progress,
     remote: Remote | None,
 ) -> list[dict[str, int] | LogProblem]:
-    """What the `checksums.txt` of each part lists, in the order of the parts."""
-    files = [part.files[CHECKSUMS] for part in parts]
+    """What each of the files of checksums lists, in their order."""
     unread = [file for file in files if any(key not in read for key, _ in file.blobs)]
     what = f"reading checksums of parts in {store.name}"
     with progress.task("reading checksums of parts", items=len(unread)) as task:
@@ -221,13 +231,17 @@ def _listed_in(file: File, get: Callable[[str], bytes]) -> dict[str, int] | LogP
 def _add_empty_files(
     replayed: Replayed, parts: Iterable[ClickHousePart], listed: Mapping[str, Mapping[str, int]]
 ) -> None:
-    inode = max((file.inode for file in replayed.files.values()), default=0)
-    added = [f"{part.directory}/{name}" for part in parts for name in empty_files(part, listed.get(part.directory, {}))]
-    if added:
-        replayed.files.update(
-            {path: File(path, (), number, 1, 0) for number, path in enumerate(added, inode + 1) if is_safe(path)}
-        )
-        replayed.files = dict(sorted(replayed.files.items(), key=lambda item: item[0].encode()))
+    found = [f"{part.directory}/{name}" for part in parts for name in empty_files(part, listed.get(part.directory, {}))]
+    added = [path for path in found if is_safe(path)]
+    if not added:
+        return
+    # Links of one file are one inode, as those with objects are; the log names them, though it has no object for them.
+    same: dict[str, int | str] = {path: replayed.linked_without_object.get(path, path) for path in added}
+    links = Counter(same.values())
+    first = max((file.inode for file in replayed.files.values()), default=0) + 1
+    inodes = {inode: number for number, inode in enumerate(links, first)}
+    replayed.files.update({path: File(path, (), inodes[same[path]], links[same[path]], 0) for path in added})
+    replayed.files = dict(sorted(replayed.files.items(), key=lambda item: item[0].encode()))
 
 
 def unknown_schema(contents: Contents) -> list[LogProblem]:

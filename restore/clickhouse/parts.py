@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -23,6 +23,7 @@ _TABLE = re.compile(
 _NAME = re.compile(r"(.+?)_(\d+)_(\d+)_(\d+)(?:_(\d+))?\Z", re.ASCII)
 _TEMPORARY = re.compile(r"(?:tmp[_-]|attaching_|deleting_|delete_tmp_|covered-by-broken_)")
 _FINAL = re.compile(r"(?:tmp_(?:insert|merge|mut|clone|replace_from)_|tmp-fetch_|attaching_)?(.+)\Z")
+_PROJECTION = ".proj"
 _REQUIRED = (CHECKSUMS, "columns.txt")
 _MARKS = (*_REQUIRED, "count.txt", "partition.dat")
 """Whatever has one of these is a part of a MergeTree table."""
@@ -147,20 +148,22 @@ def _mark_covered(parts: Sequence[ClickHousePart]) -> None:
 
 
 def check_parts(
-    tables: Iterable[ClickHouseTable],
+    tables: Sequence[ClickHouseTable],
     listed: Mapping[str, Mapping[str, int]],
     *,
     missing: Sequence[str] = (),
+    unversioned: Collection[str] = (),
     gaps: Sequence[tuple[int, int]] = (),
     restarted: bool = False,
 ) -> list[LogProblem]:
     """Every active or detached part that lacks a file, and every directory that a crash left.
 
-    `listed`: directory of a part -> its checksums (name -> bytes). `missing`: paths that hard links should have made.
-    `gaps`: ranges of revisions that no object bears, ascending. `restarted`: the server's counter did.
+    `listed`: directory of a part -> its checksums (name -> bytes), those of its projections among them. `missing`:
+    paths that hard links should have made. `unversioned`: paths that the server takes away itself. `gaps`: ranges of
+    revisions that no object bears, ascending. `restarted`: the server's counter did.
     """
     findings: list[LogProblem] = []
-    marked = _by_directory(missing)
+    marked = _by_part(missing, {part.directory for table in tables for part in table.parts})
     for table in tables:
         usual = _usual(table.parts)
         final = {part.name for part in table.parts if part.state in (State.ACTIVE, State.COVERED)}
@@ -173,7 +176,8 @@ def check_parts(
             if part.state is State.TEMPORARY:
                 findings.append(_unfinished(part, whole=not lost, final=final, restarted=restarted))
             elif part.state is not State.COVERED:
-                lost |= _lost_between(part, usual, gaps)
+                kept = {name for name in usual if f"{part.directory}/{name}" not in unversioned}
+                lost |= _lost_between(part, kept, gaps)
                 findings += [_incomplete(part, name, why) for name, why in sorted(lost.items())]
                 findings += _wrong_sizes(part, listed.get(part.directory, {}))
     findings += [
@@ -184,8 +188,13 @@ def check_parts(
     return findings
 
 
+def is_checksums(name: str) -> bool:
+    """Whether the file of a part lists its files, or those of one of its projections."""
+    return name == CHECKSUMS or name.endswith(f"{_PROJECTION}/{CHECKSUMS}")
+
+
 def empty_files(part: ClickHousePart, listed: Mapping[str, int]) -> list[str]:
-    """Names of files that the part's checksums list with no bytes and that have no object: 25.5 writes none."""
+    """Names of files that the checksums list with no bytes and that have no object: 25.5 writes none."""
     return [name for name, size in listed.items() if size == 0 and name not in part.files]
 
 
@@ -197,10 +206,13 @@ def _lost(
     for name in required:
         if name not in part.files:
             lost[name] = "every part has one"
-    for name, size in (listed or {}).items():
-        if name not in part.files and size > 0 and not name.endswith(".proj"):
+    sizes = listed or {}
+    for name, size in sizes.items():
+        if name.endswith(_PROJECTION):
+            lost[f"{name}/{CHECKSUMS}"] = f"{CHECKSUMS} lists the projection"
+        elif size > 0:
             lost[name] = f"{CHECKSUMS} lists it with {size} bytes"
-    return {name: why for name, why in lost.items() if name not in part.files}
+    return {name: why for name, why in lost.items() if name not in part.files and sizes.get(name) != 0}
 
 
 def _usual(parts: Iterable[ClickHousePart]) -> set[str]:
@@ -269,9 +281,11 @@ def _unfinished(part: ClickHousePart, *, whole: bool, final: set[str], restarted
     )
 
 
-def _by_directory(missing: Iterable[str]) -> dict[str, list[str]]:
+def _by_part(missing: Iterable[str], parts: Collection[str]) -> dict[str, list[str]]:
+    """Directory of a part, or else of the file -> names of the files below it."""
     marked: dict[str, list[str]] = defaultdict(list)
     for path in missing:
-        directory, _, name = path.rpartition("/")
-        marked[directory].append(name)
+        above = path.rpartition("/")[0]
+        directory = next((found for found in (above, above.rpartition("/")[0]) if found in parts), above)
+        marked[directory].append(path[len(directory) + 1 :])
     return marked

@@ -232,6 +232,47 @@ class TestHardLinks:
         assert shape(tree) == {"d/a/metadata_version.txt": ([key], 1)}
         assert tree.findings == []
 
+    @pytest.mark.parametrize("word", ["move", "replace"])
+    @pytest.mark.parametrize("gone", [False, True])
+    def test_a_part_copied_to_another_table_has_no_file_that_the_server_removes_at_once(
+        self, word: str, gone: bool
+    ) -> None:
+        """MOVE PARTITION TO TABLE and REPLACE PARTITION link every file and remove the version of the table's metadata,
+        which the log does not tell: it is neither there nor missing."""
+        server = ClickHouse()
+        other = TABLE.replace("abc", "bcd")
+        for number in (1, 2, 3):
+            for table in (TABLE, other):
+                directory = f"{table}/all_{number}_{number}_0"
+                server.part(directory, "k.bin", "metadata_version.txt", checksums={"k.bin": 10})
+        clone = f"{other}/tmp_{word}_from_all_1_1_0"
+        for name in ("k.bin", "metadata_version.txt", "columns.txt", "checksums.txt"):
+            server.link(f"{TABLE}/all_1_1_0/{name}", f"{clone}/{name}")
+        server.rename(f"{clone}/", f"{other}/all_4_4_0/")
+        if gone:
+            server.rename(f"{TABLE}/all_1_1_0", f"{TABLE}/delete_tmp_all_1_1_0")
+            server.objects = {
+                key: item
+                for key, item in server.objects.items()
+                if item.metadata.get("path") != f"{TABLE}/all_1_1_0/metadata_version.txt"
+            }
+        tree = read(server)
+        names = {path.rpartition("/")[2] for path in tree.files if path.startswith(f"{other}/all_4_4_0/")}
+        assert names == {"k.bin", "columns.txt", "checksums.txt"}
+        assert [finding.what for finding in tree.findings if "all_4_4_0" in finding.what] == []
+
+    def test_a_copied_part_that_gets_the_file_anew_has_it(self) -> None:
+        server = ClickHouse()
+        server.part(f"{TABLE}/all_1_1_0", "k.bin", "metadata_version.txt", checksums={"k.bin": 10})
+        clone = f"{TABLE}/tmp_replace_from_all_2_2_0"
+        for name in ("k.bin", "metadata_version.txt", "columns.txt", "checksums.txt"):
+            server.link(f"{TABLE}/all_1_1_0/{name}", f"{clone}/{name}")
+        key = server.file(f"{clone}/metadata_version.txt", b"7")
+        server.rename(f"{clone}/", f"{TABLE}/all_2_2_0/")
+        tree = read(server)
+        assert tree.files[f"{TABLE}/all_2_2_0/metadata_version.txt"].blobs == ((key, 1),)
+        assert tree.findings == []
+
     def test_onto_a_file_or_a_directory_is_named(self) -> None:
         server = ClickHouse()
         server.file("d/x")
@@ -259,6 +300,50 @@ class TestFiles:
         assert tree.files[f"{TABLE}/all_1_1_0/k.bin"].ref_count == 0
         assert list(tree.files) == sorted(tree.files)
         assert tree.findings == []
+
+    def test_empty_files_of_projections_and_of_covered_parts_are_there_too(self) -> None:
+        """25.5: without them a projection is lost and the covered part is `broken-on-start`, and nobody says so."""
+        server = ClickHouse()
+        inside = {"a.bin": 0, "k.bin": 10}
+        for part in ("all_1_1_0", "all_1_2_1"):
+            server.part(f"{TABLE}/{part}/p.proj", "k.bin", checksums=inside)
+            server.part(f"{TABLE}/{part}", "k.bin", checksums={"k.bin": 10, "e.bin": 0, "p.proj": 20})
+        tree = read(server)
+        for part in ("all_1_1_0", "all_1_2_1"):
+            assert tree.files[f"{TABLE}/{part}/p.proj/a.bin"].blobs == ()
+            assert tree.files[f"{TABLE}/{part}/e.bin"].blobs == ()
+        assert tree.findings == []
+
+    @pytest.mark.parametrize("lost", ["p.proj/k.bin", "p.proj/checksums.txt"])
+    def test_a_projection_that_lacks_a_file_is_named(self, lost: str) -> None:
+        """I15."""
+        server = ClickHouse()
+        server.part(f"{TABLE}/all_1_1_0/p.proj", "k.bin")
+        server.part(f"{TABLE}/all_1_1_0", "k.bin", checksums={"k.bin": 10, "p.proj": 20})
+        (key,) = [key for key, item in server.objects.items() if item.metadata.get("path", "").endswith(lost)]
+        server.delete(key)
+        assert [(finding.kind, finding.path) for finding in read(server).findings] == [
+            ("incomplete_part", f"{TABLE}/all_1_1_0/{lost}")
+        ]
+
+    def test_hard_links_of_an_empty_file_without_an_object_share_an_inode(self) -> None:
+        """I8: their reference count is that of the links in the log, through renames and links of links."""
+        server = ClickHouse()
+        checksums = {"k.bin": 10, "a.bin": 0, "b.bin": 0}
+        server.part(f"{TABLE}/tmp_insert_all_1_1_0", "k.bin", checksums=checksums)
+        server.rename(f"{TABLE}/tmp_insert_all_1_1_0/", f"{TABLE}/all_1_1_0/")
+        for source, target in (("all_1_1_0", "all_1_1_0_2"), ("all_1_1_0_2", "all_1_1_0_3")):
+            server.link(f"{TABLE}/{source}/a.bin", f"{TABLE}/tmp_clone_{target}/a.bin")
+            server.part(f"{TABLE}/tmp_clone_{target}", "k.bin", checksums=checksums)
+            server.rename(f"{TABLE}/tmp_clone_{target}/", f"{TABLE}/{target}/")
+        tree = read(server)
+        parts = ("all_1_1_0", "all_1_1_0_2", "all_1_1_0_3")
+        assert [tree.files[f"{TABLE}/{part}/a.bin"].ref_count for part in parts] == [2, 2, 2]
+        assert len({tree.files[f"{TABLE}/{part}/a.bin"].inode for part in parts}) == 1
+        assert [tree.files[f"{TABLE}/{part}/b.bin"].ref_count for part in parts] == [0, 0, 0]
+        assert tree.findings == []
+        server.rename(f"{TABLE}/all_1_1_0", f"{TABLE}/delete_tmp_all_1_1_0")
+        assert [read(server).files[f"{TABLE}/{part}/a.bin"].ref_count for part in parts[1:]] == [1, 1]
 
     def test_several_objects_are_one_file_where_clickhouse_appends(self) -> None:
         server = ClickHouse()
