@@ -56,7 +56,6 @@ class OldVersion:
     """A version that is no longer current (`size_bytes` 0 and `is_marker` for a delete marker)."""
 
     key: str
-    version_id: str
     size_bytes: int
     modified: datetime
     is_marker: bool = False

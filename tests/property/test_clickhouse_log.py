@@ -4,14 +4,13 @@ Guards I2, I6, I7, I8, P37. The model is a dict (`MemoryDisk`): what it refuses 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from disks.base import Disk, Transaction
+from disks.base import Disk
 from disks.clickhouse.disk import ClickHouseDisk
 from disks.memory import MemoryDisk
 from disks.stores.memory import MemoryStore
@@ -23,7 +22,6 @@ from tests.turns import examples
 
 SEGMENT = st.sampled_from(["a", "b", "shadow", "é"])
 PATH = st.lists(SEGMENT, min_size=1, max_size=3).map("/".join)
-Step = Callable[[Transaction], object]
 STEP: st.SearchStrategy[tuple[str, ...]] = st.one_of(
     st.tuples(st.just("create"), PATH),
     st.tuples(st.just("create"), PATH),

@@ -101,9 +101,9 @@ def old_versions(client: S3Client, bucket: str, prefix: str) -> Iterator[OldVers
             for version in page.get("Versions", []):
                 if not version.get("IsLatest"):
                     size = int(version.get("Size") or 0)
-                    yield OldVersion(version["Key"], version["VersionId"], size, version["LastModified"])
+                    yield OldVersion(version["Key"], size, version["LastModified"])
             for marker in page.get("DeleteMarkers", []):
-                yield OldVersion(marker["Key"], marker["VersionId"], 0, marker["LastModified"], is_marker=True)
+                yield OldVersion(marker["Key"], 0, marker["LastModified"], is_marker=True)
     except ClientError as error:
         if error.response["Error"]["Code"] not in ("NotImplemented", "MethodNotAllowed"):
             raise

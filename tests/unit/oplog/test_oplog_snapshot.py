@@ -15,7 +15,6 @@ from oplog.replay import FileRow
 from tests import worm
 from tests.memory_table import MemoryTable
 
-OTHER_PIN = b'{"name":"other","revision":1,"holder":"x","created":"2026-01-01T00:00:00Z"}'
 ROWS = [
     FileRow(
         f"t/p{number:03}/größe", number, "ab" * 32, f"key{number}" if number % 2 else None, bytes([number]), "set", 7

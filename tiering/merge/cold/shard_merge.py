@@ -56,9 +56,7 @@ class ShardResult:
 
     files: tuple[UploadedFile, ...]
     rows_read: int
-    rows_written: int
     bytes_read: int
-    bytes_written: int
     requests: dict[str, int]
     seconds: float
     cpu_seconds: float
@@ -99,9 +97,7 @@ def merge_shard(task: MergeTask, *, stop: threading.Event | None = None) -> Shar
     return ShardResult(
         files=uploaded,
         rows_read=merged.rows_read,
-        rows_written=sum(item.file.rows for item in uploaded),
         bytes_read=store.bytes_received,
-        bytes_written=sum(item.file.size_bytes for item in uploaded),
         requests={verb: count for verb, count in store.counts().items() if count},
         seconds=time.monotonic() - started,
         cpu_seconds=time.process_time() - cpu_started,

@@ -628,9 +628,9 @@ def test_old_versions_are_counted_and_never_touched(bucket: Bucket, disk: Object
     """P34: on a versioned bucket a delete adds a marker; the report says who pays."""
     put(disk, "a/live")
     old = [
-        OldVersion(blob_key(1), "v1", 7, NOW),
-        OldVersion(blob_key(1), "v2", 0, NOW, is_marker=True),
-        OldVersion("somebody/else", "v1", 100, NOW),
+        OldVersion(blob_key(1), 7, NOW),
+        OldVersion(blob_key(1), 0, NOW, is_marker=True),
+        OldVersion("somebody/else", 100, NOW),
     ]
     assert run(disk).versioning is None
     bucket.bucket_settings = lambda: BucketSettings("on", (), ObjectLock(False))  # type: ignore[method-assign]
