@@ -21,6 +21,7 @@ from pathlib import Path
 from benchmarks.measure import Figure, bound_figure, python, ratio_figure, report, scratch, timed
 from disks.config import DiskConfig
 from disks.garbage.collect import collect
+from disks.garbage.rules import GcRules
 from disks.object_disk.disk import ObjectDisk
 from disks.stores.address import StoreAddress
 from disks.stores.base import ObjectStore
@@ -58,6 +59,7 @@ ONE_RUN = """
 import sys
 from pathlib import Path
 from disks.garbage.collect import collect
+from disks.garbage.rules import GcRules
 from disks.object_disk.disk import ObjectDisk
 from disks.workers.process_runner import ProcessRunner
 from disks.workers.runner import Remote
@@ -70,7 +72,7 @@ if what == "fsck":
     assert result.ok, result.problems[:3]
 else:
     disk.refresh()
-    report = collect(disk)
+    report = collect(disk, GcRules())
     assert report.refused is None, report.refused
 """
 
@@ -176,7 +178,7 @@ def _fsck(disk: ObjectDisk, lister: Remote | None) -> None:
 
 
 def _gc(disk: ObjectDisk, lister: Remote | None) -> None:
-    found = collect(disk, remote=lister)
+    found = collect(disk, GcRules(), remote=lister)
     assert found.refused is None, found.refused
     assert found.referenced == OBJECTS
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from disks.base import ClickHouseLogDisk
 from disks.garbage.announcements import Announced, batches
-from disks.garbage.report import GcReport, Rules, SafetyStop
-from disks.garbage.rules import check_caps, count_verdict, out_of_quarantine, within_limit
+from disks.garbage.report import GcReport, SafetyStop
+from disks.garbage.rules import GcRules, check_caps, count_verdict, out_of_quarantine, within_limit
 from disks.object_disk.references import (
     FUTURE_TOLERANCE,
     INTENTS_PREFIX,
@@ -46,18 +46,20 @@ class _Listing:
     foreign: list[str] = field(default_factory=list)
 
 
-def collect_clickhouse(disk: ClickHouseLogDisk, rules: Rules, report: GcReport, *, check_clock: bool) -> None:
+def collect_clickhouse(
+    disk: ClickHouseLogDisk, rules: GcRules, now: datetime, report: GcReport, *, check_clock: bool
+) -> None:
     """Fill the report; with `report.delete` delete what two agreeing listings show, the table does not name, and is
     older than guard and retention. A safety rule that speaks is told in `report.refused`."""
     try:
         listing = _sorted(disk.store.list())
         report.foreign = listing.foreign
-        known = _check_table(disk, listing, rules)
+        known = _check_table(disk, listing, rules, now)
         if report.delete:
             _check_again(disk, listing)
         keys = set(disk.kept_keys())
         _check_present(disk, listing)
-        verdict = _classify(listing.files, keys, rules)
+        verdict = _classify(listing.files, keys, rules.guard, now)
         count_verdict(verdict, report)
         if known is not None:
             raise SafetyStop(known)
@@ -65,7 +67,7 @@ def collect_clickhouse(disk: ClickHouseLogDisk, rules: Rules, report: GcReport, 
         if skew is not None and abs(skew) > FUTURE_TOLERANCE:
             raise SafetyStop(f"the clocks of this machine and of the store differ by {skew}: ages cannot be judged")
         if report.delete:
-            _delete(disk, listing, verdict, rules, report)
+            _delete(disk, listing, verdict, rules, now, report)
     except SafetyStop as objection:
         report.refused = str(objection)
         logger.warning("disk %s: nothing more is deleted: %s", disk.name, objection)
@@ -86,7 +88,7 @@ def _sorted(objects: Iterable[ObjectInfo]) -> _Listing:
     return listing
 
 
-def _check_table(disk: ClickHouseLogDisk, listing: _Listing, rules: Rules) -> str | None:
+def _check_table(disk: ClickHouseLogDisk, listing: _Listing, rules: GcRules, now: datetime) -> str | None:
     """Why the table proves too little to delete anything; None when it proves enough. Raises `SafetyStop` when it
     cannot be read."""
     try:
@@ -103,7 +105,7 @@ def _check_table(disk: ClickHouseLogDisk, listing: _Listing, rules: Rules) -> st
     if "since" not in state:
         return None
     since = datetime.fromtimestamp(float(state["since"]), UTC)
-    if rules.now - since < rules.retention + rules.guard:
+    if now - since < rules.retention_on(disk) + rules.guard:
         return (
             f"the file table was taken over at {since:%Y-%m-%d %H:%M} UTC: what had been removed before it is not "
             "known until retention and guard interval are over"
@@ -150,12 +152,12 @@ def _check_present(disk: ClickHouseLogDisk, listing: _Listing) -> None:
                     )
 
 
-def _classify(files: Blobs, named: set[str], rules: Rules) -> Verdict:
+def _classify(files: Blobs, named: set[str], guard: timedelta, now: datetime) -> Verdict:
     pending, orphaned, suspicious = [], [], []
     for blob in files.outside(named):
-        if not sane_time(blob.modified, rules.now):
+        if not sane_time(blob.modified, now):
             suspicious.append(blob)
-        elif rules.now - blob.modified < rules.guard:
+        elif now - blob.modified < guard:
             pending.append(blob)
         else:
             orphaned.append(blob)
@@ -164,13 +166,15 @@ def _classify(files: Blobs, named: set[str], rules: Rules) -> Verdict:
     return Verdict(counted, tuple(pending), tuple(orphaned), tuple(suspicious))
 
 
-def _delete(disk: ClickHouseLogDisk, listing: _Listing, verdict: Verdict, rules: Rules, report: GcReport) -> None:
+def _delete(
+    disk: ClickHouseLogDisk, listing: _Listing, verdict: Verdict, rules: GcRules, now: datetime, report: GcReport
+) -> None:
     check_caps(listing.files, verdict, rules)
     try:
-        condemned = Announced(disk.store, listing.intents, rules.now)
+        condemned = Announced(disk.store, listing.intents, now)
     except FrostlineError as error:
         raise SafetyStop(f"what earlier runs condemned cannot be read: {error.message}") from error
-    doomed = within_limit(out_of_quarantine(verdict.orphaned, condemned, rules, report), rules, report)
+    doomed = within_limit(out_of_quarantine(verdict.orphaned, condemned, rules, now, report), rules, report)
     sizes = {blob.key: blob.size_bytes for blob in doomed}
     gone: set[str] = set()
     for batch in batches(list(sizes), _BATCH_KEYS):

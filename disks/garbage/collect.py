@@ -10,15 +10,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from disks.base import Disk, LoggedDisk, with_commits
 from disks.garbage.announcements import Announced, announce, announced, batches, remove_stale, withdraw
 from disks.garbage.clickhouse import collect_clickhouse
 from disks.garbage.listing import cut_ranges, in_key_order, list_ranges, list_whole
 from disks.garbage.live_references import LiveReferences, collect_references, renewed
-from disks.garbage.report import GcReport, Rules, SafetyStop
-from disks.garbage.rules import check_caps, count_verdict, is_root, out_of_quarantine, within_limit
+from disks.garbage.report import GcReport, SafetyStop
+from disks.garbage.rules import GcRules, check_caps, count_verdict, is_root, out_of_quarantine, within_limit
 from disks.object_disk.history import past_at
 from disks.object_disk.references import (
     FUTURE_TOLERANCE,
@@ -58,62 +58,39 @@ _BATCH_SECONDS = 600.0
 """A collector that was held up longer than this after its last look does not delete on it."""
 
 
-def collect(
-    disk: Disk,
-    *,
-    now: datetime | None = None,
-    guard_seconds: float = 24 * 3600,
-    delete: bool = False,
-    max_delete_bytes: int | None = None,
-    max_delete_fraction: float = 0.1,
-    retention_seconds: float | None = None,
-    allow_short_guard: bool = False,
-    compact_after_commits: int = 100,
-    quarantine_seconds: float = 0.0,
-    allow_bucket_root: bool = False,
-    remote: Remote | None = None,
-) -> GcReport:
-    """Report what could go, and with `delete` delete it. Repeating it after a crash finishes the work.
+def collect(disk: Disk, rules: GcRules, *, now: datetime | None = None, remote: Remote | None = None) -> GcReport:
+    """Report what could go, and with `rules.delete` delete it. Repeating it after a crash finishes the work.
 
-    `now` None reads the wall clock and, before anything goes, checks it against the store's. A guard interval below an
-    hour raises `Refused` unless `allow_short_guard`. Safety rules that speak later are told in `refused` of the report,
-    and nothing is deleted: a reference that cannot be read, listings that disagree, more than `max_delete_fraction` of
-    the blobs. `max_delete_bytes` only ends the run early. With `quarantine_seconds` only those orphans go that a run so
-    long ago announced. A disk that is a whole bucket raises `Refused` unless `allow_bucket_root`. Errors of the first
-    listing are raised. With `remote` others list the bucket; all that is decided and deleted is decided and deleted
-    here.
+    `now` None reads the wall clock and, before anything goes, checks it against the store's. Raises `Refused` for a
+    guard interval below an hour, and for a disk that is a whole bucket, unless the rules allow it. Safety rules that
+    speak later are told in `refused` of the report, and nothing is deleted: a reference that cannot be read, listings
+    that disagree, too large a share of the blobs. Errors of the first listing are raised. With `remote` others list
+    the bucket; all that is decided and deleted is decided and deleted here.
     """
-    if guard_seconds < GUARD_FLOOR_SECONDS and not allow_short_guard:
+    short = rules.guard.total_seconds() < GUARD_FLOOR_SECONDS
+    if short and not rules.allow_short_guard:
         raise Refused(
-            f"a guard interval of {guard_seconds:g} s is too short: work under way would look like garbage",
+            f"a guard interval of {rules.guard.total_seconds():g} s is too short: work under way would look like "
+            "garbage",
             hint=f"use at least {GUARD_FLOOR_SECONDS} s",
         )
     bucket = disk.bucket or with_commits(disk)
-    if delete and disk.read_only:
+    if rules.delete and disk.read_only:
         raise Refused(f"disk {disk.name} is read-only", hint="collect without --delete to get a report")
-    if delete and not allow_bucket_root and is_root(bucket.store.name):
+    if rules.delete and not rules.allow_bucket_root and is_root(bucket.store.name):
         raise Refused(
             f"disk {disk.name} is all of {bucket.store.name}: a prefix that was forgotten looks like this",
             hint="give the disk a prefix of its own; or, if the whole bucket is meant, say --allow-bucket-root",
         )
-    rules = Rules(
-        now=now or datetime.now(UTC),
-        guard=timedelta(seconds=guard_seconds),
-        retention=timedelta(seconds=bucket.retention_seconds if retention_seconds is None else retention_seconds),
-        max_delete_bytes=max_delete_bytes,
-        max_delete_fraction=max_delete_fraction,
-        compact_after_commits=compact_after_commits,
-        quarantine=timedelta(seconds=quarantine_seconds),
-    )
-    if guard_seconds < GUARD_FLOOR_SECONDS:
-        logger.warning("disk %s: collecting with a guard interval of only %g s", disk.name, guard_seconds)
-    report = GcReport(disk.name, delete)
+    if short:
+        logger.warning("disk %s: collecting with a guard interval of only %g s", disk.name, rules.guard.total_seconds())
+    report = GcReport(disk.name, rules.delete)
     if (clickhouse := disk.clickhouse) is None:
-        _Collection(with_commits(disk), rules, report, check_clock=now is None, remote=remote).run()
+        _Collection(with_commits(disk), rules, report, now=now, remote=remote).run()
         return report
     if remote is not None:
         raise UsageError(f"disk {disk.name} has ClickHouse's log: its bucket is listed here, and by nobody else")
-    collect_clickhouse(clickhouse, rules, report, check_clock=now is None)
+    collect_clickhouse(clickhouse, rules, now or datetime.now(UTC), report, check_clock=now is None)
     return report
 
 
@@ -121,13 +98,14 @@ class _Collection:
     """One run. Fills the report as it goes."""
 
     def __init__(
-        self, disk: LoggedDisk, rules: Rules, report: GcReport, *, check_clock: bool, remote: Remote | None
+        self, disk: LoggedDisk, rules: GcRules, report: GcReport, *, now: datetime | None, remote: Remote | None
     ) -> None:
         self._disk = disk
         self._store = disk.store
         self._rules = rules
         self._report = report
-        self._check_clock = check_clock
+        self._now = now or datetime.now(UTC)
+        self._check_clock = now is None
         self._remote = remote
 
     def run(self) -> None:
@@ -176,14 +154,14 @@ class _Collection:
 
     def _gather(self, found: Inventory) -> LiveReferences:
         try:
-            return collect_references(self._disk, found, now=self._rules.now, retention=self._rules.retention)
+            return collect_references(self._disk, found, now=self._now, retention=self._rules.retention_on(self._disk))
         except FrostlineError as error:
             raise SafetyStop(f"the references cannot be read whole: {error.message}") from error
 
     def _judge(self, found: Inventory, evidence: LiveReferences) -> Verdict:
         # The next entry was asked for by name and is not there: what was uploaded for it waits for nothing but its age.
         head = found.head + 1
-        verdict = classify(found.blobs, evidence.keys, head=head, now=self._rules.now, guard=self._rules.guard)
+        verdict = classify(found.blobs, evidence.keys, head=head, now=self._now, guard=self._rules.guard)
         report = self._report
         count_verdict(verdict, report)
         report.pins_expired = list(evidence.expired_pins)
@@ -197,8 +175,8 @@ class _Collection:
             upload
             for upload in self._store.list_uploads()
             if (parse_blob_key(upload.key) is not None or is_scratch_key(upload.key))
-            and sane_time(upload.started, self._rules.now)
-            and self._rules.now - upload.started >= self._rules.guard
+            and sane_time(upload.started, self._now)
+            and self._now - upload.started >= self._rules.guard
         ]
         self._report.uploads = len(uploads)
         return uploads
@@ -218,13 +196,13 @@ class _Collection:
 
     def _delete(self, found: Inventory, evidence: LiveReferences, verdict: Verdict, uploads: Sequence[Upload]) -> None:
         check_caps(found.blobs, verdict, self._rules)
-        remove_stale(self._store, found.intents, self._rules.now)
+        remove_stale(self._store, found.intents, self._now)
         log_keys = self._log_keys(found, evidence)
         log_gone = self._delete_announced(log_keys, evidence, in_order=True)
         self._report.log_deleted = len(log_gone)
         self._forget_commits(log_gone)
         condemned = self._condemned(found)
-        due = out_of_quarantine(verdict.orphaned, condemned, self._rules, self._report)
+        due = out_of_quarantine(verdict.orphaned, condemned, self._rules, self._now, self._report)
         doomed = within_limit(due, self._rules, self._report)
         sizes = {blob.key: blob.size_bytes for blob in doomed}
         gone = self._delete_announced(list(sizes), evidence)
@@ -247,7 +225,7 @@ class _Collection:
 
     def _condemned(self, found: Inventory) -> Announced:
         try:
-            return Announced(self._store, found.intents, self._rules.now)
+            return Announced(self._store, found.intents, self._now)
         except FrostlineError as error:
             raise SafetyStop(f"what earlier runs condemned cannot be read: {error.message}") from error
 
@@ -311,7 +289,7 @@ class _Collection:
         return gone
 
     def _announce(self, batch: Sequence[str]) -> str:
-        key = announce(self._store, batch, self._rules.now)
+        key = announce(self._store, batch, self._now)
         if self._check_clock:
             skew = abs(datetime.now(UTC) - self._store.head(key).modified)
             if skew > FUTURE_TOLERANCE:
@@ -322,7 +300,7 @@ class _Collection:
 
     def _renewed(self, evidence: LiveReferences) -> set[str]:
         try:
-            return renewed(self._disk, evidence, now=self._rules.now)
+            return renewed(self._disk, evidence, now=self._now)
         except FrostlineError as error:
             raise SafetyStop(f"the references changed or cannot be read again: {error.message}") from error
 
@@ -330,6 +308,6 @@ class _Collection:
         old = [
             item.key
             for item in found.scratch
-            if sane_time(item.modified, self._rules.now) and self._rules.now - item.modified >= self._rules.guard
+            if sane_time(item.modified, self._now) and self._now - item.modified >= self._rules.guard
         ]
         self._report.scratch_deleted = sum(error is None for error in self._store.delete(old).values())

@@ -1,9 +1,9 @@
-"""What a collection saw and did, and the rules it went by: plain records for every kind of disk."""
+"""What a collection saw and did: a plain record for every kind of disk."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 
 
 @dataclass(slots=True)
@@ -53,20 +53,6 @@ class GcReport:
     old_versions: int = 0
     old_version_bytes: int = 0
     """Versions and delete markers of our names that no listing shows. Counted, never touched."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What the user set."""
-
-    now: datetime
-    guard: timedelta
-    retention: timedelta
-    max_delete_bytes: int | None
-    max_delete_fraction: float
-    compact_after_commits: int
-    quarantine: timedelta = timedelta(0)
-    """Delete only what a run this long ago announced."""
 
 
 class SafetyStop(Exception):

@@ -3,11 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
+from disks.base import BucketDisk
 from disks.garbage.announcements import Announced
-from disks.garbage.report import GcReport, Rules, SafetyStop
+from disks.garbage.report import GcReport, SafetyStop
 from disks.object_disk.references import ListedBlobs, Verdict
 from disks.stores.base import ObjectInfo
+
+
+@dataclass(frozen=True, slots=True)
+class GcRules:
+    """What a collection may do: built once, where the question comes in, and handed through whole."""
+
+    guard: timedelta = timedelta(hours=24)
+    """Younger objects stay: no operation may run longer between its first upload and its commit."""
+    delete: bool = False
+    """Delete what may go; else only report it."""
+    max_delete_bytes: int | None = None
+    """Stop there; a later run goes on."""
+    max_delete_fraction: float = 0.1
+    """Delete nothing when a larger share of the blobs would go."""
+    quarantine: timedelta = timedelta(0)
+    """Delete only what a run this long ago announced."""
+    retention: timedelta | None = None
+    """None: the disk's own."""
+    compact_after_commits: int = 100
+    """Write a snapshot when so many log entries can go for it."""
+    allow_short_guard: bool = False
+    allow_bucket_root: bool = False
+    """Delete on a disk that is a whole bucket."""
+
+    def retention_on(self, disk: BucketDisk) -> timedelta:
+        """How long what was removed from this disk stays."""
+        return timedelta(seconds=disk.retention_seconds) if self.retention is None else self.retention
 
 
 def count_verdict(verdict: Verdict, report: GcReport) -> None:
@@ -20,7 +50,7 @@ def count_verdict(verdict: Verdict, report: GcReport) -> None:
     report.suspicious = [blob.key for blob in verdict.suspicious]
 
 
-def check_caps(blobs: ListedBlobs, verdict: Verdict, rules: Rules) -> None:
+def check_caps(blobs: ListedBlobs, verdict: Verdict, rules: GcRules) -> None:
     """Raise `SafetyStop` when too large a share would go."""
     by_count = len(verdict.orphaned) / max(len(blobs), 1)
     by_bytes = sum(blob.size_bytes for blob in verdict.orphaned) / max(blobs.total_bytes, 1)
@@ -33,22 +63,20 @@ def check_caps(blobs: ListedBlobs, verdict: Verdict, rules: Rules) -> None:
 
 
 def out_of_quarantine(
-    orphaned: Sequence[ObjectInfo], condemned: Announced, rules: Rules, report: GcReport
+    orphaned: Sequence[ObjectInfo], condemned: Announced, rules: GcRules, now: datetime, report: GcReport
 ) -> list[ObjectInfo]:
     """The orphans that were condemned long enough ago. Condemns those that were not yet."""
     if not rules.quarantine:
         return list(orphaned)
     due = [
-        blob
-        for blob in orphaned
-        if blob.key in condemned.since and rules.now - condemned.since[blob.key] >= rules.quarantine
+        blob for blob in orphaned if blob.key in condemned.since and now - condemned.since[blob.key] >= rules.quarantine
     ]
-    condemned.add([blob.key for blob in orphaned if blob.key not in condemned.since], rules.now)
+    condemned.add([blob.key for blob in orphaned if blob.key not in condemned.since], now)
     report.quarantined = len(orphaned) - len(due)
     return due
 
 
-def within_limit(orphaned: Sequence[ObjectInfo], rules: Rules, report: GcReport) -> list[ObjectInfo]:
+def within_limit(orphaned: Sequence[ObjectInfo], rules: GcRules, report: GcReport) -> list[ObjectInfo]:
     """The oldest of them, up to `max_delete_bytes`."""
     limit = rules.max_delete_bytes
     if limit is None:

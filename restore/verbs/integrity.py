@@ -198,29 +198,28 @@ def gc(
 
     Exit 4: the report found orphans, or a reason not to delete. Exit 13: a safety rule refused to delete.
     """
+    from disks.garbage.rules import GcRules
     from tiering.config.units import parse_duration, parse_percent, parse_size
 
     store = session.store()
     remote = [item for item in store.context.disks.values() if item.capabilities.remote]
     names = list(disk) if disk else [item.name for item in remote if not item.read_only]
-    guard = parse_duration(guard_interval)
+    rules = GcRules(
+        guard=parse_duration(guard_interval),
+        delete=delete and not session.dry_run,
+        max_delete_bytes=parse_size(max_delete_bytes) if max_delete_bytes else None,
+        max_delete_fraction=parse_percent(max_delete_fraction),
+        quarantine=parse_duration(quarantine),
+        allow_short_guard=allow_short_guard_interval,
+        allow_bucket_root=allow_bucket_root,
+    )
     with_spark = wanted(spark, master) and _collected_with_spark(store, names)
     if delete:
         session.confirm(f"Delete orphaned objects of {', '.join(names)} older than {guard_interval}?")
     work = SparkWork(session, "gc", master) if with_spark else None
     documents = []
     for name in names:
-        report = store.gc(
-            name,
-            guard=guard,
-            delete=delete and not session.dry_run,
-            max_delete_bytes=parse_size(max_delete_bytes) if max_delete_bytes else None,
-            max_delete_fraction=parse_percent(max_delete_fraction),
-            quarantine=parse_duration(quarantine),
-            allow_short_guard=allow_short_guard_interval,
-            allow_bucket_root=allow_bucket_root,
-            remote=_remote(session, work, store.disk(name)),
-        )
+        report = store.gc(name, rules, remote=_remote(session, work, store.disk(name)))
         documents.append(gc_document(report))
     if work is not None:
         work.report()

@@ -21,6 +21,7 @@ from disks.config import DiskConfig
 from disks.effects import op
 from disks.garbage import collect as garbage
 from disks.garbage.collect import GcReport
+from disks.garbage.rules import GcRules
 from disks.object_disk.disk import ObjectDisk
 from disks.registry import open_disk
 from oplog.errors import AlreadyExists, FrostlineError, NotFound, Refused
@@ -288,11 +289,8 @@ def collect(store: Store, disk: str, *, quarantine: timedelta = timedelta(0)) ->
     """gc --delete with the caps off: what goes is decided by references and age alone."""
     return garbage.collect(
         store.object_disk(disk),
+        GcRules(guard=GUARD, delete=True, max_delete_fraction=1.0, quarantine=quarantine),
         now=store.context.clock(),
-        guard_seconds=GUARD.total_seconds(),
-        delete=True,
-        max_delete_fraction=1.0,
-        quarantine_seconds=quarantine.total_seconds(),
     )
 
 

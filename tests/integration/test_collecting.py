@@ -15,6 +15,7 @@ import pytest
 from disks.config import DiskConfig
 from disks.garbage.collect import GcReport, collect
 from disks.garbage.listing import cut_ranges
+from disks.garbage.rules import GcRules
 from disks.object_disk.disk import ObjectDisk
 from disks.registry import open_disk
 from disks.stores.address import StoreAddress
@@ -71,8 +72,8 @@ def remove(disk: ObjectDisk, path: str) -> None:
         transaction.commit()
 
 
-def run(disk: ObjectDisk, **options: Any) -> GcReport:
-    return collect(disk, **{"now": LATER, "delete": True, "max_delete_fraction": 1.0, **options})
+def run(disk: ObjectDisk, *, now: datetime = LATER, remote: Remote | None = None, **options: Any) -> GcReport:
+    return collect(disk, GcRules(**{"delete": True, "max_delete_fraction": 1.0, **options}), now=now, remote=remote)
 
 
 def keys(server: Server, bucket: str) -> set[str]:

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from disks.garbage import collect as garbage
+from disks.garbage.rules import GcRules
 from disks.object_disk.disk import ObjectDisk
 from disks.registry import open_disk
 from restore.history.undo import preview
@@ -224,7 +225,7 @@ def later(frostline: Frostline, days: int) -> None:
     disk = open_disk("s3", config.disks["s3"], config.state_directory)
     assert isinstance(disk, ObjectDisk)
     now = datetime.now(UTC) + timedelta(days=days)
-    report = garbage.collect(disk, now=now, delete=True, max_delete_fraction=1.0, compact_after_commits=1)
+    report = garbage.collect(disk, GcRules(delete=True, max_delete_fraction=1.0, compact_after_commits=1), now=now)
     assert not report.refused
     disk.close()
 

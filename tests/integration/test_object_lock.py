@@ -17,6 +17,7 @@ import pytest
 
 from disks.config import DiskConfig
 from disks.garbage.collect import GcReport, announced, collect
+from disks.garbage.rules import GcRules
 from disks.object_disk.disk import ObjectDisk
 from disks.registry import open_disk
 from disks.stores.base import ObjectStore
@@ -232,7 +233,9 @@ class TestFromTheCommandLine:
         later = datetime.now(UTC) + timedelta(hours=2)
         try:
             for _ in range(2):  # as often as one likes
-                report = collect(disk, now=later, guard_seconds=3600, delete=True, max_delete_fraction=1.0)
+                report = collect(
+                    disk, GcRules(guard=timedelta(hours=1), delete=True, max_delete_fraction=1.0), now=later
+                )
                 assert (report.deleted, report.failed, report.refused) == (0, {}, None)
                 assert report.orphaned == 1
                 until = report.kept[report.orphans[0]]

@@ -18,6 +18,7 @@ from disks.config import DiskConfig
 from disks.effects import set_hook
 from disks.garbage.announcements import Announcement
 from disks.garbage.collect import collect
+from disks.garbage.rules import GcRules
 from disks.object_disk.disk import ObjectDisk
 from disks.object_disk.references import INTENTS_PREFIX, inventory
 from disks.registry import open_disk
@@ -248,7 +249,10 @@ def test_what_was_frozen_stays(local: ObjectDisk) -> None:
         transaction.commit()
     assert restore(local, revision=1, apply=True).removed == 1
     later = datetime.now(UTC) + timedelta(days=2)
-    assert collect(local, now=later, delete=True, max_delete_fraction=1.0, compact_after_commits=1).refused is None
+    assert (
+        collect(local, GcRules(delete=True, max_delete_fraction=1.0, compact_after_commits=1), now=later).refused
+        is None
+    )
     assert sorted(rows(local)) == ["shadow/1/t/p1/f", "t/p0/f"]
     assert local.read("shadow/1/t/p1/f") == b"content of t/p1/f"
     assert restore(local, revision=local.revision, scope=["shadow/1"]).removed == 0
@@ -298,7 +302,7 @@ def test_a_revision_that_never_was_or_is_gone(local: ObjectDisk) -> None:
     with pytest.raises(NotFound):
         restore(local, revision=6, apply=True)
     later = datetime.now(UTC) + timedelta(days=2)
-    assert collect(local, now=later, delete=True, compact_after_commits=1).refused is None
+    assert collect(local, GcRules(delete=True, compact_after_commits=1), now=later).refused is None
     with pytest.raises(NotFound) as gone:
         restore(local, revision=2)
     assert "5" in gone.value.hint
@@ -430,7 +434,7 @@ def test_it_pins_what_it_restores(local: ObjectDisk, monkeypatch: pytest.MonkeyP
     def collecting(disk: ObjectDisk) -> None:
         later = datetime.now(UTC) + timedelta(hours=30)
         monkeypatch.setattr("disks.garbage.live_references.is_live", lambda pin, now: True)
-        reports.append(collect(disk, now=later, delete=True, max_delete_fraction=1.0, compact_after_commits=1))
+        reports.append(collect(disk, GcRules(delete=True, max_delete_fraction=1.0, compact_after_commits=1), now=later))
         monkeypatch.undo()
 
     import restore.rebuild.rebuild as module

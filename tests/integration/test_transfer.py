@@ -18,6 +18,7 @@ import pytest
 
 from disks.config import DiskConfig
 from disks.garbage.collect import collect
+from disks.garbage.rules import GcRules
 from disks.object_disk.disk import ObjectDisk
 from disks.stores.base import ByteRange, ObjectInfo, ObjectStore
 from disks.stores.directory import DirectoryStore
@@ -288,7 +289,7 @@ class Collecting(WrappedStore):
             remove(disk, f"{TABLE}/p1", f"{TABLE}/p2")
             put(disk, f"{TABLE}/p3/data.parquet")
             later = datetime.now(UTC) + timedelta(days=2)
-            report = collect(disk, now=later, delete=True, max_delete_fraction=1.0)
+            report = collect(disk, GcRules(delete=True, max_delete_fraction=1.0), now=later)
             assert report.deleted == 2
         return self.inner.get(key, byte_range)
 
@@ -319,7 +320,7 @@ class Compacting(WrappedStore):
             disk, self.disk = self.disk, None
             disk.write_snapshot()
             later = datetime.now(UTC) + timedelta(days=2)
-            assert collect(disk, now=later, delete=True, compact_after_commits=1).refused is None
+            assert collect(disk, GcRules(delete=True, compact_after_commits=1), now=later).refused is None
 
 
 def test_a_source_whose_log_shrinks_meanwhile_is_read_again(tmp_path: Path, target: ObjectDisk) -> None:
@@ -377,7 +378,7 @@ def test_copies_that_gc_may_have_seen_are_made_anew(
     restore_from(target, source.store, apply=True)
     assert not set(left) & {row.key for row in rows(target).values()}
     later = datetime.now(UTC) + timedelta(days=2)
-    report = collect(target, now=later, delete=True, max_delete_fraction=1.0)
+    report = collect(target, GcRules(delete=True, max_delete_fraction=1.0), now=later)
     assert report.deleted == 3
     assert content(target) == content(source)
 

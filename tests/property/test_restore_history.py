@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from disks.garbage.collect import collect
+from disks.garbage.rules import GcRules
 from disks.object_disk.disk import DiskAsOf, ObjectDisk
 from disks.stores.base import ObjectInfo, ObjectStore, Payload
 from disks.stores.directory import DirectoryStore
@@ -131,11 +132,8 @@ class RestoreMachine(RuleBasedStateMachine):
         self.store.now += timedelta(hours=hours)
         report = collect(
             self.disk,
+            GcRules(delete=True, retention=RETENTION, max_delete_fraction=1.0, compact_after_commits=1),
             now=self.store.now,
-            delete=True,
-            retention_seconds=RETENTION.total_seconds(),
-            max_delete_fraction=1.0,
-            compact_after_commits=1,
         )
         assert report.refused is None or "no log entry" in report.refused
 
@@ -223,7 +221,7 @@ def test_the_revision_that_the_retention_began_with_is_kept(tmp_path: Path) -> N
         second.create("table/other", b"late")
         second.commit()
     store.now += RETENTION - timedelta(hours=2)
-    collect(disk, now=store.now, delete=True, retention_seconds=RETENTION.total_seconds(), max_delete_fraction=1.0)
+    collect(disk, GcRules(delete=True, retention=RETENTION, max_delete_fraction=1.0), now=store.now)
     past = DiskAsOf(disk, 1)
     assert content(past) == {"table/data": b"early"}
     past.close()
@@ -242,7 +240,7 @@ def test_what_came_and_went_within_the_retention_is_kept(tmp_path: Path) -> None
             transaction.commit()
         store.now += timedelta(hours=1)
     store.now = START + RETENTION
-    collect(disk, now=store.now, delete=True, retention_seconds=RETENTION.total_seconds(), max_delete_fraction=1.0)
+    collect(disk, GcRules(delete=True, retention=RETENTION, max_delete_fraction=1.0), now=store.now)
     past = DiskAsOf(disk, 2)
     assert content(past) == {"table/between": b"table/between"}
     past.close()

@@ -20,6 +20,7 @@ from disks.clickhouse.disk import ClickHouseDisk
 from disks.config import DiskConfig
 from disks.garbage import listing
 from disks.garbage.collect import GcReport, collect
+from disks.garbage.rules import GcRules
 from disks.object_disk.disk import ObjectDisk
 from disks.registry import open_disk
 from disks.stores.address import StoreAddress
@@ -105,9 +106,9 @@ class Site:
         remote = {} if here else {"cold": self.remote}
         return check({"cold": self.disk}, CheckOptions(**options, remote=remote))
 
-    def collect(self, *, here: bool = False, **options: Any) -> GcReport:
-        given = {"now": LATER, "max_delete_fraction": 1.0, "remote": None if here else self.remote, **options}
-        return collect(self.disk, **given)
+    def collect(self, *, here: bool = False, now: datetime | None = LATER, **options: Any) -> GcReport:
+        rules = GcRules(**{"max_delete_fraction": 1.0, **options})
+        return collect(self.disk, rules, now=now, remote=None if here else self.remote)
 
     def key(self, number: int) -> str:
         key = self.disk.stat(f"{TABLE.part_directory(f'all_{number}_{number}_0')}/{DATA}").key

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from disks.garbage.rules import GcRules
 from oplog import pins
 from oplog.errors import Damaged, Refused
 from spark_tiering.arrow_types import carried_schema
@@ -308,7 +309,7 @@ class TestThePast:
 
 def _collect(store: Store) -> int:
     """Delete what nothing names, however young."""
-    report = store.gc("s3", guard=timedelta(0), delete=True, max_delete_fraction=1.0, allow_short_guard=True)
+    report = store.gc("s3", GcRules(guard=timedelta(0), delete=True, max_delete_fraction=1.0, allow_short_guard=True))
     assert report.refused is None
     return report.deleted
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 import spark_tiering
+from disks.garbage.rules import GcRules
 from disks.object_disk.transaction import MAX_AGE_SECONDS
 from oplog.entry import Create
 from oplog.errors import NotFound, Refused
@@ -213,14 +214,14 @@ class TestOnce:
             left = objects(store) - before
             assert left
             guard = timedelta(0)
-            report = store.gc("s3", guard=guard, delete=True, max_delete_fraction=1.0, allow_short_guard=True)
+            report = store.gc("s3", GcRules(guard=guard, delete=True, max_delete_fraction=1.0, allow_short_guard=True))
             assert report.refused is None
         _, again = begin_job(asked)
         assert again is not None
         assert commit_job(asked, again, write_parts(batches(100), again, 0, 0)).rows == 100
         assert counts(config) == whole(100)
         with opened(config) as store:
-            store.gc("s3", guard=guard, delete=True, max_delete_fraction=1.0, allow_short_guard=True)
+            store.gc("s3", GcRules(guard=guard, delete=True, max_delete_fraction=1.0, allow_short_guard=True))
             assert not left & objects(store)
         assert counts(config) == whole(100)
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from disks import effects
+from disks.garbage.rules import GcRules
 from oplog.errors import FrostlineError
 from tiering.config.settings import DaemonConfig
 from tiering.daemon.cold_schedule import ColdSchedule
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from apscheduler.schedulers.background import BackgroundScheduler
 
 STATUS_FILE = "daemon.json"
-GC_GUARD = timedelta(hours=24)
 _FIRST_GC_SECONDS = 60.0
 """A gc waits this long after the start, so that a daemon that restarts in a loop does not list the bucket each time."""
 
@@ -170,7 +170,7 @@ class _Daemon:
             if not disk.capabilities.remote or disk.read_only or disk.unreachable:
                 continue
             try:
-                report = self.store.gc(disk.name, guard=GC_GUARD, delete=self.settings.gc_delete)
+                report = self.store.gc(disk.name, GcRules(delete=self.settings.gc_delete))
                 log.info("gc of %s: %s", disk.name, report)
             except (FrostlineError, OSError) as error:
                 log.error("gc of %s failed: %s", disk.name, error)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -43,6 +43,7 @@ if TYPE_CHECKING:  # heavy imports that most verbs do not need: the query engine
     import pyarrow as pa
 
     from disks.garbage.collect import GcReport
+    from disks.garbage.rules import GcRules
     from disks.workers.runner import Remote
     from tiering.insert.insert import InsertResult
     from tiering.merge.cold.job import ColdJob, ColdMergeReport, Workers
@@ -292,34 +293,12 @@ class Store:
             self.context.stop = stop
         return maintenance.tick(self.context, only=only)
 
-    def gc(
-        self,
-        disk: str,
-        *,
-        guard: timedelta,
-        delete: bool = False,
-        max_delete_bytes: int | None = None,
-        max_delete_fraction: float = 0.1,
-        quarantine: timedelta = timedelta(0),
-        allow_short_guard: bool = False,
-        allow_bucket_root: bool = False,
-        remote: Remote | None = None,
-    ) -> GcReport:
-        """Report, or with `delete` remove, objects that nothing names. With `remote` others list the bucket."""
+    def gc(self, disk: str, rules: GcRules, *, remote: Remote | None = None) -> GcReport:
+        """Report, or as the rules say remove, objects that nothing names. With `remote` others list the bucket."""
         from disks.garbage import collect as garbage
 
-        return garbage.collect(
-            self.disk(disk),
-            now=None if self.context.clock is wall_clock else self.context.clock(),
-            guard_seconds=guard.total_seconds(),
-            delete=delete,
-            max_delete_bytes=max_delete_bytes,
-            max_delete_fraction=max_delete_fraction,
-            quarantine_seconds=quarantine.total_seconds(),
-            allow_short_guard=allow_short_guard,
-            allow_bucket_root=allow_bucket_root,
-            remote=remote,
-        )
+        now = None if self.context.clock is wall_clock else self.context.clock()
+        return garbage.collect(self.disk(disk), rules, now=now, remote=remote)
 
     def _selected(self, table: str | None) -> list[TableDefinition]:
         return self.definitions() if table is None else [self.definition(table)]

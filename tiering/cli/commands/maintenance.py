@@ -1,6 +1,5 @@
 """`tick`, `snapshot`."""
 
-from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
@@ -81,9 +80,11 @@ def _preview(session: Session, only: str | None) -> dict[str, Any]:
 
 def _collect(session: Session, *, delete: bool) -> list[dict[str, Any]]:
     """What the daemon's own collection does: of every bucket, with the default guard and caps."""
+    from disks.garbage.rules import GcRules
+
     store = session.store()
     return [
-        gc_document(store.gc(disk.name, guard=timedelta(hours=24), delete=delete))
+        gc_document(store.gc(disk.name, GcRules(delete=delete)))
         for disk in store.context.disks.values()
         if disk.capabilities.remote and not disk.read_only
     ]

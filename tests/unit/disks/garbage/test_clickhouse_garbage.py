@@ -14,6 +14,7 @@ from msgspec import structs
 from disks.clickhouse.disk import ClickHouseDisk, NoLocalMetadata
 from disks.effects import set_hook
 from disks.garbage.collect import GcReport, collect
+from disks.garbage.rules import GcRules
 from disks.stores.base import ObjectInfo
 from disks.stores.memory import MemoryStore
 from oplog.clickhouse.names import FILE, file_key, parse_key
@@ -50,7 +51,7 @@ def remove(disk: ClickHouseDisk, path: str) -> None:
 def run(disk: ClickHouseDisk, monkeypatch: pytest.MonkeyPatch, **options: Any) -> GcReport:
     """A collection three days later, for the table's clock too."""
     monkeypatch.setattr("disks.clickhouse.disk.time.time", lambda: LATER.timestamp())
-    report = collect(disk, **{"now": LATER, "delete": True, "max_delete_fraction": 1.0, **options})
+    report = collect(disk, GcRules(**{"delete": True, "max_delete_fraction": 1.0, **options}), now=LATER)
     monkeypatch.undo()
     return report
 
@@ -81,7 +82,7 @@ def test_what_the_table_names_stays_and_operations_are_never_touched(
     remove(disk, f"{PART}/frozen.bin")
     remove(disk, f"{PART}/gone.bin")
     before = others(store)
-    young = collect(disk, delete=True, max_delete_fraction=1.0)
+    young = collect(disk, GcRules(delete=True, max_delete_fraction=1.0))
     assert (young.referenced, young.orphaned, young.deleted) == (3, 0, 0), "removed within the retention"
     report = run(disk, monkeypatch)
     assert (report.referenced, report.orphaned, report.deleted, report.deleted_bytes) == (2, 1, 1, 5)
@@ -113,7 +114,7 @@ def test_an_abandoned_upload_is_pending_and_then_goes(
     put(disk, f"{PART}/live.bin")
     with disk.transaction("insert") as transaction:
         transaction.create(f"{PART}/never.bin", b"abandoned")
-    assert collect(disk, delete=True, max_delete_fraction=1.0).pending == 1
+    assert collect(disk, GcRules(delete=True, max_delete_fraction=1.0)).pending == 1
     assert run(disk, monkeypatch).deleted == 1
     assert len(files(store)) == 1
 
@@ -139,7 +140,7 @@ def test_a_table_that_was_taken_over_proves_nothing_until_the_retention_is_over(
     rows = list(disk.file_table.rows())
     disk.replace_rows(rows, 100)
     soon = datetime.now(UTC) + timedelta(hours=30)
-    report = collect(disk, now=soon, delete=True, max_delete_fraction=1.0)
+    report = collect(disk, GcRules(delete=True, max_delete_fraction=1.0), now=soon)
     assert report.refused is not None
     assert "taken over" in report.refused
     assert (report.orphaned, report.deleted) == (1, 0)
@@ -169,7 +170,7 @@ def test_a_listing_without_a_live_object_stops_everything(
         "list",
         lambda prefix="", start_after="": (item for item in whole(prefix, start_after=start_after) if item.key != live),
     )
-    report = collect(disk, now=LATER, delete=True, max_delete_fraction=1.0)
+    report = collect(disk, GcRules(delete=True, max_delete_fraction=1.0), now=LATER)
     monkeypatch.undo()
     assert report.refused is not None
     assert live in report.refused
@@ -192,7 +193,7 @@ def test_dying_at_every_effect_loses_nothing_and_the_next_run_finishes(
             put(disk, f"{PART}/gone-{number}.bin")
             remove(disk, f"{PART}/gone-{number}.bin")
         if step % 2:
-            run(disk, monkeypatch, quarantine_seconds=3600.0)
+            run(disk, monkeypatch, quarantine=timedelta(hours=1))
         count = 0
 
         def die(when: str, name: str, arguments: tuple[object, ...], step: int = step) -> None:

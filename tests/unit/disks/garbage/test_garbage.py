@@ -17,6 +17,7 @@ from disks.effects import set_hook
 from disks.garbage import collect as garbage
 from disks.garbage.collect import GcReport, announced, is_root
 from disks.garbage.listing import cut_ranges
+from disks.garbage.rules import GcRules
 from disks.object_disk.disk import ObjectDisk
 from disks.object_disk.history import past_at
 from disks.object_disk.references import (
@@ -114,9 +115,9 @@ def _who_lists(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(cut_ranges.__kwdefaults__, "keys", 2)
 
 
-def collect(disk: ObjectDisk, **options: Any) -> GcReport:
+def collect(disk: ObjectDisk, *, now: datetime | None = None, **options: Any) -> GcReport:
     remote = Remote(LocalRunner(), Here(disk.store)) if in_ranges else None
-    return garbage.collect(disk, **{"remote": remote, **options})
+    return garbage.collect(disk, GcRules(**options), now=now, remote=remote)
 
 
 @pytest.fixture
@@ -153,9 +154,9 @@ def orphan(disk: ObjectDisk, data: bytes = b"abandoned") -> str:
     return info.key
 
 
-def run(disk: ObjectDisk, **options: Any) -> GcReport:
+def run(disk: ObjectDisk, *, now: datetime | None = LATER, **options: Any) -> GcReport:
     """A collection three days later, with no cap on the share."""
-    return collect(disk, **{"now": LATER, "delete": True, "max_delete_fraction": 1.0, **options})
+    return collect(disk, now=now, **{"delete": True, "max_delete_fraction": 1.0, **options})
 
 
 def test_report_counts_and_deletes_nothing(bucket: Bucket, disk: ObjectDisk) -> None:
@@ -254,7 +255,7 @@ def test_a_blob_that_came_and_went_within_the_retention_stays(bucket: Bucket, di
     bucket.date(commit_key(1), NOW - timedelta(days=2))
     key = put(disk, "a/short-lived")
     remove(disk, "a/short-lived")
-    report = run(disk, now=datetime.now(UTC) + timedelta(hours=2), guard_seconds=3600)
+    report = run(disk, now=datetime.now(UTC) + timedelta(hours=2), guard=timedelta(hours=1))
     assert (report.referenced, report.orphaned, report.oldest_revision) == (2, 0, 1)
     assert key in bucket.blobs
 
@@ -321,16 +322,16 @@ def test_a_quarantine_deletes_only_what_an_earlier_run_announced(bucket: Bucket,
     put(disk, "a/live")
     put(disk, "a/gone")
     remove(disk, "a/gone")
-    day = 24 * 3600.0
-    first = run(disk, quarantine_seconds=day)
+    day = timedelta(days=1)
+    first = run(disk, quarantine=day)
     assert (first.orphaned, first.quarantined, first.deleted) == (1, 1, 0)
     for key in bucket.keys:
         if key.startswith(INTENTS_PREFIX):
             bucket.date(key, LATER)
-    soon = run(disk, quarantine_seconds=day, now=LATER + timedelta(hours=23))
+    soon = run(disk, quarantine=day, now=LATER + timedelta(hours=23))
     assert (soon.quarantined, soon.deleted) == (1, 0)
     assert announced(disk, now=LATER) == set(), "a list of condemned objects binds no restore"
-    then = run(disk, quarantine_seconds=day, now=LATER + timedelta(hours=25))
+    then = run(disk, quarantine=day, now=LATER + timedelta(hours=25))
     assert (then.quarantined, then.deleted) == (0, 1)
     assert not inventory(bucket.list()).intents
 
@@ -342,11 +343,11 @@ def test_what_is_named_again_during_its_quarantine_stays(bucket: Bucket, disk: O
     assert row is not None
     remove(disk, "a/gone")
     put(disk, "a/live")
-    assert run(disk, quarantine_seconds=3600.0).quarantined == 1
+    assert run(disk, quarantine=timedelta(hours=1)).quarantined == 1
     with disk.transaction("restore") as transaction:
         transaction.adopt(row)  # type: ignore[attr-defined]
         transaction.commit()
-    report = run(disk, quarantine_seconds=3600.0, now=LATER + timedelta(days=30))
+    report = run(disk, quarantine=timedelta(hours=1), now=LATER + timedelta(days=30))
     assert (report.orphaned, report.deleted) == (0, 0)
     assert key in bucket.blobs
     assert not inventory(bucket.list()).intents
@@ -356,10 +357,10 @@ def test_an_unreadable_list_of_condemned_objects_stops_everything(bucket: Bucket
     put(disk, "a/live")
     put(disk, "a/gone")
     remove(disk, "a/gone")
-    run(disk, quarantine_seconds=3600.0)
+    run(disk, quarantine=timedelta(hours=1))
     (name,) = (key for key in bucket.keys if key.startswith(INTENTS_PREFIX))
     bucket.spoil(name)
-    report = run(disk, quarantine_seconds=3600.0)
+    report = run(disk, quarantine=timedelta(hours=1))
     assert report.refused is not None
     assert report.deleted == 0
 
@@ -391,10 +392,10 @@ def test_the_guard_has_a_floor(disk: ObjectDisk) -> None:
     put(disk, "a/live")
     for seconds in (0, 1, 3599):
         with pytest.raises(Refused) as refused:
-            collect(disk, guard_seconds=seconds)
+            collect(disk, guard=timedelta(seconds=seconds))
         assert refused.value.exit_code == 13
-    assert collect(disk, guard_seconds=3600).refused is None
-    assert collect(disk, guard_seconds=0, allow_short_guard=True).refused is None
+    assert collect(disk, guard=timedelta(hours=1)).refused is None
+    assert collect(disk, guard=timedelta(0), allow_short_guard=True).refused is None
 
 
 def test_foreign_names_are_reported_and_survive(bucket: Bucket, disk: ObjectDisk) -> None:

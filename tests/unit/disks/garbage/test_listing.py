@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from disks.garbage import listing
 from disks.garbage.collect import GcReport, collect
 from disks.garbage.listing import ComparedBlobs, cut_ranges, in_key_order, list_range, list_ranges, list_whole
+from disks.garbage.rules import GcRules
 from disks.object_disk.disk import ObjectDisk
 from disks.stores.base import ObjectInfo, ObjectStore
 from disks.stores.memory import MemoryStore
@@ -213,9 +214,9 @@ def remove(disk: ObjectDisk, name: str) -> None:
         transaction.commit()
 
 
-def run(disk: ObjectDisk, **options: Any) -> GcReport:
-    given = {"now": LATER, "delete": True, "max_delete_fraction": 1.0, "remote": remote(disk.store), **options}
-    return collect(disk, **given)
+def run(disk: ObjectDisk, *, here: bool = False, now: datetime | None = LATER, **options: Any) -> GcReport:
+    rules = GcRules(**{"delete": True, "max_delete_fraction": 1.0, **options})
+    return collect(disk, rules, now=now, remote=None if here else remote(disk.store))
 
 
 def blobs(bucket: MemoryStore) -> set[str]:
@@ -238,7 +239,7 @@ def test_a_collection_over_ranges_reports_and_deletes_the_same(disk: ObjectDisk,
     """I5: and nothing else."""
     stays, gone = fill(disk)
     bucket.put("notes.txt", b"mine", sha256=hashlib.sha256(b"mine").digest())
-    here, there = run(disk, delete=False, remote=None), run(disk, delete=False)
+    here, there = run(disk, delete=False, here=True), run(disk, delete=False)
     assert here == there
     assert set(there.orphans) == gone
     assert there.foreign == ["notes.txt"]

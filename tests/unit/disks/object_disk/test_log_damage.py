@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from disks.file_table.commit_index import CommitIndex
 from disks.file_table.commits import Commits
 from disks.garbage.collect import collect
+from disks.garbage.rules import GcRules
 from disks.object_disk.disk import ObjectDisk
 from disks.stores.memory import MemoryStore
 from disks.stores.wrappers.metered import MeteredStore
@@ -349,7 +350,7 @@ def test_one_damaged_snapshot_loses_nothing_after_a_collection(store: MemoryStor
             transaction.commit()
     expected = paths(disk)
     later = datetime.now(UTC) + timedelta(days=3)
-    report = collect(disk, now=later, delete=True, compact_after_commits=1)
+    report = collect(disk, GcRules(delete=True, compact_after_commits=1), now=later)
     assert report.refused is None
     assert report.log_deleted
     left = snapshot.revisions(store)

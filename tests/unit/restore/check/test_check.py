@@ -21,6 +21,7 @@ from msgspec import structs
 from disks.base import Disk
 from disks.garbage.announcements import announce
 from disks.garbage.collect import collect
+from disks.garbage.rules import GcRules
 from disks.local.disk import LocalDisk
 from disks.object_disk.disk import ObjectDisk
 from disks.object_disk.history import TableAsOf
@@ -807,7 +808,7 @@ def test_a_disk_with_a_part_set_aside_goes_back_and_is_collected(site: Site) -> 
     assert restore(site.cold, revision=aside, apply=True).applied
     assert not site.cold.exists(TABLE.part_directory("all_9_9_0"))
     later = datetime.now(UTC) + timedelta(days=3)
-    report = collect(site.cold, now=later, delete=True, max_delete_fraction=1.0)
+    report = collect(site.cold, GcRules(delete=True, max_delete_fraction=1.0), now=later)
     assert (report.refused, report.deleted) == (None, 1)
     site.cold.retention_seconds = -1
     assert site.check().ok
