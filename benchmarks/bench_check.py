@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks.measure import Figure, bound_figure, python, ratio_figure, report, scratch, timed
-from disks.config import DiskConfig
+from disks.config import ObjectDiskConfig
 from disks.garbage.collect import collect
 from disks.garbage.rules import GcRules
 from disks.object_disk.disk import ObjectDisk
@@ -141,7 +141,7 @@ def fill_directory(root: Path, parts: int) -> None:
         (root / key).write_bytes(data)
 
 
-def compare(store: ObjectStore, state: Path, what: str, config: DiskConfig | None = None) -> list[Figure]:
+def compare(store: ObjectStore, state: Path, what: str, config: ObjectDiskConfig | None = None) -> list[Figure]:
     """fsck and gc against the listing, in turn. With `config`, processes list its bucket."""
     disk = ObjectDisk("s3", store, state, retention_seconds=0)
     disk.refresh()
@@ -167,7 +167,7 @@ def _list(store: ObjectStore) -> None:
     assert sum(1 for _ in store.list()) > OBJECTS
 
 
-def _lister(config: DiskConfig | None) -> Remote | None:
+def _lister(config: ObjectDiskConfig | None) -> Remote | None:
     return Remote(ProcessRunner(os.cpu_count() or 1), StoreAddress.of(config)) if config is not None else None
 
 
@@ -188,8 +188,7 @@ def on_server(directory: Path) -> list[Figure]:
     kind = "ministack" if ceph_missing() else "ceph"
     with SERVERS[kind]() as server:
         name = server.new_bucket()
-        config = DiskConfig(
-            type="object_disk",
+        config = ObjectDiskConfig(
             url=f"s3://{name}/{uuid.uuid4().hex}/",
             endpoint_url=server.endpoint_url,
             access_key_id=server.access_key_id,

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
 from benchmarks.measure import Figure, paired, report
-from disks.config import DiskConfig
+from disks.config import ObjectDiskConfig
 from disks.stores.s3.store import S3Store
 from disks.stores.wrappers.metered import Meter
 from disks.workers.parallel import in_parallel
@@ -48,8 +48,7 @@ def history(objects: int) -> ClickHouse:
 
 
 def open_store(server: Server, url: str) -> S3Store:
-    config = DiskConfig(
-        type="object_disk",
+    config = ObjectDiskConfig(
         url=url,
         endpoint_url=server.endpoint_url,
         region="us-east-1",

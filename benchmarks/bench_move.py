@@ -45,13 +45,13 @@ LIMIT_LOOP = """
 import sys, json, hashlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from disks.config import DiskConfig
+from disks.config import ObjectDiskConfig
 from disks.stores.s3.store import S3Store
 from disks.stores.wrappers.metered import Meter
 from urllib.parse import urlsplit
 root, url, threads = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 parts = urlsplit(url)
-store = S3Store.from_config(DiskConfig(type="object_disk", url=url), parts.netloc, parts.path.lstrip("/"), Meter())
+store = S3Store.from_config(ObjectDiskConfig(url=url), parts.netloc, parts.path.lstrip("/"), Meter())
 files = sorted(root.rglob("*.parquet"))
 def put(item):
     number, file = item

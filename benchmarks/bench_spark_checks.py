@@ -33,7 +33,7 @@ CHECK = """
 import json, sys, time
 from contextlib import ExitStack
 from pathlib import Path
-from disks.config import DiskConfig
+from disks.config import ObjectDiskConfig
 from disks.registry import open_disk
 from disks.workers.runner import Remote
 from disks.stores.address import StoreAddress
@@ -41,7 +41,7 @@ from restore.check.check import CheckOptions, check
 from tiering.config.settings import Config, SparkConfig, embedded
 
 root, master, rounds, files, limit = Path(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:])
-config = DiskConfig(type="object_disk", url=(root / "bucket").as_uri() + "/")
+config = ObjectDiskConfig(url=(root / "bucket").as_uri() + "/")
 remote, start = {}, 0.0
 with ExitStack() as stack:
     if master != "here":

@@ -1,4 +1,5 @@
-"""The typed configuration of disks. Read once at the edge; unknown keys are errors. Nothing below sees a dict."""
+"""The typed configuration of disks: one struct a type. Read once at the edge; a key that the type does not have is an
+error. Nothing below sees a dict."""
 
 from __future__ import annotations
 
@@ -11,24 +12,51 @@ SECRET_KEYS = ("secret_access_key", "session_token")
 Size = Annotated[int, msgspec.Meta(ge=0, description="bytes; also '10GiB', '500M'")]
 
 
-class DiskConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One disk of the configuration; `type` decides which of the keys apply."""
+class DiskConfig(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="type"
+):
+    """One disk of the configuration; `type` says which keys it has. `disks.registry` knows how each is opened."""
 
-    type: Literal["local", "object_disk"]
-    """A directory, or a bucket with an operations log."""
-    path: str | None = None
-    """local: the directory of the disk."""
-    url: str | None = None
-    """object_disk: `s3://bucket/prefix/`, `file:///path/prefix/` or `memory://name/` (tests)."""
+    @property
+    def type(self) -> str:
+        """What `type` says in the file."""
+        return str(self.__struct_config__.tag)
+
+    def __repr__(self) -> str:
+        """Without the secrets, so that no traceback and no log shows them."""
+        keys = {name: getattr(self, name) for name in self.__struct_fields__}
+        for name in SECRET_KEYS:
+            if keys.get(name):
+                keys[name] = "********"
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in keys.items())})"
+
+
+class LocalDiskConfig(DiskConfig, frozen=True, tag="local"):
+    """A directory of this machine."""
+
+    path: str
+    """The directory of the disk."""
+    read_only: bool = False
+    """Opens any directory without writing to it."""
+    keep_free_space_bytes: Size = 0
+    """This much of the file system counts as used."""
+    max_size_bytes: Size | None = None
+    """A quota: the disk counts as full at this size. Default: the file system's size."""
+
+
+class ObjectDiskConfig(DiskConfig, frozen=True, tag="object_disk"):
+    """A bucket with an operations log."""
+
+    url: str
+    """`s3://bucket/prefix/`, `file:///path/prefix/` or `memory://name/` (tests)."""
     endpoint_url: str | None = None
-    """object_disk on S3: the server; else `AWS_ENDPOINT_URL`, else AWS."""
+    """On S3: the server; else `AWS_ENDPOINT_URL`, else AWS."""
     region: str | None = None
-    """object_disk on S3: else `AWS_REGION` and the AWS configuration."""
+    """On S3: else `AWS_REGION` and the AWS configuration."""
     addressing_style: Literal["path", "virtual"] = "path"
-    """object_disk on S3: `http://host/bucket/key` or `http://bucket.host/key`."""
+    """On S3: `http://host/bucket/key` or `http://bucket.host/key`."""
     ca_bundle: str | None = None
-    """object_disk on S3: a PEM file with the authorities of the server's certificate; else `AWS_CA_BUNDLE`, else the
-    system's."""
+    """On S3: a PEM file with the authorities of the server's certificate; else `AWS_CA_BUNDLE`, else the system's."""
     access_key_id: str | None = None
     """Better left to the AWS credential chain; a file with a secret that others can read is refused."""
     secret_access_key: str | None = None
@@ -36,35 +64,25 @@ class DiskConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     session_token: str | None = None
     """Only with temporary keys, and never printed either: they end within hours."""
     log_format: Literal[1, 2] = 2
-    """object_disk: the format of the operations log. 1 is ClickHouse's, with weaker promises: a bucket that a
-    ClickHouse server wrote, or is to restore from."""
+    """The format of the operations log. 1 is ClickHouse's, with weaker promises: a bucket that a ClickHouse server
+    wrote, or is to restore from."""
     snapshot_every_commits: int = 1000
     """A rebuild reads the newest snapshot and the commits after it."""
     retention_seconds: int = 24 * 3600
     """Revisions younger than this stay restorable."""
     read_only: bool = False
-    """Opens any bucket or directory without writing to it."""
-    keep_free_space_bytes: Size = 0
-    """local: this much of the file system counts as used."""
+    """Opens any bucket without writing to it."""
     max_size_bytes: Size | None = None
-    """A quota: the disk counts as full at this size. Default: the file system's size, or no limit in a bucket."""
+    """A quota: the disk counts as full at this size. Default: no limit."""
     multipart_threshold_bytes: Size = 256 * 1024 * 1024
-    """object_disk on S3: larger files go up in pieces."""
+    """On S3: larger files go up in pieces."""
     conditional_put: Literal["auto", "no"] = "auto"
     """`no` forces the single-writer lease, for stores whose If-None-Match is known to be wrong."""
     delete_versions: bool = True
-    """object_disk on S3: in a versioned bucket gc deletes the versions themselves. `false`: it only adds delete
-    markers, and a lifecycle rule of yours ends the old versions; until then they are paid for."""
+    """On S3: in a versioned bucket gc deletes the versions themselves. `false`: it only adds delete markers, and a
+    lifecycle rule of yours ends the old versions; until then they are paid for."""
     retry_seconds: float = 60.0
-    """object_disk on S3: how long a request is repeated while the store asks for fewer (503) or fails for a while; a
-    server that refuses connections is given a quarter of it."""
+    """On S3: how long a request is repeated while the store asks for fewer (503) or fails for a while; a server that
+    refuses connections is given a quarter of it."""
     retries: int = 100
-    """object_disk on S3: at most so many tries of one request within that time; 1 means no second one."""
-
-    def __repr__(self) -> str:
-        """Without the secrets, so that no traceback and no log shows them."""
-        keys = {name: getattr(self, name) for name in self.__struct_fields__}
-        for name in SECRET_KEYS:
-            if keys[name]:
-                keys[name] = "********"
-        return f"DiskConfig({', '.join(f'{name}={value!r}' for name, value in keys.items())})"
+    """On S3: at most so many tries of one request within that time; 1 means no second one."""

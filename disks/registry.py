@@ -1,52 +1,96 @@
-"""From the configuration of a disk to the disk. The one place that knows which classes there are."""
+"""From the configuration of a disk to the disk: a table of what `type` may say, and how each is opened."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from disks.base import Disk
-from disks.config import DiskConfig
+from disks.config import DiskConfig, LocalDiskConfig, ObjectDiskConfig
 from disks.local.disk import LocalDisk
 from disks.object_disk.disk import ObjectDisk
-from oplog.errors import UsageError
 
 if TYPE_CHECKING:
     from disks.stores.wrappers.limit import Limiter
 
+C = TypeVar("C", bound=DiskConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What a disk is opened with besides its own keys."""
+
+    name: str
+    state_path: Path
+    """Where the disk keeps what this machine knows of it; nothing is there the first time."""
+    limiter: Limiter | None = None
+    """What all stores of the process share."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskType(Generic[C]):
+    """One kind of disk. `open` sends no request."""
+
+    config: type[C]
+    open: Callable[[Opening, C], Disk]
+
 
 def open_disk(name: str, config: DiskConfig, state_directory: Path, *, limiter: Limiter | None = None) -> Disk:
-    """The disk `name`; sends no request. An object disk keeps its cache in `state_directory/disks/<name>/`."""
-    if config.type == "local":
-        if config.path is None:
-            raise UsageError(f"disk {name} is local and has no path", hint="add 'path: /some/directory' to it")
-        return LocalDisk(
-            name,
-            Path(config.path),
-            keep_free_space_bytes=config.keep_free_space_bytes,
-            max_size_bytes=config.max_size_bytes,
-            read_only=config.read_only,
-        )
+    """The disk `name`; sends no request. What it keeps on this machine lies in `state_directory/disks/<name>/`."""
+    return DISK_TYPES[config.type].open(Opening(name, state_directory / "disks" / name, limiter), config)
+
+
+def _open_local(opening: Opening, config: LocalDiskConfig) -> Disk:
+    return LocalDisk(
+        opening.name,
+        Path(config.path),
+        keep_free_space_bytes=config.keep_free_space_bytes,
+        max_size_bytes=config.max_size_bytes,
+        read_only=config.read_only,
+    )
+
+
+def _open_in_bucket(opening: Opening, config: ObjectDiskConfig) -> Disk:
+    return _LOG_FORMATS[config.log_format](opening, config)
+
+
+def _open_object_disk(opening: Opening, config: ObjectDiskConfig) -> Disk:
     from disks.stores.open import open_store  # here, so that a store of local disks loads no S3 client
 
-    store = open_store(config, limiter=limiter)
-    if config.log_format == 1:
-        from disks.clickhouse.disk import ClickHouseDisk
-
-        return ClickHouseDisk(
-            name,
-            store,
-            state_directory / "disks" / name,
-            retention_seconds=config.retention_seconds,
-            read_only=config.read_only,
-            max_size_bytes=config.max_size_bytes,
-        )
     return ObjectDisk(
-        name,
-        store,
-        state_directory / "disks" / name,
+        opening.name,
+        open_store(config, limiter=opening.limiter),
+        opening.state_path,
         snapshot_every_commits=config.snapshot_every_commits,
         retention_seconds=config.retention_seconds,
         read_only=config.read_only,
         max_size_bytes=config.max_size_bytes,
     )
+
+
+def _open_clickhouse_disk(opening: Opening, config: ObjectDiskConfig) -> Disk:
+    from disks.clickhouse.disk import ClickHouseDisk
+    from disks.stores.open import open_store
+
+    return ClickHouseDisk(
+        opening.name,
+        open_store(config, limiter=opening.limiter),
+        opening.state_path,
+        retention_seconds=config.retention_seconds,
+        read_only=config.read_only,
+        max_size_bytes=config.max_size_bytes,
+    )
+
+
+_LOG_FORMATS: dict[int, Callable[[Opening, ObjectDiskConfig], Disk]] = {
+    1: _open_clickhouse_disk,
+    2: _open_object_disk,
+}
+
+DISK_TYPES: dict[str, DiskType[Any]] = {
+    "local": DiskType(LocalDiskConfig, _open_local),
+    "object_disk": DiskType(ObjectDiskConfig, _open_in_bucket),
+}
+"""By what `type` says in the file."""

@@ -236,7 +236,7 @@ def _pieces(
 def _shared(context: Context, disk: str) -> StoreAddress:
     limits = context.config.limits
     return StoreAddress.of(
-        context.config.disks[disk],
+        context.config.bucket(disk),
         bytes_per_second=limits.bytes_per_second,
         requests_per_second=limits.requests_per_second,
     )

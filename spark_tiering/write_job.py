@@ -90,7 +90,7 @@ def begin_job(options: WriteOptions) -> tuple[TableDefinition, WriteJob | None]:
             return definition, None
         limits = store.context.config.limits
         shared = StoreAddress.of(
-            store.context.config.disks[disk.name],
+            store.context.config.bucket(disk.name),
             bytes_per_second=limits.bytes_per_second,
             requests_per_second=limits.requests_per_second,
         )

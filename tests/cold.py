@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from disks.config import DiskConfig
+from disks.config import ObjectDiskConfig
 from disks.workers.runner import LocalRunner
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
@@ -28,7 +28,7 @@ def cold_config(home: Path, url: str, **options: Any) -> Config:
     """A machine without an SSD: its parts lie in the bucket of that URL."""
     return Config(
         state_path=str(home / "state"),
-        disks={"s3": DiskConfig(type="object_disk", url=url, **options)},
+        disks={"s3": ObjectDiskConfig(url=url, **options)},
         policies={"cold": PolicyConfig(volumes=(VolumeConfig(name="cold", disks=("s3",)),))},
     )
 

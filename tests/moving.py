@@ -7,7 +7,7 @@ import os
 from datetime import UTC, datetime
 from pathlib import Path
 
-from disks.config import DiskConfig
+from disks.config import DiskConfig, LocalDiskConfig, ObjectDiskConfig
 from disks.registry import open_disk
 from tiering.catalog.catalog import Catalog
 from tiering.catalog.context import Context
@@ -34,9 +34,9 @@ def configuration(home: Path, *, s3: DiskConfig | None = None, **ssd: object) ->
     return Config(
         state_path=str(home / "state"),
         disks={
-            "ssd": DiskConfig(type="local", path=str(home / "ssd"), **ssd),  # type: ignore[arg-type]
-            "ssd2": DiskConfig(type="local", path=str(home / "ssd2")),
-            "s3": s3 or DiskConfig(type="object_disk", url=(home / "bucket").as_uri() + "/"),
+            "ssd": LocalDiskConfig(path=str(home / "ssd"), **ssd),  # type: ignore[arg-type]
+            "ssd2": LocalDiskConfig(path=str(home / "ssd2")),
+            "s3": s3 or ObjectDiskConfig(url=(home / "bucket").as_uri() + "/"),
         },
         policies={
             "p": PolicyConfig(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from disks.config import DiskConfig
+from disks.config import ObjectDiskConfig
 from disks.stores.base import ObjectStore
 from disks.stores.open import open_store
 from disks.stores.s3.store import S3Store
@@ -28,14 +28,14 @@ class StoreAddress:
     The limits are for one process: whoever starts several divides them.
     """
 
-    config: DiskConfig = field(repr=False)
+    config: ObjectDiskConfig = field(repr=False)
     bytes_per_second: float | None = None
     requests_per_second: float | None = None
 
     @classmethod
     def of(
         cls,
-        config: DiskConfig,
+        config: ObjectDiskConfig,
         *,
         bytes_per_second: float | None = None,
         requests_per_second: float | None = None,
@@ -46,7 +46,7 @@ class StoreAddress:
         Raises `UsageError` for a store that only this process has.
         """
         store = unwrapped(open_store(config))
-        if (config.url or "").startswith("memory:"):
+        if config.url.startswith("memory:"):
             raise UsageError(f"{config.url} lives in this process only", hint="use s3:// or file://")
         if isinstance(store, S3Store):
             session = store.session

@@ -68,7 +68,7 @@ def fsck(
         memory=None if session.dry_run else config.state_directory,
         workers=session.options.workers or config.limits.workers,
         actor=actor(),
-        remote={name: work.remote(config.disks[name]) for name in listed} if work is not None else {},
+        remote={name: work.remote(config.bucket(name)) for name in listed} if work is not None else {},
         listers={} if work is not None else _listers(session, disks.values()),
     )
     with ExitStack() as stack:
@@ -244,7 +244,7 @@ def _remote(session: Session, work: SparkWork | None, disk: "Disk") -> "Remote |
     return (
         lister(session, disk, shown=True)
         if work is None
-        else work.remote(session.loaded.config.disks[disk.name], shown=True)
+        else work.remote(session.loaded.config.bucket(disk.name), shown=True)
     )
 
 

@@ -21,10 +21,10 @@ def lister(session: Session, disk: "Disk", *, shown: bool = False) -> "Remote | 
     from disks.workers.process_runner import ProcessRunner
     from restore.check.cache import CachedTable
 
-    config = session.loaded.config.disks[disk.name]
+    config = session.loaded.config.buckets().get(disk.name)
     processes = min(os.cpu_count() or 1, _MOST_PROCESSES)
     logged = disk.logged
-    if logged is None or not (config.url or "").startswith("s3:") or processes < 2:
+    if logged is None or config is None or not config.url.startswith("s3:") or processes < 2:
         return None
     with closing(CachedTable(logged)) as cache:
         if cache.count() <= LARGE_FILES:

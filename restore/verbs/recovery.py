@@ -173,7 +173,7 @@ def _restore_from(
 def _elsewhere(session: Session, work: SparkWork, disk: str, url: str) -> "RemoteCopying":
     from restore.transfer.blob_copies import RemoteCopying
 
-    target = work.remote(session.loaded.config.disks[disk])
+    target = work.remote(session.loaded.config.bucket(disk))
     return RemoteCopying(target.runner, target.store, work.remote(location(session, url)).store)
 
 
@@ -194,7 +194,7 @@ def _restore_clickhouse(
         raise UsageError(
             f"disk {disk.name} has ClickHouse's log, which knows no {what}", hint="say --revision, or nothing"
         )
-    remote = work.remote(session.loaded.config.disks[disk.name]) if work is not None else None
+    remote = work.remote(session.loaded.config.bucket(disk.name)) if work is not None else None
     result = rebuild(disk, revision=revision, apply=apply, progress=session.progress(), remote=remote)
     if work is not None:
         work.report()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from disks.config import DiskConfig
+from disks.config import ObjectDiskConfig
 from disks.stores.base import ByteRange, ObjectInfo, ObjectStore
 from disks.stores.open import open_store
 from disks.stores.s3.store import S3Store
@@ -88,7 +88,7 @@ def captured_url(loaded: str, s3_environment: Server) -> str:
 
 
 def open_url(url: str) -> ObjectStore:
-    return open_store(DiskConfig(type="object_disk", url=url, read_only=True))
+    return open_store(ObjectDiskConfig(url=url, read_only=True))
 
 
 def test_the_server_s_tree_at_its_newest_revision(captured_url: str) -> None:
@@ -135,7 +135,7 @@ def test_ceph_gives_names_back_with_dashes(ceph: Server, monkeypatch: pytest.Mon
 )
 def test_metadata_comes_back_whatever_it_is(bucket: str, ministack: Server, name: str, sent: str, back: str) -> None:
     """Bytes that are no ASCII, which clients and servers treat in their own ways, and names like those of headers."""
-    store = S3Store.from_config(DiskConfig(type="object_disk", url=f"s3://{bucket}/"), bucket, "")
+    store = S3Store.from_config(ObjectDiskConfig(url=f"s3://{bucket}/"), bucket, "")
     body = memoryview(b"1")
     store._s3.requests.put("x", body, hashlib.sha256(body).digest(), {f"x-amz-meta-{name}": sent})
     assert store.head("x").metadata == {name: back}

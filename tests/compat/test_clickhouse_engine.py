@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from disks.clickhouse.disk import ClickHouseDisk
-from disks.config import DiskConfig
+from disks.config import ObjectDiskConfig
 from disks.stores.open import open_store
 from restore.clickhouse.export import export
 from restore.clickhouse.rebuild import import_tree
@@ -93,7 +93,7 @@ def test_clickhouse_attaches_what_we_export(
     python: str, version: int, s3_environment: Server, bucket: str, tmp_path: Path
 ) -> None:
     put_on_server(s3_environment.client(), bucket, KEY_PREFIX, captured())
-    store = open_store(DiskConfig(type="object_disk", url=f"s3://{bucket}/{KEY_PREFIX}"))
+    store = open_store(ObjectDiskConfig(url=f"s3://{bucket}/{KEY_PREFIX}"))
     disk = ClickHouseDisk("ch", store, tmp_path / "state", read_only=True)
     import_tree(disk, CLICKHOUSE / "local", apply=True)
     export(disk, tmp_path / "metadata", version=version)
@@ -160,7 +160,7 @@ def test_clickhouse_restores_what_we_wrote(
 ) -> None:
     if version_of(python, tmp_path) >= (26, 0):
         pytest.skip("26.9 restores no bucket any more")
-    store = open_store(DiskConfig(type="object_disk", url=f"s3://{bucket}/ours/"))
+    store = open_store(ObjectDiskConfig(url=f"s3://{bucket}/ours/"))
     revision = write_history(ClickHouseDisk("ch", store, tmp_path / "state", lease_settle_seconds=0.0))
     source = f"source_bucket={bucket}\nsource_path=ours/\n"
     orders = {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from disks.config import DiskConfig
+from disks.config import ObjectDiskConfig
 from disks.stores.open import open_store
 from restore.clickhouse.bucket import read_bucket
 from restore.clickhouse.parts import State, find_tables
@@ -55,7 +55,7 @@ def test_restarts_of_a_real_server_lose_nothing(
         time.sleep(1.1)  # no server stops and starts within a second
         run(python, tmp_path / "clickhouse", queries)
 
-    tree = read_bucket(open_store(DiskConfig(type="object_disk", url=f"s3://{bucket}/ch/", read_only=True)))
+    tree = read_bucket(open_store(ObjectDiskConfig(url=f"s3://{bucket}/ch/", read_only=True)))
     local = read_tree(tmp_path / "metadata", key_prefix="ch/")
     here = {path: row.blobs for path, row in local.rows.items()}
     assert {blob for blobs in here.values() for blob in blobs} <= {

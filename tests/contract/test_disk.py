@@ -13,7 +13,7 @@ import pytest
 
 from disks.base import Disk, FileInfo
 from disks.clickhouse.disk import ClickHouseDisk
-from disks.config import DiskConfig
+from disks.config import ObjectDiskConfig
 from disks.local.disk import LocalDisk
 from disks.memory import MemoryDisk
 from disks.object_disk.disk import ObjectDisk
@@ -75,7 +75,7 @@ def open_again(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]
                 disk = ClickHouseDisk("s3", store, tmp_path / "state", lease_settle_seconds=0.0)
             case kind:
                 url = f"s3://{request.getfixturevalue('bucket')}/prefix/"
-                store = open_store(DiskConfig(type="object_disk", url=url))
+                store = open_store(ObjectDiskConfig(url=url))
                 if kind == "clickhouse_s3":
                     disk = ClickHouseDisk("s3", store, tmp_path / "state", lease_settle_seconds=0.0)
                 else:

@@ -15,7 +15,7 @@ from threading import Barrier
 
 import pytest
 
-from disks.config import DiskConfig
+from disks.config import ObjectDiskConfig
 from disks.stores.base import ByteRange, ObjectStore
 from disks.stores.directory import DirectoryStore
 from disks.stores.memory import MemoryStore
@@ -40,8 +40,7 @@ WRAPPERS: dict[str, Callable[[ObjectStore], ObjectStore]] = {
 
 
 def s3_store(server: Server, *, prefix: str = "some/prefix/") -> ObjectStore:
-    config = DiskConfig(
-        type="object_disk",
+    config = ObjectDiskConfig(
         url=f"s3://{server.new_bucket()}/{prefix}",
         endpoint_url=server.endpoint_url,
         access_key_id=server.access_key_id,

@@ -17,7 +17,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from disks.config import DiskConfig
+from disks.config import LocalDiskConfig, ObjectDiskConfig
 from disks.effects import op
 from disks.garbage import collect as garbage
 from disks.garbage.collect import GcReport
@@ -80,9 +80,8 @@ class Site:
         return Config(
             state_path=str(root / "state"),
             disks={
-                "ssd": DiskConfig(type="local", path=str(root / "ssd")),
-                "s3": DiskConfig(
-                    type="object_disk",
+                "ssd": LocalDiskConfig(path=str(root / "ssd")),
+                "s3": ObjectDiskConfig(
                     url=self.bucket.as_uri() + "/",
                     snapshot_every_commits=4,
                     retention_seconds=int(self.retention.total_seconds()),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import msgspec
 import pytest
 
-from disks.config import DiskConfig
+from disks.config import LocalDiskConfig
 from oplog.errors import Conflict, FrostlineError, Locked, NotFound
 from tests import cold
 from tests.crash import invariants
@@ -51,7 +51,7 @@ Work = Callable[[Store, Site], None]
 def elsewhere(site: Site) -> Config:
     """Another machine with an SSD of its own and the same bucket."""
     here, home = site.config(), site.base / "elsewhere"
-    ssd = DiskConfig(type="local", path=str(home / "ssd"))
+    ssd = LocalDiskConfig(path=str(home / "ssd"))
     return msgspec.structs.replace(here, state_path=str(home / "state"), disks={**here.disks, "ssd": ssd})
 
 

@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from disks.config import DiskConfig
+from disks.config import ObjectDiskConfig
 from oplog.errors import Conflict
 from tiering.catalog import tables
 from tiering.cli.main import run
@@ -25,7 +25,7 @@ from tiering.table.definitions import define_table
 def machine(tmp_path: Path, name: str) -> Config:
     """A machine of its own; the bucket is shared, and parts in it may be merged."""
     config = embedded(tmp_path / name)
-    shared = DiskConfig(type="object_disk", url=(tmp_path / "bucket").as_uri() + "/")
+    shared = ObjectDiskConfig(url=(tmp_path / "bucket").as_uri() + "/")
     volumes = (VolumeConfig(name="hot", disks=("ssd",)), VolumeConfig(name="cold", disks=("s3",)))
     policies = {"hot_cold": PolicyConfig(volumes=volumes)}
     return msgspec.structs.replace(config, disks={**config.disks, "s3": shared}, policies=policies)

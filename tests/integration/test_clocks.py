@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from disks.config import DiskConfig
+from disks.config import ObjectDiskConfig
 from oplog.errors import Refused
 from tests.servers import Server
 from tiering.catalog.clock_check import Clocks
@@ -23,7 +23,7 @@ EPOCH = datetime(1970, 1, 2, tzinfo=UTC)
 @pytest.fixture
 def config(tmp_path: Path, s3_environment: Server) -> Config:
     config = embedded(tmp_path)
-    disk = DiskConfig(type="object_disk", url=f"s3://{s3_environment.new_bucket()}/store/")
+    disk = ObjectDiskConfig(url=f"s3://{s3_environment.new_bucket()}/store/")
     return msgspec.structs.replace(config, disks={**config.disks, "s3": disk})
 
 

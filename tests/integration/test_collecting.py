@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from disks.config import DiskConfig
+from disks.config import DiskConfig, ObjectDiskConfig
 from disks.garbage.collect import GcReport, collect
 from disks.garbage.listing import cut_ranges
 from disks.garbage.rules import GcRules
@@ -41,8 +41,7 @@ def server(request: pytest.FixtureRequest) -> Server:
 @pytest.fixture
 def opened(server: Server, tmp_path: Path, request: pytest.FixtureRequest) -> Opened:
     def open_at(url: str, state: str = "state", **settings: Any) -> ObjectDisk:
-        config = DiskConfig(
-            type="object_disk",
+        config = ObjectDiskConfig(
             url=url,
             endpoint_url=server.endpoint_url,
             access_key_id=server.access_key_id,
@@ -137,8 +136,7 @@ def test_a_listing_that_is_not_whole_deletes_nothing(
     bucket = ministack.new_bucket()
 
     def at(server: Server, state: str) -> ObjectDisk:
-        config = DiskConfig(
-            type="object_disk",
+        config = ObjectDiskConfig(
             url=f"s3://{bucket}/p/",
             endpoint_url=server.endpoint_url,
             access_key_id=server.access_key_id,
@@ -196,8 +194,7 @@ def test_a_range_that_is_not_listed_whole_deletes_nothing(
     bucket = ministack.new_bucket()
 
     def config(server: Server) -> DiskConfig:
-        return DiskConfig(
-            type="object_disk",
+        return ObjectDiskConfig(
             url=f"s3://{bucket}/p/",
             endpoint_url=server.endpoint_url,
             access_key_id=server.access_key_id,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from disks.config import DiskConfig
+from disks.config import ObjectDiskConfig
 from disks.stores.base import ObjectStore
 from disks.stores.open import open_store
 from disks.stores.s3 import store as s3
@@ -56,7 +56,7 @@ def test_a_token_that_has_run_out_is_read_anew(
 
     write_profile(profile, "old-key")
     with meddling(ministack, answer=answer) as server:
-        config = DiskConfig(type="object_disk", url=f"s3://{bucket}/p/", endpoint_url=server.endpoint_url)
+        config = ObjectDiskConfig(url=f"s3://{bucket}/p/", endpoint_url=server.endpoint_url)
         with open_store(config) as store:
             for call in ("get", "list", "head"):
                 CALLS[call](store)
@@ -72,7 +72,7 @@ def test_keys_that_were_given_are_not_renewed(ministack: Server, monkeypatch: py
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "old-key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
     with meddling(ministack, answer=refuse_old) as server:
-        config = DiskConfig(type="object_disk", url="s3://b/p/", endpoint_url=server.endpoint_url)
+        config = ObjectDiskConfig(url="s3://b/p/", endpoint_url=server.endpoint_url)
         with open_store(config) as store, pytest.raises(AccessDenied) as caught:
             list(store.list())
     assert "get a new one" in caught.value.hint

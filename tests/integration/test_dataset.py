@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from disks.config import DiskConfig
+from disks.config import LocalDiskConfig, ObjectDiskConfig
 from disks.object_disk.disk import ObjectDisk
 from disks.stores.wrappers.metered import MeteredStore
 from oplog.errors import FrostlineError, Refused
@@ -52,10 +52,9 @@ def day_rows(day: int) -> pa.Table:
 def context(ministack: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
     home = tmp_path_factory.mktemp("store")
     disks = {
-        "ssd": DiskConfig(type="local", path=str(home / "ssd")),
-        "directory": DiskConfig(type="object_disk", url=(home / "bucket").as_uri() + "/store/"),
-        "s3": DiskConfig(
-            type="object_disk",
+        "ssd": LocalDiskConfig(path=str(home / "ssd")),
+        "directory": ObjectDiskConfig(url=(home / "bucket").as_uri() + "/store/"),
+        "s3": ObjectDiskConfig(
             url=f"s3://{ministack.new_bucket()}/store/",
             endpoint_url=ministack.endpoint_url,
             region="us-east-1",
@@ -268,7 +267,7 @@ def test_a_forgotten_dataset_does_not_keep_removed_files_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its lease ends with it, or after its time; then the space of removed parts comes back."""
-    context = make_context(tmp_path, {"ssd": DiskConfig(type="local", path=str(tmp_path / "ssd"))})
+    context = make_context(tmp_path, {"ssd": LocalDiskConfig(path=str(tmp_path / "ssd"))})
     table = define("d.t", {"delay": "int64"}, ["delay"])
     put_table(context, table)
     disk = context.disk("ssd")

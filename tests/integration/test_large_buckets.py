@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from disks.config import DiskConfig
+from disks.config import ObjectDiskConfig
 from disks.garbage import listing
 from disks.object_disk.disk import ObjectDisk
 from disks.registry import open_disk
 from disks.workers.process_runner import ProcessRunner
+from restore.verbs import listers
 from tests.damage import break_pages
 from tests.servers import Server
-from tiering.cli.frame import remote_work
 from tiering.cli.main import run
 
 
@@ -29,7 +29,7 @@ class Site:
             "access_key_id": server.access_key_id,
             "secret_access_key": server.secret_access_key,
         }
-        disk = open_disk("s3", DiskConfig(type="object_disk", **keys), home / "state")
+        disk = open_disk("s3", ObjectDiskConfig(**keys), home / "state")
         assert isinstance(disk, ObjectDisk)
         self.disk = disk
         self.path = home / "frostline.json"
@@ -73,8 +73,8 @@ def large(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             begun.append(workers)
             super().__init__(workers)
 
-    monkeypatch.setattr(remote_work, "LARGE_FILES", 0)
-    monkeypatch.setattr(remote_work.os, "cpu_count", lambda: 3)
+    monkeypatch.setattr(listers, "LARGE_FILES", 0)
+    monkeypatch.setattr(listers.os, "cpu_count", lambda: 3)
     monkeypatch.setattr("disks.workers.process_runner.ProcessRunner", Counted)
     monkeypatch.setitem(listing.cut_ranges.__kwdefaults__, "keys", 5)
     return begun
@@ -89,7 +89,7 @@ def test_a_check_finds_the_same(site: Site, large: list[int], monkeypatch: pytes
             site.remove(name)
         site.disk.store.delete([key])
     with monkeypatch.context() as patch:
-        patch.setattr(remote_work, "LARGE_FILES", 1_000)
+        patch.setattr(listers, "LARGE_FILES", 1_000)
         expected = site.frostline("fsck", code=4)
     assert large == []
     assert {problem["invariant"] for problem in expected["problems"]} == {"I3", "I4"}
@@ -104,7 +104,7 @@ def test_a_collection_reports_and_deletes_the_same(
     site.disk.transaction("insert").create("a/never", b"abandoned")
     site.remove("f07")
     with monkeypatch.context() as patch:
-        patch.setattr(remote_work, "LARGE_FILES", 1_000)
+        patch.setattr(listers, "LARGE_FILES", 1_000)
         expected = site.frostline("gc", code=0)
     assert (expected["referenced"], expected["pending"]) == (20, 1)
     assert site.frostline("gc", code=0) == expected
@@ -124,6 +124,6 @@ def test_a_cache_that_cannot_be_read_expects_nothing(site: Site, large: list[int
 
 
 def test_one_processor_lists_by_itself(site: Site, large: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_work.os, "cpu_count", lambda: 1)
+    monkeypatch.setattr(listers.os, "cpu_count", lambda: 1)
     assert site.frostline("fsck", code=0)["ok"]
     assert large == []

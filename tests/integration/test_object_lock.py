@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from disks.config import DiskConfig
+from disks.config import ObjectDiskConfig
 from disks.garbage.collect import GcReport, announced, collect
 from disks.garbage.rules import GcRules
 from disks.object_disk.disk import ObjectDisk
@@ -46,8 +46,7 @@ def server(request: pytest.FixtureRequest) -> Server:
 
 
 def open_bucket(server: Server, bucket: str, **more: Any) -> ObjectStore:
-    config = DiskConfig(
-        type="object_disk",
+    config = ObjectDiskConfig(
         url=f"s3://{bucket}/some/prefix/",
         endpoint_url=server.endpoint_url,
         access_key_id=server.access_key_id,

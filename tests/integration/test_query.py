@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from disks.config import DiskConfig
+from disks.config import LocalDiskConfig, ObjectDiskConfig
 from disks.object_disk.disk import ObjectDisk
 from oplog.errors import Damaged, FrostlineError, NotFound, UsageError
 from tests.servers import Server
@@ -64,17 +64,16 @@ def day_rows(day: int, rows: int = ROWS_A_DAY) -> pa.Table:
 def context(ministack: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
     home = tmp_path_factory.mktemp("a b%41#")  # names that are not their own URL
     disks = {
-        "ssd": DiskConfig(type="local", path=str(home / "ssd")),
-        "directory": DiskConfig(type="object_disk", url=(home / "bucket").as_uri() + "/store/"),
-        "s3": DiskConfig(
-            type="object_disk",
+        "ssd": LocalDiskConfig(path=str(home / "ssd")),
+        "directory": ObjectDiskConfig(url=(home / "bucket").as_uri() + "/store/"),
+        "s3": ObjectDiskConfig(
             url=f"s3://{ministack.new_bucket()}/store/",
             endpoint_url=ministack.endpoint_url,
             region="us-east-1",
             access_key_id=ministack.access_key_id,
             secret_access_key=ministack.secret_access_key,
         ),
-        "memory": DiskConfig(type="object_disk", url=f"memory://{uuid.uuid4().hex}/"),
+        "memory": ObjectDiskConfig(url=f"memory://{uuid.uuid4().hex}/"),
     }
     opened = make_context(home, disks)
     yield opened

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from disks.config import DiskConfig
+from disks.config import ObjectDiskConfig
 from disks.effects import set_hook
 from disks.garbage.announcements import Announcement
 from disks.garbage.collect import collect
@@ -45,11 +45,10 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
     """Opens the same bucket as seen from machines with separate local state."""
     if request.param == "directory":
         (tmp_path / "bucket").mkdir()
-        config = DiskConfig(type="object_disk", url=f"file://{tmp_path}/bucket/prefix/", snapshot_every_commits=7)
+        config = ObjectDiskConfig(url=f"file://{tmp_path}/bucket/prefix/", snapshot_every_commits=7)
     else:
         server: Server = request.getfixturevalue("server")
-        config = DiskConfig(
-            type="object_disk",
+        config = ObjectDiskConfig(
             url=f"s3://{server.new_bucket()}/prefix/",
             endpoint_url=server.endpoint_url,
             access_key_id=server.access_key_id,
@@ -73,7 +72,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
 @pytest.fixture
 def local(tmp_path: Path) -> ObjectDisk:
     """A disk in a directory, for what does not depend on the store."""
-    disk = open_disk("cold", DiskConfig(type="object_disk", url=f"file://{tmp_path}/bucket/"), tmp_path / "home")
+    disk = open_disk("cold", ObjectDiskConfig(url=f"file://{tmp_path}/bucket/"), tmp_path / "home")
     assert isinstance(disk, ObjectDisk)
     return disk
 
@@ -347,7 +346,7 @@ def test_a_lost_object_does_not_stop_the_cache_from_coming_back(local: ObjectDis
 @pytest.mark.parametrize("damage", ["stale", "altered", "truncated", "zero", "of another bucket", "in use"])
 def test_whatever_the_cache_is_it_is_replaced(tmp_path: Path, damage: str) -> None:
     """I7, P45."""
-    config = DiskConfig(type="object_disk", url=f"file://{tmp_path}/bucket/")
+    config = ObjectDiskConfig(url=f"file://{tmp_path}/bucket/")
     disk = open_disk("cold", config, tmp_path / "home")
     writer = open_disk("cold", config, tmp_path / "writer")
     assert isinstance(disk, ObjectDisk)
@@ -516,7 +515,7 @@ def test_dying_at_every_effect_and_running_again(tmp_path: Path, revision: int |
     """I7: a killed restore is run again, to the same result; nothing is left but a pin that runs out."""
     step = 0
     while True:
-        config = DiskConfig(type="object_disk", url=f"file://{tmp_path}/{step}/bucket/")
+        config = ObjectDiskConfig(url=f"file://{tmp_path}/{step}/bucket/")
         disk = open_disk("cold", config, tmp_path / str(step))
         assert isinstance(disk, ObjectDisk)
         put(disk, "a/1")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from disks.config import DiskConfig
+from disks.config import DiskConfig, ObjectDiskConfig
 from disks.stores.base import ByteRange, ObjectStore, StoreCapabilities
 from disks.stores.open import open_store
 from disks.stores.s3 import store as s3
@@ -84,8 +84,7 @@ def _read_request(connection: socket.socket) -> bytes:
 
 
 def disk(port: int) -> DiskConfig:
-    return DiskConfig(
-        type="object_disk",
+    return ObjectDiskConfig(
         url="s3://bucket/prefix/",
         endpoint_url=f"http://127.0.0.1:{port}",
         access_key_id="key-id",
@@ -274,7 +273,7 @@ def test_foreign_keys_in_a_listing_are_skipped(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_no_credentials_is_said_and_nothing_is_sent() -> None:
-    store = open_store(DiskConfig(type="object_disk", url="s3://bucket/p/", endpoint_url="http://127.0.0.1:9"))
+    store = open_store(ObjectDiskConfig(url="s3://bucket/p/", endpoint_url="http://127.0.0.1:9"))
     for call in (get, listing, put):
         with pytest.raises(AccessDenied, match="no credentials"):
             call(store)
@@ -283,7 +282,7 @@ def test_no_credentials_is_said_and_nothing_is_sent() -> None:
 def test_missing_bucket_is_named_by_every_verb(ministack: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in ministack.environment().items():
         monkeypatch.setenv(name, value)
-    store = open_store(DiskConfig(type="object_disk", url="s3://no-such-bucket/p/"))
+    store = open_store(ObjectDiskConfig(url="s3://no-such-bucket/p/"))
     for call in (put, put_if_absent, get, listing, head, copy):
         with pytest.raises(NotFound, match="no bucket 'no-such-bucket'"):
             call(store)
@@ -291,19 +290,19 @@ def test_missing_bucket_is_named_by_every_verb(ministack: Server, monkeypatch: p
 
 def test_probe_is_remembered_and_hidden_and_reading_never_probes(bucket: str, s3_environment: Server) -> None:
     url = f"s3://{bucket}/p/"
-    reader = open_store(DiskConfig(type="object_disk", url=url, read_only=True))
+    reader = open_store(ObjectDiskConfig(url=url, read_only=True))
     assert list(reader.list()) == []
     assert not reader.capabilities.conditional_put
     assert reader.counts()["PUT"] == 0
-    writer = open_store(DiskConfig(type="object_disk", url=url))
+    writer = open_store(ObjectDiskConfig(url=url))
     put(writer)
     assert writer.capabilities == StoreCapabilities(conditional_put=True, checks_sha256=True)
     assert writer.counts()["PUT"] == 4, "three for the probe of a new prefix"
-    again = open_store(DiskConfig(type="object_disk", url=url))
+    again = open_store(ObjectDiskConfig(url=url))
     put(again)
     assert again.counts()["PUT"] == 1
     assert [info.key for info in again.list()] == ["key"]
-    forced = open_store(DiskConfig(type="object_disk", url=url, conditional_put="no"))
+    forced = open_store(ObjectDiskConfig(url=url, conditional_put="no"))
     assert not forced.capabilities.conditional_put
     with pytest.raises(AlreadyExists):
         put_if_absent(forced)
@@ -312,14 +311,14 @@ def test_probe_is_remembered_and_hidden_and_reading_never_probes(bucket: str, s3
 def test_store_without_conditional_writes_says_so(rclone: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in rclone.environment().items():
         monkeypatch.setenv(name, value)
-    store = open_store(DiskConfig(type="object_disk", url=f"s3://{rclone.new_bucket()}/p/"))
+    store = open_store(ObjectDiskConfig(url=f"s3://{rclone.new_bucket()}/p/"))
     assert store.capabilities == StoreCapabilities(conditional_put=False, checks_sha256=False)
 
 
 def test_leftovers_of_a_multipart_upload_are_listed_and_aborted(bucket: str, s3_environment: Server) -> None:
     s3_environment.client().create_multipart_upload(Bucket=bucket, Key="p/half")
     s3_environment.client().create_multipart_upload(Bucket=bucket, Key="other/half")
-    store = open_store(DiskConfig(type="object_disk", url=f"s3://{bucket}/p/"))
+    store = open_store(ObjectDiskConfig(url=f"s3://{bucket}/p/"))
     [upload] = store.list_uploads()
     assert upload.key == "half"
     store.abort_upload(upload)
@@ -331,8 +330,7 @@ def test_leftovers_of_a_multipart_upload_are_listed_and_aborted(bucket: str, s3_
 @pytest.mark.ceph
 def test_ceph_checks_signatures(ceph: Server) -> None:
     bucket = ceph.new_bucket()
-    wrong = DiskConfig(
-        type="object_disk",
+    wrong = ObjectDiskConfig(
         url=f"s3://{bucket}/p/",
         endpoint_url=ceph.endpoint_url,
         access_key_id=ceph.access_key_id,

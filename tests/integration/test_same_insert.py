@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from disks.config import DiskConfig
+from disks.config import ObjectDiskConfig
 from tiering.catalog.new_parts import repeated
 from tiering.cli.main import run
 from tiering.config.settings import Config, embedded
@@ -27,7 +27,7 @@ ROWS = pa.table({"k": list(range(100)), "p": [number % 3 for number in range(100
 
 def machine(tmp_path: Path, name: str) -> Config:
     config = embedded(tmp_path / name)
-    shared = DiskConfig(type="object_disk", url=(tmp_path / "bucket").as_uri() + "/")
+    shared = ObjectDiskConfig(url=(tmp_path / "bucket").as_uri() + "/")
     return msgspec.structs.replace(config, disks={**config.disks, "s3": shared})
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from disks.config import DiskConfig
+from disks.config import ObjectDiskConfig
 from disks.stores.base import ByteRange, ObjectStore
 from disks.stores.open import open_store
 from disks.stores.s3 import store as s3
@@ -57,8 +57,7 @@ def secure(request: pytest.FixtureRequest, certificates: Path, monkeypatch: pyte
 
 
 def open_bucket(server: Server, bucket: str, **more: Any) -> ObjectStore:
-    config = DiskConfig(
-        type="object_disk",
+    config = ObjectDiskConfig(
         url=f"s3://{bucket}/some/prefix/",
         endpoint_url=server.endpoint_url,
         access_key_id=server.access_key_id,

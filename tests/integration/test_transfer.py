@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from disks.config import DiskConfig
+from disks.config import ObjectDiskConfig
 from disks.garbage.collect import collect
 from disks.garbage.rules import GcRules
 from disks.object_disk.disk import ObjectDisk
@@ -59,8 +59,7 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], Ob
                 return MeteredStore(DirectoryStore(tmp_path / "buckets" / name))
         server: Server = request.getfixturevalue("ceph" if request.param == "ceph" else "server")
         return open_store(
-            DiskConfig(
-                type="object_disk",
+            ObjectDiskConfig(
                 url=f"s3://{server.new_bucket()}/{name}/",
                 endpoint_url=server.endpoint_url,
                 access_key_id=server.access_key_id,

@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from disks.config import DiskConfig
+from disks.config import ObjectDiskConfig
 from oplog.errors import AlreadyExists, Conflict
 from restore.check.check import check
 from tiering.config.settings import Config, embedded
@@ -20,7 +20,7 @@ from tiering.table.definitions import add_column, define_table
 def machine(tmp_path: Path, name: str) -> Config:
     """A machine of its own; the bucket is shared."""
     config = embedded(tmp_path / name)
-    shared = DiskConfig(type="object_disk", url=(tmp_path / "bucket").as_uri() + "/")
+    shared = ObjectDiskConfig(url=(tmp_path / "bucket").as_uri() + "/")
     return msgspec.structs.replace(config, disks={**config.disks, "s3": shared})
 
 

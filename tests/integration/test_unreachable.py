@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from disks.config import DiskConfig
+from disks.config import ObjectDiskConfig
 from disks.object_disk import disk as object_disk
 from disks.stores.wrappers.retry import Backoff
 from oplog.errors import DiskUnreachable, FrostlineError, Transient
@@ -40,8 +40,7 @@ class Site:
 
     def config(self, machine: str = "a") -> Config:
         config = embedded(self.home / machine)
-        shared = DiskConfig(
-            type="object_disk",
+        shared = ObjectDiskConfig(
             url=f"s3://{self.bucket}/store/",
             endpoint_url=self.line.endpoint_url,
             access_key_id="frostline",

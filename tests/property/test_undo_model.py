@@ -11,7 +11,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from disks.config import DiskConfig
+from disks.config import ObjectDiskConfig
 from disks.object_disk.disk import ObjectDisk
 from oplog.errors import Conflict, Refused
 from restore.history.diff import diff
@@ -91,7 +91,7 @@ def test_an_undo_reverses_one_commit_and_nothing_else(
     with tempfile.TemporaryDirectory() as home:
         config = Config(
             state_path=str(Path(home) / "state"),
-            disks={"s3": DiskConfig(type="object_disk", url=f"memory://{uuid.uuid4()}", snapshot_every_commits=3)},
+            disks={"s3": ObjectDiskConfig(url=f"memory://{uuid.uuid4()}", snapshot_every_commits=3)},
             policies={"cold": PolicyConfig(volumes=(VolumeConfig(name="cold", disks=("s3",)),))},
         )
         with Store.open(config) as store:

@@ -15,7 +15,7 @@ import msgspec
 import numpy
 import pyarrow as pa
 
-from disks.config import DiskConfig
+from disks.config import ObjectDiskConfig
 from disks.stores.address import StoreAddress
 from disks.workers.runner import Runner
 from spark_tiering.session import log_file, spark_session
@@ -35,8 +35,7 @@ MONTHS = ("202601", "202602")
 
 def config_of(server: Server, home: Path, bucket: str, **more: Any) -> Config:
     """A machine whose parts lie in the bucket, on a volume that prefers not to merge."""
-    disk = DiskConfig(
-        type="object_disk",
+    disk = ObjectDiskConfig(
         url=f"s3://{bucket}/store/",
         endpoint_url=server.endpoint_url,
         access_key_id=server.access_key_id,

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from disks.clickhouse.disk import ClickHouseDisk
-from disks.config import DiskConfig
+from disks.config import DiskConfig, ObjectDiskConfig
 from disks.garbage import listing
 from disks.garbage.collect import GcReport, collect
 from disks.garbage.rules import GcRules
@@ -64,8 +64,7 @@ SECRET = "frostline-secret"
 
 
 def config_of(server: Server, bucket: str, prefix: str = "p", **more: Any) -> DiskConfig:
-    return DiskConfig(
-        type="object_disk",
+    return ObjectDiskConfig(
         url=f"s3://{bucket}/{prefix}/",
         endpoint_url=server.endpoint_url,
         access_key_id=server.access_key_id,

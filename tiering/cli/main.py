@@ -99,9 +99,9 @@ def _root() -> Any:
 def _print_version(options: GlobalOptions) -> None:
     from importlib.metadata import version
 
-    from disks.config import DiskConfig
+    from oplog.log import SCHEMA_VERSION
 
-    log_format = DiskConfig(type="object_disk").log_format
+    log_format = int(SCHEMA_VERSION)
     about = {"version": version("frostline"), "log_format": log_format, "minimum_reader": "0.1.0"}
     if options.json:
         print(encode(about).decode())

@@ -8,6 +8,7 @@ python -m tiering.cli.reference --check    fail when they are not what would be 
 import ast
 import inspect
 import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -16,7 +17,7 @@ import msgspec
 import typer
 from typer.core import TyperGroup
 
-from disks.config import DiskConfig
+from disks.config import LocalDiskConfig, ObjectDiskConfig
 from tiering.cli.architecture import with_picture
 from tiering.cli.frame.output import encode
 from tiering.cli.main import build
@@ -96,6 +97,8 @@ def configuration() -> str:
         lines += [f"## {title}\n", inspect.cleandoc(struct.__doc__ or ""), ""]
         lines += ["| key | type | default | |", "|---|---|---|---|"]
         described = _descriptions(struct)
+        if tag := struct.__struct_config__.tag:
+            lines.append(f"| `{struct.__struct_config__.tag_field}` | `{tag}` | required | |")
         for item in msgspec.structs.fields(struct):
             default = "required" if item.required else _default(item.default)
             lines.append(
@@ -125,7 +128,8 @@ Sizes are bytes or text (`10GiB`, `500M`), durations seconds or text (`30d`, `12
 
 _SECTIONS: tuple[tuple[str, type[msgspec.Struct], tuple[str, ...]], ...] = (
     ("The top level", Config, ()),
-    ("disks.NAME", DiskConfig, ("disks", "NAME")),
+    ("disks.NAME with `type: local`", LocalDiskConfig, ("disks", "NAME")),
+    ("disks.NAME with `type: object_disk`", ObjectDiskConfig, ("disks", "NAME")),
     ("policies.NAME", PolicyConfig, ("policies", "NAME")),
     ("policies.NAME.volumes", VolumeConfig, ("policies", "NAME", "volumes", "0")),
     ("daemon", DaemonConfig, ("daemon",)),
@@ -175,6 +179,8 @@ def _type(expected: Any, name: str) -> str:
 
 
 def _is_struct(expected: Any) -> bool:
+    if get_origin(expected) is types.UnionType:
+        return all(map(_is_struct, get_args(expected)))
     return isinstance(expected, type) and issubclass(expected, msgspec.Struct)
 
 

@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable
 from difflib import get_close_matches
 
-from disks.config import DiskConfig
+from disks.config import DiskConfig, LocalDiskConfig, ObjectDiskConfig
+from disks.stores.schemes import SCHEMES
 from oplog.errors import UsageError
 from tiering.config.settings import Config, PolicyConfig
 
@@ -36,20 +37,24 @@ def _check_name(name: str, path: tuple[str | int, ...], complain: Complain) -> N
 
 
 def _check_disk(name: str, disk: DiskConfig, complain: Complain) -> None:
-    needed, foreign = ("path", "url") if disk.type == "local" else ("url", "path")
-    if not getattr(disk, needed):
-        raise complain(("disks", name), f"a disk of type {disk.type} needs the key {needed!r}", "")
-    if getattr(disk, foreign):
-        raise complain(
-            ("disks", name, foreign), f"a disk of type {disk.type} has no {foreign!r}", f"remove it, or use {needed!r}"
-        )
-    if disk.url and not disk.url.startswith(("s3://", "file:///", "memory://")):
+    match disk:
+        case LocalDiskConfig() if not disk.path:
+            raise complain(("disks", name), "a disk of type local needs the key 'path'", "")
+        case ObjectDiskConfig():
+            _check_object_disk(name, disk, complain)
+
+
+def _check_object_disk(name: str, disk: ObjectDiskConfig, complain: Complain) -> None:
+    if not disk.url:
+        raise complain(("disks", name), "a disk of type object_disk needs the key 'url'", "")
+    scheme, _, rest = disk.url.partition("://")
+    if scheme not in SCHEMES or (scheme == "file" and not rest.startswith("/")):
         raise complain(
             ("disks", name, "url"),
             f"unknown kind of URL: {disk.url}",
             "s3://bucket/prefix/, file:///directory/ or file:directory/",
         )
-    if disk.url and disk.url.startswith("s3://") and not disk.url.removeprefix("s3://").strip("/"):
+    if scheme == "s3" and not rest.strip("/"):
         raise complain(("disks", name, "url"), f"the URL names no bucket: {disk.url}", "s3://bucket/prefix/")
     if disk.snapshot_every_commits < 1:
         raise complain(("disks", name, "snapshot_every_commits"), "must be at least 1", "")

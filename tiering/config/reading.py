@@ -270,6 +270,8 @@ def _convert(value: Any, expected: Any, path: Path_, source: _Source) -> Any:
     origin = get_origin(expected)
     if isinstance(expected, type) and issubclass(expected, msgspec.Struct):
         return _convert_struct(value, expected, path, source)
+    if tagged := _by_tag(expected):
+        return _convert_tagged(value, tagged, path, source)
     if origin is dict:
         mapping = _mapping(value, path, source)
         return {
@@ -296,6 +298,43 @@ def _convert_struct(value: Any, expected: type[msgspec.Struct], path: Path_, sou
     return {
         name: _convert(mapping[name], fields[name].type, (*path, name), source) for name in fields if name in mapping
     }
+
+
+def _by_tag(expected: Any) -> dict[str, type[msgspec.Struct]]:
+    """The structs of a tagged union by their tags; empty for every other type."""
+    members = get_args(expected) if get_origin(expected) in (Union, types.UnionType) else ()
+    structs = [member for member in members if isinstance(member, type) and issubclass(member, msgspec.Struct)]
+    return {str(struct.__struct_config__.tag): struct for struct in structs}
+
+
+def _convert_tagged(
+    value: Any, structs: dict[str, type[msgspec.Struct]], path: Path_, source: _Source
+) -> dict[str, Any]:
+    """A mapping of the struct that its tag names. A key that only another of the structs has is told as that."""
+    mapping = _mapping(value, path, source)
+    field = str(next(iter(structs.values())).__struct_config__.tag_field)
+    tag = mapping.get(field)
+    chosen = [structs[str(tag)]] if tag in list(structs) else list(structs.values())
+    known = [field, *dict.fromkeys(name for struct in chosen for name in struct.__struct_fields__)]
+    for key in mapping:
+        if key not in known:
+            elsewhere = any(key in struct.__struct_fields__ for struct in structs.values())
+            problem = f"a {_one(path)} of {field} {tag} has no {str(key)!r}" if elsewhere else "no such key"
+            raise source.error((*path, str(key)), problem, _nearest_hint(str(key), known))
+    if field not in mapping:
+        raise source.error(path, f"the key {field!r} is missing")
+    if len(chosen) > 1:
+        raise source.error((*path, field), f"expected {' or '.join(structs)}, got {tag!r}")
+    required = [item.name for item in msgspec.structs.fields(chosen[0]) if item.required]
+    if missing := [name for name in required if name not in mapping]:
+        raise source.error(path, f"a {_one(path)} of {field} {tag} needs the key {missing[0]!r}")
+    own = {key: item for key, item in mapping.items() if key != field}
+    return {field: str(tag), **_convert_struct(own, chosen[0], path, source)}
+
+
+def _one(path: Path_) -> str:
+    """What one entry of the mapping is called: `disks` holds a disk each."""
+    return str(path[-2]).removesuffix("s")
 
 
 def _convert_scalar(value: Any, expected: Any, path: Path_, source: _Source) -> Any:

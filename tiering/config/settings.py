@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from disks.config import DiskConfig, Size
-from oplog.errors import NotFound
+from disks.config import LocalDiskConfig, ObjectDiskConfig, Size
+from oplog.errors import NotFound, UsageError
 
 
 class VolumeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -99,7 +99,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     state_path: str
     """Journal, locks and file tables. All of it can be rebuilt."""
-    disks: dict[str, DiskConfig]
+    disks: dict[str, LocalDiskConfig | ObjectDiskConfig]
     """By name: letters, digits and `_`."""
     policies: dict[str, PolicyConfig]
     """By name."""
@@ -111,6 +111,17 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     @property
     def state_directory(self) -> Path:
         return Path(self.state_path).expanduser()
+
+    def buckets(self) -> dict[str, ObjectDiskConfig]:
+        """The disks in buckets."""
+        return {name: disk for name, disk in self.disks.items() if isinstance(disk, ObjectDiskConfig)}
+
+    def bucket(self, name: str) -> ObjectDiskConfig:
+        """The configuration of a disk in a bucket. Raises `UsageError` when the disk is in none."""
+        found = self.buckets().get(name)
+        if found is None:
+            raise UsageError(f"disk {name} is in no bucket", hint="name a disk of type object_disk")
+        return found
 
     def policy(self, name: str) -> PolicyConfig:
         """The policy. Raises `NotFound` with the known names."""
@@ -126,8 +137,8 @@ def embedded(home: Path) -> Config:
     return Config(
         state_path=str(home / "state"),
         disks={
-            "ssd": DiskConfig(type="local", path=str(home / "ssd")),
-            "s3": DiskConfig(type="object_disk", url=(home / "bucket" / "store").as_uri() + "/"),
+            "ssd": LocalDiskConfig(path=str(home / "ssd")),
+            "s3": ObjectDiskConfig(url=(home / "bucket" / "store").as_uri() + "/"),
         },
         policies={
             "hot_cold": PolicyConfig(

@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from disks.config import DiskConfig
+from disks.config import LocalDiskConfig
 from tiering.config.units import format_duration, format_size
 
 Level = Literal["ok", "note", "unknown", "warning", "problem"]
@@ -77,7 +77,7 @@ def is_clean(findings: Sequence[Finding]) -> bool:
 # -- a local disk ------------------------------------------------------------------------------------------------------
 
 
-def of_local(name: str, config: DiskConfig, facts: LocalFacts) -> list[Finding]:
+def of_local(name: str, config: LocalDiskConfig, facts: LocalFacts) -> list[Finding]:
     """Everything about one local disk."""
 
     def say(check: str, level: Level, what: str, hint: str = "") -> Finding:

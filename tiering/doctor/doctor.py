@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from disks.config import DiskConfig
+from disks.config import LocalDiskConfig, ObjectDiskConfig
 from disks.effects import op
 from disks.file_table.table import read_only_uri
 from disks.stores.open import open_store
@@ -47,19 +47,20 @@ def run(config: Config, *, limiter: Limiter | None = None, progress: Progress = 
     with progress.task("examining disks", items=len(config.disks)) as task:
         for name, disk in config.disks.items():
             task.note(name)
-            if disk.type == "local":
-                findings += diagnosis.of_local(name, disk, look_at_directory(disk))
-            else:
-                facts = look_at_store(disk, limiter, partial(_note, task, name))
-                findings += store_diagnosis.of_store(name, disk, facts, now=now)
-                findings += _promises_less(name, disk)
-                if directory := _directory_of(disk):
-                    findings += diagnosis.of_local(name, directory, look_at_directory(directory))
+            match disk:
+                case LocalDiskConfig():
+                    findings += diagnosis.of_local(name, disk, look_at_directory(disk))
+                case ObjectDiskConfig():
+                    facts = look_at_store(disk, limiter, partial(_note, task, name))
+                    findings += store_diagnosis.of_store(name, disk, facts, now=now)
+                    findings += _promises_less(name, disk)
+                    if directory := _directory_of(disk):
+                        findings += diagnosis.of_local(name, directory, look_at_directory(directory))
             task.advance(items=1)
     return findings
 
 
-def _promises_less(name: str, config: DiskConfig) -> list[Finding]:
+def _promises_less(name: str, config: ObjectDiskConfig) -> list[Finding]:
     """What a disk with ClickHouse's own log format cannot promise."""
     if config.log_format != 1:
         return []
@@ -70,33 +71,33 @@ def _promises_less(name: str, config: DiskConfig) -> list[Finding]:
     ]
 
 
-def _directory_of(config: DiskConfig) -> DiskConfig | None:
+def _directory_of(config: ObjectDiskConfig) -> LocalDiskConfig | None:
     """A bucket that is a directory, as a local disk: its file system matters as much."""
-    parts = urlsplit(config.url or "")
+    parts = urlsplit(config.url)
     if parts.scheme != "file":
         return None
-    return DiskConfig(type="local", path=unquote(parts.path), read_only=config.read_only)
+    return LocalDiskConfig(path=unquote(parts.path), read_only=config.read_only)
 
 
 def _note(task: Task, name: str, what: str) -> None:
     task.note(f"{name}: {what}")
 
 
-def look_at_store(config: DiskConfig, limiter: Limiter | None, step: Callable[[str], None]) -> StoreFacts:
+def look_at_store(config: ObjectDiskConfig, limiter: Limiter | None, step: Callable[[str], None]) -> StoreFacts:
     """Try an object disk's store out."""
     try:
         with time_budget(_PATIENCE_SECONDS), open_store(config, limiter=limiter) as store:
             return examine(store, read_only=config.read_only, step=step)
     except FrostlineError as error:
-        return StoreFacts(config.url or "", unreachable=error.message, hint=error.hint)
+        return StoreFacts(config.url, unreachable=error.message, hint=error.hint)
 
 
 # -- a local disk ------------------------------------------------------------------------------------------------------
 
 
-def look_at_directory(config: DiskConfig) -> LocalFacts:
+def look_at_directory(config: LocalDiskConfig) -> LocalFacts:
     """A local disk's directory, as the file system tells it. A missing one is looked at where it would be made."""
-    path = Path(config.path or "").expanduser()
+    path = Path(config.path).expanduser()
     place = _existing(path)
     if config.read_only and place != path:
         return LocalFacts(str(path), error=f"{path} does not exist")
@@ -174,7 +175,7 @@ def look_at_node(config: Config) -> NodeFacts:
     versions |= {name: found for name in _PACKAGES if (found := _version(name))}
     journal = _sqlite_state(state / "journal.db")
     active, failed = _moves(state) if journal == "ok" else ([], 0)
-    tables = {name: state / "disks" / name / "files.db" for name, disk in config.disks.items() if disk.type != "local"}
+    tables = {name: state / "disks" / name / "files.db" for name in config.buckets()}
     return NodeFacts(
         versions=versions,
         open_files_limit=resource.getrlimit(resource.RLIMIT_NOFILE)[0],

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from disks.config import DiskConfig
+from disks.config import ObjectDiskConfig
 from disks.stores.bucket_settings import BucketSettings, LifecycleRule, NotAnswered, ObjectLock
 from disks.stores.questions import (
     GONE,
@@ -29,7 +29,7 @@ SKEW_REFUSED = timedelta(minutes=5)
 _GUARD = timedelta(hours=24)
 
 
-def of_store(name: str, config: DiskConfig, facts: StoreFacts, *, now: datetime) -> list[Finding]:
+def of_store(name: str, config: ObjectDiskConfig, facts: StoreFacts, *, now: datetime) -> list[Finding]:
     """Everything about one object disk."""
     return list(_Store(name, config, facts, now).findings())
 
@@ -37,7 +37,7 @@ def of_store(name: str, config: DiskConfig, facts: StoreFacts, *, now: datetime)
 @dataclass(frozen=True, slots=True)
 class _Store:
     name: str
-    config: DiskConfig
+    config: ObjectDiskConfig
     facts: StoreFacts
     now: datetime
 
@@ -62,7 +62,7 @@ class _Store:
             yield from self._object_lock(facts.settings.object_lock)
 
     def _transport(self) -> Iterator[Finding]:
-        url, endpoint = self.config.url or "", self.config.endpoint_url or ""
+        url, endpoint = self.config.url, self.config.endpoint_url or ""
         if url.startswith("s3://") and not url.removeprefix("s3://").partition("/")[2].strip("/"):
             what = "the disk has the whole bucket: gc takes everything in it for its own or for foreign"
             yield self._say("prefix", "note", what, "give a prefix: s3://bucket/prefix/")
@@ -95,7 +95,7 @@ class _Store:
 
     @property
     def _speaks_s3(self) -> bool:
-        return (self.config.url or "").startswith("s3://")
+        return self.config.url.startswith("s3://")
 
     def _permission(self, check: str, needed: str, otherwise: str, level: Level = "problem") -> Finding:
         answer = self.facts.of(check)
@@ -244,7 +244,7 @@ class _Store:
 
     def _rules(self, settings: BucketSettings, wanted: Callable[[LifecycleRule], bool]) -> list[LifecycleRule]:
         rules = () if isinstance(settings.lifecycle, NotAnswered) else settings.lifecycle
-        prefix = (self.config.url or "").removeprefix("s3://").partition("/")[2].strip("/")
+        prefix = self.config.url.removeprefix("s3://").partition("/")[2].strip("/")
         ours = f"{prefix}/" if prefix else ""
         return [rule for rule in rules if overlap(ours, rule.prefix) and wanted(rule)]
 

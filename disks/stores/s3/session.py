@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
-from disks.config import DiskConfig
+from disks.config import ObjectDiskConfig
 from disks.stores.base import S3Connection
 from disks.stores.s3.errors import S3Place, no_credentials
 from disks.stores.s3.requests import Credentials, S3Requests
@@ -74,7 +74,7 @@ class S3Session:
     bucket: str
     prefix: str
     place_name: str
-    config: DiskConfig = field(repr=False)
+    config: ObjectDiskConfig = field(repr=False)
 
     @cached_property
     def _session(self) -> Any:

@@ -22,7 +22,7 @@ from email.utils import parsedate_to_datetime
 from functools import cached_property
 from typing import Any
 
-from disks.config import DiskConfig
+from disks.config import ObjectDiskConfig
 from disks.effects import op
 from disks.stores.base import (
     ByteRange,
@@ -81,7 +81,7 @@ class S3Store(ObjectStore):
         self.name = session.place_name
 
     @classmethod
-    def from_config(cls, config: DiskConfig, bucket: str, prefix: str, meter: Meter | None = None) -> S3Store:
+    def from_config(cls, config: ObjectDiskConfig, bucket: str, prefix: str, meter: Meter | None = None) -> S3Store:
         """The store of a disk's configuration; sends nothing."""
         if not bucket:
             raise UsageError(f"the url names no bucket: {config.url}", hint="url: s3://bucket/prefix/")

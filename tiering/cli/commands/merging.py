@@ -188,9 +188,9 @@ def _own_workers(store: "Store") -> "Workers":
 def _spark_workers(work: SparkWork, store: "Store", groups_in_flight: int | None) -> "Workers":
     from tiering.merge.cold.job import Workers
 
-    configs = store.context.config.disks
+    config = store.context.config
     return Workers(
         work.runner,
-        lambda disk: work.remote(configs[disk.name]).store,
+        lambda disk: work.remote(config.bucket(disk.name)).store,
         groups_in_flight=groups_in_flight or max(_GROUPS_IN_FLIGHT, work.runner.slots),
     )

@@ -62,7 +62,7 @@ def objbench(
     if config.read_only:
         raise Refused(f"disk {disk} is read-only: objbench writes", hint="choose another disk")
     with (
-        open_store(session.loaded.config.disks[disk], limiter=session.limiter()) as store,
+        open_store(session.loaded.config.bucket(disk), limiter=session.limiter()) as store,
         session.progress().task(f"measuring {disk}", items=len(steps)) as task,
     ):
 

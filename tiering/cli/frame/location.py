@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 from tiering.cli.frame.session import Session
 
 if TYPE_CHECKING:
-    from disks.config import DiskConfig
+    from disks.config import ObjectDiskConfig
     from disks.stores.wrappers.metered import MeteredStore
 
 
@@ -21,18 +21,18 @@ def open_read_only(session: Session, url: str) -> "MeteredStore":
     return open_store(location(session, url), limiter=session.limiter())
 
 
-def location(session: Session, url: str) -> "DiskConfig":
+def location(session: Session, url: str) -> "ObjectDiskConfig":
     """The configuration of a read-only disk at the URL."""
     import msgspec
 
-    from disks.config import DiskConfig
+    from disks.config import ObjectDiskConfig
 
     bucket = urlsplit(url)
-    known = [disk for disk in session.loaded.config.disks.values() if (disk.url or "").startswith("s3://")]
+    known = [disk for disk in session.loaded.config.buckets().values() if disk.url.startswith("s3://")]
     if bucket.scheme != "s3" or not known:
-        return DiskConfig(type="object_disk", url=url, read_only=True)
-    same = [disk for disk in known if urlsplit(disk.url or "").netloc == bucket.netloc]
+        return ObjectDiskConfig(url=url, read_only=True)
+    same = [disk for disk in known if urlsplit(disk.url).netloc == bucket.netloc]
     endpoints = {disk.endpoint_url for disk in known}
     if not same and len(endpoints) > 1:
-        return DiskConfig(type="object_disk", url=url, read_only=True)
+        return ObjectDiskConfig(url=url, read_only=True)
     return msgspec.structs.replace((same or known)[0], url=url, read_only=True, max_size_bytes=None)

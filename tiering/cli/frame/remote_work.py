@@ -8,7 +8,7 @@ from oplog.errors import UsageError
 from tiering.cli.frame.session import Session
 
 if TYPE_CHECKING:
-    from disks.config import DiskConfig
+    from disks.config import ObjectDiskConfig
     from disks.workers.runner import ClusterRunner, Remote, Runner
 
 Spark = Annotated[bool, typer.Option("--spark", help="let the executors of Spark list, read and copy")]
@@ -31,7 +31,7 @@ class SparkWork:
         self._session = session
         self.runner: ClusterRunner = session.spark_runner(f"frostline {verb}", master)
 
-    def remote(self, config: "DiskConfig", *, shown: bool = False) -> "Remote":
+    def remote(self, config: "ObjectDiskConfig", *, shown: bool = False) -> "Remote":
         """Work on the bucket of a disk. `shown`: what the verb does not show by itself has a bar."""
         return remote(self._session, self.runner, config, slots=self.runner.slots, shown=shown)
 
@@ -50,7 +50,9 @@ class SparkWork:
             self._session.output.note(f"Spark on {self.runner.master}: {figures.tasks} tasks{again}")
 
 
-def remote(session: Session, runner: "Runner", config: "DiskConfig", *, slots: int, shown: bool = False) -> "Remote":
+def remote(
+    session: Session, runner: "Runner", config: "ObjectDiskConfig", *, slots: int, shown: bool = False
+) -> "Remote":
     """Work on the bucket of a disk by a runner of so many slots, which share the limits of this run."""
     from disks.stores.address import StoreAddress
     from disks.workers.runner import Remote

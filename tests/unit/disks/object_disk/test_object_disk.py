@@ -16,7 +16,7 @@ import pytest
 
 from disks import effects
 from disks.base import Disk
-from disks.config import DiskConfig
+from disks.config import ObjectDiskConfig
 from disks.host.locks import OwnedDirectory
 from disks.object_disk.disk import ObjectDisk
 from disks.object_disk.lease import Lease
@@ -298,7 +298,7 @@ def test_two_processes_on_one_prefix(tmp_path: Path, shared: bool) -> None:
     assert [writer.returncode for writer in writers] == [0, 0, 0]
     revisions = [int(line) for output in outputs for line in output.split()]
     assert sorted(revisions) == list(range(1, 46))
-    config = DiskConfig(type="object_disk", url=f"file://{bucket}")
+    config = ObjectDiskConfig(url=f"file://{bucket}")
     disk = open_disk("s3", config, tmp_path / "fresh")
     assert len(list(disk.walk())) == 90
     for name in ("a", "b", "c"):

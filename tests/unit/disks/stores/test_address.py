@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from disks.config import DiskConfig
+from disks.config import ObjectDiskConfig
 from disks.object_disk.blobs import put_blob
 from disks.object_disk.disk import ObjectDisk
 from disks.registry import open_disk
@@ -22,14 +22,14 @@ PATH = "tables/t/all_1_1_0/data-0000-0000.parquet"
 
 @pytest.fixture
 def disk(tmp_path: Path) -> ObjectDisk:
-    opened = open_disk("cold", DiskConfig(type="object_disk", url=f"file://{tmp_path}/bucket/x/"), tmp_path / "state")
+    opened = open_disk("cold", ObjectDiskConfig(url=f"file://{tmp_path}/bucket/x/"), tmp_path / "state")
     assert isinstance(opened, ObjectDisk)
     return opened
 
 
 @pytest.fixture
 def shared(tmp_path: Path) -> StoreAddress:
-    return StoreAddress.of(DiskConfig(type="object_disk", url=f"file://{tmp_path}/bucket/x/"))
+    return StoreAddress.of(ObjectDiskConfig(url=f"file://{tmp_path}/bucket/x/"))
 
 
 def test_an_upload_of_another_process_becomes_a_file(disk: ObjectDisk, shared: StoreAddress) -> None:
@@ -70,7 +70,7 @@ def test_the_credentials_that_were_found_go_along_and_are_never_shown(monkeypatc
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAFOUND")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "found-secret")
     monkeypatch.setenv("AWS_SESSION_TOKEN", "found-token")
-    config = DiskConfig(type="object_disk", url="s3://bucket/x/", endpoint_url="http://127.0.0.1:1", region="here")
+    config = ObjectDiskConfig(url="s3://bucket/x/", endpoint_url="http://127.0.0.1:1", region="here")
     shared = StoreAddress.of(config)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name)
@@ -84,4 +84,4 @@ def test_the_credentials_that_were_found_go_along_and_are_never_shown(monkeypatc
 
 def test_a_store_of_one_process_cannot_be_shared() -> None:
     with pytest.raises(UsageError, match="this process only"):
-        StoreAddress.of(DiskConfig(type="object_disk", url="memory://x/"))
+        StoreAddress.of(ObjectDiskConfig(url="memory://x/"))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from disks.config import DiskConfig
+from disks.config import ObjectDiskConfig
 from disks.stores.s3.session import S3Session, without_credentials
 
 WITH_PASSWORD = "http://user:pw123@127.0.0.1:1/base/"
 
 
 def session(endpoint_url: str | None) -> S3Session:
-    config = DiskConfig(type="object_disk", url="s3://b/", endpoint_url=endpoint_url)
+    config = ObjectDiskConfig(url="s3://b/", endpoint_url=endpoint_url)
     return S3Session("b", "", "s3://b/", config)
 
 

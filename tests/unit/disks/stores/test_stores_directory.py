@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from disks import effects
-from disks.config import DiskConfig
+from disks.config import ObjectDiskConfig
 from disks.stores.directory import DirectoryStore
 from disks.stores.memory import MemoryStore
 from disks.stores.open import open_store
@@ -137,8 +137,8 @@ def test_memory_store_can_lock_objects() -> None:
 
 def test_read_only_refuses_every_change(tmp_path: Path) -> None:
     url = f"file://{tmp_path}/bucket/"
-    open_store(DiskConfig(type="object_disk", url=url)).put("key", DATA, sha256=DIGEST)
-    store = open_store(DiskConfig(type="object_disk", url=url, read_only=True))
+    open_store(ObjectDiskConfig(url=url)).put("key", DATA, sha256=DIGEST)
+    store = open_store(ObjectDiskConfig(url=url, read_only=True))
     assert store.get("key") == DATA
     for call in (
         lambda: store.put("new", DATA, sha256=DIGEST),
@@ -157,11 +157,11 @@ def test_read_only_refuses_every_change(tmp_path: Path) -> None:
 )
 def test_urls_that_name_no_bucket(url: str | None) -> None:
     with pytest.raises(UsageError):
-        open_store(DiskConfig(type="object_disk", url=url))
+        open_store(ObjectDiskConfig(url=url))
 
 
 def test_memory_urls_share_one_store_by_name() -> None:
-    open_store(DiskConfig(type="object_disk", url="memory://shared-name/")).put("key", DATA, sha256=DIGEST)
-    assert open_store(DiskConfig(type="object_disk", url="memory://shared-name")).get("key") == DATA
+    open_store(ObjectDiskConfig(url="memory://shared-name/")).put("key", DATA, sha256=DIGEST)
+    assert open_store(ObjectDiskConfig(url="memory://shared-name")).get("key") == DATA
     with pytest.raises(NotFound):
-        open_store(DiskConfig(type="object_disk", url="memory://another-name")).get("key")
+        open_store(ObjectDiskConfig(url="memory://another-name")).get("key")

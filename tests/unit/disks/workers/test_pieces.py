@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from disks.config import DiskConfig
+from disks.config import ObjectDiskConfig
 from disks.stores.address import StoreAddress
 from disks.stores.base import ObjectStore
 from disks.workers.batches import cut
@@ -48,7 +48,7 @@ def files(*sizes: int) -> list[Expected]:
 
 def test_files_to_read_are_balanced_by_bytes_the_largest_first() -> None:
     mega = 1 << 20
-    source = StoredFiles(StoreAddress(DiskConfig(type="object_disk", url="file:///nowhere/")), "cold")
+    source = StoredFiles(StoreAddress(ObjectDiskConfig(url="file:///nowhere/")), "cold")
     batches = cut_batches(source, files(*[mega] * 90, 500 * mega, 5), WorkSplit(10, 1, 1 << 30, 4))
     assert batches[0].size_bytes == 500 * mega
     assert sorted(one.row.path for batch in batches for one in batch.files) == sorted(f"f{n}" for n in range(92))
@@ -97,7 +97,7 @@ def test_the_last_round_of_tasks_has_work_for_every_core() -> None:
 
 @pytest.fixture
 def bucket(tmp_path: Path) -> StoreAddress:
-    store = StoreAddress(DiskConfig(type="object_disk", url=f"{(tmp_path / 'bucket').as_uri()}/"))
+    store = StoreAddress(ObjectDiskConfig(url=f"{(tmp_path / 'bucket').as_uri()}/"))
     for number in range(7):
         store.open().put(f"k{number}", bytes([number]) * 10, sha256=_sha256(bytes([number]) * 10))
     return store
@@ -174,7 +174,7 @@ def test_limits_are_divided_among_the_tasks() -> None:
         spark_runner=lambda app, master: runner,
     )
     work = SparkWork(session, "fsck", None)
-    store = work.remote(DiskConfig(type="object_disk", url="file:///nowhere/")).store
+    store = work.remote(ObjectDiskConfig(url="file:///nowhere/")).store
     assert isinstance(store, StoreAddress)
     assert (store.bytes_per_second, store.requests_per_second) == (1_000_000, 5)
     work.report()

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from disks.config import DiskConfig
+from disks.config import LocalDiskConfig, ObjectDiskConfig
 from disks.garbage.announcements import Announcement
 from disks.garbage.collect import INTENTS_PREFIX
 from disks.object_disk.disk import ObjectDisk
@@ -40,9 +40,9 @@ def config(root: Path, machine: str = "one") -> Config:
     return Config(
         state_path=str(root / machine / "state"),
         disks={
-            "ssd": DiskConfig(type="local", path=str(root / machine / "ssd")),
-            "s3": DiskConfig(type="object_disk", url=(root / "bucket").as_uri() + "/", snapshot_every_commits=4),
-            "far": DiskConfig(type="object_disk", url=(root / "far").as_uri() + "/"),
+            "ssd": LocalDiskConfig(path=str(root / machine / "ssd")),
+            "s3": ObjectDiskConfig(url=(root / "bucket").as_uri() + "/", snapshot_every_commits=4),
+            "far": ObjectDiskConfig(url=(root / "far").as_uri() + "/"),
         },
         policies={
             "hot_cold": PolicyConfig(volumes=(volume("hot", "ssd"), volume("cold", "s3"))),

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from disks.config import DiskConfig
+from disks.config import LocalDiskConfig
 from disks.registry import open_disk
 from oplog.errors import Conflict, NoSpace, UsageError
 from tiering.catalog import tables
@@ -203,7 +203,7 @@ def test_a_table_dropped_meanwhile_gets_no_part_back(context: Context) -> None:
 def test_inserts_of_several_processes_take_turns_on_the_disks_of_a_volume(tmp_path: Path) -> None:
     config = Config(
         state_path=str(tmp_path / "state"),
-        disks={name: DiskConfig(type="local", path=str(tmp_path / name)) for name in ("one", "two")},
+        disks={name: LocalDiskConfig(path=str(tmp_path / name)) for name in ("one", "two")},
         policies={"hot_cold": PolicyConfig(volumes=(VolumeConfig(name="hot", disks=("one", "two")),))},
     )
     for number in range(4):

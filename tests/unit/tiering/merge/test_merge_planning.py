@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from disks.config import DiskConfig
+from disks.config import ObjectDiskConfig
 from tests.unit.tiering.merge.test_merge_selection import MIB, NOW, part
 from tiering.cli.main import run
 from tiering.config.settings import Config, embedded
@@ -52,7 +52,7 @@ def test_an_obstacle_counts_only_when_no_two_parts_are_free_of_it() -> None:
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
-    shared = DiskConfig(type="object_disk", url=(tmp_path / "bucket").as_uri() + "/")
+    shared = ObjectDiskConfig(url=(tmp_path / "bucket").as_uri() + "/")
     config = embedded(tmp_path / "a")
     policies = json.loads(msgspec.json.encode(config.policies))
     policies["hot_cold"]["volumes"][1]["prefer_not_to_merge"] = False

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from datafusion import SessionContext
 
-from disks.config import DiskConfig
+from disks.config import LocalDiskConfig
 from disks.stores.base import S3Connection
 from tests.tiers import define, make_context, put_part, put_table
 from tiering.catalog.context import Context
@@ -27,7 +27,7 @@ from tiering.table.types import arrow_schema
 
 @pytest.fixture
 def context(tmp_path: Path) -> Context:
-    return make_context(tmp_path, {"ssd": DiskConfig(type="local", path=str(tmp_path / "ssd"))})
+    return make_context(tmp_path, {"ssd": LocalDiskConfig(path=str(tmp_path / "ssd"))})
 
 
 @pytest.fixture
