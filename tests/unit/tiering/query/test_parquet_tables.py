@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from contextlib import ExitStack
 from datetime import UTC, date, datetime
@@ -23,6 +24,8 @@ from tiering.query.selection import select_files
 from tiering.table.pruning import Compare
 from tiering.table.schema import TableDefinition
 from tiering.table.types import arrow_schema
+
+_IN_OPEN = 0x20
 
 
 @pytest.fixture
@@ -51,14 +54,36 @@ def test_many_files_are_one_table(context: Context, table: TableDefinition) -> N
 
 
 def test_declaring_a_table_opens_no_file(context: Context, table: TableDefinition) -> None:
-    selection = select_files(context, table, context.catalog.parts(table))
-    for file in selection.files:
+    files = select_files(context, table, context.catalog.parts(table)).files
+    libc = ctypes.CDLL(None, use_errno=True)
+    opened = libc.inotify_init1(os.O_NONBLOCK)
+    for file in files:
         assert file.location is not None
-        Path(file.location.url.removeprefix("file://")).write_bytes(b"not Parquet at all")
+        path = file.location.url.removeprefix("file://")
+        assert libc.inotify_add_watch(opened, path.encode(), _IN_OPEN) > 0
     with ExitStack() as closing:
-        frame = EngineSession(context, closing).frame(table, selection.files)
-        with pytest.raises(Exception, match="Invalid Parquet file"):
-            frame.execution_plan()
+        closing.callback(os.close, opened)
+        frame = EngineSession(context, closing).frame(table, files)
+        with pytest.raises(BlockingIOError):
+            os.read(opened, 4096)
+        frame.execution_plan()
+        assert os.read(opened, 4096), "planning reads the footers"
+
+
+@pytest.mark.parametrize("text_views", [False, True])
+def test_common_types_are_read_without_a_cast(context: Context, text_views: bool) -> None:
+    columns = {"k": "int64", "name": "string", "ts": "timestamp[us, UTC]", "price": "decimal(10, 2)"}
+    definition = define("u.plain", columns, ["k"])
+    put_table(context, definition)
+    rows = pa.Table.from_pylist(
+        [{"k": 1, "name": "a", "ts": datetime(2026, 1, 1, tzinfo=UTC)}], arrow_schema(definition)
+    )
+    put_part(context, definition, "ssd", rows, 1)
+    with ExitStack() as closing:
+        files = select_files(context, definition, context.catalog.parts(definition)).files
+        frame = EngineSession(context, closing, text_views=text_views).frame(definition, files)
+        assert len(files) == 1
+        assert "CAST" not in frame.logical_plan().display_indent().upper()
 
 
 _VALUES: dict[str, object] = {
