@@ -66,6 +66,9 @@ class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """To all object stores together. Default: no limit."""
     workers: int = 8
     """Parts and files that are worked on side by side."""
+    clock_trust_seconds: float = 3600.0
+    """How long after the time that was last confirmed a fresh process believes the clock where it can ask no other: an
+    object store on S3, or the kernel's word that a time server keeps it. Later it deletes nothing by a TTL."""
 
 
 class SparkConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
 from oplog.errors import FrostlineError, Locked, NotFound, Refused
 from tiering.catalog import tables
 from tiering.catalog.catalog import StoredPart
-from tiering.catalog.context import Context
+from tiering.catalog.context import Context, wall_clock
 from tiering.move import mover
 from tiering.move import policy_facts as planning
 from tiering.move.mover import MoveReport
@@ -25,6 +26,8 @@ if TYPE_CHECKING:  # the merge engine is a heavy import that planning does not n
     from tiering.merge.output import MergeResult
     from tiering.merge.planning import ColdOptions
     from tiering.merge.selection import MergePlan, MergeStay
+
+_NOTED_EVERY = timedelta(minutes=1)
 
 TickStep = Literal["moves", "merges", "gc", "snapshots"]
 
@@ -44,6 +47,7 @@ class TickReport:
 def tick(context: Context, *, only: TickStep | None = None) -> TickReport:
     """One pass over all tables. A step that fails is noted, the others go on; `context.stop` ends it between steps."""
     report = TickReport()
+    _note_time(context)
     if only in (None, "merges"):
         _merge_all(context, report)
     if only in (None, "moves") and not context.stop.is_set():
@@ -55,6 +59,22 @@ def tick(context: Context, *, only: TickStep | None = None) -> TickReport:
     if only in (None, "snapshots") and not context.stop.is_set():
         _write_snapshots(context, report, forced=only == "snapshots")
     return report
+
+
+def believe_clock(context: Context) -> None:
+    """A person says that this machine's clock is right: rules that count days may go by it."""
+    now = context.clock()
+    context.clocks.believe(now)
+    context.journal.confirm_time(now)
+
+
+def _note_time(context: Context) -> None:
+    """While the clock is believed, note how late it is: what a later process compares its own with."""
+    now = context.clock()
+    if context.clock is wall_clock and not planning.clock_problem(context):
+        known = context.journal.confirmed_time()
+        if known is None or abs(now - known) > _NOTED_EVERY:
+            context.journal.confirm_time(now)
 
 
 def merge(
@@ -210,7 +230,10 @@ def _run(
 def _check_clock(context: Context, definition: TableDefinition) -> None:
     """Raises `Refused` where rules would drop rows by a clock that is wrong."""
     if any(isinstance(rule.action, Delete) for rule in definition.ttl) and (why := planning.clock_problem(context)):
-        raise Refused(f"a merge of {definition.full_name} would drop rows by its TTL: {why}", hint="set the clock")
+        raise Refused(
+            f"a merge of {definition.full_name} would drop rows by its TTL: {why}",
+            hint="set the clock; if it is right: frostline tick --believe-clock",
+        )
 
 
 def _merge_all(context: Context, report: TickReport) -> None:

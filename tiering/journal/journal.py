@@ -11,6 +11,7 @@ import sqlite3
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 
 from oplog.errors import Locked, UsageError
@@ -129,6 +130,19 @@ class Journal:
             )
 
     # Intents
+
+    def confirmed_time(self) -> datetime | None:
+        """What time it was when this machine's clock was last confirmed."""
+        rows = self.file.read("SELECT value FROM meta WHERE key = 'confirmed_time'")
+        return time_of(rows[0]["value"]) if rows else None
+
+    def confirm_time(self, now: datetime) -> None:
+        """Note that the clock was right."""
+        with self.file.write("confirm_time") as connection:
+            connection.execute(
+                "INSERT INTO meta VALUES ('confirmed_time', ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+                (now.isoformat(),),
+            )
 
     def begin_intent(self, kind: str, payload: dict[str, str]) -> int:
         """Record that an operation over several disks begins; it is finished by recovery if we die. Returns its id."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from oplog.errors import UsageError
 from tiering.catalog import reachability
@@ -32,7 +32,14 @@ def clock_problem(context: Context) -> str:
     """Why nothing that counts days may be done now: the clock is wrong by all signs. Empty when it is not."""
     now = context.clock()
     created = (stored.part.created for stored in _parts(context, context.catalog.tables()))
-    return policy.clock_problem(created, now, _options(context, now))
+    options = _options(context, now)
+    return policy.clock_problem(created, now, options) or options.clock_doubt
+
+
+def clock_doubt(context: Context, now: datetime) -> str:
+    """Why nothing may be dropped by a date now; empty when it may."""
+    trust = timedelta(seconds=context.config.limits.clock_trust_seconds)
+    return context.clocks.doubt(context.disks, now, context.journal.confirmed_time(), trust)
 
 
 def explain(context: Context, definition: TableDefinition, part: str, *, now: datetime) -> Explanation:
@@ -90,12 +97,15 @@ def _parts(context: Context, definitions: Sequence[TableDefinition]) -> list[Sto
 def _options(context: Context, now: datetime | None) -> Options:
     """`now` is what the clock says, to be compared with others; None to believe it."""
     journal = context.journal
-    other = None
-    if now is not None:  # a clock that a program brings along may run as it likes
-        other = context.clocks.other(context.disks, now, steady=context.clock is wall_clock)
+    other, doubt = None, ""
+    if now is not None:
+        own = context.clock is wall_clock  # a clock that a program brings along may run as it likes
+        other = context.clocks.other(context.disks, now, steady=own)
+        doubt = clock_doubt(context, now) if own else ""
     return Options(
         reference_time=other.time if other else None,
         reference_source=other.source if other else "",
+        clock_doubt=doubt,
         pins=journal.wishes.pins(),
         pauses=journal.wishes.pauses(),
         failures=journal.work.failures(),

@@ -230,6 +230,13 @@ class _Pass:
                 )
                 item.stay = (Reason("implausible_time", detail), None)
                 continue
+            if self.options.clock_doubt:
+                detail = (
+                    f"rule '{ttl.rule_text(due.rule)}' is due by this machine's clock, but {self.options.clock_doubt}: "
+                    "nothing is deleted until one does, or 'frostline tick --believe-clock'"
+                )
+                item.stay = (Reason("clock", detail), None)
+                continue
             item.deleted = Reason("ttl_delete", f"{due.describe(self.now)}: rule '{ttl.rule_text(due.rule)}'")
             self._release(item.at, item.size)
 

@@ -123,4 +123,6 @@ class Options:
     """The time of another clock (a store's Date header). None skips the comparison, as `plan --at` does."""
     reference_source: str = "the object store"
     """Which clock that is, for people."""
+    clock_doubt: str = ""
+    """Why nothing may be dropped by a date: no other clock confirms this machine's."""
     max_skew: timedelta = timedelta(hours=1)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from tiering.cli.frame.exit_codes import INTERRUPTED, Finished
+from tiering.cli.frame.options import BelieveClock
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import new_app, verb
@@ -26,6 +27,7 @@ def register(app: typer.Typer) -> None:
 def run(
     session: Session,
     once: Annotated[bool, typer.Option("--once", help="one pass, then end")] = False,
+    believe_clock: BelieveClock = False,
 ) -> None:
     """Tick again and again: merges, TTL, moves, snapshots. SIGTERM and Ctrl-C stop between two steps."""
     import msgspec
@@ -36,6 +38,8 @@ def run(
     if session.dry_run:
         raise UsageError("a daemon has no dry run", hint="'frostline plan' shows what the next pass would move")
     store = session.store()
+    if believe_clock:
+        store.believe_clock()
     stop = threading.Event()
     received = _stop_on_signals(stop)
     if not once:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from oplog.errors import UsageError
+from tiering.cli.frame.options import BelieveClock
 from tiering.cli.frame.session import Session, fail_if_partly
 from tiering.cli.frame.verb import verb
 from tiering.cli.reports.garbage import gc_document, print_gc
@@ -25,10 +26,13 @@ def register(app: typer.Typer) -> None:
 def tick(
     session: Session,
     only: Annotated[str | None, typer.Option(metavar="WHAT", help="moves, merges, gc or snapshots")] = None,
+    believe_clock: BelieveClock = False,
 ) -> None:
     """Do one pass of the daemon: merges, TTL deletes, moves, snapshots."""
     if only is not None and only not in STEPS:
         raise UsageError(f"unknown kind of work: {only}", hint=f"one of: {', '.join(STEPS)}")
+    if believe_clock and not session.dry_run:
+        session.store().believe_clock()
     document = _preview(session, only) if session.dry_run else _pass(session, cast("TickStep | None", only))
     if session.options.json:
         session.output.document({**document, "dry_run": session.dry_run})

@@ -31,6 +31,11 @@ class GlobalOptions:
         return replace(self, **changes)
 
 
+BelieveClock = Annotated[
+    bool,
+    typer.Option("--believe-clock", help="go by this machine's clock where no other can be asked: you looked at it"),
+]
+
 NAMES = tuple(item.name for item in fields(GlobalOptions))
 
 Declaration = tuple[Any, Any]

@@ -318,6 +318,7 @@ class TestTiering:
 
     def test_what_is_to_be_deleted_is_something_to_do(self, store: Frostline) -> None:
         store("table", "alter", "db.t", "--ttl", "30d on ts delete")
+        store("tick", "--only", "snapshots", "--believe-clock")
         assert len(store.json("plan", "--error-on-nothing")["deletes"]) == 2
 
     def test_a_pause_is_no_end(self, store: Frostline) -> None:
