@@ -31,6 +31,7 @@ from disks.workers.process_runner import ProcessRunner
 from disks.workers.runner import Remote
 from oplog import entry, snapshot
 from oplog.entry import GENESIS_DIGEST, Commit, Create
+from oplog.kinds import Inserted
 from oplog.replay import FileRow
 from oplog.revision import SCHEMA_VERSION_KEY, blob_key, commit_key, snapshot_key
 from restore.check.check import CheckOptions, check
@@ -95,7 +96,7 @@ def bucket(parts: int) -> Iterator[tuple[str, bytes]]:
             previous=previous,
             writer="benchmark",
             time=datetime.now(UTC),
-            kind="insert",
+            kind=Inserted(),
             operations=tuple(operations),
         )
         data = entry.encode(commit)

@@ -22,6 +22,7 @@ from disks.stores.memory import MemoryStore
 from oplog import entry, snapshot
 from oplog.entry import GENESIS_DIGEST, Commit, Create, Remove
 from oplog.errors import NotFound
+from oplog.kinds import Inserted
 from oplog.log import Entry
 from oplog.replay import FileRow
 from oplog.revision import OPERATIONS_PREFIX, SNAPSHOTS_PREFIX, commit_key, parse_commit_key, snapshot_key
@@ -80,7 +81,7 @@ def commit(revision: int, previous: str) -> Commit:
         previous=previous,
         writer=f"{revision:032x}",
         time=START + timedelta(seconds=revision),
-        kind="insert" if revision > 1 else "create_table",
+        kind=Inserted() if revision > 1 else "create_table",
         actor="you@host",
         reason="benchmark",
         operations=(*creates, *gone),

@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.measure import Figure, bound_figure, ratio_figure, report, run, scratch
 from disks.local.disk import LocalDisk
+from oplog.kinds import Inserted, TableCreated
 from tests.servers import Server, ceph, ministack
 from tiering.table import part as part_format
 from tiering.table import schema
@@ -65,11 +66,11 @@ def make_parts(root: Path, count: int, part_bytes: int) -> None:
     """A local disk with a table of `count` incompressible parts of about `part_bytes`."""
     disk = LocalDisk("ssd", root)
     random = numpy.random.default_rng(7)
-    with disk.transaction("create_table") as transaction:
+    with disk.transaction(TableCreated()) as transaction:
         transaction.create(f"{TABLE.directory}/{schema.TABLE_FILE}", schema.encode(TABLE))
         transaction.commit()
     for first in range(0, count, 100):
-        with disk.transaction("insert") as transaction:
+        with disk.transaction(Inserted()) as transaction:
             for number in range(first + 1, min(first + 100, count) + 1):
                 file = transaction.scratch() / f"{number}.parquet"
                 values = random.integers(0, 2**62, part_bytes // 8)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks.measure import bound_figure, report, run, scratch
+from oplog.kinds import Inserted
 from tiering.config.settings import embedded
 from tiering.engine.store import Store
 from tiering.table import part as part_format
@@ -53,7 +54,7 @@ def main() -> None:
         with Store.open(embedded(home)) as store:
             store.create_table(TABLE)
             for disk, first in (("ssd", 1), ("s3", PARTS // 2 + 1)):
-                with store.disk(disk).transaction("insert") as transaction:
+                with store.disk(disk).transaction(Inserted()) as transaction:
                     for number in range(first, first + PARTS // 2):
                         directory = TABLE.part_directory(f"all_{number}_{number}_0")
                         transaction.create(f"{directory}/part.json", part_format.encode(part(number)))

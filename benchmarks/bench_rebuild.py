@@ -18,6 +18,7 @@ from disks.stores.base import ObjectInfo
 from disks.stores.memory import MemoryStore
 from disks.stores.wrappers.metered import MeteredStore
 from oplog import snapshot
+from oplog.kinds import Inserted
 from oplog.replay import FileRow
 from oplog.revision import BLOBS_PREFIX
 from restore.rebuild.rebuild import restore
@@ -36,7 +37,7 @@ def fill(disk: ObjectDisk) -> None:
     body = b"x" * 100
     digest = hashlib.sha256(body).hexdigest()
     for first in range(0, FILES, FILES_A_COMMIT):
-        with disk.transaction("insert", reason="benchmark") as transaction:
+        with disk.transaction(Inserted(), reason="benchmark") as transaction:
             for number in range(first, first + FILES_A_COMMIT, 2):
                 directory = f"store/abc/table/202601_{number}_{number}_0"
                 transaction.create(f"{directory}/data-0000.parquet", body, sha256=digest)
@@ -94,7 +95,7 @@ def million(directory: Path) -> list[Figure]:
     parts = MILLION // 2
     store = SyntheticStore(parts)
     disk = ObjectDisk("s3", store, directory / "state", snapshot_every_commits=0)
-    with disk.transaction("insert") as transaction:
+    with disk.transaction(Inserted()) as transaction:
         transaction.create("a/first.json", b"{}")
         transaction.commit()
     revision, digest = disk.file_table.head()
@@ -104,7 +105,7 @@ def million(directory: Path) -> list[Figure]:
     shutil.rmtree(directory / "state")
     disk = ObjectDisk("s3", store, directory / "state", snapshot_every_commits=0)
     for number in range(LATE_COMMITS):
-        with disk.transaction("insert") as transaction:
+        with disk.transaction(Inserted()) as transaction:
             for part in range(10):
                 transaction.create(f"store/abc/late/{number}_{part}/part.json", b'{"name":"%d"}' % part)
             transaction.commit()

@@ -19,6 +19,7 @@ from benchmarks.measure import Figure, python, ratio_figure, report, scratch
 from disks.stores.directory import DirectoryStore
 from oplog import entry
 from oplog.entry import GENESIS_DIGEST, Commit, Create
+from oplog.kinds import Inserted
 from oplog.revision import SCHEMA_VERSION_KEY, blob_key, commit_key
 from tests.spark.cluster import environment, standalone
 
@@ -83,7 +84,7 @@ def fill(root: Path, size_bytes: int, number: int) -> None:
         previous=GENESIS_DIGEST,
         writer="benchmark",
         time=datetime.now(UTC),
-        kind="insert",
+        kind=Inserted(),
         operations=tuple(operations),
     )
     (root / commit_key(1)).write_bytes(entry.encode(commit))

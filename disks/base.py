@@ -23,6 +23,7 @@ from disks.file_table.commits import Commits
 from disks.file_table.table import FileTable
 from disks.stores.base import ByteRange, ObjectStore, S3Connection
 from oplog.errors import Refused, Transient, UsageError
+from oplog.kinds import CommitKind
 from oplog.log import Entry, OperationsLog
 from oplog.paths import is_safe
 from oplog.replay import FileRow
@@ -230,10 +231,8 @@ class Disk(ABC):
         raise Refused(f"the files of disk {self.name} lie in no directory", hint="read them through the disk")
 
     @abstractmethod
-    def transaction(
-        self, kind: str, *, reason: str = "", actor: str = "", details: dict[str, str] | None = None
-    ) -> Transaction:
-        """Begin a transaction. `kind`, `reason`, `actor`, `details` go into the log. Raises `Refused` if read-only."""
+    def transaction(self, kind: CommitKind, *, reason: str = "", actor: str = "") -> Transaction:
+        """Begin a transaction. `kind`, `reason`, `actor` go into the log. Raises `Refused` if read-only."""
 
     def exists(self, path: str) -> bool:
         """Whether a file or directory of this path exists."""

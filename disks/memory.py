@@ -13,6 +13,7 @@ from disks.base import Disk, DiskCapabilities, DiskUsage, FileInfo, Location, Tr
 from disks.stores.base import ByteRange
 from oplog import paths
 from oplog.errors import Conflict, Damaged, NotFound, Refused
+from oplog.kinds import CommitKind
 
 Files = dict[str, bytes]
 Change = Callable[[Files], None]
@@ -61,9 +62,7 @@ class MemoryDisk(Disk):
     def location(self, path: str) -> Location:
         raise NotFound(f"{self.name}:{path} is in the memory of this process", hint="use read()")
 
-    def transaction(
-        self, kind: str, *, reason: str = "", actor: str = "", details: dict[str, str] | None = None
-    ) -> Transaction:
+    def transaction(self, kind: CommitKind, *, reason: str = "", actor: str = "") -> Transaction:
         if self.read_only:
             raise Refused(f"disk {self.name} is read-only")
         return MemoryTransaction(self)

@@ -23,6 +23,7 @@ from pathlib import Path
 from disks.base import LoggedDisk
 from disks.stores.address import StoreAddress
 from oplog.errors import Conflict, NotFound, Refused, UsageError
+from oplog.kinds import Inserted
 from spark_tiering.part_writer import WriteJob, WrittenPart
 from tiering.catalog import blocks
 from tiering.catalog.context import Context
@@ -202,10 +203,9 @@ def _commit(
     job: WriteJob,
     described: Sequence[tuple[WrittenPart, Part]],
 ) -> None:
-    details = {"table": definition.full_name, "tasks_began": str(int(job.began))}
-    details |= {"job": options.job_id} if options.job_id else {}
+    kind = Inserted(table=definition.full_name, tasks_began=int(job.began), job=options.job_id or "")
     reason = f"Spark wrote to {definition.full_name}"
-    with disk.transaction("insert", reason=reason, actor=context.actor, details=details) as transaction:
+    with disk.transaction(kind, reason=reason, actor=context.actor) as transaction:
         transaction.require(present=(definition.path,))
         for written, part in described:
             for item in written.files:

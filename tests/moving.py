@@ -9,6 +9,7 @@ from pathlib import Path
 
 from disks.config import DiskConfig, LocalDiskConfig, ObjectDiskConfig
 from disks.registry import open_disk
+from oplog.kinds import Inserted, TableCreated
 from tiering.catalog.catalog import Catalog
 from tiering.catalog.context import Context
 from tiering.catalog.reservation import Reservations
@@ -73,7 +74,7 @@ def close(context: Context) -> None:
 
 def create_table(context: Context) -> None:
     for disk in context.disks.values():
-        with disk.transaction("create_table") as transaction:
+        with disk.transaction(TableCreated()) as transaction:
             transaction.create(f"{TABLE.directory}/table.json", schema.encode(TABLE))
             transaction.commit()
 
@@ -93,7 +94,7 @@ def put_part(context: Context, number: int, *, disk: str = "ssd", files: int = 2
         ),
     )
     directory = TABLE.part_directory(made.name)
-    with context.disk(disk).transaction("insert") as transaction:
+    with context.disk(disk).transaction(Inserted()) as transaction:
         for name, data in contents.items():
             transaction.create(f"{directory}/{name}", data)
         transaction.create(f"{directory}/{PART_FILE}", part.encode(made))

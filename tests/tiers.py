@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from disks.config import DiskConfig
 from disks.registry import open_disk
+from oplog.kinds import Inserted, OtherKind
 from tiering.catalog.catalog import Catalog, StoredPart
 from tiering.catalog.context import Context
 from tiering.catalog.reservation import Reservations
@@ -61,7 +62,7 @@ def define(name: str, columns: Mapping[str, str], order_by: Sequence[str], **mor
 def put_table(context: Context, definition: TableDefinition) -> None:
     """Write `table.json` to all disks."""
     for disk in context.disks.values():
-        transaction = disk.transaction("table")
+        transaction = disk.transaction(OtherKind("table"))
         with transaction:
             path = f"{definition.directory}/{TABLE_FILE}"
             if disk.exists(path):
@@ -79,7 +80,7 @@ def put_part(
     names = []
     for partition, values, table in _partitions(rows, definition):
         name = f"{partition}_{block}_{block}_0"
-        with disk.transaction("insert") as transaction:
+        with disk.transaction(Inserted()) as transaction:
             directory = transaction.scratch()
             files = write_part_files([table], definition, directory)
             part = Part(

@@ -41,6 +41,7 @@ from oplog.clickhouse import writing
 from oplog.clickhouse.names import parse_key
 from oplog.entry import Commit, Create, Remove
 from oplog.errors import Conflict, FrostlineError, OutcomeUnknown, Refused
+from oplog.kinds import CommitKind
 from oplog.replay import FileRow
 
 LIMITATIONS = (
@@ -178,7 +179,7 @@ class ClickHouseDisk(TableDisk, ClickHouseLogDisk):
             return
         try:
             table = self._open()
-            if _intent(table) is not None:
+            if self._intent(table) is not None:
                 with self._exclusive():
                     self._finish(table)
         except TableDamaged:
@@ -224,7 +225,7 @@ class ClickHouseDisk(TableDisk, ClickHouseLogDisk):
         notes, self._notes = self._notes, []
         if self.local_state_exists() and not self.read_only:
             table = self._open()
-            if _intent(table) is not None:
+            if self._intent(table) is not None:
                 with self._exclusive():
                     finished = self._finish(table)
                 notes += [f"disk {self.name}: finished {finished}, which had been stopped"] if finished else []
@@ -247,7 +248,7 @@ class ClickHouseDisk(TableDisk, ClickHouseLogDisk):
             yield from view.dropped_since(time.time() - self.retention_seconds)
             found = view.state().get("intent")
         if found is not None:
-            for operation in msgspec.json.decode(found, type=LoggedTransaction).commit.operations:
+            for operation in LoggedTransaction.decode(found, disk=self.name).commit.operations:
                 if isinstance(operation, Create) and operation.key is not None:
                     yield operation.key
 
@@ -260,9 +261,7 @@ class ClickHouseDisk(TableDisk, ClickHouseLogDisk):
 
     # Writing
 
-    def transaction(
-        self, kind: str, *, reason: str = "", actor: str = "", details: dict[str, str] | None = None
-    ) -> Transaction:
+    def transaction(self, kind: CommitKind, *, reason: str = "", actor: str = "") -> Transaction:
         if self.read_only:
             raise Refused(f"disk {self.name} is read-only", hint="set read_only: false in its configuration")
 
@@ -270,9 +269,7 @@ class ClickHouseDisk(TableDisk, ClickHouseLogDisk):
             return self._commit(draft, transaction.staging, transaction.groups)
 
         target = Target(self.store, self.state_path / "scratch", lambda: self.revision, commit)
-        transaction = ClickHouseTransaction(
-            target, self._next_number, kind, reason=reason, actor=actor, details=details or {}
-        )
+        transaction = ClickHouseTransaction(target, self._next_number, kind, reason=reason, actor=actor)
         return transaction
 
     @contextmanager
@@ -334,7 +331,7 @@ class ClickHouseDisk(TableDisk, ClickHouseLogDisk):
             commit = msgspec.structs.replace(draft, revision=first + len(steps) - 1)
             intent = LoggedTransaction(first, self._host, tuple(steps), commit)
             with table.write() as view:
-                view.remember(intent=msgspec.json.encode(intent).decode())
+                view.remember(intent=intent.encode())
             try:
                 self._log.append(intent)
             except FrostlineError as error:
@@ -351,7 +348,7 @@ class ClickHouseDisk(TableDisk, ClickHouseLogDisk):
             logged = True
         if logged:
             raise OutcomeUnknown(
-                f"disk {self.name}: the {intent.commit.kind} was logged in part: {error.message}",
+                f"disk {self.name}: the {intent.commit.kind.word} was logged in part: {error.message}",
                 hint="it is finished when the disk is written to, or opened, again",
             ) from error
         with table.write() as view:
@@ -371,21 +368,20 @@ class ClickHouseDisk(TableDisk, ClickHouseLogDisk):
 
     def _finish(self, table: FileTable) -> str:
         """Do what a stopped transaction had begun; what it was, or nothing."""
-        intent = _intent(table)
+        intent = self._intent(table)
         if intent is None:
             return ""
         self._lease.hold()
         self._log.append(intent)
         self._take_in(table, intent)
-        return f"the {intent.commit.kind} of revision {intent.commit.revision}"
+        return f"the {intent.commit.kind.word} of revision {intent.commit.revision}"
+
+    def _intent(self, table: FileTable) -> LoggedTransaction | None:
+        with table.read() as view:
+            found = view.state().get("intent")
+        return LoggedTransaction.decode(found, disk=self.name) if found is not None else None
 
 
 def _has_begun(table: FileTable) -> bool:
     with table.read() as view:
         return "store" in view.state()
-
-
-def _intent(table: FileTable) -> LoggedTransaction | None:
-    with table.read() as view:
-        found = view.state().get("intent")
-    return msgspec.json.decode(found, type=LoggedTransaction) if found is not None else None

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Self
 
 import msgspec
 
 from disks.stores.base import ObjectStore
+from oplog import entry
 from oplog.clickhouse import writing
 from oplog.clickhouse.names import SCHEMA_VERSION, parse_key
 from oplog.clickhouse.writing import LogStep
 from oplog.entry import Commit
-from oplog.errors import AlreadyExists, Locked, NotFound, OutcomeUnknown
+from oplog.errors import AlreadyExists, Damaged, Locked, NotFound, OutcomeUnknown
 from oplog.log import UnknownLogFormat
 from oplog.revision import OPERATIONS_PREFIX, SCHEMA_VERSION_KEY
 
@@ -24,10 +26,36 @@ class LoggedTransaction(msgspec.Struct, frozen=True):
     steps: tuple[LogStep, ...]
     commit: Commit
 
+    def encode(self) -> str:
+        """What the file table holds of it until it is done."""
+        written = _Written(self.first, self.host, self.steps, msgspec.Raw(entry.encode(self.commit)))
+        return msgspec.json.encode(written).decode()
+
+    @classmethod
+    def decode(cls, text: str, *, disk: str) -> Self:
+        """The transaction that the file table of this disk holds. Raises `Damaged`."""
+        try:
+            written = msgspec.json.decode(text, type=_Written)
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            raise Damaged(
+                f"disk {disk}: what it was about to log cannot be read: {error}",
+                hint=f"move its file table away; 'frostline restore {disk} --apply' makes it anew from the bucket",
+            ) from error
+        commit = entry.decode(bytes(written.commit), name=f"in the file table of disk {disk}")
+        return cls(written.first, written.host, written.steps, commit)
+
     @property
     def objects(self) -> list[tuple[str, LogStep]]:
         """Key and content of each operation's object, in order."""
         return [(step.key(number, self.host), step) for number, step in enumerate(self.steps, self.first)]
+
+
+class _Written(msgspec.Struct, frozen=True):
+    first: int
+    host: str
+    steps: tuple[LogStep, ...]
+    commit: msgspec.Raw
+    """As an entry of a log of commits."""
 
 
 class ClickHouseLog:

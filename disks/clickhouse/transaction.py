@@ -14,6 +14,7 @@ from oplog.clickhouse.replay import STAGING, is_leftover
 from oplog.clickhouse.writing import file_metadata, fits, staged
 from oplog.entry import Operation
 from oplog.errors import Conflict, Damaged, Refused, UsageError
+from oplog.kinds import CommitKind
 from oplog.replay import FileRow
 
 _LETTERS = bytes(ord("a") + byte % 26 for byte in range(256))
@@ -31,13 +32,12 @@ class ClickHouseTransaction(ObjectTransaction):
         self,
         target: Target,
         next_number: Callable[[], int],
-        kind: str,
+        kind: CommitKind,
         *,
         reason: str,
         actor: str,
-        details: dict[str, str],
     ) -> None:
-        super().__init__(target, kind, reason=reason, actor=actor, details=details)
+        super().__init__(target, kind, reason=reason, actor=actor)
         self._next_number = next_number
         self.staging = f"{STAGING}{secrets.token_hex(8)}"
         self._group = 0

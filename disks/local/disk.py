@@ -31,6 +31,7 @@ from disks.local.transaction import LocalTransaction
 from disks.local.tree import OWN_DIRECTORY, TreeNow, join, read_whole
 from disks.stores.base import ByteRange
 from oplog.errors import Damaged, NotFound, Refused
+from oplog.kinds import CommitKind
 
 logger = logging.getLogger(__name__)
 
@@ -168,9 +169,7 @@ class LocalDisk(LocalCommits, Disk):
 
     # Writing
 
-    def transaction(
-        self, kind: str, *, reason: str = "", actor: str = "", details: dict[str, str] | None = None
-    ) -> Transaction:
+    def transaction(self, kind: CommitKind, *, reason: str = "", actor: str = "") -> Transaction:
         if self.read_only:
             raise Refused(f"disk {self.name} is read-only", hint="set read_only: false in its configuration")
         self._prepare()

@@ -26,6 +26,7 @@ from disks.effects import (
 from disks.host.locks import OwnedDirectory
 from disks.local.plan import CommitPlan
 from oplog.errors import Conflict, Damaged, Refused
+from oplog.kinds import CommitKind
 
 RECORD = "record.json"
 """The name of the record of a sealed transaction, beside `files/`."""
@@ -36,7 +37,7 @@ _COPY_BYTES = 1 << 20
 class LocalTransaction(Transaction):
     """Staged files and the operations to apply at commit."""
 
-    def __init__(self, parent: Path, commit: Callable[[LocalTransaction], None], kind: str, reason: str) -> None:
+    def __init__(self, parent: Path, commit: Callable[[LocalTransaction], None], kind: CommitKind, reason: str) -> None:
         """Stages below `parent`; `commit` renames what `seal` returns, or raises."""
         self._parent = parent
         self._commit = commit
@@ -136,7 +137,7 @@ class LocalTransaction(Transaction):
             fsync_directory(files)
         record = staging / RECORD
         remove_file(record, missing_ok=True)
-        write_new_file(record, msgspec.json.encode(plan.record(self._kind, self._reason)))
+        write_new_file(record, msgspec.json.encode(plan.record(self._kind.word, self._reason)))
         fsync_directory(staging)
         return staging
 

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
+
 from disks.base import DiskCapabilities, Leftover, Location, LoggedDisk, Transaction
 from disks.file_table.commits import Commits
 from disks.file_table.table import FileTable, TableWriter
@@ -27,6 +29,7 @@ from disks.stores.base import ByteRange, ObjectStore
 from oplog import replay, snapshot
 from oplog.entry import Commit, now
 from oplog.errors import Conflict, DiskUnreachable, FrostlineError, Refused, Transient
+from oplog.kinds import CommitKind
 from oplog.log import Entry, OperationsLog, RevisionTaken
 from oplog.replay import FileRow
 
@@ -181,14 +184,12 @@ class ObjectDisk(TableDisk, LoggedDisk):
 
     # Writing
 
-    def transaction(
-        self, kind: str, *, reason: str = "", actor: str = "", details: dict[str, str] | None = None
-    ) -> Transaction:
+    def transaction(self, kind: CommitKind, *, reason: str = "", actor: str = "") -> Transaction:
         if self.read_only:
             raise Refused(f"disk {self.name} is read-only", hint="set read_only: false in its configuration")
         self._check_reachable()
         target = Target(self.store, self._scratch, lambda: self.revision, self._commit)
-        return ObjectTransaction(target, kind, reason=reason, actor=actor, details=details or {})
+        return ObjectTransaction(target, kind, reason=reason, actor=actor)
 
     def _commit(self, draft: Commit) -> int:
         """Commit the draft at the next free revision. Raises `Conflict` when it does not fit the newest table."""
@@ -217,19 +218,7 @@ class ObjectDisk(TableDisk, LoggedDisk):
         """In one SQLite transaction: check against the table, put the entry, take the change in. Dying after the put
         leaves the table behind the log, and catching up applies the entry."""
         revision, previous = view.head()
-        commit = Commit(
-            revision=revision + 1,
-            previous=previous,
-            writer=draft.writer,
-            time=now(),
-            kind=draft.kind,
-            actor=draft.actor,
-            reason=draft.reason,
-            details=draft.details,
-            present=draft.present,
-            absent=draft.absent,
-            operations=draft.operations,
-        )
+        commit = msgspec.structs.replace(draft, revision=revision + 1, previous=previous, time=now())
         replay.execute(view, commit)
         leased = self._single_writer or not self.store.capabilities.conditional_put
         if leased:

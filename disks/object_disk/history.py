@@ -17,13 +17,11 @@ from disks.stores.base import ObjectInfo
 from oplog import replay, snapshot
 from oplog.entry import GENESIS_DIGEST, Commit, Create, Link, Remove, Rename
 from oplog.errors import Damaged, NotFound
+from oplog.kinds import Moved
 from oplog.log import Entry, OperationsLog
 from oplog.replay import FileRow
 
 logger = logging.getLogger(__name__)
-
-MOVE = "move"
-"""The kind of a commit that takes parts in from another disk."""
 
 
 class TableAsOf:
@@ -70,7 +68,7 @@ class TableAsOf:
                 replay.apply(view, entry.commit)
                 self.revision, self.digest = entry.commit.revision, entry.digest
                 self.named.update(named_blobs(entry.commit))
-                if self._moves and entry.commit.kind == MOVE:
+                if self._moves and isinstance(entry.commit.kind, Moved):
                     self.moved_in.update(step.path for step in entry.commit.operations if isinstance(step, Create))
 
     @property

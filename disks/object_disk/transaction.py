@@ -18,6 +18,7 @@ from disks.object_disk.blobs import put_blob
 from disks.stores.base import ObjectStore
 from oplog.entry import Commit, Create, Link, Operation, Remove, Rename, now
 from oplog.errors import Conflict, Damaged, NotFound, Refused
+from oplog.kinds import CommitKind
 from oplog.replay import FileRow
 
 VERIFY_AFTER_SECONDS = 3600
@@ -47,12 +48,11 @@ class ObjectTransaction(Transaction):
 
     inline_limit_bytes = INLINE_LIMIT_BYTES
 
-    def __init__(self, target: Target, kind: str, *, reason: str, actor: str, details: dict[str, str]) -> None:
+    def __init__(self, target: Target, kind: CommitKind, *, reason: str, actor: str) -> None:
         self._target = target
         self._kind = kind
         self._reason = reason
         self._actor = actor
-        self._details = details
         self._operations: list[Operation] = []
         self._present: list[str] = []
         self._absent: list[str] = []
@@ -157,7 +157,6 @@ class ObjectTransaction(Transaction):
             kind=self._kind,
             actor=self._actor,
             reason=self._reason,
-            details=self._details,
             present=tuple(self._present),
             absent=tuple(self._absent),
             operations=tuple(self._operations),
@@ -180,7 +179,7 @@ class ObjectTransaction(Transaction):
         age = max(time.time() - wall, time.monotonic() - steady)
         if age > MAX_AGE_SECONDS:
             raise Refused(
-                f"the uploads for this {self._kind} began {age / 3600:.0f} h ago: gc may have removed them",
+                f"the uploads for this {self._kind.word} began {age / 3600:.0f} h ago: gc may have removed them",
                 hint="nothing was changed; run the command again, in smaller steps if it takes that long",
             )
         if age > VERIFY_AFTER_SECONDS:

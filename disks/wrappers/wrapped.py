@@ -30,6 +30,7 @@ from disks.file_table.commits import Commits
 from disks.file_table.table import FileTable
 from disks.stores.base import ByteRange
 from oplog.errors import Transient
+from oplog.kinds import CommitKind
 from oplog.log import Entry
 from oplog.replay import FileRow
 
@@ -107,10 +108,8 @@ class WrappedDisk(Disk):
 
     # Writing, and what keeps a disk in order
 
-    def transaction(
-        self, kind: str, *, reason: str = "", actor: str = "", details: dict[str, str] | None = None
-    ) -> Transaction:
-        return self.inner.transaction(kind, reason=reason, actor=actor, details=details)
+    def transaction(self, kind: CommitKind, *, reason: str = "", actor: str = "") -> Transaction:
+        return self.inner.transaction(kind, reason=reason, actor=actor)
 
     @property
     def revision(self) -> int | None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from disks.base import Disk
 from disks.workers.progress import SILENT, Progress
 from disks.workers.runner import Remote
+from oplog.kinds import Repaired
 from restore.check.bucket import check_bucket
 from restore.check.clickhouse import clickhouse_files
 from restore.check.copies import check_copies
@@ -165,7 +166,7 @@ def _check_definitions(
             if not repair or newest is None:
                 continue
             if not how.dry_run:
-                with disks[name].transaction("repair", reason=f"fsck: {what}", actor=how.actor) as transaction:
+                with disks[name].transaction(Repaired(), reason=f"fsck: {what}", actor=how.actor) as transaction:
                     if there:
                         transaction.remove(path)
                     transaction.create(path, encode(newest))

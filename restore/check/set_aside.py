@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from disks.base import Disk
 from disks.object_disk.references import DETACHED_DIRECTORY
 from oplog.errors import FrostlineError
+from oplog.kinds import SetAside
 from restore.check.findings import Findings, PartKey
 from tiering.table.places import directory_of
 
@@ -59,7 +60,7 @@ def set_aside(
 def _rename(disk: Disk, key: PartKey, target: str, reason: str, claim: Claim, actor: str) -> None:
     _, uuid, part = key
     why = f"fsck: part {part} is {reason}"
-    with claim(uuid, [part], why), disk.transaction("set_aside", reason=why, actor=actor) as transaction:
+    with claim(uuid, [part], why), disk.transaction(SetAside(), reason=why, actor=actor) as transaction:
         transaction.rename(directory_of(uuid, part), target)
         transaction.commit()
 

@@ -214,7 +214,7 @@ class _Inquiry:
                     what=seen.text,
                     disk=disk,
                     revision=commit.revision,
-                    kind=commit.kind,
+                    kind=commit.kind.word,
                     actor=commit.actor,
                     reason=commit.reason,
                     source="log",

@@ -1,17 +1,17 @@
 """What a commit did, in words of parts: made, merged, moved in or out, dropped, brought back. Pure; no I/O.
 
-The words come from the commit alone: its kind, its details and the `part.json` files that ride inside it.
+The words come from the commit alone: its kind and the `part.json` files that ride inside it.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from oplog import paths
 from oplog.entry import Commit, Create, Link, Remove, Rename
 from oplog.errors import Damaged, UsageError
+from oplog.kinds import Dropped, Inserted, Merged, Moved, Restored, Tidied, Undone, undone_revision
 from tiering.table import part as parts_format
 from tiering.table.part import PART_FILE, Part, PartName
 
@@ -73,15 +73,6 @@ def created_parts(commit: Commit) -> Iterator[tuple[str, Part]]:
                 yield operation.path.rpartition("/")[0], part
 
 
-def origin(commit: Commit, part: str) -> str:
-    """The disk that a move brought the part from; empty when the commit does not say."""
-    try:
-        sources = json.loads(commit.details.get("sources", "{}"))
-        return next((disk for disk, parts in sources.items() if part in parts), "")
-    except (ValueError, AttributeError, TypeError):
-        return ""
-
-
 def _touched(commit: Commit, directory: str) -> tuple[bool, bool]:
     """Whether the commit created something in the directory, and whether it took something of it away."""
     created = removed = False
@@ -101,48 +92,47 @@ def _touched(commit: Commit, directory: str) -> tuple[bool, bool]:
 def _arrival(commit: Commit, directory: str) -> Event:
     part = created_part(commit, directory)
     match commit.kind:
-        case "insert":
+        case Inserted():
             return Event("inserted", arrived=True)
-        case "merge":
+        case Merged():
             return Event("merged", arrived=True, sources=part.sources if part else ())
-        case "move":
-            return Event("moved in", arrived=True, other=origin(commit, directory.rpartition("/")[2]))
-        case "restore" | "undo":
+        case Moved() as moved:
+            return Event("moved in", arrived=True, other=moved.source_of(directory.rpartition("/")[2]))
+        case Restored() | Undone():
             return Event("brought back", arrived=True, other=_because(commit))
-        case _:
-            return Event("created", arrived=True, other=commit.kind)
+        case other:
+            return Event("created", arrived=True, other=other.word)
 
 
 def _departure(commit: Commit, directory: str) -> Event:
     match commit.kind:
-        case "merge":
-            into = _merged_into(commit, directory)
+        case Merged() as merged:
+            into = merged.merged_into or _merged_into(commit, directory)
             if into or any(created_parts(commit)):
                 return Event("merged away", arrived=False, other=into)
             return Event("removed", arrived=False, other="every row was past its TTL")
-        case "tidy":
+        case Tidied():
             return Event("removed", arrived=False, other="a merge had replaced it")
-        case "move":
-            return Event("moved out", arrived=False, other=commit.details.get("moved_to", ""))
-        case "drop":
+        case Moved(moved_to=target):
+            return Event("moved out", arrived=False, other=target)
+        case Dropped():
             return Event("dropped", arrived=False)
-        case "restore" | "undo":
+        case Restored() | Undone():
             return Event("taken out", arrived=False, other=_because(commit))
-        case _:
-            return Event("removed", arrived=False, other=commit.kind)
+        case other:
+            return Event("removed", arrived=False, other=other.word)
 
 
 def _because(commit: Commit) -> str:
-    if "undoes" in commit.details:
-        return f"undo of revision {commit.details['undoes']}"
-    if commit.kind == "restore" and "revision" in commit.details:
-        return f"back to revision {commit.details['revision']}"
-    return commit.kind
+    if (undone := undone_revision(commit.kind)) is not None:
+        return f"undo of revision {undone}"
+    if isinstance(commit.kind, Restored) and commit.kind.revision is not None:
+        return f"back to revision {commit.kind.revision}"
+    return commit.kind.word
 
 
 def _merged_into(commit: Commit, directory: str) -> str:
-    if "merged_into" in commit.details:
-        return commit.details["merged_into"]
+    """The part that the commit made of this one, by what it created."""
     parent, _, name = directory.rpartition("/")
     for made, part in created_parts(commit):
         if made.rpartition("/")[0] == parent and (name in part.sources or _covers(part.name, name)):

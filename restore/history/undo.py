@@ -22,6 +22,7 @@ from disks.object_disk.references import inventory
 from oplog import replay
 from oplog.entry import Commit, Create, Link, Remove, Rename
 from oplog.errors import Conflict, Damaged, NotFound, Refused
+from oplog.kinds import TableAltered, Undone
 from oplog.replay import FileRow
 from oplog.revision import OPERATIONS_PREFIX, SNAPSHOTS_PREFIX
 from restore.history.undo_context import OtherDiskPart, Situation, UndoPlan
@@ -114,15 +115,16 @@ def _carry_out(context: Context, disk: LoggedDisk, change: Change) -> tuple[Undo
     if decided.done:
         return decided, None
     revision = change.commit.revision
-    reason = f"undo of revision {revision} ({change.commit.kind})"
-    details = {"undoes": str(revision), "kind": change.commit.kind}
+    word = change.commit.kind.word
+    reason = f"undo of revision {revision} ({word})"
     if decided.alter is not None:
-        tables.replace(context, *decided.alter, reason=reason, details=details)
+        tables.replace(context, *decided.alter, reason=reason, kind=TableAltered(undoes=revision, undone=word))
         return decided, disk.revision
     with pinned(disk, revision - 1 if decided.creates else 0, context.actor, reason) as pin:
         _check_blobs(disk, decided)
         _refuse(decided)
-        with disk.transaction("undo", reason=reason, actor=context.actor, details=details) as transaction:
+        kind = Undone(undoes=revision, undone=word)
+        with disk.transaction(kind, reason=reason, actor=context.actor) as transaction:
             transaction.require(present=tuple(decided.present))
             for path in decided.removes:
                 transaction.remove(path)

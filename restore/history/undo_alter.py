@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from oplog.kinds import TableAltered
 from restore.history.undo_context import Situation, UndoPlan
 from tiering.table.schema import TABLE_FILE, TableDefinition
 
@@ -15,7 +16,7 @@ from tiering.table.schema import TABLE_FILE, TableDefinition
 def altered_definition(situation: Situation) -> str | None:
     """The path of the one `table.json` that the commit, an alter, replaced; None for other commits."""
     both = [path for path in situation.before if path in situation.after and path.endswith(f"/{TABLE_FILE}")]
-    return both[0] if situation.commit.kind == "alter_table" and len(both) == 1 else None
+    return both[0] if isinstance(situation.commit.kind, TableAltered) and len(both) == 1 else None
 
 
 def plan_alter(situation: Situation, result: UndoPlan, path: str) -> None:

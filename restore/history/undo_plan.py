@@ -11,8 +11,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from oplog.entry import Rename
+from oplog.kinds import BlocksAllocated, Dropped, Merged, Moved, OtherKind, Tidied, undone_revision
 from oplog.replay import FileRow
-from restore.history.part_events import event, origin
+from restore.history.part_events import event
 from restore.history.undo_alter import altered_definition, plan_alter
 from restore.history.undo_context import OtherDiskPart, PartNote, Situation, UndoPlan, definition_path
 from tiering.table.part import PART_FILE, Part
@@ -25,7 +26,10 @@ _MARK = re.compile(r"/(?:blocks|altered)-\d+\.json\Z", re.ASCII)
 
 def plan(situation: Situation) -> UndoPlan:
     """How to reverse the commit, or why not."""
-    result = UndoPlan(situation.disk, situation.commit)
+    result, kind = UndoPlan(situation.disk, situation.commit), situation.commit.kind
+    if isinstance(kind, OtherKind):
+        result.refuse(f"it is of the kind {kind.word}, which this version does not know", "upgrade frostline")
+        return result
     if (path := altered_definition(situation)) is not None:
         plan_alter(situation, result, path)
         return result
@@ -72,14 +76,14 @@ def _lives_on(situation: Situation) -> Iterator[str]:
             continue
         seen = event(last, directory)
         renamed = any(isinstance(operation, Rename) for operation in last.operations)
-        if renamed or last.kind == "tidy" or (seen is not None and seen.verb in ("merged away", "moved out")):
+        if renamed or isinstance(last.kind, Tidied) or (seen is not None and seen.verb in ("merged away", "moved out")):
             yield _changed_since(situation, directory)
 
 
 def _undone_by(situation: Situation) -> str:
     revision = situation.commit.revision
     for commit in reversed(situation.later):
-        if commit.details.get("undoes") == str(revision):
+        if undone_revision(commit.kind) == revision:
             return f"Revision {revision} of disk {situation.disk} is undone already, by revision {commit.revision}."
     return f"Disk {situation.disk} has these files as they were before revision {revision}: there is nothing to undo."
 
@@ -158,7 +162,7 @@ def _changed_since(situation: Situation, directory: str) -> str:
 def _check_kind(situation: Situation, result: UndoPlan) -> None:
     commit = situation.commit
     made = [path for path in result.removes if path.endswith(f"/{TABLE_FILE}") and path not in situation.before]
-    if commit.kind == "allocate" or _only_marks(situation):
+    if isinstance(commit.kind, BlocksAllocated) or _only_marks(situation):
         result.refuse(
             "it gave block numbers to a machine, which may have used them", "unused numbers cost nothing: leave it"
         )
@@ -169,8 +173,8 @@ def _check_kind(situation: Situation, result: UndoPlan) -> None:
             f"it brought the definition of table {name}, which other disks may hold as well",
             f"'frostline table drop {name}' drops the table from all disks",
         )
-    if commit.kind == "move" and result.creates:
-        target = commit.details.get("moved_to", "another disk")
+    if isinstance(commit.kind, Moved) and result.creates:
+        target = commit.kind.moved_to or "another disk"
         result.refuse(
             f"it took parts away that are on {target} since: there would be two copies of their rows",
             _move_back(result.parts_back, situation.disk),
@@ -187,26 +191,27 @@ def _check_leaving(situation: Situation, result: UndoPlan) -> None:
     """No part may go whose rows only it has, unless the commit was what brought the rows."""
     elsewhere = {(other.table_uuid, other.part.name) for other in situation.parts if other.disk != situation.disk}
     back = {(note.table_uuid, note.part) for note in result.parts_back}
+    kind = situation.commit.kind
     nowhere: list[PartNote] = []
     for note in result.parts_removed:
         part = situation.part(note)
         if part is None:
             result.refuse(f"the {PART_FILE} of part {note.part} cannot be read", "run 'frostline fsck'")
-        elif situation.commit.kind == "move" and (note.table_uuid, note.part) not in elsewhere:
+        elif isinstance(kind, Moved) and (note.table_uuid, note.part) not in elsewhere:
             nowhere.append(note)
-        elif situation.commit.kind == "merge":
+        elif isinstance(kind, Merged):
             lost = [source for source in part.sources if (note.table_uuid, source) not in back]
             if lost:
                 result.refuse(
                     f"part {note.part} of {note.table} was merged from parts that would not all come back: "
                     f"{_listed(lost)} lay on another disk",
                 )
-    if nowhere:
+    if nowhere and isinstance(kind, Moved):
         names = _listed([f"{note.part} of {note.table}" for note in nowhere])
         result.refuse(
             f"what was moved here is on no other disk, so it would be nowhere: {names}",
             f"move it back: frostline move {nowhere[0].table} --part {nowhere[0].part} --to-disk "
-            f"{origin(situation.commit, nowhere[0].part) or 'D'}",
+            f"{kind.source_of(nowhere[0].part) or 'D'}",
         )
 
 
@@ -274,12 +279,12 @@ def _check_names(situation: Situation, result: UndoPlan) -> None:
 
 def _add_notes(situation: Situation, result: UndoPlan) -> None:
     commit = situation.commit
-    if commit.kind == "drop" and result.parts_back:
+    if isinstance(commit.kind, Dropped) and result.parts_back:
         result.notes.append(f"Only what lay on disk {situation.disk} comes back, not what lay on other disks.")
-    if commit.kind == "drop" and commit.reason.startswith("ttl"):
+    if isinstance(commit.kind, Dropped) and commit.kind.by_ttl:
         result.notes.append(
             "The TTL rule that dropped it is still there: alter it first, or the next pass drops again."
         )
-    if commit.kind == "merge" and result.parts_back:
+    if isinstance(commit.kind, Merged) and result.parts_back:
         table = result.parts_back[0].table
         result.notes.append(f"The next pass may merge them again; 'frostline pause {table} --merges' prevents it.")

@@ -22,6 +22,7 @@ from disks.stores.base import ObjectStore
 from disks.stores.wrappers.metered import MeteredStore
 from disks.workers.progress import SILENT, Progress, Task
 from oplog.errors import Conflict, Damaged, Locked, NotFound, Refused, UsageError
+from oplog.kinds import Restored
 from oplog.replay import FileRow
 from oplog.revision import BLOBS_PREFIX, OPERATIONS_PREFIX, SNAPSHOTS_PREFIX, parse_blob_key
 from restore.rebuild.cache import UNREADABLE, Cache, opened_cache, unreadable
@@ -365,15 +366,15 @@ def _commit(
     reason: str,
 ) -> int | None:
     """Commit the difference to the newest table; again with a new difference when another writer came between."""
-    details = {"revision": str(result.revision), "epoch": secrets.token_hex(8)}
-    if scope is not None:
-        details["scope"] = " ".join(scope)
+    kind = Restored(
+        revision=result.revision, epoch=secrets.token_hex(8), scope=" ".join(scope) if scope is not None else None
+    )
     for _ in range(_COMMIT_ATTEMPTS):
         disk.refresh()
         result.difference = compare(by_path(disk.file_table), by_path(wanted), scope, goes=leaves_frozen(scope))
         if result.difference.empty:
             return None
-        with disk.transaction("restore", reason=reason, actor=actor, details=details) as transaction:
+        with disk.transaction(kind, reason=reason, actor=actor) as transaction:
             for path in result.difference.removed:
                 transaction.remove(path)
             for path in result.difference.created:

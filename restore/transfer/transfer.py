@@ -27,6 +27,7 @@ from disks.workers.progress import SILENT, Progress
 from disks.workers.runner import Remote
 from oplog import paths
 from oplog.errors import Conflict, Refused, UsageError
+from oplog.kinds import Restored
 from oplog.replay import FileRow
 from restore.rebuild.plan import (
     MissingObject,
@@ -391,10 +392,13 @@ def _commit(
     attempt: Attempt,
     request: _Request,
 ) -> int | None:
-    details = {"source": tree.store.name, "source_revision": str(tree.revision), "epoch": attempt.epoch}
-    if batch.scope is not None:
-        details["scope"] = " ".join(batch.scope)
-    with disk.transaction("restore", reason=request.reason, actor=request.actor, details=details) as transaction:
+    kind = Restored(
+        source=tree.store.name,
+        source_revision=tree.revision,
+        epoch=attempt.epoch,
+        scope=" ".join(batch.scope) if batch.scope is not None else None,
+    )
+    with disk.transaction(kind, reason=request.reason, actor=request.actor) as transaction:
         for path in batch.removed:
             transaction.remove(path)
         for row in batch.rows:

@@ -69,7 +69,7 @@ def log(
             (
                 commit.revision,
                 f"{commit.time:%Y-%m-%d %H:%M:%S}",
-                commit.kind,
+                commit.kind.word,
                 len(commit.operations),
                 format_size(commit.size_bytes),
                 commit.actor,
@@ -226,7 +226,7 @@ def _commit(commit: "Commit") -> dict[str, Any]:
     return {
         "revision": commit.revision,
         "time": commit.time,
-        "kind": commit.kind,
+        "kind": commit.kind.word,
         "actor": commit.actor,
         "reason": commit.reason,
     }
@@ -344,7 +344,7 @@ def _print_undo(session: Session, planned: "UndoPlan") -> None:
 
     line = session.output.line
     commit = planned.commit
-    line(f"revision {commit.revision} of disk {planned.disk}: {commit.kind} by {commit.actor or 'unknown'}")
+    line(f"revision {commit.revision} of disk {planned.disk}: {commit.kind.word} by {commit.actor or 'unknown'}")
     line(f"  {commit.time:%Y-%m-%d %H:%M:%S}  {commit.reason}")
     line("undoing it")
     for table in planned.tables_back:

@@ -27,9 +27,9 @@ def _bucket_not_asked() -> None:
 
 
 def _intent_not_noted() -> None:
-    from disks.clickhouse import disk as clickhouse_disk
+    from disks.clickhouse.disk import ClickHouseDisk
 
-    clickhouse_disk._intent = lambda table: None
+    ClickHouseDisk._intent = lambda self, table: None  # type: ignore[method-assign]
 
 
 def _removal_not_logged() -> None:

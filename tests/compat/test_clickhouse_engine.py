@@ -22,6 +22,7 @@ import pytest
 from disks.clickhouse.disk import ClickHouseDisk
 from disks.config import ObjectDiskConfig
 from disks.stores.open import open_store
+from oplog.kinds import Inserted, Merged, OtherKind
 from restore.clickhouse.export import export
 from restore.clickhouse.rebuild import import_tree
 from restore.clickhouse.tree import read_tree
@@ -126,18 +127,18 @@ def files(part: str) -> dict[str, bytes]:
 def write_history(disk: ClickHouseDisk) -> int:
     """Inserts, a freeze, a merge, a detach and attach, a drop, an abandoned insert; the revision after the inserts."""
     inserts = ("202401_1_1_0", "202401_2_2_0", "202401_3_3_0", "202402_4_4_0", "202403_7_7_0")
-    with disk.transaction("insert") as transaction:
+    with disk.transaction(Inserted()) as transaction:
         transaction.create(f"{TABLE}/format_version.txt", b"1")
         for part in inserts:
             for name, data in files(part).items():
                 transaction.create(f"{TABLE}/{part}/{name}", data)
         inserted = transaction.commit()
     assert inserted is not None
-    with disk.transaction("freeze") as transaction:
+    with disk.transaction(OtherKind("freeze")) as transaction:
         for name in files("202402_4_4_0"):
             transaction.link(f"{TABLE}/202402_4_4_0/{name}", f"shadow/f1/{TABLE}/202402_4_4_0/{name}")
         transaction.commit()
-    with disk.transaction("merge") as transaction:
+    with disk.transaction(Merged()) as transaction:
         for name, data in files("202401_1_3_1_6").items():
             transaction.create(f"{TABLE}/tmp_merge_202401_1_3_1_6/{name}", data)
         transaction.rename(f"{TABLE}/tmp_merge_202401_1_3_1_6", f"{TABLE}/202401_1_3_1_6")
@@ -145,10 +146,10 @@ def write_history(disk: ClickHouseDisk) -> int:
             transaction.remove(f"{TABLE}/{part}")
         transaction.commit()
     for source, target in (("202403_7_7_0", "detached/202403_7_7_0"), ("detached/202403_7_7_0", "202403_7_7_0")):
-        with disk.transaction("detach, attach") as transaction:
+        with disk.transaction(OtherKind("detach, attach")) as transaction:
             transaction.rename(f"{TABLE}/{source}", f"{TABLE}/{target}")
             transaction.commit()
-    with disk.transaction("abandoned") as transaction:
+    with disk.transaction(OtherKind("abandoned")) as transaction:
         transaction.create(f"{TABLE}/202409_9_9_0/columns.txt", b"not a part")
     return inserted
 

@@ -11,6 +11,7 @@ from disks.clickhouse.disk import ClickHouseDisk
 from disks.object_disk.disk import ObjectDisk
 from disks.stores.base import ObjectInfo
 from disks.stores.memory import MemoryStore
+from oplog.kinds import OtherKind
 from restore.check.check import check
 from restore.clickhouse.rebuild import import_tree
 from restore.transfer.transfer import restore_from
@@ -88,7 +89,7 @@ class TestPartsOnADiskOfOurs:
     @pytest.mark.parametrize("file", ["v.bin", "checksums.txt", "columns.txt"])
     def test_a_part_that_lacks_a_file(self, ours: ObjectDisk, file: str) -> None:
         """I1."""
-        with ours.transaction("test") as transaction:
+        with ours.transaction(OtherKind("test")) as transaction:
             transaction.remove(f"{PART}/{file}")
             transaction.commit()
         assert [(problem.invariant, problem.path) for problem in check({"s3": ours}).problems] == [
@@ -100,7 +101,7 @@ class TestPartsOnADiskOfOurs:
         [(b"nonsense", "I15", "checksums.txt"), (checksums_txt({"v.bin": 1}), "I1", "v.bin")],
     )
     def test_checksums_that_do_not_fit(self, ours: ObjectDisk, data: bytes, invariant: str, file: str) -> None:
-        with ours.transaction("test") as transaction:
+        with ours.transaction(OtherKind("test")) as transaction:
             transaction.remove(f"{PART}/checksums.txt")
             transaction.create(f"{PART}/checksums.txt", data)
             transaction.commit()

@@ -1,6 +1,6 @@
-"""A log as 0.1 wrote it: log, blame, diff, undo, restore and recovery answer as 0.1 did.
+"""A log whose kinds have no types, as 0.1 wrote it: log, blame, diff, undo, restore and recovery answer as 0.1 did.
 
-Guards I7 (the past is what it was) and P47.
+Guards I7 (the past is what it was), P47. What differs on purpose is listed here.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from tests.compat.kept_log import ANSWERS, CHANGES, HERE, Machine, questions
 from tiering.cli import main as cli
 
 SAID: dict[str, Any] = json.loads(ANSWERS.read_text())
+REFUSED = "undo s3 42 --dry-run"
+"""That entry is of a kind that is not known. 0.1 would have undone it; now it is refused."""
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +30,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
     return Machine(tmp_path_factory.mktemp("kept") / "machine", lambda words: cli.run(words))
 
 
-@pytest.mark.parametrize("question", list(questions()))
+@pytest.mark.parametrize("question", [question for question in questions() if question != REFUSED])
 def test_the_answer_is_what_it_was(machine: Machine, question: str) -> None:
     assert machine.ask(question) == SAID[question]
 
@@ -44,6 +46,24 @@ def test_a_lost_journal_is_made_good_by_the_log(tmp_path: Path) -> None:
     """I1: the commit says where a part came from, and which ones were to stay there."""
     machine = Machine(tmp_path / "machine", lambda words: cli.run(words), left=True)
     assert machine.ask("parts --all") == SAID["left; parts --all"]
+
+
+def test_a_kind_that_is_not_known_is_shown_and_not_undone(machine: Machine) -> None:
+    assert SAID[REFUSED]["exit"] == 0
+    refused = machine.ask(REFUSED)
+    assert refused["exit"] == 13
+    assert "is of the kind freeze, which this version does not know" in refused["answer"]["error"]["message"]
+    shown = {found["revision"]: found["kind"] for found in machine.ask("log s3")["answer"]["entries"]}
+    assert shown[42] == "freeze"
+
+
+def test_every_kind_is_in_the_kept_log() -> None:
+    from typing import get_args
+
+    from oplog.kinds import KnownKind
+
+    words = {found["kind"] for found in SAID["log s3"]["answer"]["entries"]}
+    assert words == {kind.__struct_config__.tag for kind in get_args(KnownKind)} | {"freeze"}
 
 
 def test_it_is_small_and_says_nothing_of_where_it_was_made() -> None:

@@ -15,6 +15,7 @@ from disks.stores.memory import MemoryStore
 from disks.stores.open import _memory
 from oplog.clickhouse.checksums import parse
 from oplog.errors import Damaged, UsageError
+from oplog.kinds import Inserted
 from restore.clickhouse.bucket import read_bucket
 from restore.clickhouse.listing import Kind, recognise
 from restore.clickhouse.parts import State, find_tables
@@ -57,7 +58,7 @@ class TestRecognise:
     def test_our_own_disk(self, tmp_path: Path) -> None:
         store = MemoryStore("ours")
         disk = ObjectDisk("s3", store, tmp_path)
-        with disk.transaction("insert") as transaction:
+        with disk.transaction(Inserted()) as transaction:
             transaction.create("store/abc/x", b"1")
             transaction.commit()
         report = inspect(store)
@@ -72,7 +73,7 @@ class TestRecognise:
         store = MemoryStore("format-1")
         disk = ClickHouseDisk("s3", store, tmp_path, lease_settle_seconds=0)
         for number in (1, 2):
-            with disk.transaction("insert") as transaction:
+            with disk.transaction(Inserted()) as transaction:
                 transaction.create(f"{TABLE}/all_{number}_{number}_0/data-0000.parquet", b"1")
                 transaction.create(f"{TABLE}/all_{number}_{number}_0/part.json", b"{}")
                 transaction.commit()

@@ -23,6 +23,7 @@ from disks.stores.memory import MemoryStore
 from disks.stores.open import open_store
 from disks.wrappers.wrapped import WrappedDisk
 from oplog.errors import Conflict, Damaged, FrostlineError, NotFound, Refused, UsageError
+from oplog.kinds import Dropped, Inserted, Merged, OtherKind, Restored
 from oplog.replay import FileRow
 
 Open = Callable[[], Disk]
@@ -94,7 +95,7 @@ def disk(open_again: Open) -> Disk:
 
 
 def put(disk: Disk, files: dict[str, bytes]) -> None:
-    with disk.transaction("insert") as transaction:
+    with disk.transaction(Inserted()) as transaction:
         for path, data in files.items():
             transaction.create(path, data)
         transaction.commit()
@@ -117,7 +118,7 @@ def test_an_empty_disk_has_nothing(disk: Disk) -> None:
 
 
 def test_files_are_visible_after_the_commit_and_not_before(disk: Disk) -> None:
-    with disk.transaction("insert", reason="test") as transaction:
+    with disk.transaction(Inserted(), reason="test") as transaction:
         transaction.create("t/p1/part.json", b"{}")
         transaction.create("t/p1/a.parquet", b"a" * 20_000)
         assert not disk.exists("t/p1")
@@ -132,10 +133,10 @@ def test_files_are_visible_after_the_commit_and_not_before(disk: Disk) -> None:
 
 def test_an_abandoned_transaction_leaves_nothing(disk: Disk, open_again: Open) -> None:
     put(disk, {"a": b"1"})
-    with disk.transaction("insert") as transaction:
+    with disk.transaction(Inserted()) as transaction:
         transaction.create("b", b"2")
         transaction.remove("a")
-    with pytest.raises(ZeroDivisionError), disk.transaction("insert") as transaction:
+    with pytest.raises(ZeroDivisionError), disk.transaction(Inserted()) as transaction:
         transaction.create("c", b"3")
         raise ZeroDivisionError
     assert content(disk) == {"a": b"1"}
@@ -144,7 +145,7 @@ def test_an_abandoned_transaction_leaves_nothing(disk: Disk, open_again: Open) -
 
 
 def test_an_ended_transaction_takes_no_more(disk: Disk) -> None:
-    with disk.transaction("insert") as transaction:
+    with disk.transaction(Inserted()) as transaction:
         transaction.create("a", b"1")
         transaction.commit()
         with pytest.raises(Refused):
@@ -156,7 +157,7 @@ def test_an_ended_transaction_takes_no_more(disk: Disk) -> None:
 
 def test_an_empty_transaction_commits_nothing(disk: Disk) -> None:
     before = disk.revision
-    with disk.transaction("nothing") as transaction:
+    with disk.transaction(OtherKind("nothing")) as transaction:
         assert transaction.commit() is None
     assert disk.revision == before
 
@@ -171,7 +172,7 @@ def test_listing_is_one_level_sorted_with_slashes(disk: Disk) -> None:
 
 def test_a_directory_is_there_while_a_file_is_below_it(disk: Disk) -> None:
     put(disk, {"a/b/c": b"1", "a/d": b"2"})
-    with disk.transaction("drop") as transaction:
+    with disk.transaction(Dropped()) as transaction:
         transaction.remove("a/b/c")
         transaction.commit()
     assert disk.list("a") == ["d"]
@@ -211,14 +212,14 @@ def test_ranges_and_never_short(disk: Disk) -> None:
 
 
 def test_a_file_in_scratch_is_taken_over(disk: Disk, tmp_path: Path) -> None:
-    with disk.transaction("insert") as transaction:
+    with disk.transaction(Inserted()) as transaction:
         scratch = transaction.scratch()
         (scratch / "x").write_bytes(b"x" * 9_000)
         info = transaction.create("t/x", scratch / "x")
         transaction.commit()
     outside = tmp_path / "outside"
     outside.write_bytes(b"kept" * 3_000)
-    with disk.transaction("insert") as transaction:
+    with disk.transaction(Inserted()) as transaction:
         transaction.create("t/y", outside)
         transaction.commit()
     assert info.size_bytes == 9_000
@@ -233,7 +234,7 @@ def test_other_bytes_than_announced_are_refused(disk: Disk, size: int, tmp_path:
     wrong = hashlib.sha256(b"other").hexdigest()
     file = tmp_path / "file"
     file.write_bytes(data)
-    with disk.transaction("insert") as transaction:
+    with disk.transaction(Inserted()) as transaction:
         for payload in (data, file):
             with pytest.raises(Damaged):
                 transaction.create("t/a.json", payload, sha256=wrong)
@@ -244,7 +245,7 @@ def test_other_bytes_than_announced_are_refused(disk: Disk, size: int, tmp_path:
 
 def test_one_transaction_creates_renames_links_and_removes_in_order(disk: Disk) -> None:
     put(disk, {"t/old1/part.json": b"1", "t/old2/part.json": b"2", "t/keep": b"k"})
-    with disk.transaction("merge") as transaction:
+    with disk.transaction(Merged()) as transaction:
         transaction.create("tmp/part.json", b"merged")
         transaction.create("tmp/data", b"d")
         transaction.link("tmp/data", "tmp/data2")
@@ -269,12 +270,12 @@ def test_one_transaction_creates_renames_links_and_removes_in_order(disk: Disk) 
 def test_a_removed_path_may_be_created_again(disk: Disk) -> None:
     put(disk, {"t/p/a": b"1", "t/p/b": b"1"})
     with disk.read_lease():
-        with disk.transaction("replace") as transaction:
+        with disk.transaction(OtherKind("replace")) as transaction:
             transaction.remove("t/p")
             transaction.create("t/p/a", b"2")
             transaction.commit()
         assert content(disk) == {"t/p/a": b"2"}
-        with disk.transaction("drop") as transaction:
+        with disk.transaction(Dropped()) as transaction:
             transaction.remove("t/p/a")
             transaction.commit()
         assert content(disk) == {}
@@ -284,10 +285,10 @@ def test_a_removed_path_may_be_created_again(disk: Disk) -> None:
 
 def test_a_link_outlives_its_source(disk: Disk) -> None:
     put(disk, {"a": b"bytes" * 4_000})
-    with disk.transaction("link") as transaction:
+    with disk.transaction(OtherKind("link")) as transaction:
         transaction.link("a", "b/c")
         transaction.commit()
-    with disk.transaction("drop") as transaction:
+    with disk.transaction(Dropped()) as transaction:
         transaction.remove("a")
         transaction.commit()
     assert content(disk) == {"b/c": b"bytes" * 4_000}
@@ -321,7 +322,7 @@ CONFLICTS: dict[str, Callable[..., object]] = {
 def test_conflicts_change_nothing(disk: Disk, open_again: Open, case: str) -> None:
     before = {"t/a": b"1", "t/b": b"2", "u/c": b"3"}
     put(disk, before)
-    with pytest.raises(Conflict), disk.transaction("conflict") as transaction:
+    with pytest.raises(Conflict), disk.transaction(OtherKind("conflict")) as transaction:
         transaction.create("first", b"must not stay")
         CONFLICTS[case](transaction)
         transaction.commit()
@@ -333,7 +334,7 @@ def test_conflicts_change_nothing(disk: Disk, open_again: Open, case: str) -> No
 
 def test_preconditions_that_hold(disk: Disk) -> None:
     put(disk, {"t/a": b"1"})
-    with disk.transaction("insert") as transaction:
+    with disk.transaction(Inserted()) as transaction:
         transaction.require(present=("t", "t/a"), absent=("t/b", "u"))
         transaction.create("t/b", b"2")
         transaction.commit()
@@ -345,7 +346,7 @@ def test_preconditions_that_hold(disk: Disk) -> None:
     ["", "/a", "a/", "a//b", "..", "a/../b", "./a", "a\x00b", "a\nb", "x" * 256, "d/" * 600 + "x", ".frostline/x"],
 )
 def test_hostile_paths_are_refused(disk: Disk, path: str) -> None:
-    with disk.transaction("insert") as transaction:
+    with disk.transaction(Inserted()) as transaction:
         for call in (
             lambda: transaction.create(path, b""),
             lambda: transaction.link("a", path),
@@ -381,10 +382,10 @@ def test_the_same_after_opening_again(disk: Disk, open_again: Open) -> None:
 def test_revisions_count_commits(disk: Disk) -> None:
     if disk.revision is None:
         pytest.skip("this disk numbers no revisions")
-    with disk.transaction("insert") as transaction:
+    with disk.transaction(Inserted()) as transaction:
         transaction.create("a", b"")
         first = transaction.commit()
-    with disk.transaction("insert") as transaction:
+    with disk.transaction(Inserted()) as transaction:
         transaction.create("b", b"")
         second = transaction.commit()
     assert first is not None
@@ -396,7 +397,7 @@ def test_revisions_count_commits(disk: Disk) -> None:
 
 def test_creates_from_several_threads(disk: Disk) -> None:
     errors: list[BaseException] = []
-    with disk.transaction("insert") as transaction:
+    with disk.transaction(Inserted()) as transaction:
 
         def create(start: int) -> None:
             try:
@@ -417,7 +418,7 @@ def test_creates_from_several_threads(disk: Disk) -> None:
 
 def test_two_transactions_that_claim_one_path(disk: Disk, open_again: Open) -> None:
     other = open_again()
-    with disk.transaction("one") as first, other.transaction("two") as second:
+    with disk.transaction(OtherKind("one")) as first, other.transaction(OtherKind("two")) as second:
         first.create("same", b"first")
         second.create("same", b"second")
         first.commit()
@@ -466,7 +467,7 @@ def test_readers_see_all_or_nothing(disk: Disk, open_again: Open) -> None:
     thread = threading.Thread(target=read)
     thread.start()
     for number in range(1, 15):
-        with disk.transaction("merge") as transaction:
+        with disk.transaction(Merged()) as transaction:
             transaction.create(f"t/p{number}/a", b"")
             transaction.create(f"t/p{number}/b", b"")
             transaction.remove(f"t/p{number - 1}")
@@ -488,7 +489,7 @@ def test_locations_open_while_a_reader_holds_its_lease(disk: Disk) -> None:
         except NotFound:
             assert disk.kind == "memory"
             return
-        with disk.transaction("drop") as transaction:
+        with disk.transaction(Dropped()) as transaction:
             transaction.remove("t/p")
             transaction.commit()
         assert not disk.exists("t/p")
@@ -509,7 +510,7 @@ def test_usage_adds_up(disk: Disk) -> None:
 
 def test_info_tells_blob_and_digest_where_there_is_one(disk: Disk) -> None:
     data = b"d" * 9_000
-    with disk.transaction("insert") as transaction:
+    with disk.transaction(Inserted()) as transaction:
         created = transaction.create("t/x", data, blob_set="p1")
         transaction.commit()
     info: FileInfo = disk.stat("t/x")
@@ -551,7 +552,7 @@ def test_a_local_path_is_where_the_file_lies(disk: Disk) -> None:
         return
     assert place.read_bytes() == b"1"
     [held] = disk.hold(["t/a"], until=datetime.now(UTC) + timedelta(hours=1), process=os.getpid())
-    with disk.transaction("drop") as transaction:
+    with disk.transaction(Dropped()) as transaction:
         transaction.remove("t/a")
         transaction.commit()
     assert held.read_bytes() == b"1"
@@ -561,7 +562,7 @@ def test_only_disks_of_objects_take_objects_over(disk: Disk) -> None:
     put(disk, {"t/a": b"1" * 9_000})
     known = disk.stat("t/a")
     row = FileRow("t/b", 9_000, hashlib.sha256(b"1" * 9_000).hexdigest(), known.key, None, None, 0)
-    with disk.transaction("restore") as transaction:
+    with disk.transaction(Restored()) as transaction:
         if disk.logged is None:
             with pytest.raises(Refused):
                 transaction.adopt(row)
@@ -573,7 +574,7 @@ def test_only_disks_of_objects_take_objects_over(disk: Disk) -> None:
 
 def test_nothing_is_left_over_by_what_ended(disk: Disk) -> None:
     put(disk, {"t/a": b"1"})
-    with disk.transaction("insert") as transaction:
+    with disk.transaction(Inserted()) as transaction:
         transaction.create("t/b", b"2")
         transaction.scratch()
     assert disk.leftovers() == []

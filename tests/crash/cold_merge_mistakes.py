@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from oplog.kinds import Merged
+
 _FAULTS = "test_cold_merge_faults.py"
 _ROWS = "tests/property/test_cold_merge.py::test_shards_give_what_one_merge_gives"
 _ENDS = "tests/property/test_cold_merge.py::test_a_key_at_the_end_of_a_shard_is_merged_once"
@@ -75,7 +77,7 @@ def _inputs_removed_first() -> None:
 
     def committed(self: Any, plan: Any, inputs: Any, output: Any, transaction: Any, *rest: Any) -> Any:
         disk = self.context.disk(inputs[0].disk)
-        with disk.transaction("merge", reason="mutant", actor="test") as early:
+        with disk.transaction(Merged(), reason="mutant", actor="test") as early:
             for stored in inputs:
                 early.remove(stored.directory)
             early.commit()

@@ -65,9 +65,9 @@ def _undo_in_two() -> None:
     def commit(self: Any) -> int | None:
         removes = [step for step in self._operations if isinstance(step, Remove)]
         rest = [step for step in self._operations if not isinstance(step, Remove)]
-        if self._kind != "undo" or not removes or not rest:
+        if self._kind.word != "undo" or not removes or not rest:
             return original(self)
-        second = ObjectTransaction(self._target, self._kind, reason="", actor="", details=self._details)
+        second = ObjectTransaction(self._target, self._kind, reason="", actor="")
         second._operations = rest
         self._operations = removes
         original(self)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
+from oplog.kinds import SetAside
 from tests.crash.seeding import nothing, replaced
 
 _GC = "tests/unit/disks/garbage/test_garbage.py"
@@ -49,7 +50,7 @@ def _repair_removes() -> None:
     from tiering.table.places import directory_of
 
     def remove(disk: Any, key: Any, target: str, reason: str, claim: Any, actor: str) -> None:
-        with disk.transaction("set_aside") as transaction:
+        with disk.transaction(SetAside()) as transaction:
             transaction.remove(directory_of(key[1], key[2]))
             transaction.commit()
 

@@ -163,7 +163,7 @@ def _commit_skipped() -> None:
     original = replay.apply
 
     def apply(table: Any, commit: Any) -> None:
-        if commit.kind != "drop":
+        if commit.kind.word != "drop":
             original(table, commit)
 
     replay.apply = apply
@@ -192,7 +192,7 @@ def _commits_overwrite() -> None:
 def _drop_without_intent() -> None:
     from tiering.journal.journal import Journal
 
-    Journal.begin_intent = lambda self, kind, payload: 0  # type: ignore[method-assign]
+    Journal.begin_drop = lambda self, drop: 0  # type: ignore[method-assign]
 
 
 def _digests_forgotten() -> None:

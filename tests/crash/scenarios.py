@@ -25,6 +25,7 @@ from disks.garbage.rules import GcRules
 from disks.object_disk.disk import ObjectDisk
 from disks.registry import open_disk
 from oplog.errors import AlreadyExists, FrostlineError, NotFound, Refused
+from oplog.kinds import Dropped, OtherKind, undone_revision
 from restore.history.undo import undo
 from restore.rebuild.rebuild import restore
 from tiering.config.settings import Config, PolicyConfig, VolumeConfig
@@ -192,7 +193,7 @@ def _foreign(store: Store, site: Site) -> None:
     """Everything as another machine left it in the bucket: this one does not know its block numbers as its own."""
     _cold(store, site)
     definition = store.definition(TABLE)
-    with store.disk("ssd").transaction("test") as transaction:
+    with store.disk("ssd").transaction(OtherKind("test")) as transaction:
         transaction.remove(f"{definition.directory}/blocks-0.json")
         transaction.commit()
     with store.context.journal.file.write("test") as connection:
@@ -226,16 +227,16 @@ def _history(store: Store, site: Site) -> None:
     """Moves, a drop, a file with two names that lost its first, and blobs of a transaction that never committed."""
     mixed(store, site)
     disk = store.disk("s3")
-    with disk.transaction("test") as transaction:
+    with disk.transaction(OtherKind("test")) as transaction:
         transaction.create("linked/one.bin", b"shared " * 100)
         transaction.commit()
-    with disk.transaction("test") as transaction:
+    with disk.transaction(OtherKind("test")) as transaction:
         transaction.link("linked/one.bin", "linked/two.bin")
         transaction.commit()
-    with disk.transaction("test") as transaction:
+    with disk.transaction(OtherKind("test")) as transaction:
         transaction.remove("linked/one.bin")
         transaction.commit()
-    with disk.transaction("test") as transaction:  # a later commit shows that it is not under way any more
+    with disk.transaction(OtherKind("test")) as transaction:  # a later commit shows that it is not under way any more
         transaction.create("never/committed.bin", b"orphan " * 100)
     drop_january(store, site)
 
@@ -331,7 +332,7 @@ def _dropped(store: Store, site: Site) -> None:
 def _undo_the_drop(store: Store, site: Site) -> None:
     """`restore s3 --revision N --apply`, to the revision before the first drop."""
     disk = store.object_disk("s3")
-    dropped = min(found.commit.revision for found in disk.entries() if found.commit.kind == "drop")
+    dropped = min(found.commit.revision for found in disk.entries() if isinstance(found.commit.kind, Dropped))
     restore(disk, revision=dropped - 1, apply=True)
     store.refresh()
 
@@ -352,7 +353,7 @@ def _take_back(kind: str) -> Callable[[Store, Site], None]:
     def act(store: Store, site: Site) -> None:
         disk = store.object_disk("s3")
         commits = [found.commit for found in disk.entries()]
-        last = max(one.revision for one in commits if one.kind == kind and "undoes" not in one.details)
+        last = max(one.revision for one in commits if one.kind.word == kind and undone_revision(one.kind) is None)
         undo(store.context, disk, last)
 
     return act

@@ -23,6 +23,7 @@ from disks.local.disk import LocalDisk
 from disks.memory import MemoryDisk
 from disks.object_disk.disk import ObjectDisk
 from disks.stores.directory import DirectoryStore
+from oplog.kinds import OtherKind
 from restore.clickhouse.rebuild import rebuild
 from tests.crash.conftest import RecordTally
 from tests.crash.enumeration import Tally
@@ -128,7 +129,7 @@ def content(disk: Disk) -> dict[str, bytes]:
 
 
 def fill(disk: Disk) -> None:
-    with disk.transaction("start") as transaction:
+    with disk.transaction(OtherKind("start")) as transaction:
         for path, data in START.items():
             transaction.create(path, data)
         transaction.commit()
@@ -137,7 +138,7 @@ def fill(disk: Disk) -> None:
 def expected(change: Callable[[Transaction], None]) -> dict[str, bytes]:
     disk = MemoryDisk()
     fill(disk)
-    with disk.transaction("change") as transaction:
+    with disk.transaction(OtherKind("change")) as transaction:
         change(transaction)
         transaction.commit()
     return disk.files
@@ -187,7 +188,7 @@ def attempt(disk: Disk, change: Callable[[Transaction], None], hook: _Count, rea
     effects.set_hook(hook)
     try:
         lease = disk.read_lease() if reading else contextlib.nullcontext()
-        with lease, disk.transaction("change") as transaction:
+        with lease, disk.transaction(OtherKind("change")) as transaction:
             change(transaction)
             transaction.commit()
             acknowledged = True

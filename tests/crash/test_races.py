@@ -13,6 +13,7 @@ from disks.registry import open_disk
 from disks.stores.base import ByteRange, ObjectInfo, ObjectStore, Payload
 from disks.stores.wrappers.wrapped import WrappedStore
 from oplog.errors import FrostlineError
+from oplog.kinds import OtherKind
 from tests.crash import invariants
 from tests.crash.enumeration import prepare
 from tests.crash.harness import ForkServer
@@ -109,7 +110,7 @@ def _disk(site: Site, name: str) -> ObjectDisk:
 
 
 def _write(disk: ObjectDisk, path: str) -> None:
-    with disk.transaction("test") as transaction:
+    with disk.transaction(OtherKind("test")) as transaction:
         transaction.create(path, path.encode() * 10)
         transaction.commit()
 

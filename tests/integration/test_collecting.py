@@ -22,6 +22,7 @@ from disks.stores.address import StoreAddress
 from disks.workers.runner import LocalRunner, Remote
 from oplog import pins
 from oplog.errors import FrostlineError, Refused
+from oplog.kinds import Dropped, Inserted
 from oplog.revision import blob_key
 from restore.rebuild.rebuild import restore
 from tests.meddling import Exchange, meddling
@@ -58,7 +59,7 @@ def opened(server: Server, tmp_path: Path, request: pytest.FixtureRequest) -> Op
 
 
 def put(disk: ObjectDisk, path: str, data: bytes = b"some bytes") -> str:
-    with disk.transaction("insert") as transaction:
+    with disk.transaction(Inserted()) as transaction:
         info = transaction.create(path, data)
         transaction.commit()
     assert info.key is not None
@@ -66,7 +67,7 @@ def put(disk: ObjectDisk, path: str, data: bytes = b"some bytes") -> str:
 
 
 def remove(disk: ObjectDisk, path: str) -> None:
-    with disk.transaction("drop") as transaction:
+    with disk.transaction(Dropped()) as transaction:
         transaction.remove(path)
         transaction.commit()
 
@@ -312,7 +313,7 @@ def test_all_that_killed_writers_left_in_the_bucket_goes(server: Server, opened:
     live = put(disk, "a/live")
     settled = keys(server, bucket)
     for number in range(3):
-        transaction = disk.transaction("insert")
+        transaction = disk.transaction(Inserted())
         transaction.create(f"never/{number}", b"abandoned")
     body = b'{"time":"2026-01-01T00:00:00Z","keys":[]}'
     disk.store.put("gc/abandoned.json", body, sha256=hashlib.sha256(body).digest())

@@ -23,6 +23,7 @@ from disks.config import LocalDiskConfig, ObjectDiskConfig
 from disks.object_disk.disk import ObjectDisk
 from disks.stores.wrappers.metered import MeteredStore
 from oplog.errors import FrostlineError, Refused
+from oplog.kinds import Dropped
 from tests.servers import Server
 from tests.tiers import altered, define, make_context, put_part, put_table
 from tiering.catalog.context import Context
@@ -234,7 +235,7 @@ def test_files_stay_while_a_dataset_lives(context: Context) -> None:
     (stored,) = put_part(context, definition, "ssd", pa.table({"k": pa.array(range(100), pa.int64())}), 1)
     path = Path(context.disk("ssd").location(stored.path(stored.part.files[0].name)).url.removeprefix("file://"))
     made = table_dataset(context, definition, [stored])
-    with context.disk("ssd").transaction("drop") as transaction:
+    with context.disk("ssd").transaction(Dropped()) as transaction:
         transaction.remove(stored.directory)
         transaction.commit()
     assert made.to_table().num_rows == 100
@@ -277,7 +278,7 @@ def test_a_forgotten_dataset_does_not_keep_removed_files_for_ever(
         (stored,) = put_part(context, table, "ssd", pa.table({"delay": pa.array(range(1000), pa.int64())}), block)
         path = tmp_path / "ssd" / stored.path("data-0000.parquet")
         dataset = table_dataset(context, table, [stored])
-        with disk.transaction("drop") as transaction:
+        with disk.transaction(Dropped()) as transaction:
             transaction.remove(stored.directory)
             transaction.commit()
         assert path.exists(), "the dataset needs the file"

@@ -13,6 +13,7 @@ from disks.garbage import listing
 from disks.object_disk.disk import ObjectDisk
 from disks.registry import open_disk
 from disks.workers.process_runner import ProcessRunner
+from oplog.kinds import Dropped, Inserted
 from restore.verbs import listers
 from tests.damage import break_pages
 from tests.servers import Server
@@ -40,13 +41,13 @@ class Site:
         self.capfd = capfd
 
     def put(self, *names: str) -> None:
-        with self.disk.transaction("insert") as transaction:
+        with self.disk.transaction(Inserted()) as transaction:
             for name in names:
                 transaction.create(f"a/{name}", b"some bytes")
             transaction.commit()
 
     def remove(self, name: str) -> None:
-        with self.disk.transaction("drop") as transaction:
+        with self.disk.transaction(Dropped()) as transaction:
             transaction.remove(f"a/{name}")
             transaction.commit()
 
@@ -101,7 +102,7 @@ def test_a_collection_reports_and_deletes_the_same(
     site: Site, large: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I5."""
-    site.disk.transaction("insert").create("a/never", b"abandoned")
+    site.disk.transaction(Inserted()).create("a/never", b"abandoned")
     site.remove("f07")
     with monkeypatch.context() as patch:
         patch.setattr(listers, "LARGE_FILES", 1_000)

@@ -18,6 +18,7 @@ import pytest
 from disks.config import LocalDiskConfig, ObjectDiskConfig
 from disks.object_disk.disk import ObjectDisk
 from oplog.errors import Damaged, FrostlineError, NotFound, UsageError
+from oplog.kinds import Moved
 from tests.servers import Server
 from tests.tiers import altered, define, make_context, put_part, put_table, resolver
 from tiering.catalog.context import Context
@@ -334,7 +335,7 @@ def test_a_part_that_moved_meanwhile_is_found_again(context: Context) -> None:
     (stored,) = put_part(context, definition, "ssd", rows, 1)
     stale = [stored]
     put_part(context, definition, "s3", rows, 1)
-    with context.disk("ssd").transaction("move") as transaction:
+    with context.disk("ssd").transaction(Moved()) as transaction:
         transaction.remove(stored.directory)
         transaction.commit()
     answers = iter([stale])

@@ -25,6 +25,7 @@ from disks.registry import open_disk
 from disks.stores.wrappers.metered import MeteredStore
 from oplog import pins
 from oplog.errors import Locked, NotFound, Refused, UsageError
+from oplog.kinds import Dropped, Inserted, Moved, OtherKind, Restored
 from oplog.replay import FileRow
 from restore.rebuild.held_revision import pinned
 from restore.rebuild.plan import table_digest
@@ -86,14 +87,14 @@ def digest(disk: ObjectDisk) -> str:
 
 
 def put(disk: ObjectDisk, *paths: str) -> None:
-    with disk.transaction("insert") as transaction:
+    with disk.transaction(Inserted()) as transaction:
         for path in paths:
             transaction.create(path, f"content of {path}".encode())
         transaction.commit()
 
 
 def remove(disk: ObjectDisk, *paths: str) -> None:
-    with disk.transaction("drop") as transaction:
+    with disk.transaction(Dropped()) as transaction:
         for path in paths:
             transaction.remove(path)
         transaction.commit()
@@ -104,7 +105,7 @@ def work(disk: ObjectDisk, dice: random.Random, commits: int) -> dict[int, str]:
     history = {0: table_digest({})}
     for number in range(commits):
         parts = sorted({path.rsplit("/", 1)[0] for path in rows(disk)})
-        with disk.transaction("work") as transaction:
+        with disk.transaction(OtherKind("work")) as transaction:
             name = f"store/t{dice.randrange(3)}/p{number}"
             match dice.randrange(6) if parts else 0:
                 case 3:
@@ -192,9 +193,11 @@ def test_every_revision_comes_back_as_it_was(opened: Opener) -> None:
     fresh = opened("b")
     assert digest(fresh) == history[16]
     entry = list(fresh.entries())[-1].commit
-    assert (entry.kind, entry.actor, entry.reason) == ("restore", "test", "as it was")
-    assert entry.details["revision"] == "16"
-    epochs = [found.commit.details["epoch"] for found in fresh.entries() if found.commit.kind == "restore"]
+    assert isinstance(entry.kind, Restored)
+    assert (entry.kind.word, entry.actor, entry.reason) == ("restore", "test", "as it was")
+    assert entry.kind.revision == 16
+    epochs = [found.commit.kind.epoch for found in fresh.entries() if isinstance(found.commit.kind, Restored)]
+    assert all(epochs)
     assert len(set(epochs)) == len(epochs) == 5
     assert [found.commit.revision for found in fresh.entries()] == list(range(1, fresh.revision + 1))
     assert inventory(fresh.store.list()).pins == ()
@@ -229,7 +232,7 @@ def test_going_back_twice_and_forward_again(local: ObjectDisk) -> None:
 def test_parts_that_were_moved_here_later_are_pointed_out(local: ObjectDisk) -> None:
     """I1: going back takes away the only copy of a part that lay on another disk at the time."""
     put(local, "t/p1/f")
-    with local.transaction("move") as transaction:
+    with local.transaction(Moved()) as transaction:
         transaction.create("t/p2/f", b"x")
         transaction.commit()
     put(local, "t/p3/f")
@@ -243,7 +246,7 @@ def test_what_was_frozen_stays(local: ObjectDisk) -> None:
     """I4, I8: going back to before the freeze, and a collection after that, leave what only the freeze still names."""
     put(local, "t/p0/f")
     put(local, "t/p1/f")
-    with local.transaction("freeze") as transaction:
+    with local.transaction(OtherKind("freeze")) as transaction:
         transaction.link("t/p1/f", "shadow/1/t/p1/f")
         transaction.commit()
     assert restore(local, revision=1, apply=True).removed == 1

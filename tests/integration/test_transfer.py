@@ -28,6 +28,7 @@ from disks.stores.wrappers.metered import MeteredStore
 from disks.stores.wrappers.readonly import ReadOnlyStore
 from disks.stores.wrappers.wrapped import WrappedStore
 from oplog.errors import Damaged, Locked, NotFound, Refused, UsageError
+from oplog.kinds import OtherKind, Restored
 from oplog.revision import SNAPSHOTS_PREFIX, parse_blob_key
 from restore.clickhouse.bucket import read_bucket
 from restore.rebuild.rebuild import restore
@@ -117,8 +118,9 @@ def test_a_disk_comes_over_from_another_bucket(stores: Callable[[str], ObjectSto
     assert (result.copy.done, result.copy.inside_store) == (preview.copy.objects, True)
     assert len(blobs(two)) == preview.copy.objects + 1
     entry = list(two.entries())[-1].commit
-    assert (entry.kind, entry.actor, entry.reason) == ("restore", "test", "because")
-    assert (entry.details["source"], entry.details["source_revision"]) == (one.store.name, "20")
+    assert isinstance(entry.kind, Restored)
+    assert (entry.kind.word, entry.actor, entry.reason) == ("restore", "test", "because")
+    assert (entry.kind.source, entry.kind.source_revision) == (one.store.name, 20)
 
     again = restore_from(two, ReadOnlyStore(one.store), apply=True)
     assert (again.commit, again.unchanged) == (None, len(rows(one)))
@@ -129,7 +131,7 @@ def test_a_disk_comes_over_from_another_bucket(stores: Callable[[str], ObjectSto
 
 def test_links_stay_links(source: ObjectDisk, target: ObjectDisk) -> None:
     """I8: one object of the source is one object of the target, however many paths name it."""
-    with source.transaction("freeze") as transaction:
+    with source.transaction(OtherKind("freeze")) as transaction:
         transaction.link(f"{TABLE}/p1/data.parquet", "shadow/p1/data.parquet")
         transaction.commit()
     restore_from(target, source.store, apply=True)
@@ -192,7 +194,7 @@ def test_the_counter_goes_on_and_no_key_is_used_twice(source: ObjectDisk, target
     named = Counter(
         operation.key
         for entry in target.entries()
-        if entry.commit.kind != "restore" or "source" in entry.commit.details
+        if not isinstance(entry.commit.kind, Restored) or entry.commit.kind.source
         for operation in entry.commit.operations
         if (operation_key := getattr(operation, "key", None)) is not None and operation_key
     )
@@ -346,8 +348,9 @@ def test_a_large_restore_commits_on_the_way(
     monkeypatch.setattr(transfer, "BATCH_FILES", 4)
     restore_from(target, source.store, apply=True)
     assert content(target) == content(source)
-    commits = [entry.commit for entry in target.entries() if entry.commit.kind == "restore"]
-    assert len({commit.details["epoch"] for commit in commits}) == 1
+    commits = [entry.commit for entry in target.entries() if isinstance(entry.commit.kind, Restored)]
+    (epoch,) = {commit.kind.epoch for commit in commits if isinstance(commit.kind, Restored)}
+    assert epoch
     touching = [commit for commit in commits if any(TABLE in str(operation) for operation in commit.operations)]
     assert (len(touching) == 1) == there
     assert len(commits) > (0 if there else 3)

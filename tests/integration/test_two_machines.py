@@ -11,6 +11,7 @@ import pytest
 
 from disks.config import ObjectDiskConfig
 from oplog.errors import AlreadyExists, Conflict
+from oplog.kinds import OtherKind
 from restore.check.check import check
 from tiering.config.settings import Config, embedded
 from tiering.engine.store import Store
@@ -207,15 +208,15 @@ def test_a_drop_of_an_older_table_leaves_the_name_to_the_younger(tmp_path: Path)
     with Store.open(machine(tmp_path, "a")) as a:
         old, new = define_table("d.n", **DEFINITION), define_table("d.n", **DEFINITION)
         a.create_table(old)
-        with a.disk("s3").transaction("test") as transaction:
+        with a.disk("s3").transaction(OtherKind("test")) as transaction:
             transaction.remove("names/d.n.json")
             transaction.remove(old.directory)
             transaction.commit()
-        with a.disk("ssd").transaction("test") as transaction:
+        with a.disk("ssd").transaction(OtherKind("test")) as transaction:
             transaction.rename(old.directory, "aside")
             transaction.commit()
         a.create_table(new)
-        with a.disk("ssd").transaction("test") as transaction:
+        with a.disk("ssd").transaction(OtherKind("test")) as transaction:
             transaction.rename("aside", old.directory)
             transaction.commit()
         a.refresh()
@@ -234,7 +235,7 @@ def test_a_name_whose_table_is_gone_can_be_taken(tmp_path: Path) -> None:
         table = define_table("d.n", **DEFINITION)
         a.create_table(table)
         for disk in ("s3", "ssd"):
-            with a.disk(disk).transaction("test") as transaction:
+            with a.disk(disk).transaction(OtherKind("test")) as transaction:
                 transaction.remove(table.directory)
                 transaction.commit()
         again = define_table("d.n", **DEFINITION)

@@ -137,7 +137,7 @@ def test_what_needs_the_bucket_is_refused_before_anything_changes(site: Site) ->
             with pytest.raises(DiskUnreachable):
                 attempt()
         assert before == {path for path in (site.home / "a" / "ssd").rglob("*") if path.name == "table.json"}
-        assert not store.context.journal.intents()
+        assert not store.context.journal.drops()
     site.line.mend()
     with site.open() as store:
         assert keys(store) == [1, 2]

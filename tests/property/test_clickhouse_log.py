@@ -16,6 +16,7 @@ from disks.memory import MemoryDisk
 from disks.stores.memory import MemoryStore
 from oplog.clickhouse.names import parse_key
 from oplog.errors import Conflict
+from oplog.kinds import OtherKind
 from restore.clickhouse.rebuild import rebuild
 from restore.clickhouse.rows import read_tree_of_bucket, rows_of
 from tests.turns import examples
@@ -35,7 +36,7 @@ TRANSACTION = st.tuples(st.lists(STEP, min_size=1, max_size=4), st.booleans())
 def attempt(disk: Disk, steps: list[tuple[str, ...]], number: int, *, commit: bool) -> int | str | None:
     """The revision, or `conflict`; None for what was abandoned, and on disks without revisions."""
     try:
-        with disk.transaction("work") as transaction:
+        with disk.transaction(OtherKind("work")) as transaction:
             for verb, *paths in steps:
                 data = [f"{number}:{paths[0]}".encode()] if verb == "create" else []
                 getattr(transaction, verb)(*paths, *data)

@@ -23,6 +23,7 @@ from disks.memory import MemoryDisk
 from disks.object_disk.disk import ObjectDisk
 from disks.stores.memory import MemoryStore
 from oplog.errors import Conflict
+from oplog.kinds import OtherKind
 from oplog.paths import ancestors
 from tests.turns import examples
 
@@ -41,7 +42,7 @@ def draw_operations(data: st.DataObject, files: dict[str, bytes]) -> Operations:
     for _ in range(data.draw(st.integers(1, 5), label="operations")):
         operation = _draw_operation(data, tree)
         operations.append(operation)
-        with contextlib.suppress(Conflict), tree.transaction("draw") as transaction:
+        with contextlib.suppress(Conflict), tree.transaction(OtherKind("draw")) as transaction:
             fill(transaction, [operation])
             transaction.commit()
     return operations
@@ -129,7 +130,7 @@ class DiskMachine(RuleBasedStateMachine):
         outcomes: list[str] = []
         for disk in (self.model, self.disk):
             try:
-                with disk.transaction("test") as transaction:
+                with disk.transaction(OtherKind("test")) as transaction:
                     fill(transaction, operations)
                     transaction.commit()
                 outcomes.append("done")
@@ -151,12 +152,12 @@ class DiskMachine(RuleBasedStateMachine):
         before = dict(self.model.files)
         acknowledged = False
         try:
-            with self.model.transaction("test") as transaction:
+            with self.model.transaction(OtherKind("test")) as transaction:
                 fill(transaction, operations)
                 transaction.commit()
             effects.set_hook(_Kill(count, when))
             lease = self.disk.read_lease() if reading else contextlib.nullcontext()
-            with lease, self.disk.transaction("test") as transaction:
+            with lease, self.disk.transaction(OtherKind("test")) as transaction:
                 fill(transaction, operations)
                 transaction.commit()
                 acknowledged = True

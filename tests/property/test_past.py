@@ -20,6 +20,7 @@ from disks.stores.memory import MemoryStore
 from oplog import entry, snapshot
 from oplog.entry import GENESIS_DIGEST, Commit, Create, Link, Operation, Remove, Rename
 from oplog.errors import Damaged, NoSpace
+from oplog.kinds import Moved
 from oplog.log import OperationsLog
 from oplog.paths import below
 from oplog.replay import FileRow
@@ -53,7 +54,7 @@ def written(history: Sequence[Sequence[Operation]]) -> OperationsLog:
     for revision, steps in enumerate(history, 1):
         time = datetime(2026, 1, 1, tzinfo=UTC)
         commit = Commit(
-            revision=revision, previous=previous, writer="w", time=time, kind="move", operations=tuple(steps)
+            revision=revision, previous=previous, writer="w", time=time, kind=Moved(), operations=tuple(steps)
         )
         put(store, commit_key(revision), entry.encode(commit))
         with closing(TableAsOf(log)) as past:

@@ -14,6 +14,7 @@ from disks.file_table.table import FileTable
 from oplog import paths, replay
 from oplog.entry import Commit, Create, Link, Operation, Remove, Rename
 from oplog.errors import Conflict
+from oplog.kinds import OtherKind
 from tests.turns import examples
 
 PATHS = st.sampled_from(["a", "a/b", "a/b/c", "a/b/d", "a/e", "f", "f/g"])
@@ -27,7 +28,9 @@ OPERATIONS = st.one_of(
 
 def commit(operations: tuple[Operation, ...], absent: tuple[str, ...] = ()) -> Commit:
     time = datetime(2026, 1, 1, tzinfo=UTC)
-    return Commit(revision=2, previous="", writer="w", time=time, kind="test", absent=absent, operations=operations)
+    return Commit(
+        revision=2, previous="", writer="w", time=time, kind=OtherKind("test"), absent=absent, operations=operations
+    )
 
 
 def exists(files: set[str], path: str) -> bool:

@@ -27,6 +27,7 @@ from disks.stores.memory import MemoryStore
 from disks.stores.wrappers.wrapped import WrappedStore
 from oplog import pins
 from oplog.errors import AlreadyExists, Conflict
+from oplog.kinds import OtherKind
 from restore.rebuild.rebuild import restore
 from restore.transfer.transfer import restore_from
 from tests.crash import mutants
@@ -105,7 +106,7 @@ class RestoreMachine(RuleBasedStateMachine):
     def change(self, data: st.DataObject, hours: int = 0) -> None:
         self.store.now += timedelta(hours=hours)
         operations: Operations = draw_operations(data, self.history[max(self.history)])
-        with contextlib.suppress(Conflict), self.disk.transaction("work") as transaction:
+        with contextlib.suppress(Conflict), self.disk.transaction(OtherKind("work")) as transaction:
             fill(transaction, operations)
             transaction.commit()
         self.record()
@@ -212,11 +213,11 @@ def test_the_revision_that_the_retention_began_with_is_kept(tmp_path: Path) -> N
     """I4: it was current for two hours of the retention, though it was committed, and is the oldest, before."""
     store = Ageing(MemoryStore("edge"))
     disk = ObjectDisk("s3", store, tmp_path)
-    with disk.transaction("work") as first:
+    with disk.transaction(OtherKind("work")) as first:
         first.create("table/data", b"early")
         first.commit()
     store.now += timedelta(hours=10)
-    with disk.transaction("work") as second:
+    with disk.transaction(OtherKind("work")) as second:
         second.remove("table/data")
         second.create("table/other", b"late")
         second.commit()
@@ -233,7 +234,7 @@ def test_what_came_and_went_within_the_retention_is_kept(tmp_path: Path) -> None
     store = Ageing(MemoryStore("edge"))
     disk = ObjectDisk("s3", store, tmp_path)
     for removed, made in ((None, "table/first"), ("table/first", "table/between"), ("table/between", "table/last")):
-        with disk.transaction("work") as transaction:
+        with disk.transaction(OtherKind("work")) as transaction:
             if removed:
                 transaction.remove(removed)
             transaction.create(made, made.encode())

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from disks.config import ObjectDiskConfig
 from disks.object_disk.disk import ObjectDisk
 from oplog.errors import Conflict, Refused
+from oplog.kinds import OtherKind
 from restore.history.diff import diff
 from restore.history.undo import undo
 from tests.turns import examples
@@ -35,7 +36,7 @@ COMMITS = st.lists(st.lists(STEPS, min_size=1, max_size=2), min_size=4, max_size
 def commit(disk: ObjectDisk, steps: list[tuple[object, ...]]) -> None:
     """One transaction; what does not fit the tree is refused as a whole."""
     try:
-        with disk.transaction("work") as transaction:
+        with disk.transaction(OtherKind("work")) as transaction:
             for step in steps:
                 match step:
                     case ("create", str(path), int(number)):

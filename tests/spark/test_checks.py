@@ -29,6 +29,7 @@ from disks.workers import parallel
 from disks.workers.runner import Remote, Runner
 from oplog import pins
 from oplog.errors import DiskUnreachable, FrostlineError, Transient
+from oplog.kinds import Dropped, Inserted, TableCreated
 from restore.check import data as check_data
 from restore.check.check import CheckOptions, CheckResult, check
 from restore.clickhouse.bucket import read_bucket
@@ -91,7 +92,7 @@ class Site:
         disk = open_disk("cold", self.config, directory)
         assert isinstance(disk, ObjectDisk)
         self.disk = disk
-        with disk.transaction("create_table") as transaction:
+        with disk.transaction(TableCreated()) as transaction:
             transaction.create(f"{TABLE.directory}/table.json", schema.encode(TABLE))
             transaction.commit()
         for number in range(1, PARTS + 1):
@@ -116,7 +117,7 @@ class Site:
 
     def drop(self, number: int) -> str:
         key = self.key(number)
-        with self.disk.transaction("drop") as transaction:
+        with self.disk.transaction(Dropped()) as transaction:
             transaction.remove(TABLE.part_directory(f"all_{number}_{number}_0"))
             transaction.commit()
         return key
@@ -129,7 +130,7 @@ class Site:
 
     def abandon(self) -> str:
         """A blob of a transaction that never committed."""
-        key = self.disk.transaction("insert").create("never/committed", b"abandoned").key
+        key = self.disk.transaction(Inserted()).create("never/committed", b"abandoned").key
         assert key is not None
         return key
 
@@ -143,7 +144,7 @@ def add_part(disk: ObjectDisk, number: int, rows: int = 1_000) -> None:
     data, name = target.getvalue(), f"all_{number}_{number}_0"
     file = DataFile(name=DATA, rows=rows, size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
     part = Part(table=TABLE.uuid, name=name, rows=rows, size_bytes=len(data), created=datetime.now(UTC), files=(file,))
-    with disk.transaction("insert") as transaction:
+    with disk.transaction(Inserted()) as transaction:
         transaction.create(f"{TABLE.part_directory(name)}/{DATA}", data)
         transaction.create(f"{TABLE.part_directory(name)}/part.json", part_format.encode(part))
         transaction.commit()
@@ -317,7 +318,7 @@ def test_a_disk_with_clickhouses_log_is_rebuilt_and_read(server: Server, spark: 
     disk = open_disk("cold", config, tmp_path / "state")
     assert isinstance(disk, ClickHouseDisk)
     for number in range(5):
-        with disk.transaction("insert") as transaction:
+        with disk.transaction(Inserted()) as transaction:
             transaction.create(f"store/abc/t/p{number}/data.bin", f"bytes of {number}".encode())
             transaction.commit()
     remote = Remote(SparkRunner(spark), StoreAddress.of(config))

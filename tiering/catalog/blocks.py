@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterator
 
 from disks.base import Disk
 from oplog.errors import Conflict
+from oplog.kinds import BlocksAllocated
 from tiering.catalog.context import Context
 from tiering.table.part import PartName
 from tiering.table.schema import TableDefinition
@@ -117,7 +118,7 @@ def _reserve(context: Context, definition: TableDefinition, disk: Disk) -> int:
 def _write_mark(context: Context, definition: TableDefinition, disk: Disk, index: int) -> None:
     path = mark_path(definition, index)
     reason = f"block numbers of {definition.full_name} from {index * RANGE_BLOCKS} on belong to {context.actor}"
-    with disk.transaction("allocate", reason=reason, actor=context.actor) as transaction:
+    with disk.transaction(BlocksAllocated(), reason=reason, actor=context.actor) as transaction:
         transaction.require(present=(definition.path,), absent=(path,))
         transaction.create(path, mark(context, index))
         transaction.commit()

@@ -14,16 +14,15 @@ import msgspec
 
 from disks.base import Disk
 from oplog.errors import AlreadyExists, Conflict, NotFound, Refused, UsageError
+from oplog.kinds import Dropped, TableAltered, TableCreated, Tidied
 from tiering.catalog import blocks, reachability, table_names
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.config.settings import PolicyConfig
 from tiering.journal.journal import Journal
+from tiering.journal.records import Drop, PartsDrop, TableDrop
 from tiering.table import schema
 from tiering.table.schema import TABLE_FILE, Delete, MoveToDisk, MoveToVolume, TableDefinition
-
-DROP_TABLE = "drop_table"
-DROP_PARTS = "drop_parts"
 
 
 def create(context: Context, definition: TableDefinition, *, if_not_exists: bool = False) -> TableDefinition:
@@ -54,7 +53,7 @@ def _create(context: Context, definition: TableDefinition) -> bool:
         write_definition(
             context,
             definition,
-            kind="create_table",
+            kind=TableCreated(),
             reason=f"create table {definition.full_name}",
             disks=[*first, *others],
             beside={blocks.mark_path(definition, 0): blocks.mark(context, 0)},
@@ -76,9 +75,9 @@ def replace(
     new: TableDefinition,
     *,
     reason: str,
-    details: Mapping[str, str] | None = None,
+    kind: TableAltered,
 ) -> TableDefinition:
-    """Put a changed definition in the place of the old one; its version is one higher. `details` go into the log."""
+    """Put a changed definition in the place of the old one; its version is one higher. `kind` goes into the log."""
     check_change(context, old, new)
     new = msgspec.structs.replace(new, version=old.version + 1)
     with context.journal.claim("tables", [old.full_name], "alter table"):
@@ -93,9 +92,7 @@ def replace(
                 context.catalog.policy_disks(new), key=lambda name: not context.disk(name).capabilities.remote
             )
             mark = f"{new.directory}/altered-{new.version}.json"
-            write_definition(
-                context, new, kind="alter_table", reason=reason, disks=names, beside={mark: b"{}"}, details=details
-            )
+            write_definition(context, new, kind=kind, reason=reason, disks=names, beside={mark: b"{}"})
         except Conflict as error:
             raise AlreadyExists(
                 f"table {old.full_name} was altered meanwhile by another machine", hint="look at it again, then retry"
@@ -109,23 +106,23 @@ def drop(context: Context, definition: TableDefinition) -> None:
     """Drop the table and all its parts from every disk. Objects go with the next gc after the retention."""
     names = [stored.part.name for stored in context.catalog.parts(definition, include_outdated=True)]
     _require_holders(context, [definition.directory], f"dropping {definition.full_name}")
-    payload = {
-        "table": definition.full_name,
-        "uuid": definition.uuid,
-        "reason": f"drop table {definition.full_name}",
-        "directories": definition.directory,
-        "name": definition.full_name,
-    }
+    decided = TableDrop(
+        table=definition.full_name,
+        table_uuid=definition.uuid,
+        reason=f"drop table {definition.full_name}",
+        directories=(definition.directory,),
+    )
     with context.journal.claim(definition.uuid, names, "drop table"):
-        intent = context.journal.begin_intent(DROP_TABLE, payload)
-        finish_drop(context, payload)
+        intent = context.journal.begin_drop(decided)
+        finish_drop(context, decided)
         context.journal.forget_table(definition.uuid)
-        context.journal.finish_intent(intent)
+        context.journal.finish_drop(intent)
     context.catalog.refresh()
 
 
-def drop_parts(context: Context, doomed: list[StoredPart], *, reason: str) -> None:
-    """Drop parts of one table, with every other copy of them and everything they cover: nothing comes back to life."""
+def drop_parts(context: Context, doomed: list[StoredPart], *, reason: str, by_ttl: bool = False) -> None:
+    """Drop parts of one table, with every other copy of them and everything they cover: nothing comes back to life.
+    `by_ttl`: a TTL rule says so, for the log."""
     if not doomed:
         return
     definition = doomed[0].definition
@@ -137,16 +134,17 @@ def drop_parts(context: Context, doomed: list[StoredPart], *, reason: str) -> No
         if stored.name in names or stored.part.name in replaced or any(name.covers(stored.name) for name in names)
     ]
     _require_holders(context, [stored.directory for stored in everything], f"dropping parts of {definition.full_name}")
-    payload = {
-        "table": definition.full_name,
-        "uuid": definition.uuid,
-        "reason": reason,
-        "directories": "\n".join(sorted({stored.directory for stored in everything})),
-    }
+    decided = PartsDrop(
+        table=definition.full_name,
+        table_uuid=definition.uuid,
+        reason=reason,
+        directories=tuple(sorted({stored.directory for stored in everything})),
+        by_ttl=by_ttl,
+    )
     with context.journal.claim(definition.uuid, [stored.part.name for stored in doomed], "drop parts"):
-        intent = context.journal.begin_intent(DROP_PARTS, payload)
-        finish_drop(context, payload)
-        context.journal.finish_intent(intent)
+        intent = context.journal.begin_drop(decided)
+        finish_drop(context, decided)
+        context.journal.finish_drop(intent)
     context.catalog.refresh()
 
 
@@ -162,25 +160,21 @@ def _require_holders(context: Context, directories: list[str], what: str) -> Non
 
 def being_dropped(journal: Journal) -> set[str]:
     """The directories of every drop whose intent is written: the decision, whatever the disks still hold."""
-    return {
-        directory
-        for intent in journal.intents()
-        if intent.kind in (DROP_TABLE, DROP_PARTS)
-        for directory in intent.payload["directories"].split("\n")
-    }
+    return {directory for unfinished in journal.drops() for directory in unfinished.drop.directories}
 
 
-def finish_drop(context: Context, payload: dict[str, str]) -> None:
+def finish_drop(context: Context, decided: Drop) -> None:
     """Carry out a drop's intent; what is gone already is skipped, so it can be repeated after a crash."""
     for disk in context.disks.values():
         if not disk.read_only:
-            _drop_from(context, disk, payload)
+            _drop_from(context, disk, decided)
 
 
-def _drop_from(context: Context, disk: Disk, payload: dict[str, str]) -> None:
-    while present := _still_there(disk, payload):
+def _drop_from(context: Context, disk: Disk, decided: Drop) -> None:
+    kind = Dropped(by_ttl=isinstance(decided, PartsDrop) and decided.by_ttl)
+    while present := _still_there(disk, decided):
         try:
-            with disk.transaction("drop", reason=payload["reason"], actor=context.actor) as transaction:
+            with disk.transaction(kind, reason=decided.reason, actor=context.actor) as transaction:
                 for path in present:
                     transaction.remove(path)
                 transaction.commit()
@@ -188,12 +182,11 @@ def _drop_from(context: Context, disk: Disk, payload: dict[str, str]) -> None:
             disk.refresh()
 
 
-def _still_there(disk: Disk, payload: dict[str, str]) -> list[str]:
+def _still_there(disk: Disk, decided: Drop) -> list[str]:
     """What the drop has to remove from the disk: directories, and the table's name unless another one has it now."""
-    present = [directory for directory in payload["directories"].split("\n") if disk.list(directory)]
-    name = payload.get("name")
-    if name is not None and table_names.owner_of(disk, name) == payload["uuid"]:
-        present.append(table_names.path_of(name))
+    present = [directory for directory in decided.directories if disk.list(directory)]
+    if isinstance(decided, TableDrop) and table_names.owner_of(disk, decided.table) == decided.table_uuid:
+        present.append(table_names.path_of(decided.table))
     return present
 
 
@@ -203,7 +196,7 @@ def remove_copies(context: Context, copies: Iterable[StoredPart], *, reason: str
     for copy in copies:
         by_disk[copy.disk].append(copy)
     for name, group in by_disk.items():
-        with context.disk(name).transaction("tidy", reason=reason, actor=context.actor) as transaction:
+        with context.disk(name).transaction(Tidied(), reason=reason, actor=context.actor) as transaction:
             for copy in group:
                 transaction.remove(copy.directory)
             transaction.commit()
@@ -213,11 +206,10 @@ def write_definition(
     context: Context,
     definition: TableDefinition,
     *,
-    kind: str,
+    kind: TableCreated | TableAltered,
     reason: str,
     disks: list[str] | None = None,
     beside: Mapping[str, bytes] | None = None,
-    details: Mapping[str, str] | None = None,
     name_on: Disk | None = None,
 ) -> None:
     """Write `table.json`, and files `beside` it, to the disks (default: all of the policy that can be written). A new
@@ -228,7 +220,7 @@ def write_definition(
         disk = context.disk(name)
         if disk.read_only:
             continue
-        with disk.transaction(kind, reason=reason, actor=context.actor, details=dict(details or {})) as transaction:
+        with disk.transaction(kind, reason=reason, actor=context.actor) as transaction:
             if TABLE_FILE in disk.list(definition.directory):
                 transaction.remove(path)
             transaction.create(path, data)

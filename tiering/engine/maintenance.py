@@ -189,7 +189,8 @@ def delete_due(context: Context, plan: Plan, problems: list[str]) -> list[TtlDel
     for delete in plan.deletes:
         try:
             definition = context.catalog.table(delete.table_uuid)
-            tables.drop_parts(context, [context.catalog.part(definition, delete.part)], reason=delete.reason.detail)
+            part = context.catalog.part(definition, delete.part)
+            tables.drop_parts(context, [part], reason=delete.reason.detail, by_ttl=True)
         except FrostlineError as error:
             problems.append(f"{delete.table} {delete.part} was not deleted: {error.message}")
             continue

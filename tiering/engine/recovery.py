@@ -10,9 +10,11 @@ import logging
 
 from disks.base import Disk
 from oplog.errors import FrostlineError, Locked
+from oplog.kinds import TableAltered
 from tiering.catalog import copying, tables
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
+from tiering.journal.records import TableDrop
 from tiering.move import mover
 
 logger = logging.getLogger(__name__)
@@ -36,20 +38,19 @@ def recover(context: Context) -> list[str]:
 
 def _finish_drops(context: Context) -> list[str]:
     done: list[str] = []
-    for intent in context.journal.intents():
-        if intent.kind not in (tables.DROP_TABLE, tables.DROP_PARTS):
-            continue
+    for unfinished in context.journal.drops():
+        decided = unfinished.drop
         if any(disk.unreachable for disk in context.disks.values()):
             continue  # what is dropped stays hidden; it is taken away when all disks can be reached
         try:
-            tables.finish_drop(context, intent.payload)
+            tables.finish_drop(context, decided)
         except (FrostlineError, OSError) as error:  # what is dropped stays hidden; the rest of the store can be used
-            logger.warning("the drop of %s is left for the next start: %s", intent.payload["table"], error)
+            logger.warning("the drop of %s is left for the next start: %s", decided.table, error)
             continue
-        if intent.kind == tables.DROP_TABLE:
-            context.journal.forget_table(intent.payload["uuid"])
-        context.journal.finish_intent(intent.id)
-        done.append(f"finished a {intent.kind.replace('_', ' ')} of {intent.payload['table']}")
+        if isinstance(decided, TableDrop):
+            context.journal.forget_table(decided.table_uuid)
+        context.journal.finish_drop(unfinished.id)
+        done.append(f"finished a {'drop table' if isinstance(decided, TableDrop) else 'drop parts'} of {decided.table}")
     if done:
         context.catalog.refresh()
     return done
@@ -124,8 +125,7 @@ def _repair_definitions(context: Context) -> list[str]:
         lacking = context.catalog.disks_lacking_definition(definition)
         lacking = [name for name in lacking if _can_be_changed(context.disk(name))]
         if lacking:
-            tables.write_definition(
-                context, definition, kind="alter_table", reason="this disk lacked the table's definition", disks=lacking
-            )
+            reason = "this disk lacked the table's definition"
+            tables.write_definition(context, definition, kind=TableAltered(), reason=reason, disks=lacking)
             done.append(f"wrote table.json of {definition.full_name} to {', '.join(lacking)}")
     return done

@@ -23,6 +23,7 @@ from disks.registry import open_disk
 from disks.stores.wrappers.limit import Limiter
 from disks.workers.progress import Progress, Silent
 from oplog.errors import UsageError
+from oplog.kinds import TableAltered
 from tiering.catalog import reachability, tables
 from tiering.catalog.catalog import Catalog, StoredPart
 from tiering.catalog.context import Context, wall_clock
@@ -114,7 +115,7 @@ class Store:
         self, old: TableDefinition, new: TableDefinition, *, reason: str = "alter table"
     ) -> TableDefinition:
         """Replace a table's definition."""
-        return tables.replace(self.context, old, new, reason=reason)
+        return tables.replace(self.context, old, new, reason=reason, kind=TableAltered())
 
     def drop_table(self, name: str) -> None:
         """Drop a table and its parts. The bucket keeps the revisions inside the retention: `restore` brings it back."""

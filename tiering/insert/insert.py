@@ -33,6 +33,7 @@ from disks.base import Disk, Transaction
 from disks.effects import op
 from disks.workers.progress import Task
 from oplog.errors import Damaged, FrostlineError, Locked, NotFound
+from oplog.kinds import Inserted
 from tiering.catalog import blocks, copying
 from tiering.catalog.context import Context
 from tiering.catalog.new_parts import DIGEST_CLAIM, INSERT_CLAIM, stage_part
@@ -270,7 +271,7 @@ class _Insert:
 
     def _begin(self, disk: str) -> Transaction:
         reason = f"insert into {self.definition.full_name}"
-        return self.context.disk(disk).transaction("insert", reason=reason, actor=self.context.actor)
+        return self.context.disk(disk).transaction(Inserted(), reason=reason, actor=self.context.actor)
 
     def _reserved(self, rows: pa.Table, number: int) -> AbstractContextManager[str]:
         """A context that gives the disk for the rows and keeps the space promised."""

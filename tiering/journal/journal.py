@@ -6,7 +6,6 @@ The journal never decides what data exists - the disks do - so losing it loses h
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import uuid
 from collections.abc import Iterable, Iterator
@@ -16,7 +15,7 @@ from pathlib import Path
 
 from oplog.errors import Locked, UsageError
 from tiering.journal.opened import JournalFile, is_held, now_text, time_of
-from tiering.journal.records import ACTIVE_MERGES, ACTIVE_MOVES, UnfinishedOperation
+from tiering.journal.records import ACTIVE_MERGES, ACTIVE_MOVES, Drop, UnfinishedDrop, decode_drop, encode_drop
 from tiering.journal.wishes import Wishes
 from tiering.journal.work import WorkRecords
 
@@ -129,8 +128,6 @@ class Journal:
                 [(table_uuid, name, *claim) for name in names],
             )
 
-    # Intents
-
     def confirmed_time(self) -> datetime | None:
         """What time it was when this machine's clock was last confirmed."""
         rows = self.file.read("SELECT value FROM meta WHERE key = 'confirmed_time'")
@@ -144,27 +141,28 @@ class Journal:
                 (now.isoformat(),),
             )
 
-    def begin_intent(self, kind: str, payload: dict[str, str]) -> int:
-        """Record that an operation over several disks begins; it is finished by recovery if we die. Returns its id."""
+    # Drops
+
+    def begin_drop(self, drop: Drop) -> int:
+        """Record that a drop begins, which goes over several disks; recovery finishes it if we die. Returns its id."""
+        kind, payload = encode_drop(drop)
         with self.file.write("begin_intent", kind) as connection:
             cursor = connection.execute(
-                "INSERT INTO intents (kind, payload, created) VALUES (?, ?, ?)", (kind, json.dumps(payload), now_text())
+                "INSERT INTO intents (kind, payload, created) VALUES (?, ?, ?)", (kind, payload, now_text())
             )
             return cursor.lastrowid or 0
 
-    def finish_intent(self, intent_id: int) -> None:
-        """The operation is complete. Nothing when it was finished before."""
-        with self.file.write("finish_intent", intent_id) as connection:
-            connection.execute("DELETE FROM intents WHERE id = ?", (intent_id,))
+    def finish_drop(self, drop_id: int) -> None:
+        """The drop is complete. Nothing when it was finished before."""
+        with self.file.write("finish_intent", drop_id) as connection:
+            connection.execute("DELETE FROM intents WHERE id = ?", (drop_id,))
 
-    def intents(self) -> list[UnfinishedOperation]:
-        """Operations begun and not finished, oldest first."""
-        return [
-            UnfinishedOperation(
-                id=row["id"], kind=row["kind"], payload=json.loads(row["payload"]), created=time_of(row["created"])
-            )
-            for row in self.file.read("SELECT * FROM intents ORDER BY id")
-        ]
+    def drops(self) -> list[UnfinishedDrop]:
+        """Drops begun and not finished, oldest first. What a later version began and calls otherwise is left to it.
+        Raises `Damaged`."""
+        rows = self.file.read("SELECT * FROM intents ORDER BY id")
+        found = ((row, decode_drop(row["kind"], row["payload"], journal=str(self.file.path))) for row in rows)
+        return [UnfinishedDrop(id=row["id"], drop=drop) for row, drop in found if drop is not None]
 
     def forget_table(self, table_uuid: str) -> None:
         """Drop what belongs to a table that is gone: pins, pauses and block numbers. Its history stays."""

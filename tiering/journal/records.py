@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
 
-from oplog.errors import UsageError
+from oplog.errors import Damaged, UsageError
 
 MoveState = Literal["planned", "copying", "committed", "done", "abandoned", "failed", "cancelled"]
 MergeState = Literal["running", "done", "abandoned", "failed"]
@@ -127,13 +127,78 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True):
     actor: str = ""
 
 
-class UnfinishedOperation(msgspec.Struct, frozen=True, kw_only=True):
-    """An operation over several disks that was begun; recovery finishes it from the payload."""
+class _Drop(msgspec.Struct, frozen=True, kw_only=True):
+    table: str
+    table_uuid: str
+    reason: str
+    directories: tuple[str, ...]
+    """What goes, on every disk."""
+
+
+class TableDrop(_Drop, frozen=True, kw_only=True, tag="drop_table"):
+    """A table is to go, with its name."""
+
+
+class PartsDrop(_Drop, frozen=True, kw_only=True, tag="drop_parts"):
+    """Parts of a table are to go."""
+
+    by_ttl: bool = False
+    """Because a TTL rule says so."""
+
+
+Drop: TypeAlias = TableDrop | PartsDrop
+
+
+class UnfinishedDrop(msgspec.Struct, frozen=True, kw_only=True):
+    """A drop that was begun; recovery finishes it."""
 
     id: int
-    kind: str
-    payload: dict[str, str]
-    created: datetime
+    drop: Drop
+
+
+class _Payload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A drop as the journal holds it, beside its kind."""
+
+    table: str
+    uuid: str
+    reason: str
+    directories: str
+    """A line each."""
+    name: str | None = None
+    """Of a table: the name it frees."""
+    by_ttl: bool = False
+
+
+def encode_drop(drop: Drop) -> tuple[str, str]:
+    """The kind and the payload of a drop, for the journal."""
+    payload = _Payload(
+        table=drop.table,
+        uuid=drop.table_uuid,
+        reason=drop.reason,
+        directories="\n".join(drop.directories),
+        name=drop.table if isinstance(drop, TableDrop) else None,
+        by_ttl=isinstance(drop, PartsDrop) and drop.by_ttl,
+    )
+    return str(drop.__struct_config__.tag), msgspec.json.encode(payload).decode()
+
+
+def decode_drop(kind: str, payload: str, *, journal: str) -> Drop | None:
+    """The drop of a row of the journal's `intents`; None for a kind that is none known here. Raises `Damaged`."""
+    if kind not in ("drop_table", "drop_parts"):
+        return None
+    try:
+        read = msgspec.json.decode(payload, type=_Payload)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise Damaged(
+            f"the journal {journal} holds a {kind.replace('_', ' ')} that cannot be read: {error}",
+            hint="bring the file back from a copy; or move it away and drop again what was being dropped",
+        ) from error
+    directories = tuple(read.directories.split("\n"))
+    if kind == "drop_table":
+        return TableDrop(table=read.table, table_uuid=read.uuid, reason=read.reason, directories=directories)
+    return PartsDrop(
+        table=read.table, table_uuid=read.uuid, reason=read.reason, directories=directories, by_ttl=read.by_ttl
+    )
 
 
 def check_transition(table: dict[str, frozenset[str]], what: str, current: str, following: str) -> None:

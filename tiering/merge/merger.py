@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 from disks.effects import op
 from disks.stores.base import ByteRange
 from oplog.errors import Conflict, Damaged, FrostlineError, NotFound, UsageError
+from oplog.kinds import Merged
 from tiering.catalog import blocks
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
@@ -132,7 +133,7 @@ class _Merge:
             for name in sorted(sources):
                 stack.enter_context(context.disk(name).read_lease())
             transaction = stack.enter_context(
-                context.disk(disk).transaction("merge", reason=self.reason, actor=context.actor)
+                context.disk(disk).transaction(Merged(), reason=self.reason, actor=context.actor)
             )
             scratch = transaction.scratch()
             directory = scratch / "merged"
@@ -169,7 +170,7 @@ class _Merge:
                 if stored.disk == disk:
                     transaction.remove(stored.directory)
             transaction.commit()
-        self._remove_elsewhere(disk)
+        self._remove_elsewhere(disk, part.name if part.rows else "")
         return MergeResult(
             table=definition.full_name,
             partition=self.output.partition,
@@ -184,7 +185,7 @@ class _Merge:
             reason=self.reason,
         )
 
-    def _remove_elsewhere(self, disk: str) -> None:
+    def _remove_elsewhere(self, disk: str, output: str) -> None:
         """Remove the inputs on other disks. What fails stays as an outdated copy that recovery removes."""
         elsewhere: dict[str, list[StoredPart]] = defaultdict(list)
         for stored in self.inputs:
@@ -192,7 +193,7 @@ class _Merge:
                 elsewhere[stored.disk].append(stored)
         for name, group in elsewhere.items():
             with self.context.disk(name).transaction(
-                "merge", reason=f"merged into {self.output} on {disk}", actor=self.context.actor
+                Merged(merged_into=output), reason=f"merged into {self.output} on {disk}", actor=self.context.actor
             ) as transaction:
                 for stored in group:
                     transaction.remove(stored.directory)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from oplog.errors import FrostlineError, NoSpace
+from oplog.kinds import Moved
 from tiering.catalog.context import Context
 from tiering.journal.records import MoveState, NewMove
 from tiering.policy.plan import Move
@@ -149,11 +149,13 @@ def reason_of(items: list[MoveItem]) -> str:
     return text if len(items) == 1 else f"{text} (and {len(items) - 1} more)"
 
 
-def details_of(items: list[MoveItem]) -> dict[str, str]:
+def arrival_of(items: list[MoveItem]) -> Moved:
     """What recovery needs when the journal is lost: where each part came from, and which sources stay."""
     sources: dict[str, list[str]] = {}
     for item in items:
         sources.setdefault(item.move.source, []).append(item.move.part)
-    details = {"table": items[0].move.table, "sources": json.dumps(sources, sort_keys=True)}
-    kept = sorted(item.move.part for item in items if item.move.keep_source)
-    return details | ({"kept": json.dumps(kept)} if kept else {})
+    return Moved(
+        table=items[0].move.table,
+        sources={source: tuple(parts) for source, parts in sources.items()},
+        kept=tuple(sorted(item.move.part for item in items if item.move.keep_source)),
+    )

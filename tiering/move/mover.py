@@ -20,10 +20,11 @@ from contextlib import ExitStack
 
 from disks.base import Disk, Transaction
 from oplog.errors import Conflict, FrostlineError, Locked, NotFound
+from oplog.kinds import Moved
 from tiering.catalog import copying
 from tiering.catalog.context import Context
 from tiering.move.file_copies import FileCopies, wait_for
-from tiering.move.items import Checkpoint, MoveItem, Reserved, Stopped, details_of, new_move, reason_of
+from tiering.move.items import Checkpoint, MoveItem, Reserved, Stopped, arrival_of, new_move, reason_of
 from tiering.move.outcomes import Outcomes
 from tiering.move.recovery import recover
 from tiering.move.report import FailedMove, MovedPart, MoveReport, SkippedMove
@@ -180,7 +181,7 @@ class _BatchMover:
         self.outcomes.copying(items)
         try:
             with target.transaction(
-                "move", reason=reason_of(items), actor=self.context.actor, details=details_of(items)
+                arrival_of(items), reason=reason_of(items), actor=self.context.actor
             ) as transaction:
                 self.copies.stage(items, transaction)
                 copied = self.outcomes.pending(items)
@@ -251,7 +252,7 @@ def _remove_from(disk: Disk, items: list[MoveItem], actor: str) -> None:
     present = [item.directory for item in items]
     for _ in range(3):
         try:
-            with disk.transaction("move", reason=reason, actor=actor, details={"moved_to": target}) as transaction:
+            with disk.transaction(Moved(moved_to=target), reason=reason, actor=actor) as transaction:
                 for directory in present:
                     transaction.remove(directory)
                 transaction.commit()

@@ -6,7 +6,6 @@ just checked; when nobody can say which is which, both stay.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections import defaultdict
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from functools import partial
 
 from disks.base import Disk
 from oplog.errors import Conflict, FrostlineError, Locked, NotFound
+from oplog.kinds import Moved
 from tiering.catalog import copying
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
@@ -133,20 +133,15 @@ def _origin(disk: Disk, copy: StoredPart) -> tuple[str, bool] | None:
         return None
     for entry in logged.entries(copy.revision - 1, copy.revision):
         commit = entry.commit
-        if commit.kind != "move" or "sources" not in commit.details:
-            return None
-        for source, parts in json.loads(commit.details["sources"]).items():
-            if copy.part.name in parts:
-                return source, copy.part.name in json.loads(commit.details.get("kept", "[]"))
+        if isinstance(commit.kind, Moved) and (source := commit.kind.source_of(copy.part.name)):
+            return source, copy.part.name in commit.kind.kept
     return None
 
 
 def _remove(context: Context, disk: Disk, directory: str, target: str) -> None:
     if not disk.list(directory):
         return
-    with disk.transaction(
-        "move", reason=f"moved to {target}", actor=context.actor, details={"moved_to": target}
-    ) as transaction:
+    with disk.transaction(Moved(moved_to=target), reason=f"moved to {target}", actor=context.actor) as transaction:
         transaction.remove(directory)
         transaction.commit()
 

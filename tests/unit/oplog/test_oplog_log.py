@@ -14,12 +14,13 @@ from disks.stores.wrappers.wrapped import WrappedStore
 from oplog import entry
 from oplog.entry import GENESIS_DIGEST, Commit, Create, now
 from oplog.errors import Damaged, NotFound, OutcomeUnknown, UsageError
+from oplog.kinds import OtherKind
 from oplog.log import OperationsLog, RevisionTaken, UnknownLogFormat
 from oplog.revision import SCHEMA_VERSION_KEY, commit_key
 
 
 def commit_at(revision: int, previous: str, writer: str = "w") -> Commit:
-    return Commit(revision=revision, previous=previous, writer=writer, time=now(), kind="test")
+    return Commit(revision=revision, previous=previous, writer=writer, time=now(), kind=OtherKind("test"))
 
 
 def filled(store: MemoryStore, count: int) -> OperationsLog:
@@ -284,8 +285,7 @@ def test_equal_commits_have_equal_bytes() -> None:
         previous=GENESIS_DIGEST,
         writer="w",
         time=now(),
-        kind="insert",
-        details={"b": "2", "a": "1"},
+        kind=OtherKind("later", {"b": "2", "a": "1"}),
         operations=(Create("p", 1, "00" * 32, inline=b"\x00\xff"),),
     )
     data = entry.encode(commit)

@@ -30,6 +30,7 @@ from disks.stores.base import ObjectStore
 from disks.workers.progress import Task
 from disks.workers.runner import LocalRunner, OpensStore, Runner
 from oplog.errors import Conflict, Damaged, FrostlineError, NotFound, UsageError
+from oplog.kinds import Merged
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.merge.cold.shard_merge import MergeTask, ShardResult, merge_shard
@@ -204,7 +205,7 @@ class _ColdMerge:
             )
             check_range(context, definition, inputs, output)
             results = stack.enter_context(recorded(context, definition, inputs, output, plan.reason))
-            transaction = stack.enter_context(disk.transaction("merge", reason=plan.reason, actor=context.actor))
+            transaction = stack.enter_context(disk.transaction(Merged(), reason=plan.reason, actor=context.actor))
             level = recompression_level(context, definition, inputs, output)
             shards = self._merged(plan, inputs, output, disk, level, task)
             results.append(self._committed(plan, inputs, output, transaction, shards, level, started))

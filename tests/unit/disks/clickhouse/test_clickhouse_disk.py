@@ -31,6 +31,7 @@ from oplog.errors import (
     Refused,
     UsageError,
 )
+from oplog.kinds import Dropped, Inserted, Merged, OtherKind
 from oplog.log import UnknownLogFormat
 from restore.clickhouse.bucket import read_bucket
 from restore.clickhouse.rebuild import rebuild
@@ -54,7 +55,7 @@ def disk(store: MemoryStore, tmp_path: Path) -> ClickHouseDisk:
 
 
 def put(disk: Disk, files: Mapping[str, bytes]) -> int | None:
-    with disk.transaction("insert") as transaction:
+    with disk.transaction(Inserted()) as transaction:
         for path, data in files.items():
             transaction.create(path, data)
         return transaction.commit()
@@ -106,7 +107,7 @@ def test_the_objects_are_named_and_marked_as_clickhouse_does(disk: ClickHouseDis
 
 def test_renames_links_and_removals_are_logged(disk: ClickHouseDisk, store: MemoryStore) -> None:
     put(disk, {f"{PART}/k.bin": b"1", f"{PART}/v.bin": b"2"})
-    with disk.transaction("merge") as transaction:
+    with disk.transaction(Merged()) as transaction:
         transaction.rename(PART, f"{TABLE}/p")
         transaction.link(f"{TABLE}/p/k.bin", f"{TABLE}/q/k.bin")
         transaction.rename(f"{TABLE}/q/k.bin", f"{TABLE}/q/n.bin")
@@ -137,7 +138,7 @@ def test_a_rename_into_a_new_directory_is_made_of_links(
 ) -> None:
     """ClickHouse's restore makes no directory for the target of a rename: it would stop at it, with everything."""
     put(disk, {f"{PART}/k.bin": b"1", f"{PART}/v.bin": b"2", "a/f": b"3"})
-    with disk.transaction("detach") as transaction:
+    with disk.transaction(OtherKind("detach")) as transaction:
         transaction.rename(PART, f"{TABLE}/detached/p")
         transaction.rename("a/f", "b/c/f")
         transaction.commit()
@@ -150,7 +151,7 @@ def test_a_rename_into_a_new_directory_is_made_of_links(
 def test_what_clickhouse_would_not_read_is_ours_alone(disk: ClickHouseDisk, store: MemoryStore) -> None:
     """A link into shadow/ is a word that ClickHouse's restore passes over, so it restores without it."""
     put(disk, {f"{PART}/k.bin": b"1"})
-    with disk.transaction("freeze") as transaction:
+    with disk.transaction(OtherKind("freeze")) as transaction:
         transaction.link(f"{PART}/k.bin", "shadow/f1/k.bin")
         transaction.commit()
     clickhouse = re.compile(r".*/r(\d+)(-[\w\d\-\.]+)?-(\w+)$")
@@ -170,7 +171,7 @@ def test_several_directories_appear_by_one_rename(disk: ClickHouseDisk, store: M
 @pytest.mark.parametrize("path", ["delete_tmp_x/f", "a/delete_tmp_1/f", "tmp_frostline_1/f", "a/" * 500 + "f"])
 def test_paths_that_a_replay_would_drop_are_refused(disk: ClickHouseDisk, path: str) -> None:
     put(disk, {"f": b""})
-    with disk.transaction("insert") as transaction:
+    with disk.transaction(Inserted()) as transaction:
         for call in (
             lambda: transaction.create(path, b""),
             lambda: transaction.link("f", path),
@@ -211,7 +212,7 @@ def test_numbers_go_on_above_the_bucket_after_a_loss(store: MemoryStore, tmp_pat
     """The counter is found by listing: the highest number may be a file's that no operation followed."""
     disk = opened(store, tmp_path / "state")
     put(disk, {f"{PART}/k.bin": b"1"})
-    with disk.transaction("abandoned") as transaction:
+    with disk.transaction(OtherKind("abandoned")) as transaction:
         for number in range(70):
             transaction.create(f"{TABLE}/x/{number}", b"")
     highest = max(numbers(store))
@@ -226,7 +227,7 @@ def test_numbers_go_on_above_the_bucket_after_a_loss(store: MemoryStore, tmp_pat
 def test_numbers_given_once_are_never_given_again(store: MemoryStore, tmp_path: Path) -> None:
     """Also when gc has deleted the object that bore the highest one."""
     disk = opened(store, tmp_path / "state")
-    with disk.transaction("abandoned") as transaction:
+    with disk.transaction(OtherKind("abandoned")) as transaction:
         transaction.create("a", b"1")
     store.delete([key for key in written(store) if key.startswith("r")])
     disk.close()
@@ -251,7 +252,7 @@ def test_a_process_of_this_machine_is_no_stranger(store: MemoryStore, tmp_path: 
     look = one._log.highest_number
 
     def meanwhile(known: int) -> int:
-        with two.transaction("abandoned") as transaction:
+        with two.transaction(OtherKind("abandoned")) as transaction:
             for number in range(100):
                 transaction.create(f"b{number}", b"")
         return look(known)
@@ -311,7 +312,7 @@ def test_a_read_only_disk_writes_nothing(store: MemoryStore, tmp_path: Path) -> 
     rebuild(reader, apply=True)
     assert content(reader) == {"a": b"1"}
     with pytest.raises(Refused, match="read-only"):
-        reader.transaction("insert")
+        reader.transaction(Inserted())
     reader.recover()
     assert written(store).keys() == before.keys()
 
@@ -323,18 +324,18 @@ def test_a_rebuild_gives_what_the_disk_shows(store: MemoryStore, tmp_path: Path)
     """I7, with removals, frozen parts and names that no header carries as they are."""
     disk = opened(store, tmp_path / "state")
     put(disk, {f"{TABLE}/p{number}/k.bin": b"%d" % number for number in range(4)} | {"t/größe=1/часть": b"!"})
-    with disk.transaction("freeze") as transaction:
+    with disk.transaction(OtherKind("freeze")) as transaction:
         transaction.link(f"{TABLE}/p1/k.bin", "shadow/f1/p1/k.bin")
         transaction.remove(f"{TABLE}/p1")
         transaction.rename(f"{TABLE}/p2", f"{TABLE}/p1")
         transaction.commit()
-    with disk.transaction("unfreeze") as transaction:
+    with disk.transaction(OtherKind("unfreeze")) as transaction:
         transaction.link(f"{TABLE}/p3/k.bin", "shadow/f2/p3/k.bin")
         transaction.commit()
-    with disk.transaction("unfreeze") as transaction:
+    with disk.transaction(OtherKind("unfreeze")) as transaction:
         transaction.remove("shadow/f2")
         transaction.commit()
-    with disk.transaction("abandoned") as transaction:
+    with disk.transaction(OtherKind("abandoned")) as transaction:
         transaction.create(f"{TABLE}/never/k.bin", b"")
     expected = content(disk)
     assert set(expected) == {
@@ -356,7 +357,7 @@ def test_an_older_revision_is_read_and_not_put_in_place(store: MemoryStore, tmp_
     disk = opened(store, tmp_path / "state")
     first = put(disk, {"a/x": b"1"})
     put(disk, {"a/y": b"2"})
-    with disk.transaction("drop") as transaction:
+    with disk.transaction(Dropped()) as transaction:
         transaction.remove("a/x")
         transaction.commit()
     assert first is not None
@@ -414,7 +415,7 @@ def test_a_transaction_with_a_failed_upload_is_not_committed(store: MemoryStore,
                 raise OutcomeUnknown("no answer")
 
     disk = opened(Broken(store), tmp_path / "state")
-    with disk.transaction("insert") as transaction:
+    with disk.transaction(Inserted()) as transaction:
         transaction.create("a/x", b"1")
         with pytest.raises(OutcomeUnknown):
             transaction.create("a/y", b"lost")
@@ -425,7 +426,7 @@ def test_a_transaction_with_a_failed_upload_is_not_committed(store: MemoryStore,
 
 
 def two_steps(disk: Disk) -> None:
-    with disk.transaction("merge") as transaction:
+    with disk.transaction(Merged()) as transaction:
         transaction.create("m", b"merged")
         transaction.remove("a")
         transaction.commit()
@@ -499,7 +500,7 @@ def test_everything_that_may_be_needed_is_kept(store: MemoryStore, tmp_path: Pat
     disk = ClickHouseDisk("s3", store, tmp_path / "state", retention_seconds=3600, lease_settle_seconds=0.0)
     put(disk, {f"{PART}/k.bin": b"1", f"{PART}/v.bin": b"2"})
     keys = {path: disk.stat(f"{PART}/{path}").key for path in ("k.bin", "v.bin")}
-    with disk.transaction("freeze") as transaction:
+    with disk.transaction(OtherKind("freeze")) as transaction:
         transaction.link(f"{PART}/k.bin", "shadow/f1/k.bin")
         transaction.remove(PART)
         transaction.commit()

@@ -20,6 +20,7 @@ from disks.stores.wrappers.metered import MeteredStore
 from oplog import entry
 from oplog.entry import Commit, Create, Link, Remove, Rename, now
 from oplog.errors import Damaged, Locked
+from oplog.kinds import Dropped, Inserted, OtherKind
 from oplog.log import Entry
 from oplog.revision import commit_key
 
@@ -37,20 +38,20 @@ def disk(store: MemoryStore, tmp_path: Path) -> Iterator[ObjectDisk]:
 
 
 def write(disk: ObjectDisk, *paths: str) -> int:
-    with disk.transaction("insert") as transaction:
+    with disk.transaction(Inserted()) as transaction:
         for path in paths:
             transaction.create(path, path.encode())
         return transaction.commit() or 0
 
 
 def remove(disk: ObjectDisk, path: str) -> int:
-    with disk.transaction("drop") as transaction:
+    with disk.transaction(Dropped()) as transaction:
         transaction.remove(path)
         return transaction.commit() or 0
 
 
 def rename(disk: ObjectDisk, source: str, target: str) -> int:
-    with disk.transaction("rename") as transaction:
+    with disk.transaction(OtherKind("rename")) as transaction:
         transaction.rename(source, target)
         return transaction.commit() or 0
 
@@ -75,7 +76,7 @@ def again(disk: ObjectDisk, tmp_path: Path, *, lose: str = "") -> ObjectDisk:
 
 def test_what_touches_a_directory() -> None:
     operations = (Create("t/a/one", 1, "00" * 32), Remove("t/b"), Rename("u/x", "v/y"), Link("t/a/one", "w/two"))
-    commit = Commit(revision=1, previous="", writer="w", time=now(), kind="test", operations=operations)
+    commit = Commit(revision=1, previous="", writer="w", time=now(), kind=OtherKind("test"), operations=operations)
     assert touched(commit) == {
         *(("t", False), ("t/a", False), ("t/b", True)),
         *(("u", False), ("v", False), ("w", False), ("u/x", True), ("v/y", True)),
@@ -274,7 +275,7 @@ def test_the_notes_of_a_log_that_was_replaced_do_not_count(tmp_path: Path) -> No
             previous=previous * 64,
             writer="w",
             time=now(),
-            kind="test",
+            kind=OtherKind("test"),
             operations=(Create(path, 1, "00" * 32),),
         )
         return Entry(commit, digest * 64)
@@ -333,7 +334,9 @@ def test_an_altered_entry_is_named(disk: ObjectDisk, store: MemoryStore) -> None
     for revision in (9, 4):
         old = entry.decode(store.get(commit_key(revision)), name="x")
         delete_entries(store, revision)
-        data = entry.encode(Commit(revision=revision, previous=old.previous, writer="forged", time=now(), kind="test"))
+        data = entry.encode(
+            Commit(revision=revision, previous=old.previous, writer="forged", time=now(), kind=OtherKind("test"))
+        )
         store.put(commit_key(revision), data, sha256=hashlib.sha256(data).digest())
         with pytest.raises(Damaged, match=f"revision {revision}\\) was altered"):
             touching(disk, f"t/{revision - 1}")

@@ -18,6 +18,7 @@ from disks.garbage.rules import GcRules
 from disks.stores.base import ObjectInfo
 from disks.stores.memory import MemoryStore
 from oplog.clickhouse.names import FILE, file_key, parse_key
+from oplog.kinds import Dropped, Inserted, OtherKind
 from restore.check.check import CheckOptions, check
 
 LATER = datetime.now(UTC) + timedelta(days=3)
@@ -35,7 +36,7 @@ def disk(store: MemoryStore, tmp_path: Path) -> ClickHouseDisk:
 
 
 def put(disk: ClickHouseDisk, path: str, data: bytes = b"bytes") -> str:
-    with disk.transaction("insert") as transaction:
+    with disk.transaction(Inserted()) as transaction:
         info = transaction.create(path, data)
         transaction.commit()
     assert info.key is not None
@@ -43,7 +44,7 @@ def put(disk: ClickHouseDisk, path: str, data: bytes = b"bytes") -> str:
 
 
 def remove(disk: ClickHouseDisk, path: str) -> None:
-    with disk.transaction("drop") as transaction:
+    with disk.transaction(Dropped()) as transaction:
         transaction.remove(path)
         transaction.commit()
 
@@ -76,7 +77,7 @@ def test_what_the_table_names_stays_and_operations_are_never_touched(
     live = put(disk, f"{PART}/live.bin")
     frozen = put(disk, f"{PART}/frozen.bin")
     gone = put(disk, f"{PART}/gone.bin", b"12345")
-    with disk.transaction("freeze") as transaction:
+    with disk.transaction(OtherKind("freeze")) as transaction:
         transaction.link(f"{PART}/frozen.bin", "shadow/1/frozen.bin")
         transaction.commit()
     remove(disk, f"{PART}/frozen.bin")
@@ -112,7 +113,7 @@ def test_an_abandoned_upload_is_pending_and_then_goes(
 ) -> None:
     """P27."""
     put(disk, f"{PART}/live.bin")
-    with disk.transaction("insert") as transaction:
+    with disk.transaction(Inserted()) as transaction:
         transaction.create(f"{PART}/never.bin", b"abandoned")
     assert collect(disk, GcRules(delete=True, max_delete_fraction=1.0)).pending == 1
     assert run(disk, monkeypatch).deleted == 1
@@ -229,7 +230,7 @@ def test_fsck_finds_lost_objects_and_objects_of_another_size(disk: ClickHouseDis
     """I3, I8."""
     key = put(disk, f"{PART}/one.bin")
     other = put(disk, f"{PART}/two.bin", b"12345")
-    with disk.transaction("freeze") as transaction:
+    with disk.transaction(OtherKind("freeze")) as transaction:
         transaction.link(f"{PART}/one.bin", "shadow/1/one.bin")
         transaction.commit()
     result = check({"s3": disk}, CheckOptions(read_data=True))

@@ -35,6 +35,7 @@ from disks.stores.memory import MemoryStore
 from disks.workers.runner import LocalRunner, Remote
 from oplog import pins, snapshot
 from oplog.errors import AccessDenied, Damaged, FrostlineError, NotFound, Refused, Retained
+from oplog.kinds import Dropped, Inserted, Restored
 from oplog.revision import blob_key, commit_key, parse_blob_key, snapshot_key
 from tests.turns import examples
 
@@ -132,7 +133,7 @@ def disk(bucket: Bucket, tmp_path: Path) -> ObjectDisk:
 
 def put(disk: ObjectDisk, path: str, data: bytes = b"some bytes") -> str:
     """Create one file in one commit; its blob."""
-    with disk.transaction("insert") as transaction:
+    with disk.transaction(Inserted()) as transaction:
         info = transaction.create(path, data)
         transaction.commit()
     assert info.key is not None
@@ -140,14 +141,14 @@ def put(disk: ObjectDisk, path: str, data: bytes = b"some bytes") -> str:
 
 
 def remove(disk: ObjectDisk, path: str) -> None:
-    with disk.transaction("drop") as transaction:
+    with disk.transaction(Dropped()) as transaction:
         transaction.remove(path)
         transaction.commit()
 
 
 def orphan(disk: ObjectDisk, data: bytes = b"abandoned") -> str:
     """A blob of a transaction that never committed."""
-    transaction = disk.transaction("insert")
+    transaction = disk.transaction(Inserted())
     info = transaction.create("never/committed", data)
     transaction.abandon()
     assert info.key is not None
@@ -344,7 +345,7 @@ def test_what_is_named_again_during_its_quarantine_stays(bucket: Bucket, disk: O
     remove(disk, "a/gone")
     put(disk, "a/live")
     assert run(disk, quarantine=timedelta(hours=1)).quarantined == 1
-    with disk.transaction("restore") as transaction:
+    with disk.transaction(Restored()) as transaction:
         transaction.adopt(row)  # type: ignore[attr-defined]
         transaction.commit()
     report = run(disk, quarantine=timedelta(hours=1), now=LATER + timedelta(days=30))
@@ -514,7 +515,7 @@ def test_a_listing_without_the_newest_commits_deletes_nothing_they_name(bucket: 
     assert row is not None
     remove(disk, "a/gone")
     put(disk, "a/live")
-    with disk.transaction("restore") as transaction:
+    with disk.transaction(Restored()) as transaction:
         transaction.adopt(row)  # type: ignore[attr-defined]
         transaction.commit()
     disk.close()
@@ -751,7 +752,7 @@ def test_a_commit_between_the_proof_and_the_delete_is_seen(bucket: Bucket, disk:
     def race(prefix: str) -> None:
         if prefix == pins.PINS_PREFIX and any(name.startswith(INTENTS_PREFIX) for name in bucket.keys):
             bucket.on_list = lambda prefix: None
-            with disk.transaction("restore") as transaction:
+            with disk.transaction(Restored()) as transaction:
                 transaction.adopt(row)  # type: ignore[attr-defined]
                 transaction.commit()
 

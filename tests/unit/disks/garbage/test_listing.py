@@ -27,6 +27,7 @@ from disks.stores.memory import MemoryStore
 from disks.workers.progress import SILENT
 from disks.workers.runner import LocalRunner, Remote, check_stop
 from oplog.errors import Damaged, Transient, UsageError
+from oplog.kinds import Dropped, Inserted, OtherKind
 from oplog.revision import blob_key, commit_key, snapshot_key
 from restore.check import listing as check_listing
 from restore.check.check import CheckOptions, CheckResult, check
@@ -202,14 +203,14 @@ def disk(bucket: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def put(disk: ObjectDisk, *names: str) -> list[str]:
-    with disk.transaction("insert") as transaction:
+    with disk.transaction(Inserted()) as transaction:
         infos = [transaction.create(f"a/{name}", name.encode()) for name in names]
         transaction.commit()
     return [info.key for info in infos if info.key is not None]
 
 
 def remove(disk: ObjectDisk, name: str) -> None:
-    with disk.transaction("drop") as transaction:
+    with disk.transaction(Dropped()) as transaction:
         transaction.remove(f"a/{name}")
         transaction.commit()
 
@@ -230,7 +231,7 @@ def fill(disk: ObjectDisk) -> tuple[set[str], set[str]]:
     for name in ("gone-1", "gone-2"):
         remove(disk, name)
     stays |= {*put(disk, "last")}
-    abandoned = disk.transaction("insert").create("a/never", b"abandoned").key
+    abandoned = disk.transaction(Inserted()).create("a/never", b"abandoned").key
     assert abandoned is not None
     return stays, gone | {abandoned}
 
@@ -357,7 +358,7 @@ def test_a_check_over_ranges_finds_the_same(disk: ObjectDisk, bucket: MemoryStor
         for name in ("live-0", "live-1"):
             remove(disk, name)
     fill(disk)
-    with disk.transaction("link") as transaction:
+    with disk.transaction(OtherKind("link")) as transaction:
         transaction.link("a/live-3", "a/also-3")
         transaction.commit()
     retained = put(disk, "retained")

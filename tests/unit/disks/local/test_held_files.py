@@ -11,6 +11,7 @@ import pytest
 
 from disks.local.disk import LocalDisk
 from oplog.errors import NotFound
+from oplog.kinds import Inserted, Merged
 
 SOON = timedelta(hours=1)
 
@@ -18,7 +19,7 @@ SOON = timedelta(hours=1)
 @pytest.fixture
 def disk(tmp_path: Path) -> LocalDisk:
     disk = LocalDisk("ssd", tmp_path / "ssd")
-    with disk.transaction("insert") as transaction:
+    with disk.transaction(Inserted()) as transaction:
         transaction.create("store/a/data-0000.parquet", b"bytes")
         transaction.create("store/b/data-0000.parquet", b"other bytes")
         transaction.commit()
@@ -26,7 +27,7 @@ def disk(tmp_path: Path) -> LocalDisk:
 
 
 def remove(disk: LocalDisk, path: str) -> None:
-    with disk.transaction("merge") as transaction:
+    with disk.transaction(Merged()) as transaction:
         transaction.remove(path)
         transaction.commit()
 

@@ -19,10 +19,11 @@ from disks.host.locks import file_lock
 from disks.local.disk import LocalDisk
 from disks.local.trash import FEW, Trash
 from oplog.errors import Damaged, Locked, NoSpace, NotFound, Refused, UsageError
+from oplog.kinds import Dropped, Inserted, Moved
 
 
 def put(disk: Disk, files: dict[str, bytes]) -> None:
-    with disk.transaction("insert") as transaction:
+    with disk.transaction(Inserted()) as transaction:
         for path, data in files.items():
             transaction.create(path, data)
         transaction.commit()
@@ -56,6 +57,7 @@ import os, sys
 from pathlib import Path
 from disks import effects
 from disks.local.disk import LocalDisk
+from oplog.kinds import Inserted
 path, stop, skip = sys.argv[1], sys.argv[2], int(sys.argv[3])
 def hook(when, name, args):
     global skip
@@ -63,7 +65,7 @@ def hook(when, name, args):
         if skip == 0:
             os._exit(9)
         skip -= 1
-with LocalDisk("hot", Path(path)).transaction("insert") as transaction:
+with LocalDisk("hot", Path(path)).transaction(Inserted()) as transaction:
     transaction.create("t/p2/part.json", b"2")
     transaction.create("t/p2/data", b"2" * 10_000)
     transaction.remove("t/p1")
@@ -92,7 +94,7 @@ def test_a_dead_process_leaves_all_or_nothing(disk: LocalDisk, stop: str, skip: 
 
 def test_recovery_leaves_the_staging_of_live_transactions(disk: LocalDisk) -> None:
     """P36: every temporary thing has an owner."""
-    with disk.transaction("insert") as transaction:
+    with disk.transaction(Inserted()) as transaction:
         transaction.create("a", b"1")
         other = LocalDisk("hot", disk.root)
         assert other.recover() == []
@@ -106,7 +108,7 @@ def test_readers_keep_their_files_and_writers_do_not_wait(disk: LocalDisk) -> No
     path = Path(disk.location("t/p1/x").url.removeprefix("file://"))
     other = LocalDisk("hot", disk.root)
     with disk.read_lease():
-        with other.transaction("drop") as transaction:
+        with other.transaction(Dropped()) as transaction:
             transaction.remove("t/p1")
             transaction.commit()
         for one in (disk, other):
@@ -123,15 +125,15 @@ def test_readers_keep_their_files_and_writers_do_not_wait(disk: LocalDisk) -> No
 
 def test_what_lies_in_a_renamed_directory_is_known_where_only_hidden_files_surround_it(disk: LocalDisk) -> None:
     """`old` was removed but is still read: to the plan its directory is empty, and yet the new files moved with it."""
-    with disk.transaction("insert") as transaction:
+    with disk.transaction(Inserted()) as transaction:
         transaction.create("old/file", b"old")
         transaction.create("new/file", b"new")
         transaction.commit()
     with disk.read_lease():
-        with disk.transaction("drop") as transaction:
+        with disk.transaction(Dropped()) as transaction:
             transaction.remove("old")
             transaction.commit()
-        with disk.transaction("move") as transaction:
+        with disk.transaction(Moved()) as transaction:
             transaction.rename("new", "old/new")
             transaction.rename("old", "at/last")
             transaction.rename("at", "in/the/end")
@@ -155,7 +157,7 @@ def test_a_reader_that_died_holds_nothing(disk: LocalDisk) -> None:
     )
     assert reader.stdout is not None
     assert reader.stdout.readline() == "reading\n"
-    with disk.transaction("drop") as transaction:
+    with disk.transaction(Dropped()) as transaction:
         transaction.remove("t/p1")
         transaction.commit()
     assert (disk.root / "t/p1/x").exists()
@@ -177,7 +179,7 @@ def test_a_full_disk_changes_nothing(disk: LocalDisk, effect: str) -> None:
             effects.set_hook(None)
             raise OSError(errno.ENOSPC, "No space left on device", str(args[0]))
 
-    with pytest.raises((NoSpace, OSError)), disk.transaction("insert") as transaction:
+    with pytest.raises((NoSpace, OSError)), disk.transaction(Inserted()) as transaction:
         effects.set_hook(full)
         transaction.create("b/c", b"2" * 10_000)
         transaction.create("b/d", b"2" * 10_000)
@@ -236,7 +238,7 @@ def test_a_strange_source_is_refused(disk: LocalDisk, tmp_path: Path) -> None:
     target.write_bytes(b"s")
     link = tmp_path / "link"
     link.symlink_to(target)
-    with disk.transaction("insert") as transaction, pytest.raises((Damaged, OSError)):
+    with disk.transaction(Inserted()) as transaction, pytest.raises((Damaged, OSError)):
         transaction.create("x", link)
     assert leftovers(disk) == []
 
@@ -263,10 +265,11 @@ _WRITER = """
 import sys
 from pathlib import Path
 from disks.local.disk import LocalDisk
+from oplog.kinds import Inserted
 path, name = sys.argv[1:]
 disk = LocalDisk("hot", Path(path))
 for count in range(12):
-    with disk.transaction("insert") as transaction:
+    with disk.transaction(Inserted()) as transaction:
         transaction.create(f"{name}/p{count}/part.json", name.encode())
         if count:
             transaction.remove(f"{name}/p{count - 1}")
@@ -295,7 +298,7 @@ def test_a_read_only_disk_creates_nothing(tmp_path: Path) -> None:
     disk = LocalDisk("hot", root, read_only=True)
     assert content(disk) == {"a": b"1"}
     with pytest.raises(Refused):
-        disk.transaction("insert")
+        disk.transaction(Inserted())
     bare = LocalDisk("bare", tmp_path / "bare", read_only=True)
     assert bare.list() == []
     assert bare.recover() == []
@@ -316,7 +319,7 @@ def test_what_many_removals_leave_is_deleted_aside_and_waited_for(tmp_path: Path
     disk = LocalDisk("ssd", tmp_path / "ssd")
     put_parts(disk, 3 * FEW)
     put(disk, {"t/stays/data": b"y"})
-    with disk.transaction("drop") as transaction:
+    with disk.transaction(Dropped()) as transaction:
         for number in range(3 * FEW):
             transaction.remove(f"t/{number}")
         transaction.commit()
@@ -332,10 +335,11 @@ import sys, time
 from pathlib import Path
 from disks import effects
 from disks.local.disk import LocalDisk
+from oplog.kinds import Dropped
 
 disk = LocalDisk("ssd", Path(sys.argv[1]))
 effects.set_hook(lambda when, name, _: time.sleep(0.002) if name == "fs.rmdir" else None)
-with disk.transaction("drop") as transaction:
+with disk.transaction(Dropped()) as transaction:
     for name in disk.list("t"):
         transaction.remove("t/" + name.rstrip("/"))
     transaction.commit()
@@ -362,7 +366,7 @@ def test_what_is_being_deleted_is_no_leftover_of_a_crash(tmp_path: Path, monkeyp
     put_parts(disk, 3 * FEW)
     late: list[threading.Thread] = []
     monkeypatch.setattr(threading.Thread, "start", lambda thread: late.append(thread))
-    with disk.transaction("drop") as transaction:
+    with disk.transaction(Dropped()) as transaction:
         for number in range(3 * FEW):
             transaction.remove(f"t/{number}")
         transaction.commit()

@@ -23,6 +23,7 @@ from disks.stores.wrappers.metered import MeteredStore
 from oplog import entry, pins, snapshot
 from oplog.entry import Commit, Create, Link, Operation, Remove, Rename, now
 from oplog.errors import Damaged, FrostlineError, NotFound, UsageError
+from oplog.kinds import Inserted, Moved, OtherKind, Undone
 from oplog.log import OperationsLog
 from oplog.revision import commit_key, snapshot_key
 from tests.turns import examples
@@ -42,7 +43,7 @@ def written(store: MemoryStore, tmp_path: Path) -> MemoryStore:
     """Twelve commits with snapshots at 1, 5 and 10; the local state is lost."""
     disk = open_disk(store, tmp_path)
     for number in range(1, 13):
-        with disk.transaction("insert") as transaction:
+        with disk.transaction(Inserted()) as transaction:
             transaction.create(f"t/{number}/data", b"x" * number)
             transaction.commit()
     disk.close()
@@ -144,7 +145,9 @@ def test_a_snapshot_whose_neighbours_are_gone_is_believed(written: MemoryStore, 
 
 def forged(store: MemoryStore, revision: int) -> bytes:
     previous = entry.decode(store.get(commit_key(revision)), name="x").previous
-    return entry.encode(Commit(revision=revision, previous=previous, writer="forged", time=now(), kind="test"))
+    return entry.encode(
+        Commit(revision=revision, previous=previous, writer="forged", time=now(), kind=OtherKind("test"))
+    )
 
 
 DAMAGES = ("empty", "torn", "altered", "missing", "a copy of another", "with a foreign name")
@@ -207,14 +210,14 @@ def test_who_has_seen_the_newest_entry_notices_that_it_was_altered(store: Memory
     """I15, P39: the cached table remembers its digest."""
     disk = open_disk(store, tmp_path)
     for number in range(3):
-        with disk.transaction("insert") as transaction:
+        with disk.transaction(Inserted()) as transaction:
             transaction.create(f"t/{number}", b"x")
             transaction.commit()
     put(store, commit_key(3), forged(store, 3))
     with pytest.raises(Damaged, match=r"revision 3\) was altered"):
         list(disk.entries(limit=1))
     elsewhere = ObjectDisk("s3", store, tmp_path / "elsewhere")
-    with elsewhere.transaction("insert") as transaction:
+    with elsewhere.transaction(Inserted()) as transaction:
         transaction.create("t/3", b"x")
         transaction.commit()
     with pytest.raises(Damaged, match="another log than the one known here: its entry 3 differs"):
@@ -231,7 +234,7 @@ def test_gaps_never_mislead(gone: set[int], with_snapshot: bool) -> None:
     log = OperationsLog(store)
     digest = entry.GENESIS_DIGEST
     for revision in range(1, 31):
-        commit = Commit(revision=revision, previous=digest, writer="w", time=now(), kind="test")
+        commit = Commit(revision=revision, previous=digest, writer="w", time=now(), kind=OtherKind("test"))
         digest = log.append(commit)
     left = sorted(set(range(1, 31)) - gone)
     if with_snapshot and left:
@@ -258,7 +261,7 @@ def test_a_rebuild_reads_a_snapshot_and_what_follows_it(store: MemoryStore, tmp_
     """P44: however long the log is."""
     disk = open_disk(store, tmp_path, every=10)
     for number in range(57):
-        with disk.transaction("insert") as transaction:
+        with disk.transaction(Inserted()) as transaction:
             transaction.create(f"t/{number}.json", b"{}")
             transaction.commit()
     disk.close()
@@ -301,10 +304,13 @@ commits = st.builds(
     previous=st.just("cd" * 32),
     writer=text,
     time=st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC)),
-    kind=text,
+    kind=st.one_of(
+        st.builds(OtherKind, text, st.dictionaries(text, text, max_size=3)),
+        st.builds(Moved, sources=st.dictionaries(text, st.lists(text, max_size=3).map(tuple), max_size=3)),
+        st.builds(Undone, undoes=st.integers(1, 1 << 40), undone=text),
+    ),
     actor=text | st.just(""),
     reason=text | st.just(""),
-    details=st.dictionaries(text, text, max_size=3),
     present=st.lists(text, max_size=3).map(tuple),
     absent=st.lists(text, max_size=3).map(tuple),
     operations=st.lists(operations, max_size=5).map(tuple),
@@ -345,7 +351,7 @@ def test_one_damaged_snapshot_loses_nothing_after_a_collection(store: MemoryStor
     """I7, P44: gc keeps the log from the last snapshot but one on, so that no single object stands for everything."""
     disk = open_disk(store, tmp_path)
     for number in range(1, 24):
-        with disk.transaction("insert") as transaction:
+        with disk.transaction(Inserted()) as transaction:
             transaction.create(f"t/{number}/data", b"x" * number)
             transaction.commit()
     expected = paths(disk)

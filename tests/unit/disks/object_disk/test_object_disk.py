@@ -26,10 +26,11 @@ from disks.stores.memory import MemoryStore
 from disks.stores.wrappers.wrapped import WrappedStore
 from oplog.entry import Commit, Create, now
 from oplog.errors import Conflict, Damaged, FrostlineError, Locked, NotFound, OutcomeUnknown, Refused
+from oplog.kinds import CommitKind, Inserted, Merged, Moved, OtherKind
 from oplog.revision import commit_key, snapshot_key
 
 
-def put(disk: Disk, files: dict[str, bytes], kind: str = "insert") -> int | None:
+def put(disk: Disk, files: dict[str, bytes], kind: CommitKind = Inserted()) -> int | None:  # noqa: B008 - frozen
     with disk.transaction(kind) as transaction:
         for path, data in files.items():
             transaction.create(path, data)
@@ -103,7 +104,7 @@ def test_every_revision_can_be_read_back(store: MemoryStore, tmp_path: Path) -> 
     expected: dict[int, list[str]] = {0: []}
     for number in range(11):
         put(disk, {f"t/{number}": b""})
-        with disk.transaction("move") as transaction:
+        with disk.transaction(Moved()) as transaction:
             transaction.rename(f"t/{number}", f"u/{number}")
             if number:
                 transaction.remove(f"u/{number - 1}")
@@ -225,7 +226,7 @@ def test_hostile_paths_of_a_log_are_refused(store: MemoryStore, tmp_path: Path) 
             previous="0" * 64,
             writer="evil",
             time=now(),
-            kind="insert",
+            kind=Inserted(),
             operations=(Create("../../etc/passwd", 0, "00" * 32, inline=b""),),
         )
     )
@@ -239,7 +240,7 @@ def test_a_read_only_disk_writes_nothing(store: MemoryStore, tmp_path: Path) -> 
     disk = ObjectDisk("s3", store, tmp_path / "b", read_only=True)
     assert content(disk) == {"t/x": b"x"}
     with pytest.raises(Refused):
-        disk.transaction("insert")
+        disk.transaction(Inserted())
     assert [info.key for info in store.list()] == before
 
 
@@ -276,10 +277,11 @@ import sys
 from pathlib import Path
 from disks.object_disk.disk import ObjectDisk
 from disks.stores.directory import DirectoryStore
+from oplog.kinds import Inserted
 bucket, state, name = sys.argv[1:]
 disk = ObjectDisk("s3", DirectoryStore(Path(bucket)), Path(state), snapshot_every_commits=5)
 for count in range(15):
-    with disk.transaction("insert") as transaction:
+    with disk.transaction(Inserted()) as transaction:
         transaction.create(f"{name}/{count}/part.json", name.encode())
         transaction.create(f"{name}/{count}/x", name.encode())
         print(transaction.commit())
@@ -309,17 +311,17 @@ def test_a_change_is_checked_again_after_a_lost_race(store: MemoryStore, tmp_pat
     one, two = ObjectDisk("s3", store, tmp_path / "a"), ObjectDisk("s3", store, tmp_path / "b")
     put(one, {"t/p1/x": b"", "t/p2/x": b""})
     two.refresh()
-    with one.transaction("merge") as transaction:
+    with one.transaction(Merged()) as transaction:
         transaction.remove("t/p1")
         transaction.commit()
-    with two.transaction("merge") as transaction, pytest.raises(Conflict):  # its cache still shows t/p1
+    with two.transaction(Merged()) as transaction, pytest.raises(Conflict):  # its cache still shows t/p1
         transaction.require(present=("t/p1",))
         transaction.create("t/p3/x", b"")
         transaction.commit()
-    with one.transaction("late") as transaction:
+    with one.transaction(OtherKind("late")) as transaction:
         transaction.create("late", b"")
         transaction.commit()
-    with two.transaction("uses it") as transaction:  # its cache does not show it yet
+    with two.transaction(OtherKind("uses it")) as transaction:  # its cache does not show it yet
         transaction.rename("late", "used")
         transaction.commit()
     one.refresh()
@@ -337,7 +339,7 @@ def test_dying_between_the_entry_and_the_cache_loses_nothing(store: MemoryStore,
         if name == "sqlite.commit" and when == "before":
             raise Killed
 
-    with pytest.raises(Killed), disk.transaction("insert") as transaction:
+    with pytest.raises(Killed), disk.transaction(Inserted()) as transaction:
         transaction.create("b", b"")
         effects.set_hook(die)
         try:
@@ -375,7 +377,7 @@ def test_scratch_of_a_dead_process_is_swept_and_that_of_a_live_one_is_not(store:
     dead = OwnedDirectory(tmp_path / "a" / "scratch")
     (dead.path / "half").write_bytes(b"x")
     os.close(dead._descriptor)  # as a crash would
-    with disk.transaction("insert") as transaction:
+    with disk.transaction(Inserted()) as transaction:
         live = transaction.scratch()
         assert len(disk.recover()) == 1
         assert disk.recover() == []
@@ -468,13 +470,13 @@ def test_of_many_claims_one_wins(store: MemoryStore, tmp_path: Path) -> None:
 
 def test_the_log_says_who_did_what_and_why(store: MemoryStore, tmp_path: Path) -> None:
     disk = ObjectDisk("s3", store, tmp_path / "a")
-    with disk.transaction("move", reason="TTL", actor="daemon", details={"from": "hot"}) as transaction:
+    with disk.transaction(Moved(sources={"hot": ("p",)}), reason="TTL", actor="daemon") as transaction:
         transaction.create("t/p/x", b"x" * 9_000, blob_set="p")
         transaction.require(absent=("t/q",))
         transaction.commit()
     (found,) = disk.entries()
     commit = found.commit
-    assert (commit.kind, commit.reason, commit.actor, commit.details) == ("move", "TTL", "daemon", {"from": "hot"})
+    assert (commit.kind, commit.reason, commit.actor) == (Moved(sources={"hot": ("p",)}), "TTL", "daemon")
     assert (commit.absent, commit.size_bytes) == (("t/q",), 9_000)
     key = disk.stat("t/p/x").key
     assert key is not None
@@ -505,7 +507,7 @@ def test_a_transaction_whose_uploads_are_half_a_guard_interval_old_does_not_comm
     clock = _Clock()
     monkeypatch.setattr("disks.object_disk.transaction.time", clock)
     disk = ObjectDisk("s3", store, tmp_path / "a")
-    with disk.transaction("move") as transaction:
+    with disk.transaction(Moved()) as transaction:
         transaction.create("t/p/x", b"x" * 9_000)
         clock.now += 13 * 3600
         with pytest.raises(Refused, match="began 13 h ago"):
@@ -521,7 +523,7 @@ def test_a_transaction_older_than_the_shortest_guard_asks_for_its_blobs(
     clock = _Clock()
     monkeypatch.setattr("disks.object_disk.transaction.time", clock)
     disk = ObjectDisk("s3", store, tmp_path / "a")
-    with disk.transaction("move") as transaction:
+    with disk.transaction(Moved()) as transaction:
         key = transaction.create("t/p/x", b"x" * 9_000).key
         transaction.create("t/p/part.json", b"{}")
         assert key is not None

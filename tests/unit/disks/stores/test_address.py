@@ -14,6 +14,7 @@ from disks.object_disk.disk import ObjectDisk
 from disks.registry import open_disk
 from disks.stores.address import StoreAddress
 from oplog.errors import Refused, UsageError
+from oplog.kinds import Merged
 
 BYTES = b"rows of a part"
 DIGEST = hashlib.sha256(BYTES).hexdigest()
@@ -34,7 +35,7 @@ def shared(tmp_path: Path) -> StoreAddress:
 
 def test_an_upload_of_another_process_becomes_a_file(disk: ObjectDisk, shared: StoreAddress) -> None:
     """I1: what is committed can be read; I2: under a key that nothing else has."""
-    with disk.transaction("merge") as transaction:
+    with disk.transaction(Merged()) as transaction:
         elsewhere = pickle.loads(pickle.dumps(shared)).open()
         key = put_blob(elsewhere, PATH, BYTES, DIGEST, revision=disk.revision)
         transaction.uploaded(PATH, key, len(BYTES), DIGEST)
@@ -48,7 +49,7 @@ def test_what_is_not_in_the_bucket_as_told_is_refused(disk: ObjectDisk, shared: 
     key = put_blob(shared.open(), PATH, BYTES, DIGEST, revision=0)
     if size_bytes == len(BYTES):
         shared.open().delete([key])
-    with disk.transaction("merge") as transaction, pytest.raises(Refused, match="object r") as caught:
+    with disk.transaction(Merged()) as transaction, pytest.raises(Refused, match="object r") as caught:
         transaction.uploaded(PATH, key, size_bytes, DIGEST)
     assert key in caught.value.message
     assert disk.revision == 0
@@ -58,7 +59,7 @@ def test_an_upload_counts_from_the_beginning_of_its_transaction(
     disk: ObjectDisk, shared: StoreAddress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I6: nothing is named that gc may be about to take."""
-    with disk.transaction("merge") as transaction:
+    with disk.transaction(Merged()) as transaction:
         key = put_blob(shared.open(), PATH, BYTES, DIGEST, revision=0)
         monkeypatch.setattr("disks.object_disk.transaction.MAX_AGE_SECONDS", -1)
         transaction.uploaded(PATH, key, len(BYTES), DIGEST)

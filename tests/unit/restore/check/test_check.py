@@ -31,6 +31,7 @@ from disks.stores.wrappers.faulty import Fault, FaultyStore
 from oplog import pins
 from oplog.entry import Create
 from oplog.errors import AccessDenied, Locked, Refused, UsageError
+from oplog.kinds import Dropped, Inserted, OtherKind, SetAside, TableCreated
 from oplog.revision import commit_key, snapshot_key
 from restore.check.cache import CachedTable
 from restore.check.check import CheckOptions, CheckResult, check
@@ -68,7 +69,7 @@ def add_part(disk: Disk, name: str, *, rows: int = 10, edit: Callable[[Part], Pa
     file = DataFile(name=DATA, rows=rows, size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
     part = Part(table=TABLE.uuid, name=name, rows=rows, size_bytes=len(data), created=datetime.now(UTC), files=(file,))
     directory = TABLE.part_directory(name)
-    with disk.transaction("insert") as transaction:
+    with disk.transaction(Inserted()) as transaction:
         transaction.create(f"{directory}/{DATA}", data)
         transaction.create(f"{directory}/part.json", part_format.encode(edit(part) if edit else part))
         transaction.commit()
@@ -76,7 +77,7 @@ def add_part(disk: Disk, name: str, *, rows: int = 10, edit: Callable[[Part], Pa
 
 
 def define(disk: Disk, definition: TableDefinition = TABLE) -> None:
-    with disk.transaction("create_table") as transaction:
+    with disk.transaction(TableCreated()) as transaction:
         if disk.exists(f"{definition.directory}/table.json"):
             transaction.remove(f"{definition.directory}/table.json")
         transaction.create(f"{definition.directory}/table.json", schema.encode(definition))
@@ -290,7 +291,7 @@ def part_commit(site: Site, operations: tuple[Create, ...]):  # type: ignore[no-
         previous=digest,
         writer="x",
         time=datetime.now(UTC),
-        kind="insert",
+        kind=Inserted(),
         operations=operations,
     )
 
@@ -555,7 +556,7 @@ def test_what_is_no_file_is_named_and_never_followed(site: Site, tmp_path: Path,
 
 def test_leftovers_of_dead_transactions_are_told_from_living_ones(site: Site) -> None:
     """I14."""
-    with site.ssd.transaction("insert") as transaction:
+    with site.ssd.transaction(Inserted()) as transaction:
         transaction.create("some/file", b"x")
         assert site.check().ok
     staging = site.root / "ssd" / ".frostline" / "staging" / "dead"
@@ -611,7 +612,7 @@ def test_a_missing_or_old_table_json_is_found_and_repaired(site: Site) -> None:
     assert site.check(repair=True).repaired
     assert schema.decode(site.cold.read(f"{TABLE.directory}/table.json"), path="") == newer
 
-    with site.cold.transaction("test") as transaction:
+    with site.cold.transaction(OtherKind("test")) as transaction:
         transaction.remove(f"{TABLE.directory}/table.json")
         transaction.commit()
     assert "missing" in site.only().what
@@ -639,7 +640,7 @@ def test_overlaps_are_found_against_the_part_that_reaches_furthest() -> None:
 def test_a_lost_object_that_only_a_retained_revision_names(site: Site) -> None:
     """I4: restoring that revision would fail."""
     key = site.blob("all_1_1_0")
-    with site.cold.transaction("drop") as transaction:
+    with site.cold.transaction(Dropped()) as transaction:
         transaction.remove(TABLE.part_directory("all_1_1_0"))
         transaction.commit()
     assert site.check().ok
@@ -658,7 +659,7 @@ def test_a_lost_object_that_the_first_retained_revision_names(site: Site) -> Non
         data, info = site.bucket._objects[commit_key(revision)]
         old = ObjectInfo(info.key, info.size_bytes, info.modified - timedelta(days=2))
         site.bucket._objects[commit_key(revision)] = (data, old)
-    with site.cold.transaction("drop") as transaction:
+    with site.cold.transaction(Dropped()) as transaction:
         transaction.remove(TABLE.part_directory("all_1_1_0"))
         transaction.commit()
     assert site.check().ok
@@ -681,7 +682,7 @@ def test_a_pin_on_a_revision_that_is_not_kept_any_more(site: Site) -> None:
 def test_an_object_of_two_paths_that_is_gone(site: Site) -> None:
     """I8: it lives while any path names it; both are reported."""
     directory = TABLE.part_directory("all_1_1_0")
-    with site.cold.transaction("test") as transaction:
+    with site.cold.transaction(OtherKind("test")) as transaction:
         transaction.create("linked/one.bin", b"shared")
         transaction.link("linked/one.bin", "linked/two.bin")
         transaction.commit()
@@ -742,7 +743,7 @@ def test_who_writes_meanwhile_is_no_problem(site: Site, prefix: str) -> None:
         if wanted == prefix and not written:
             written = 1
             add_part(site.cold, "all_9_9_0")
-            with site.cold.transaction("drop") as transaction:
+            with site.cold.transaction(Dropped()) as transaction:
                 transaction.remove(TABLE.part_directory("all_2_2_0"))
                 transaction.commit()
         return whole(wanted, start_after=start_after)
@@ -788,10 +789,10 @@ def test_a_repair_sets_aside_what_cannot_be_read_and_deletes_nothing(site: Site)
     assert again.ok
     assert again.set_aside == [f"ssd:{aside}/broken_all_3_3_0", f"cold:{aside}/missing_all_1_1_0"]
     commit = next(iter(site.cold.entries(limit=1))).commit
-    assert (commit.kind, commit.reason) == ("set_aside", "fsck: part all_1_1_0 is missing")
+    assert (commit.kind, commit.reason) == (SetAside(), "fsck: part all_1_1_0 is missing")
 
     site.bucket._objects[key] = (data, info)
-    with site.cold.transaction("test") as transaction:
+    with site.cold.transaction(OtherKind("test")) as transaction:
         transaction.rename(f"{aside}/missing_all_1_1_0", TABLE.part_directory("all_1_1_0"))
         transaction.commit()
     assert site.check(read_data=True).set_aside == [f"ssd:{aside}/broken_all_3_3_0"]

@@ -9,12 +9,14 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from disks.object_disk.disk import ObjectDisk
-from oplog import entry, replay
+from oplog import entry, kinds, replay
 from oplog.entry import Commit, Create, Remove
 from oplog.errors import NotFound, UsageError
+from oplog.kinds import Merged
 from oplog.replay import ChangedPath, FileRow
 from oplog.revision import commit_key, snapshot_key
 from restore.history.blame import Blame, blame
@@ -25,6 +27,7 @@ from restore.rebuild.rebuild import restore
 from tests.crash.scenarios import TABLE
 from tests.memory_table import MemoryTable
 from tests.unit.restore.history.test_undo import config, create, drop_january, insert, move, take_back
+from tiering.config.settings import PolicyConfig, VolumeConfig
 from tiering.engine.store import Store
 from tiering.table import definitions
 
@@ -95,9 +98,9 @@ def test_the_groups_stream() -> None:
 
 
 def commit(kind: str, *operations: Create | Remove, **details: str) -> Commit:
-    return Commit(
-        revision=9, previous="", writer="w", time=entry.now(), kind=kind, details=details, operations=operations
-    )
+    """As an entry tells it."""
+    read = kinds.decode(kind, details, name="x")
+    return Commit(revision=9, previous="", writer="w", time=entry.now(), kind=read, operations=operations)
 
 
 @pytest.mark.parametrize(
@@ -105,11 +108,13 @@ def commit(kind: str, *operations: Create | Remove, **details: str) -> Commit:
     [
         (commit("insert", Create(f"{HOME}/p_1_1_0/data", 1, "")), "inserted"),
         (commit("move", Create(f"{HOME}/p_1_1_0/data", 1, ""), sources='{"ssd": ["p_1_1_0"]}'), "moved in from ssd"),
-        (commit("move", Create(f"{HOME}/p_1_1_0/data", 1, ""), sources="junk"), "moved in"),
+        (commit("move", Create(f"{HOME}/p_1_1_0/data", 1, ""), sources='{"ssd": ["p_2_2_0"]}'), "moved in"),
         (commit("move", Remove(f"{HOME}/p_1_1_0"), moved_to="ssd"), "moved to ssd"),
         (commit("merge", Remove(f"{HOME}/p_1_1_0"), merged_into="p_1_5_1"), "merged into p_1_5_1"),
         (commit("merge", Remove(f"{HOME}/p_1_1_0")), "removed (every row was past its TTL)"),
         (commit("drop", Remove(HOME)), "dropped"),
+        (commit("freeze", Create(f"{HOME}/p_1_1_0/data", 1, "")), "created (freeze)"),
+        (commit("freeze", Remove(HOME)), "removed (freeze)"),
         (commit("tidy", Remove(f"{HOME}/p_1_1_0")), "removed (a merge had replaced it)"),
         (commit("restore", Remove(f"{HOME}/p_1_1_0/data"), revision="4"), "taken out (back to revision 4)"),
         (commit("undo", Create(f"{HOME}/p_1_1_0/data", 1, ""), undoes="7"), "brought back (undo of revision 7)"),
@@ -149,12 +154,31 @@ def test_a_diff_in_words(store: Store, disk: ObjectDisk) -> None:
     (altered,) = found.tables
     assert (altered.change, altered.details) == ("altered", ("column extra int64 added",))
     assert altered.commit is not None
-    assert altered.commit.kind == "alter_table"
+    assert altered.commit.kind.word == "alter_table"
     assert found.files.added == 5
     assert found.files.removed == 4
     assert found.files.changed == 1
     assert found.other_files == 1
     assert diff(disk, disk.revision, disk.revision).empty
+
+
+def test_inputs_on_another_disk_tell_what_they_became(store: Store, tmp_path: Path) -> None:
+    """The log of their disk does not have the part that they were merged into, and says its name."""
+    create(store, "all")
+    for first, to in ((0, "s3"), (1000, "far")):
+        insert(store, first)
+        move(store, to)
+    settings = config(tmp_path)
+    one = PolicyConfig(volumes=(VolumeConfig(name="mixed", disks=("s3", "far")),))
+    with Store.open(msgspec.structs.replace(settings, policies={"all": one}), actor="alice@here") as mixed:
+        mixed.merge(TABLE, final=True)
+        (output,) = mixed.parts(TABLE)
+        left = mixed.object_disk("far" if output.disk == "s3" else "s3")
+        (commit,) = (found.commit for found in left.entries(left.revision - 1))
+        assert commit.kind == Merged(merged_into=output.part.name)
+        gone = "202601_1_1_0" if left.name == "s3" else "202601_2_2_0"
+        words = [deed.what for deed in blame(mixed.context, TABLE, gone).deeds if deed.disk == left.name]
+        assert words[-1] == f"merged into {output.part.name}"
 
 
 def test_what_came_and_went_is_not_in_a_diff(store: Store, disk: ObjectDisk) -> None:

@@ -18,11 +18,13 @@ from disks.garbage.collect import INTENTS_PREFIX
 from disks.object_disk.disk import ObjectDisk
 from oplog import pins
 from oplog.errors import Conflict, DiskUnreachable, Locked, NotFound, Refused
+from oplog.kinds import BlocksAllocated, Dropped, OtherKind, Repaired, Undone
 from oplog.revision import commit_key
 from restore.history.undo import preview, undo
 from restore.rebuild.rebuild import restore
 from tests.crash.scenarios import TABLE, events, rows
 from tiering.catalog import tables
+from tiering.catalog.context import Context
 from tiering.config.settings import Config, PolicyConfig, VolumeConfig
 from tiering.engine.store import Store
 from tiering.table import definitions
@@ -104,6 +106,12 @@ def take_back(store: Store, revision: int | None = None) -> int:
     return done
 
 
+def at_head(store: Store) -> tuple[Context, ObjectDisk, int]:
+    """The newest revision, for `preview`."""
+    disk = store.object_disk("s3")
+    return store.context, disk, disk.revision
+
+
 def refused(store: Store, revision: int, *words: str) -> str:
     """Undo refuses; preview says the same, and neither changes anything."""
     disk = store.object_disk("s3")
@@ -129,9 +137,9 @@ class TestInsert:
         undone = take_back(store)
         assert keys(store) == kept
         commit = next(iter(store.object_disk("s3").entries(undone - 1))).commit
-        assert commit.kind == "undo"
+        assert isinstance(commit.kind, Undone)
         assert commit.actor == "alice@here"
-        assert commit.details["undoes"] == str(undone - 1)
+        assert commit.kind.undoes == undone - 1
         take_back(store, undone)
         assert keys(store) == both
         assert added in parts(store)
@@ -307,6 +315,18 @@ class TestDrop:
         take_back(store)
         assert keys(store) == list(range(40))
 
+    def test_a_ttl_rule_would_drop_them_again(self, store: Store, disk: ObjectDisk) -> None:
+        table = create(store)
+        insert(store, 0)
+        store.alter_table(table, definitions.set_ttl(table, ["1d on ts delete"]))
+        assert store.tick(only="moves").deleted
+        (commit,) = (entry.commit for entry in disk.entries(disk.revision - 1))
+        assert commit.kind == Dropped(by_ttl=True)
+        assert any("TTL rule that dropped it is still there" in note for note in preview(*at_head(store)).notes)
+        take_back(store)
+        drop_january(store)
+        assert not any("TTL" in note for note in preview(*at_head(store)).notes), "somebody dropped these"
+
     def test_a_table_comes_back(self, store: Store, disk: ObjectDisk, tmp_path: Path) -> None:
         create(store, "hot_cold")
         insert(store, 0)
@@ -418,8 +438,22 @@ class TestTables:
         with Store.open(config(tmp_path, "two"), actor="bob@there") as other:
             insert(other, 0)
         store.refresh()
-        allocated = next(item.commit for item in disk.entries() if item.commit.kind == "allocate")
+        allocated = next(item.commit for item in disk.entries() if isinstance(item.commit.kind, BlocksAllocated))
         refused(store, allocated.revision, "gave block numbers")
+
+
+def test_a_kind_that_is_not_known(store: Store, disk: ObjectDisk) -> None:
+    """I15: what a later version meant by it nobody here can tell. Later commits can be undone, it cannot."""
+    create(store)
+    with disk.transaction(OtherKind("thawed", {"depth": "3"}), reason="from later") as transaction:
+        transaction.create("shadow/x", b"x")
+        transaction.commit()
+    later = disk.revision
+    insert(store, 0)
+    assert refused(store, later, "is of the kind thawed, which this version does not know") == "upgrade frostline"
+    take_back(store)
+    assert keys(store) == []
+    assert disk.read("shadow/x") == b"x"
 
 
 class TestRestore:
@@ -611,7 +645,7 @@ def test_files_outside_of_tables(store: Store, disk: ObjectDisk) -> None:
     """Links, renames and removes of a library user's own files."""
 
     def step(kind: str, *arguments: str) -> int:
-        with disk.transaction("test") as transaction:
+        with disk.transaction(Repaired()) as transaction:
             if kind == "create":
                 transaction.create(arguments[0], arguments[0].encode())
             else:

@@ -17,6 +17,7 @@ from disks.stores.base import ObjectStore
 from disks.stores.memory import MemoryStore
 from disks.workers.runner import LocalRunner, Runner
 from oplog.errors import Damaged, Refused, Transient
+from oplog.kinds import Inserted
 from restore.transfer import blob_copies, transfer
 from restore.transfer.blob_copies import RemoteCopying, SourceChanged
 from restore.transfer.transfer import restore_from
@@ -76,7 +77,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def source(tmp_path: Path) -> ObjectDisk:
     disk = ObjectDisk("source", MemoryStore("source"), tmp_path / "source")
-    with disk.transaction("insert") as transaction:
+    with disk.transaction(Inserted()) as transaction:
         for number in range(FILES):
             transaction.create(f"store/aaa/t0/p{number}/data", f"bytes of {number}".encode())
         transaction.create("store/aaa/t0/table.json", b"{}")

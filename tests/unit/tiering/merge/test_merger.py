@@ -13,6 +13,7 @@ import pytest
 from disks.base import Disk
 from disks.registry import open_disk
 from oplog.errors import Conflict, Damaged, Locked, NoSpace
+from oplog.kinds import Moved, OtherKind, TableAltered
 from tiering.catalog import blocks, tables
 from tiering.catalog.catalog import Catalog, StoredPart
 from tiering.catalog.context import Context
@@ -187,11 +188,11 @@ def test_inputs_on_two_disks_land_on_the_colder_one(context: Context) -> None:
     definition = define(context)
     first, second = put(context, definition, rows([1, 5]), rows([2, 4]))
     cold = context.disk("s3")
-    with cold.transaction("move") as transaction:
+    with cold.transaction(Moved()) as transaction:
         for name in ("data-0000.parquet", "part.json"):
             transaction.create(first.path(name), context.disk("ssd").read(first.path(name)))
         transaction.commit()
-    with context.disk("ssd").transaction("move") as transaction:
+    with context.disk("ssd").transaction(Moved()) as transaction:
         transaction.remove(first.directory)
         transaction.commit()
     context.catalog.refresh()
@@ -217,7 +218,7 @@ def test_disjoint_parts_are_read_one_after_the_other(context: Context) -> None:
     definition = define(context)
     parts = put(context, definition, rows([7, 8]), rows([1, 2]), rows([2, 3]), rows([9, None]), rows([20]))
     job = merger._Merge(context, definition, parts, output_name(parts), "test")
-    with context.disk("ssd").transaction("test") as transaction:
+    with context.disk("ssd").transaction(OtherKind("test")) as transaction:
         groups = clusters(job._files(transaction.scratch() / "fetched"), definition)
     # the part with a null has no upper bound, so it meets what follows
     assert [[item.order for item in group] for group in groups] == [[1, 2], [0], [3, 4]]
@@ -256,14 +257,14 @@ def test_tombstones_go_only_when_a_merge_holds_the_whole_partition(context: Cont
     assert [(row["key"], row["version"]) for row in stored_rows(context, definition)] == [(1, 1), (1, 3), (2, 1)]
 
     foreign = context.disk("s3")
-    with foreign.transaction("test") as transaction:
+    with foreign.transaction(OtherKind("test")) as transaction:
         transaction.create(blocks.mark_path(definition, 7), b"{}")
         transaction.commit()
     context.catalog.refresh()
     merge(context, definition, context.catalog.parts(definition), reason="test", drop_deleted=True)
     assert [(row["key"], row["version"]) for row in stored_rows(context, definition)] == [(1, 3), (2, 1)]
 
-    with foreign.transaction("test") as transaction:
+    with foreign.transaction(OtherKind("test")) as transaction:
         transaction.remove(blocks.mark_path(definition, 7))
         transaction.commit()
     context.catalog.refresh()
@@ -291,7 +292,7 @@ def test_parts_of_an_older_schema_are_merged_by_field_id(context: Context) -> No
     changed = definitions.add_column(
         definitions.rename_column(definitions.drop_column(definition, "text"), "key:id"), "n:int32", default="7"
     )
-    changed = tables.replace(context, definition, changed, reason="test")
+    changed = tables.replace(context, definition, changed, reason="test", kind=TableAltered())
     newer = pa.table({"id": [0], "ts": [NOW], "n": pa.array([1], pa.int32())})
     insert(context, changed, newer.to_batches())
     context.catalog.refresh()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import os
 import tempfile
 import threading
@@ -17,6 +16,7 @@ from disks import effects
 from disks.object_disk.disk import ObjectDisk
 from disks.workers.progress import Silent
 from oplog.errors import NoSpace, Transient
+from oplog.kinds import Dropped, Moved
 from tests.moving import TABLE, close, configuration, create_table, holders, move, open_context, put_part
 from tiering.catalog.context import Context
 from tiering.move import items, mover
@@ -51,9 +51,9 @@ def test_a_move_is_one_commit_on_each_disk(context: Context) -> None:
     assert expected.total == cost.Cost(put=11, bytes_up=sum(made.size_bytes for made in parts))
     assert [record.state for record in context.journal.work.moves()] == ["done"] * 5
     (entry,) = disk.entries(disk.revision - 1)
-    assert (entry.commit.kind, entry.commit.actor) == ("move", "test")
+    assert entry.commit.actor == "test"
     assert "a test" in entry.commit.reason
-    assert json.loads(entry.commit.details["sources"]) == {"ssd": [made.name for made in parts]}
+    assert entry.commit.kind == Moved(table=TABLE.full_name, sources={"ssd": tuple(made.name for made in parts)})
 
 
 @pytest.mark.parametrize("workers", [1, 4])
@@ -474,7 +474,7 @@ def test_who_comes_second_on_the_target_loses_nothing(context: Context, same: bo
                 put_part(other, 2, disk="s3", files=1)
                 return
             directory = TABLE.part_directory(parts[1].name)
-            with other.disk("s3").transaction("move") as transaction:
+            with other.disk("s3").transaction(Moved()) as transaction:
                 for file in ("data-0000.parquet", "part.json"):
                     transaction.create(f"{directory}/{file}", other.disk("ssd").read(f"{directory}/{file}"))
                 transaction.commit()
@@ -564,7 +564,7 @@ def test_reservations_are_given_back(context: Context) -> None:
 def test_a_table_dropped_meanwhile_gets_no_part_back(context: Context) -> None:
     """The catalog of a move may be old; the commit on the target needs the table's `table.json` there."""
     made = put_part(context, 1)
-    with context.disk("s3").transaction("drop") as transaction:
+    with context.disk("s3").transaction(Dropped()) as transaction:
         transaction.remove(TABLE.directory)
         transaction.commit()
     report = mover.execute(context, [move(made)])
