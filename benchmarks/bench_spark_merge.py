@@ -33,10 +33,10 @@ from benchmarks.spark_data import TABLE, imported
 from disks.stores.address import StoreAddress
 from spark_tiering.spark_runner import SparkRunner
 from spark_tiering.session import spark_session
-from tiering.merge.cold.job import ColdJob, Workers
+from tiering.merge.cold.job import Workers
 from tiering.config.reading import load
 from tiering.engine.store import Store
-from tiering.merge.planning import ColdOptions
+from tiering.merge.request import ColdOptions, MergeRequest
 from tiering.config.settings import Config, SparkConfig
 
 path, master = sys.argv[1:]
@@ -56,7 +56,7 @@ with Store.open(config) as store:
     store_of = lambda disk: StoreAddress.of(config.disks[disk.name])
     workers = Workers(runner, store_of, groups_in_flight=4)
     began = time.perf_counter()
-    done = store.merge_cold(TABLE, workers, final=True, options=ColdOptions(), job=ColdJob())
+    done = store.merge_cold(TABLE, workers, MergeRequest(final=True, cold=ColdOptions()))
     job = time.perf_counter() - began
     assert not done.failures and not done.not_begun, [failure.error.message for failure in done.failures]
     left = store.parts(TABLE)

@@ -16,8 +16,9 @@ from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.config.settings import Config, PolicyConfig, VolumeConfig
 from tiering.engine.store import Store
-from tiering.merge.cold.job import ColdJob, ColdMergeReport, Workers, merge_groups
+from tiering.merge.cold.job import ColdMergeReport, Workers, merge_groups
 from tiering.merge.cold.shard_merge import MergeTask, ShardResult, merge_shard
+from tiering.merge.request import ColdOptions, MergeRequest
 from tiering.merge.selection import MergePlan
 from tiering.parquet.sort_keys import row_key
 from tiering.table.schema import TableDefinition
@@ -52,8 +53,8 @@ def cold_merge(
     workers = Workers(LocalRunner(1), own.store_of, groups_in_flight=1, merge=merge)
     report = ColdMergeReport()
     definition = plans[0].parts[0].definition
-    job = ColdJob(shard_bytes=shard_bytes, drop_deleted=drop_deleted)
-    merge_groups(context, context.catalog.table(definition.uuid), plans, workers, job, report)
+    request = MergeRequest(drop_deleted=drop_deleted, cold=ColdOptions(shard_bytes=shard_bytes))
+    merge_groups(context, context.catalog.table(definition.uuid), plans, workers, request, report)
     return report
 
 

@@ -30,6 +30,7 @@ from restore.history.undo import undo
 from restore.rebuild.rebuild import restore
 from tiering.config.settings import Config, PolicyConfig, VolumeConfig
 from tiering.engine.store import Store
+from tiering.merge.request import MergeRequest
 from tiering.table.schema import Column, PartitionField, TableDefinition
 
 TABLE = "demo.events"
@@ -363,9 +364,9 @@ def cold_merge(store: Store, site: Site) -> None:
     """`merge --cold --final`, each group in several shards, whose scratch directories lie in the site. Raises the error
     of a group that failed, after the other."""
     from tests import cold
-    from tiering.merge.planning import ColdOptions
+    from tiering.merge.request import ColdOptions
 
-    plans = store.plan_merges(TABLE, final=True, cold=ColdOptions())
+    plans = store.plan_merges(TABLE, MergeRequest(final=True, cold=ColdOptions()))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", str(site.scratch))
         report = cold.cold_merge(store, plans, shard_bytes=1) if plans else None
@@ -411,8 +412,8 @@ SCENARIOS: dict[str, Scenario] = {
 
 
 def _adopt(store: Store) -> None:
-    store.merge(TABLE, final=True, adopting=True)
+    store.merge(TABLE, MergeRequest(final=True, adopt=True))
 
 
 def _merge(store: Store) -> None:
-    store.merge(TABLE, final=True)
+    store.merge(TABLE, MergeRequest(final=True))

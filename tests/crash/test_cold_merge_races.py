@@ -37,7 +37,7 @@ from tiering.config.settings import Config
 from tiering.engine.store import Store
 from tiering.merge.cold import shard_merge, uploads
 from tiering.merge.cold.job import ColdMergeReport
-from tiering.merge.planning import ColdOptions
+from tiering.merge.request import ColdOptions, MergeRequest
 
 pytestmark = pytest.mark.crash
 
@@ -96,7 +96,7 @@ def run(site: Site, at: int, config: Config, work: Work) -> tuple[Other, ColdMer
     """Merge both groups, with the other's work before request `at`; whether it came to that."""
     other = Other(site, config, work)
     with site.open() as store:
-        plans = store.plan_merges(TABLE, final=True, cold=ColdOptions())
+        plans = store.plan_merges(TABLE, MergeRequest(final=True, cold=ColdOptions()))
         requests = interrupt(store.object_disk("s3"), at, other)
         report = cold.cold_merge(store, plans, shard_bytes=1)
         other.join()
@@ -121,7 +121,7 @@ def move_january(store: Store, site: Site) -> None:
 
 
 def merge_january(store: Store, site: Site) -> None:
-    store.merge(TABLE, partition=JANUARY, final=True)
+    store.merge(TABLE, MergeRequest(partition=JANUARY, final=True))
 
 
 def merge_cold_too(store: Store, site: Site) -> None:

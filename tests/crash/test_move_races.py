@@ -22,6 +22,7 @@ from tests.crash.harness import ForkServer
 from tests.crash.invariants import Rows
 from tests.crash.scenarios import JANUARY, TABLE, Site, drop_january, insert, rows
 from tiering.engine.store import Store
+from tiering.merge.request import MergeRequest
 from tiering.move.mover import MoveReport
 
 pytestmark = pytest.mark.crash
@@ -95,7 +96,7 @@ def run(site: Site, at: int, work: Callable[[Store, Site], None]) -> tuple[Other
 
 
 def merge_january(store: Store, site: Site) -> None:
-    store.merge(TABLE, partition=JANUARY, final=True)
+    store.merge(TABLE, MergeRequest(partition=JANUARY, final=True))
 
 
 def drop_table(store: Store, site: Site) -> None:

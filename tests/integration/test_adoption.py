@@ -19,6 +19,7 @@ from tiering.cli.main import run
 from tiering.config.settings import Config, PolicyConfig, VolumeConfig, embedded
 from tiering.engine.store import Store
 from tiering.merge import merger
+from tiering.merge.request import MergeRequest
 from tiering.table.definitions import define_table
 
 
@@ -58,20 +59,20 @@ def keys(store: Store) -> list[int]:
 def test_parts_of_a_machine_that_is_gone_become_one(configs: tuple[Config, Config], tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "a")
     with Store.open(configs[0]) as store:
-        assert store.merge("d.t", final=True) == []
-        (plan,) = store.plan_adoptions("d.t")
+        assert store.merge("d.t", MergeRequest(final=True)) == []
+        (plan,) = store.plan_adoptions("d.t", MergeRequest())
         assert [stored.part.name for stored in plan.parts] == ["all_1_1_0", "all_3_3_0", "all_5_5_0"]
-        store.merge("d.t", final=True, adopting=True)
+        store.merge("d.t", MergeRequest(final=True, adopt=True))
         (stored,) = store.parts()
         assert stored.disk == "s3"
         assert stored.name.min_block > 1_000_000
         assert stored.part.replaces == ("all_1_1_0", "all_3_3_0", "all_5_5_0")
         assert keys(store) == [1, 3, 5]
-        assert store.plan_adoptions("d.t") == []
+        assert store.plan_adoptions("d.t", MergeRequest()) == []
         for number in (7, 8):
             store.table("d.t").insert(pa.table({"k": [number]}).to_batches())
         store.table("d.t").insert(pa.table({"k": [3]}).to_batches())  # a repeat of what the lost machine inserted
-        store.merge("d.t", final=True)
+        store.merge("d.t", MergeRequest(final=True))
         assert keys(store) == [1, 3, 5, 7, 8]
     with Store.open(configs[0]) as store:
         assert not store.recovered
@@ -80,14 +81,14 @@ def test_parts_of_a_machine_that_is_gone_become_one(configs: tuple[Config, Confi
 def test_a_machine_that_is_not_gone_keeps_all_its_rows(configs: tuple[Config, Config]) -> None:
     """What it has on its SSD lies between the replaced parts, and is not covered by the new one."""
     with Store.open(configs[0]) as a, Store.open(configs[1]) as b:
-        b.merge("d.t", adopting=True)
+        b.merge("d.t", MergeRequest(adopt=True))
         assert keys(b) == [1, 3, 5]
         assert keys(a) == [1, 2, 3, 4, 5]
         for number in (2, 4):
             to_bucket(a, number)
         assert keys(a) == keys(b) == [1, 2, 3, 4, 5]
-        b.merge("d.t", adopting=True)
-        b.merge("d.t", final=True)
+        b.merge("d.t", MergeRequest(adopt=True))
+        b.merge("d.t", MergeRequest(final=True))
         assert len(b.parts()) == 1
         assert keys(a) == keys(b) == [1, 2, 3, 4, 5]
     with Store.open(configs[0]) as a:
@@ -102,7 +103,7 @@ def test_a_copy_that_a_crash_left_elsewhere_counts_no_more(configs: tuple[Config
         to_bucket(a, 2)
         shutil.copytree(tmp_path / "left", tmp_path / "a" / "ssd" / directory)
     with Store.open(configs[1]) as b:
-        b.merge("d.t", adopting=True)
+        b.merge("d.t", MergeRequest(adopt=True))
         assert keys(b) == [1, 2, 3, 5]
         with Store.open(configs[0], recover=False) as a:
             assert keys(a) == [1, 2, 3, 4, 5]
@@ -129,10 +130,10 @@ def test_of_two_machines_that_change_the_same_parts_one_gets_a_conflict(
 
         monkeypatch.setattr(merger, "check_counts", meanwhile)
         with pytest.raises(Conflict):
-            b.merge("d.t", adopting=True)
+            b.merge("d.t", MergeRequest(adopt=True))
         assert keys(a) == [1, 2, 3, 4, 5]
         b.refresh()
-        b.merge("d.t", adopting=True)
+        b.merge("d.t", MergeRequest(adopt=True))
         assert keys(b) == [1, 5]
         assert keys(a) == [1, 2, 3, 4, 5]
 

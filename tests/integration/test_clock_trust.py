@@ -22,6 +22,7 @@ from tiering.catalog.clock_check import Clocks
 from tiering.cli import main as cli
 from tiering.config.settings import Config, embedded
 from tiering.engine.store import Store
+from tiering.merge.request import MergeRequest
 from tiering.table.definitions import define_table
 
 TRUE = datetime.now(UTC) - timedelta(days=400)
@@ -78,7 +79,7 @@ def test_what_nobody_confirms_drops_nothing(
         assert not report.merges
         assert any("no other clock" in problem for problem in report.problems), "and it says so"
         with pytest.raises(Refused, match="would drop rows by its TTL"):
-            store.merge("d.t", final=True)
+            store.merge("d.t", MergeRequest(final=True))
         assert count(store) == 2
         assert store.context.journal.confirmed_time() == confirmed, "a doubtful time is not noted"
 

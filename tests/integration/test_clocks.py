@@ -15,6 +15,7 @@ from tests.servers import Server
 from tiering.catalog.clock_check import Clocks
 from tiering.config.settings import Config, embedded
 from tiering.engine.store import Store
+from tiering.merge.request import MergeRequest
 from tiering.table.definitions import define_table, set_ttl
 
 EPOCH = datetime(1970, 1, 2, tzinfo=UTC)
@@ -66,7 +67,7 @@ def test_a_jump_moves_and_deletes_nothing(config: Config, ahead: timedelta, fixe
         for stored in store.parts():
             assert store.explain("d.t", stored.part.name).reason.kind == "clock"
         with pytest.raises(Refused, match="would drop rows by its TTL"):
-            store.merge("d.t", final=True)
+            store.merge("d.t", MergeRequest(final=True))
         assert store.query("SELECT count(*) AS n FROM d.t").read_all().to_pylist() == [{"n": 4}]
         clock.ahead, clock.fixed = timedelta(0), None
         report = store.tick()

@@ -15,6 +15,7 @@ from tiering.config.settings import DaemonConfig, embedded
 from tiering.daemon import daemon
 from tiering.daemon.cold_schedule import ColdSchedule
 from tiering.engine.store import Store
+from tiering.merge.request import MergeRequest
 from tiering.table.definitions import define_table
 
 COMMAND = (sys.executable, "-m", "tiering.cli.main")
@@ -80,7 +81,7 @@ def test_tables_that_are_paused_or_have_nothing_due_are_left_alone(store: Store)
     assert schedule.look() is None
     assert schedule._running is None
     store.context.journal.wishes.resume(None, ["merges"])
-    store.merge("d.t")
+    store.merge("d.t", MergeRequest())
     store.apply(store.plan_manual_move("d.t", partition="all", to_disk="ssd"))
     store.refresh()
     schedule.begin()

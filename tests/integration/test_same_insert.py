@@ -20,6 +20,7 @@ from tiering.config.settings import Config, embedded
 from tiering.engine.store import Store
 from tiering.insert import insert as inserting
 from tiering.insert.insert import InsertResult
+from tiering.merge.request import MergeRequest
 from tiering.table.definitions import define_table
 
 ROWS = pa.table({"k": list(range(100)), "p": [number % 3 for number in range(100)]})
@@ -134,7 +135,7 @@ def test_an_insert_that_is_alone_does_not_look_again(tmp_path: Path, monkeypatch
         store.table("d.t").insert(ROWS.to_batches())
         for number in range(3):
             store.table("d.t").insert(pa.table({"k": [1000 + number], "p": [1]}).to_batches())
-        store.merge("d.t", final=True)
+        store.merge("d.t", MergeRequest(final=True))
         store.table("d.t").insert(ROWS.slice(10).to_batches())
         assert not looks
         original = inserting._all_results

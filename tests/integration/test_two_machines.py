@@ -15,6 +15,7 @@ from oplog.kinds import OtherKind
 from restore.check.check import check
 from tiering.config.settings import Config, embedded
 from tiering.engine.store import Store
+from tiering.merge.request import MergeRequest
 from tiering.table.definitions import add_column, define_table
 
 
@@ -75,7 +76,7 @@ def test_a_merge_never_covers_a_part_that_is_on_the_other_machine(configs: tuple
         for part in [part.part.name for part in a.parts() if part.disk == "s3"]:
             a.apply(a.plan_manual_move("d.t", part=part, to_disk="ssd"))
         a.refresh()
-        a.merge("d.t", final=True)
+        a.merge("d.t", MergeRequest(final=True))
         move_all(a)
         move_all(b)
         assert keys(a) == keys(b) == [1, 10, 11, 12]
@@ -152,7 +153,7 @@ def test_a_part_that_another_one_only_covers_by_name_is_kept_and_reported(
     with Store.open(configs[0]) as a:
         insert(a, 1)
         insert(a, 2)
-        a.merge("d.t", final=True)
+        a.merge("d.t", MergeRequest(final=True))
         move_all(a)
     for _ in range(2):
         with Store.open(clone) as c:

@@ -27,6 +27,7 @@ from tiering.cli.main import run
 from tiering.config.settings import Config, embedded
 from tiering.daemon.daemon import _Daemon
 from tiering.engine.store import Store
+from tiering.merge.request import MergeRequest
 from tiering.table.definitions import define_table
 
 JANUARY, FEBRUARY = datetime(2026, 1, 5, tzinfo=UTC), datetime(2026, 2, 5, tzinfo=UTC)
@@ -96,7 +97,7 @@ def test_hot_rows_are_read_written_and_merged_while_the_bucket_is_away(site: Sit
         for number in (3, 4, 5):
             insert(store, FEBRUARY, number)
         assert keys(store, HOT) == [2, 3, 4, 5]
-        assert [result.rows_out for result in store.merge("d.t", final=True)] == [4]
+        assert [result.rows_out for result in store.merge("d.t", MergeRequest(final=True))] == [4]
         assert keys(store, HOT) == [2, 3, 4, 5]
         assert time.monotonic() - began < 12, "each step waited for the bucket"
         with pytest.raises(DiskUnreachable, match="disk s3 cannot be reached"):

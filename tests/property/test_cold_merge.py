@@ -24,7 +24,7 @@ from tests.turns import examples
 from tiering.catalog.catalog import StoredPart
 from tiering.engine.store import Store
 from tiering.merge import rows as merge_rows
-from tiering.merge.stream import merge_files
+from tiering.merge.stream import RowMerge, merge_files
 from tiering.parquet import sorted_merge
 from tiering.parquet.sorted_merge import SortedFile
 from tiering.table import definitions
@@ -202,7 +202,7 @@ def merged_in_one_piece(
             path.write_bytes(store.disk(stored.disk).read(stored.path(file.name)))
             files.append(SortedFile(path, file, field_ids(pq.read_schema(path)), order, str(path)))
     out = home / "out"
-    written = merge_files(files, definition, out, scratch=home, now=NOW, drop_deleted=drop_deleted)
+    written = merge_files(files, RowMerge(definition, NOW, drop_deleted=drop_deleted), out, scratch=home)
     return pa.concat_tables([pq.read_table(out / file.name) for file in written.files])
 
 

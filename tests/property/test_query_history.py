@@ -20,6 +20,7 @@ from restore.rebuild.rebuild import restore
 from tests.servers import Server
 from tiering.config.settings import Config, embedded
 from tiering.engine.store import Store
+from tiering.merge.request import MergeRequest
 from tiering.table.definitions import define_table
 
 Rows = list[tuple[int, int]]
@@ -55,7 +56,7 @@ def step(store: Store, dice: random.Random, number: int, undoable: list[int]) ->
             except Refused:
                 pass  # later work depends on it
         case 1:
-            store.merge(table, final=True)
+            store.merge(table, MergeRequest(final=True))
         case 2:
             cold(store).write_snapshot()
         case 3:

@@ -21,6 +21,7 @@ from tests.crash.scenarios import FEBRUARY, JANUARY, TABLE, Site, collect, event
 from tests.turns import examples
 from tiering.catalog import tables
 from tiering.engine.store import Store
+from tiering.merge.request import MergeRequest
 
 EXAMPLES, STEPS = 30, 16
 ROWS = 6
@@ -40,7 +41,7 @@ def carry_out(store: Store, verb: Verb, partition: str, number: int) -> None:
             months = tuple(MONTHS.values()) if number % 3 == 0 else (MONTHS[partition],)
             store.table(TABLE).insert([rows(number * 100, months=months, count=ROWS)])
         case "merge":
-            store.merge(TABLE, partition=partition, final=True)
+            store.merge(TABLE, MergeRequest(partition=partition, final=True))
         case "move" | "move back":
             with suppress(Refused):  # all parts are there already
                 store.apply(

@@ -24,9 +24,9 @@ from tests.servers import Server
 from tiering.config.reading import load
 from tiering.config.settings import Config, PolicyConfig, SparkConfig, VolumeConfig
 from tiering.engine.store import Store
-from tiering.merge.cold.job import ColdJob, ColdMergeReport, Workers
+from tiering.merge.cold.job import ColdMergeReport, Workers
 from tiering.merge.cold.shard_merge import MergeTask, ShardResult, merge_shard
-from tiering.merge.planning import ColdOptions
+from tiering.merge.request import ColdOptions, MergeRequest
 from tiering.table.definitions import define_table
 
 SHARD_BYTES = 64 * 1024
@@ -94,7 +94,7 @@ def merge(store: Store, runner: Runner, *, merging: Any = merge_shard) -> ColdMe
     """Merge all of the table by the runner, in shards of 64 KiB."""
     configs = store.context.config.disks
     workers = Workers(runner, lambda disk: StoreAddress.of(configs[disk.name]), merge=merging)
-    return store.merge_cold("d.t", workers, options=ColdOptions(), job=ColdJob(SHARD_BYTES))
+    return store.merge_cold("d.t", workers, MergeRequest(cold=ColdOptions(shard_bytes=SHARD_BYTES)))
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ from tests.spark.dying import DyingRunner
 from tests.spark.merging import all_rows, config_of, fill, merge, part_names, write_config
 from tiering.config.settings import Config
 from tiering.engine.store import Store
-from tiering.merge.cold.job import ColdJob, Workers
-from tiering.merge.planning import ColdOptions
+from tiering.merge.cold.job import Workers
+from tiering.merge.request import ColdOptions, MergeRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,7 +53,9 @@ def test_spark_writes_the_same_files_as_this_process(
     fill(here)
     before = all_rows(config)
     with Store.open(here) as store:
-        store.merge_cold("d.t", Workers.of_this_process(store.context), options=ColdOptions(), job=ColdJob(64 * 1024))
+        store.merge_cold(
+            "d.t", Workers.of_this_process(store.context), MergeRequest(cold=ColdOptions(shard_bytes=64 * 1024))
+        )
     with Store.open(config) as store:
         report = merge(store, SparkRunner(spark))
     assert not report.failures

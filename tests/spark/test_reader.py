@@ -22,6 +22,7 @@ from tests.servers import Server
 from tests.spark.stores import insert, opened, read, rows_of, table, to_bucket, write_config
 from tiering.config.units import format_time
 from tiering.engine.store import Store
+from tiering.merge.request import MergeRequest
 from tiering.table.schema import Column, PartitionField, TableDefinition
 
 if TYPE_CHECKING:
@@ -270,7 +271,7 @@ class TestThePast:
         frame = read(spark, fresh, "db.logs")
         assert frame.count() == 1500  # from now on it is this snapshot
         with opened(fresh) as store:
-            store.merge("db.logs", final=True)
+            store.merge("db.logs", MergeRequest(final=True))
             insert(store, definition, log_rows(0, salt=3))
             merged = {part.part.name for part in store.parts("db.logs")}
             deleted = _collect(store)
@@ -288,7 +289,7 @@ class TestThePast:
                 insert(store, definition, log_rows(0, salt=salt))
             to_bucket(store, "db.logs")
             plan_scan(ReadOptions("db.logs", fresh, on_this_machine=True, lease=timedelta(0)))
-            store.merge("db.logs", final=True)
+            store.merge("db.logs", MergeRequest(final=True))
             assert _collect(store) > 0
 
     def test_a_long_retention_needs_no_pin(self, config: Path) -> None:

@@ -24,6 +24,7 @@ from spark_tiering.write_job import WriteOptions, begin_job, commit_job
 from tests.servers import Server
 from tests.spark.stores import insert, opened, read, rows_of, table, write_config
 from tiering.engine.store import Store
+from tiering.merge.request import MergeRequest
 from tiering.table.schema import PartitionField, TableDefinition
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ class TestRows:
             insert(store, logs(), {"service": ["z"], "ts": [START], "count": [2000], "note": [None]})
         write(frame_of(spark, 1), config)  # id 0 once more
         with opened(config) as store:
-            store.merge("db.logs", final=True)
+            store.merge("db.logs", MergeRequest(final=True))
             assert check(store.context.disks, CheckOptions(read_data=True)).problems == []
             found = store.query("SELECT count(*) FROM db.logs").read_all()
         assert found.column(0)[0].as_py() == 2002
@@ -258,7 +259,7 @@ class TestOnce:
         parts = write_parts(batches(50), job, 0, 0)
         with opened(config) as store:
             insert(store, logs(), next(rows_as_dict(150, 50)))
-            store.merge("db.logs", final=True)
+            store.merge("db.logs", MergeRequest(final=True))
         assert commit_job(asked, job, parts).rows == 50
         assert counts(config)[0] == 150
 

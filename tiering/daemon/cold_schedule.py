@@ -18,7 +18,7 @@ from typing import IO, Any
 from oplog.errors import FrostlineError
 from tiering.config.settings import DaemonConfig
 from tiering.engine.store import Store
-from tiering.merge.planning import ColdOptions
+from tiering.merge.request import ColdOptions, MergeRequest
 
 _STOP_SECONDS = 30.0
 _MOST_SAID = 4096
@@ -85,7 +85,7 @@ class ColdSchedule:
 
     def _is_due(self, table: str) -> bool:
         try:
-            return bool(self._store.plan_merges(table, cold=ColdOptions()))
+            return bool(self._store.plan_merges(table, MergeRequest(cold=ColdOptions())))
         except FrostlineError as error:
             log.warning("cold merges of %s cannot be planned: %s", table, error)
             return False

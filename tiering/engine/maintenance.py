@@ -7,7 +7,7 @@ dropped.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
@@ -15,6 +15,7 @@ from oplog.errors import FrostlineError, Locked, NotFound, Refused
 from tiering.catalog import tables
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context, wall_clock
+from tiering.merge.request import ColdOptions, MergeRequest
 from tiering.move import mover
 from tiering.move import policy_facts as planning
 from tiering.move.mover import MoveReport
@@ -22,9 +23,8 @@ from tiering.policy.plan import Plan, TtlDelete
 from tiering.table.schema import Delete, TableDefinition
 
 if TYPE_CHECKING:  # the merge engine is a heavy import that planning does not need
-    from tiering.merge.cold.job import ColdJob, ColdMergeReport, Workers
+    from tiering.merge.cold.job import ColdMergeReport, Workers
     from tiering.merge.output import MergeResult
-    from tiering.merge.planning import ColdOptions
     from tiering.merge.selection import MergePlan, MergeStay
 
 _NOTED_EVERY = timedelta(minutes=1)
@@ -77,100 +77,75 @@ def _note_time(context: Context) -> None:
             context.journal.confirm_time(now)
 
 
-def merge(
-    context: Context,
-    definition: TableDefinition,
-    *,
-    partition: str | None = None,
-    final: bool = False,
-    adopting: bool = False,
-    drop_deleted: bool = False,
-) -> list[MergeResult]:
-    """Merge until nothing is worth merging any more or, with `final`, each partition into one part. `adopting` first
-    rewrites the parts of other machines as this machine's own. `drop_deleted` forgets deleted keys where a whole
-    partition is merged."""
+def merge(context: Context, definition: TableDefinition, request: MergeRequest) -> list[MergeResult]:
+    """Merge until nothing is worth merging any more or, with `request.final`, each partition into one part."""
+    from tiering.merge import merger
+
     results: list[MergeResult] = []
-    if adopting:
-        for plan in plan_adoptions(context, definition, partition=partition):
+    if request.adopt:
+        for plan in plan_adoptions(context, definition, request):
             if context.stop.is_set():
                 return results
-            results.append(_run(context, definition, plan, adopting=True))
+            _check_clock(context, definition)
+            results.append(merger.adopt(context, definition, plan.parts, reason=plan.reason))
         context.catalog.refresh()
-    while plans := plan_merges(context, definition, partition=partition, final=final, drop_deleted=drop_deleted):
+    while plans := plan_merges(context, definition, request):
         for plan in plans:
             if context.stop.is_set():
                 return results
-            results.append(_run(context, definition, plan, drop_deleted=drop_deleted))
+            results.append(_merge(context, definition, plan, request))
         context.catalog.refresh()
-        if final:
+        if request.final:
             break
     return results
 
 
 def merge_cold(
-    context: Context,
-    definition: TableDefinition,
-    workers: Workers,
-    *,
-    partition: str | None = None,
-    final: bool = False,
-    options: ColdOptions,
-    job: ColdJob,
+    context: Context, definition: TableDefinition, workers: Workers, request: MergeRequest
 ) -> ColdMergeReport:
     """Merge the parts in buckets, also on volumes that prefer not to merge, until nothing of it is due any more."""
     from tiering.merge.cold import job as cold_merge
 
     _check_clock(context, definition)
+    if request.cold is None:
+        request = replace(request, cold=ColdOptions())
     report = cold_merge.ColdMergeReport()
     tried: set[tuple[str, ...]] = set()
     while plans := [
         plan
-        for plan in plan_merges(
-            context, definition, partition=partition, final=final, cold=options, drop_deleted=job.drop_deleted
-        )
+        for plan in plan_merges(context, definition, request)
         if tuple(stored.part.name for stored in plan.parts) not in tried
     ]:
         tried |= {tuple(stored.part.name for stored in plan.parts) for plan in plans}
-        cold_merge.merge_groups(context, definition, plans, workers, job, report)
-        if final or report.not_begun or context.stop.is_set():
+        cold_merge.merge_groups(context, definition, plans, workers, request, report)
+        if request.final or report.not_begun or context.stop.is_set():
             break
     return report
 
 
-def plan_merges(
-    context: Context,
-    definition: TableDefinition,
-    *,
-    partition: str | None = None,
-    final: bool = False,
-    cold: ColdOptions | None = None,
-    drop_deleted: bool = False,
-) -> list[MergePlan]:
+def plan_merges(context: Context, definition: TableDefinition, request: MergeRequest) -> list[MergePlan]:
     """Which parts are worth merging now, and why. Raises `NotFound` for a partition without parts."""
-    parts = _parts_of(context, definition, partition)
-    return _plans(context, definition, parts, final=final, cold=cold, drop_deleted=drop_deleted)
+    from tiering.merge import planning as merge_planning
+
+    parts = _parts_of(context, definition, request.partition)
+    return merge_planning.plan_merges(context, definition, parts, request)
 
 
-def plan_adoptions(context: Context, definition: TableDefinition, *, partition: str | None = None) -> list[MergePlan]:
+def plan_adoptions(context: Context, definition: TableDefinition, request: MergeRequest) -> list[MergePlan]:
     """Which parts of other machines would be rewritten as this machine's own. Raises `NotFound` as `plan_merges`."""
     from tiering.merge import planning as merge_planning
 
-    return merge_planning.plan_adoptions(context, definition, _parts_of(context, definition, partition))
+    return merge_planning.plan_adoptions(context, definition, _parts_of(context, definition, request.partition))
 
 
 def explain_merges(
-    context: Context,
-    definition: TableDefinition,
-    plans: Sequence[MergePlan],
-    *,
-    partition: str | None = None,
-    cold: ColdOptions | None = None,
+    context: Context, definition: TableDefinition, plans: Sequence[MergePlan], request: MergeRequest
 ) -> list[MergeStay]:
     """Why the partitions that none of the plans is about are not merged now."""
     from tiering.merge import planning as merge_planning
 
-    parts = _parts_of(context, definition, partition)
-    return merge_planning.explain_merges(context, definition, parts, plans, cold=cold)
+    parts = _parts_of(context, definition, request.partition)
+    return merge_planning.explain_merges(context, definition, parts, plans, request.cold)
 
 
 def _parts_of(context: Context, definition: TableDefinition, partition: str | None) -> list[StoredPart]:
@@ -198,34 +173,11 @@ def delete_due(context: Context, plan: Plan, problems: list[str]) -> list[TtlDel
     return done
 
 
-def _plans(
-    context: Context,
-    definition: TableDefinition,
-    parts: list[StoredPart],
-    *,
-    final: bool,
-    cold: ColdOptions | None = None,
-    drop_deleted: bool = False,
-) -> list[MergePlan]:
-    from tiering.merge import planning as merge_planning
-
-    return merge_planning.plan_merges(context, definition, parts, final=final, cold=cold, drop_deleted=drop_deleted)
-
-
-def _run(
-    context: Context,
-    definition: TableDefinition,
-    plan: MergePlan,
-    *,
-    adopting: bool = False,
-    drop_deleted: bool = False,
-) -> MergeResult:
+def _merge(context: Context, definition: TableDefinition, plan: MergePlan, request: MergeRequest) -> MergeResult:
     from tiering.merge import merger
 
     _check_clock(context, definition)
-    if adopting:
-        return merger.adopt(context, definition, plan.parts, reason=plan.reason)
-    return merger.merge(context, definition, plan.parts, reason=plan.reason, drop_deleted=drop_deleted)
+    return merger.merge(context, definition, plan.parts, reason=plan.reason, drop_deleted=request.drop_deleted)
 
 
 def _check_clock(context: Context, definition: TableDefinition) -> None:
@@ -238,14 +190,15 @@ def _check_clock(context: Context, definition: TableDefinition) -> None:
 
 
 def _merge_all(context: Context, report: TickReport) -> None:
+    request = MergeRequest()
     for definition in context.catalog.tables():
         if "merges" in context.journal.wishes.paused(definition.uuid) or context.stop.is_set():
             continue
-        for plan in _plans(context, definition, context.catalog.parts(definition), final=False):
+        for plan in plan_merges(context, definition, request):
             if context.stop.is_set():
                 break
             try:
-                report.merges.append(_run(context, definition, plan))
+                report.merges.append(_merge(context, definition, plan, request))
             except Locked:  # somebody moves or merges these parts now: next pass
                 continue
             except FrostlineError as error:  # a damaged part must not keep the other partitions from merging

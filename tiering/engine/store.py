@@ -47,9 +47,9 @@ if TYPE_CHECKING:  # heavy imports that most verbs do not need: the query engine
     from disks.garbage.rules import GcRules
     from disks.workers.runner import Remote
     from tiering.insert.insert import InsertResult
-    from tiering.merge.cold.job import ColdJob, ColdMergeReport, Workers
+    from tiering.merge.cold.job import ColdMergeReport, Workers
     from tiering.merge.output import MergeResult
-    from tiering.merge.planning import ColdOptions
+    from tiering.merge.request import MergeRequest
     from tiering.merge.selection import MergePlan, MergeStay
     from tiering.query.query import QueryResult
 
@@ -229,64 +229,25 @@ class Store:
 
     # -- maintenance -------------------------------------------------------------------------------------------------
 
-    def merge(
-        self,
-        table: str,
-        *,
-        partition: str | None = None,
-        final: bool = False,
-        adopting: bool = False,
-        drop_deleted: bool = False,
-    ) -> list[MergeResult]:
-        """Merge what is worth merging; with `final`, every partition (or the one) into a single part. `adopting` first
-        rewrites the parts of other machines, which are gone perhaps, as this machine's own. `drop_deleted` forgets
-        deleted keys where a whole partition is merged."""
-        definition = self.definition(table)
-        return maintenance.merge(
-            self.context, definition, partition=partition, final=final, adopting=adopting, drop_deleted=drop_deleted
-        )
+    def merge(self, table: str, request: MergeRequest) -> list[MergeResult]:
+        """Merge what is worth merging, or what the request says."""
+        return maintenance.merge(self.context, self.definition(table), request)
 
-    def plan_adoptions(self, table: str, *, partition: str | None = None) -> list[MergePlan]:
-        """What `merge(adopting=True)` would begin with. Changes nothing."""
-        return maintenance.plan_adoptions(self.context, self.definition(table), partition=partition)
+    def merge_cold(self, table: str, workers: Workers, request: MergeRequest) -> ColdMergeReport:
+        """Merge as `request.cold` says, by whoever `workers` are."""
+        return maintenance.merge_cold(self.context, self.definition(table), workers, request)
 
-    def merge_cold(
-        self,
-        table: str,
-        workers: Workers,
-        *,
-        partition: str | None = None,
-        final: bool = False,
-        options: ColdOptions,
-        job: ColdJob,
-    ) -> ColdMergeReport:
-        """Merge the parts in buckets, also on volumes that prefer not to merge, by whoever `workers` are."""
-        definition = self.definition(table)
-        return maintenance.merge_cold(
-            self.context, definition, workers, partition=partition, final=final, options=options, job=job
-        )
+    def plan_merges(self, table: str, request: MergeRequest) -> list[MergePlan]:
+        """What `merge`, or with `request.cold` `merge_cold`, would begin with. Changes nothing."""
+        return maintenance.plan_merges(self.context, self.definition(table), request)
 
-    def plan_merges(
-        self,
-        table: str,
-        *,
-        partition: str | None = None,
-        final: bool = False,
-        cold: ColdOptions | None = None,
-        drop_deleted: bool = False,
-    ) -> list[MergePlan]:
-        """What `merge`, or with `cold` `merge_cold`, would begin with. Changes nothing."""
-        definition = self.definition(table)
-        return maintenance.plan_merges(
-            self.context, definition, partition=partition, final=final, cold=cold, drop_deleted=drop_deleted
-        )
+    def plan_adoptions(self, table: str, request: MergeRequest) -> list[MergePlan]:
+        """What `merge` with `request.adopt` would begin with. Changes nothing."""
+        return maintenance.plan_adoptions(self.context, self.definition(table), request)
 
-    def explain_merges(
-        self, table: str, plans: Sequence[MergePlan], *, partition: str | None = None, cold: ColdOptions | None = None
-    ) -> list[MergeStay]:
+    def explain_merges(self, table: str, plans: Sequence[MergePlan], request: MergeRequest) -> list[MergeStay]:
         """Why the partitions that none of the plans is about are not merged now."""
-        definition = self.definition(table)
-        return maintenance.explain_merges(self.context, definition, plans, partition=partition, cold=cold)
+        return maintenance.explain_merges(self.context, self.definition(table), plans, request)
 
     def believe_clock(self) -> None:
         """Go by this machine's clock where no other clock can be asked: somebody looked at it."""

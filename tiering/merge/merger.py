@@ -41,7 +41,7 @@ from tiering.merge.output import (
     recorded,
 )
 from tiering.merge.planning import holds_everything
-from tiering.merge.stream import merge_files
+from tiering.merge.stream import RowMerge, merge_files
 from tiering.parquet.sorted_merge import SortedFile
 from tiering.query.filesystem import open_file, read_schema
 from tiering.table.part import DataFile, PartName
@@ -144,16 +144,9 @@ class _Merge:
                 if context.stop.is_set():
                     raise Conflict(f"the merge into {self.output} was stopped", hint="it starts again later")
 
-            merged = merge_files(
-                self._files(scratch / "fetched"),
-                definition,
-                directory,
-                scratch=scratch,
-                now=context.clock(),
-                level=level,
-                drop_deleted=self.drop_deleted and holds_everything(context, definition, self.inputs),
-                on_rows=on_rows,
-            )
+            forget = self.drop_deleted and holds_everything(context, definition, self.inputs)
+            how = RowMerge(definition, context.clock(), level, forget)
+            merged = merge_files(self._files(scratch / "fetched"), how, directory, scratch=scratch, on_rows=on_rows)
             check_counts(definition, self.output, expected=rows_in, read=merged.rows_read, files=merged.files)
             part = merged_part(
                 context,

@@ -17,56 +17,41 @@ from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.catalog.new_parts import first_block_on_its_way
 from tiering.config.units import format_size
+from tiering.merge.request import ColdOptions, MergeRequest
 from tiering.merge.selection import MAX_PARTS, OLD, MergePlan, MergeStay, explain_rest, select_final, select_merges
 from tiering.policy import ttl
 from tiering.policy.placement import size_limit
 from tiering.policy.plan import Reason
 from tiering.table.merge_modes import parse_merge_mode
 from tiering.table.part import Part
-from tiering.table.pruning import TRUE, Predicate, may_match
+from tiering.table.pruning import Predicate, may_match
 from tiering.table.schema import Recompress, TableDefinition, TtlRule
 
 LARGE_ENOUGH = 0.75
 """Of the target size. Parts that miss it by little would be rewritten with every run, and gain nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class ColdOptions:
-    """What a cold merge takes on: parts in buckets, also on volumes that prefer not to merge."""
-
-    where: Predicate = TRUE
-    """Only partitions that can hold a row of which this is true."""
-    min_inputs: int = 2
-    """Groups of fewer parts wait for more."""
-    target_bytes: int | None = None
-    """Parts of three quarters of this size, or more, are large enough: they are not merged any further."""
-    max_group_bytes: int | None = None
-    """The most that one part is made of."""
-
-
 def plan_merges(
     context: Context,
     definition: TableDefinition,
     parts: Sequence[StoredPart],
-    *,
-    final: bool = False,
-    cold: ColdOptions | None = None,
-    drop_deleted: bool = False,
+    request: MergeRequest,
 ) -> list[MergePlan]:
     """The merges worth doing among the parts, or with `final` one for each run of adjacent parts. With `cold`, among
     the parts in buckets, whether their volume prefers to rest or not; else among those on volumes that do not.
     `drop_deleted` adds parts that are all of their partition and have deleted keys to forget."""
+    cold = request.cold
     rules = _Rules.of(context, definition, cold)
     if cold is not None:
         parts = _within(parts, definition, cold.where)
     limit = _largest_merge(context, definition, rules)
-    if final:
+    if request.final:
         plans = select_final(parts, allowed=rules.allowed, busy=rules.claims, joinable=rules.joinable)
         if cold is not None and limit is not None:
             plans = [portion for plan in plans for portion in _in_portions(plan, limit)]
         plans = [plan for plan in plans if len(plan.parts) >= rules.min_inputs]
         rest = _not_in(plans, parts, rules)
-        return [*plans, *(_forgetting(context, definition, rest) if drop_deleted else ())]
+        return [*plans, *(_forgetting(context, definition, rest) if request.drop_deleted else ())]
     merges = select_merges(
         parts,
         definition.settings,
@@ -77,7 +62,7 @@ def plan_merges(
         max_size_bytes=limit,
     )
     merges = [plan for plan in merges if len(plan.parts) >= rules.min_inputs]
-    if drop_deleted:
+    if request.drop_deleted:
         merges += _forgetting(context, definition, _not_in(merges, parts, rules))
     return [*merges, *_recompressions(context, definition, _not_in(merges, parts, rules))]
 
@@ -151,8 +136,7 @@ def explain_merges(
     definition: TableDefinition,
     parts: Sequence[StoredPart],
     plans: Sequence[MergePlan],
-    *,
-    cold: ColdOptions | None = None,
+    cold: ColdOptions | None,
 ) -> list[MergeStay]:
     """Why the partitions that none of the plans is about are not merged: one reason each."""
     rules = _Rules.of(context, definition, cold)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
@@ -27,35 +27,44 @@ class MergedFiles:
     rows_read: int
 
 
+@dataclass(frozen=True, slots=True)
+class RowMerge:
+    """What the merged rows are and how they are written: the same for every file and shard of a part."""
+
+    definition: TableDefinition = field(repr=False)
+    now: datetime
+    """Rows past their TTL then are left out."""
+    level: int = 0
+    """The zstd level; 0 is the table's own."""
+    drop_deleted: bool = False
+    """Drop keys whose last word is that they are deleted: only where no other part can hold them."""
+
+
 def merge_files(
     files: Sequence[SortedFile],
-    definition: TableDefinition,
+    how: RowMerge,
     directory: Path,
     *,
     scratch: Path,
-    now: datetime,
-    level: int = 0,
     within: SortKeyRange = EVERYTHING,
     prefix: str = "data",
-    drop_deleted: bool = False,
     on_rows: Callable[[int], None] = lambda rows: None,
 ) -> MergedFiles:
     """Merge the files' rows within the key range into `directory`, which is made, as files `<prefix>-0000.parquet` ….
 
-    Rows past their TTL at `now` are left out and the table's merge mode is applied; `drop_deleted` also drops keys
-    whose last word is that they are deleted: only where no other part can hold them. `level` is a zstd level, 0 the
-    table's own. `on_rows` hears of rows as they are written; what it raises ends the merge. Memory is bounded whatever
-    the size of the inputs. Raises `Damaged`, `NoSpace`.
+    The table's merge mode is applied. `on_rows` hears of rows as they are written; what it raises ends the merge.
+    Memory is bounded whatever the size of the inputs. Raises `Damaged`, `NoSpace`.
     """
+    definition = how.definition
     with op("fs.mkdir", directory):
         directory.mkdir(parents=True)
     count = _Counted()
-    rows = live_rows(count.through(merged(files, definition, scratch, within)), definition, now)
+    rows = live_rows(count.through(merged(files, definition, scratch, within)), definition, how.now)
     if definition.merge_mode != "ordinary":  # rows of a key are compared with those of the next table
         rows = map(decoded, rows)
-    output = PartWriter(directory, definition, compression_level=level or None, prefix=prefix)
+    output = PartWriter(directory, definition, compression_level=how.level or None, prefix=prefix)
     try:
-        for table in combine_rows(rows, definition, drop_deleted=drop_deleted):
+        for table in combine_rows(rows, definition, drop_deleted=how.drop_deleted):
             output.write(table)
             on_rows(table.num_rows)
         written = output.finish()

@@ -64,6 +64,7 @@ def _preview(session: Session, only: str | None) -> dict[str, Any]:
     """What a pass would begin with: merges that come before moves may change what moves."""
     from tiering.cli.commands.moves import plan_document
     from tiering.cli.reports.moves import merge_plan_document
+    from tiering.merge.request import MergeRequest
 
     store = session.store()
     document: dict[str, Any] = {"moved": [], "failed": [], "skipped": [], "merges": [], "deleted": [], "snapshots": {}}
@@ -77,7 +78,7 @@ def _preview(session: Session, only: str | None) -> dict[str, Any]:
             merge_plan_document(definition.full_name, plan.parts)
             for definition in store.definitions()
             if "merges" not in store.context.journal.wishes.paused(definition.uuid)
-            for plan in store.plan_merges(definition.uuid)
+            for plan in store.plan_merges(definition.uuid, MergeRequest())
         ]
     return document
 

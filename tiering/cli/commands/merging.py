@@ -1,6 +1,7 @@
 """`merge`: in this process, in buckets, and by Spark."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,9 +17,12 @@ from tiering.cli.reports.merges import done_document, plan_document, report_merg
 from tiering.cli.reports.moves import merge_document, merge_plan_document
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tiering.engine.store import Store
-    from tiering.merge.cold.job import ColdJob, ColdMergeReport, Workers
-    from tiering.merge.planning import ColdOptions
+    from tiering.merge.cold.job import ColdMergeReport, Workers
+    from tiering.merge.request import ColdOptions, MergeRequest
+    from tiering.table.schema import TableDefinition
 
 _GROUPS_IN_FLIGHT = 4
 """Unless Spark can run more tasks than this."""
@@ -69,39 +73,40 @@ def merge(
     --spark has the executors of Spark do it. Each group of parts is committed by itself as soon as it is done; what
     fails stays as it was. The inputs' objects stay until gc collects them.
     """
-    given = _Given(where, target_size, min_inputs, max_group_size, shard_size, max_failed_groups, drop_deleted)
+    from tiering.merge.request import MergeRequest
+
+    texts = _ColdTexts(where, target_size, min_inputs, max_group_size, shard_size, max_failed_groups)
+    request = MergeRequest(partition=partition, final=final, adopt=adopt, drop_deleted=drop_deleted)
     if spark_wanted(spark, master) or cold:
         if adopt:
             raise UsageError("--adopt rewrites parts in this process", hint="run it first, without --cold and --spark")
-        cold_run = _ColdRun(session, table, partition, final, given)
-        cold_run.run(master=master, spark=spark, groups_in_flight=groups_in_flight)
+        request = replace(request, cold=texts.parsed(session.store().definition(table)))
+        start = partial(SparkWork, session, f"merge {table}", master) if spark else None
+        _merge_cold(session, table, request, start, groups_in_flight)
         return
-    if given != _Given(drop_deleted=drop_deleted):
+    if texts != _ColdTexts():
         raise UsageError(
             "--where, --target-size, --min-inputs, --max-group-size, --shard-size and --max-failed-groups are for "
             "parts in buckets",
             hint="add --cold or --spark",
         )
-    _merge_here(session, table, partition, final, adopt, drop_deleted)
+    _merge_here(session, table, request)
 
 
-def _merge_here(
-    session: Session, table: str, partition: str | None, final: bool, adopt: bool, drop_deleted: bool
-) -> None:
+def _merge_here(session: Session, table: str, request: "MergeRequest") -> None:
     store = session.store()
     if session.dry_run:
-        adoptions = store.plan_adoptions(table, partition=partition) if adopt else []
-        plans = [*adoptions, *store.plan_merges(table, partition=partition, final=final, drop_deleted=drop_deleted)]
+        adoptions = store.plan_adoptions(table, request) if request.adopt else []
+        plans = [*adoptions, *store.plan_merges(table, request)]
         documents = [merge_plan_document(table, plan.parts) for plan in plans]
     else:
         plans = []
-        results = store.merge(table, partition=partition, final=final, adopting=adopt, drop_deleted=drop_deleted)
-        documents = [merge_document(result) for result in results]
-    report_merges(session, documents, store.explain_merges(table, plans, partition=partition), {})
+        documents = [merge_document(result) for result in store.merge(table, request)]
+    report_merges(session, documents, store.explain_merges(table, plans, request), {})
 
 
 @dataclass(frozen=True)
-class _Given:
+class _ColdTexts:
     """The options of a cold merge as they were typed."""
 
     where: str | None = None
@@ -110,73 +115,63 @@ class _Given:
     max_group_size: str | None = None
     shard_size: str = "256MiB"
     max_failed_groups: int | None = None
-    drop_deleted: bool = False
 
-    def options(self, store: "Store", table: str) -> "ColdOptions":
+    def parsed(self, definition: "TableDefinition") -> "ColdOptions":
         from tiering.config.units import parse_size
-        from tiering.merge.planning import ColdOptions
+        from tiering.merge.request import ColdOptions
         from tiering.query.sql_filter import parse_filter
         from tiering.table.pruning import TRUE
 
-        return ColdOptions(
-            where=parse_filter(self.where, store.definition(table)) if self.where else TRUE,
+        options = ColdOptions(
+            where=parse_filter(self.where, definition) if self.where else TRUE,
             min_inputs=self.min_inputs,
             target_bytes=parse_size(self.target_size) if self.target_size else None,
             max_group_bytes=parse_size(self.max_group_size) if self.max_group_size else None,
+            shard_bytes=parse_size(self.shard_size),
+            max_failed_groups=self.max_failed_groups,
         )
-
-    def job(self) -> "ColdJob":
-        from tiering.config.units import parse_size
-        from tiering.merge.cold.job import ColdJob
-
-        shard_bytes = parse_size(self.shard_size)
-        if shard_bytes < 1024 * 1024:
+        if options.shard_bytes < 1024 * 1024:
             raise UsageError(f"--shard-size is too small: {self.shard_size}", hint="at least 1MiB")
-        return ColdJob(shard_bytes, self.max_failed_groups, self.drop_deleted)
+        return options
 
 
-@dataclass(frozen=True)
-class _ColdRun:
-    """One `merge --cold` or `--spark`."""
+def _merge_cold(
+    session: Session,
+    table: str,
+    request: "MergeRequest",
+    start: "Callable[[], SparkWork] | None",
+    groups_in_flight: int | None,
+) -> None:
+    assert request.cold is not None
+    store = session.store()
+    plans = store.plan_merges(table, request)
+    if session.dry_run or not plans:
+        shard_bytes = request.cold.shard_bytes
+        documents = [plan_document(store, table, plan, shard_bytes=shard_bytes) for plan in plans]
+        report_merges(session, documents, store.explain_merges(table, plans, request), {})
+        return
+    before = size_of(store, table, request.partition)
+    work = start() if start is not None else None
+    workers = _spark_workers(work, store, groups_in_flight) if work else _own_workers(store)
+    report = store.merge_cold(table, workers, request)
+    if work is not None:
+        work.report()
+    stays = store.explain_merges(table, report.left(), request)
+    summary = summary_document(store, report, before, size_of(store, table, request.partition))
+    _note_failures(session, report)
+    report_merges(session, [done_document(store, result) for result in report.merges], stays, summary)
+    fail_if_partly(len(report.failures) + len(report.not_begun), len(report.merges), "groups")
 
-    session: Session
-    table: str
-    partition: str | None
-    final: bool
-    given: _Given
 
-    def run(self, *, spark: bool, master: str | None, groups_in_flight: int | None) -> None:
-        session, table, partition = self.session, self.table, self.partition
-        store = session.store()
-        options, job = self.given.options(store, table), self.given.job()
-        plans = store.plan_merges(
-            table, partition=partition, final=self.final, cold=options, drop_deleted=job.drop_deleted
-        )
-        if session.dry_run or not plans:
-            stays = store.explain_merges(table, plans, partition=partition, cold=options)
-            report_merges(session, [plan_document(store, table, plan, job) for plan in plans], stays, {})
-            return
-        before = size_of(store, table, partition)
-        work = SparkWork(session, f"merge {table}", master) if spark else None
-        workers = _spark_workers(work, store, groups_in_flight) if work else _own_workers(store)
-        report = store.merge_cold(table, workers, partition=partition, final=self.final, options=options, job=job)
-        if work is not None:
-            work.report()
-        stays = store.explain_merges(table, report.left(), partition=partition, cold=options)
-        summary = summary_document(store, report, before, size_of(store, table, partition))
-        self._tell_failures(report)
-        report_merges(session, [done_document(store, result) for result in report.merges], stays, summary)
-        fail_if_partly(len(report.failures) + len(report.not_begun), len(report.merges), "groups")
-
-    def _tell_failures(self, report: "ColdMergeReport") -> None:
-        note = self.session.output.note
-        for failure in report.failures:
-            what = f"{failure.plan.partition} ({counted(len(failure.plan.parts), 'part')})"
-            note(f"failed: {what}: {failure.error.message}")
-            if failure.error.hint:
-                note(f"  {failure.error.hint}")
-        if report.not_begun:
-            note(f"not begun: {counted(len(report.not_begun), 'group')}")
+def _note_failures(session: Session, report: "ColdMergeReport") -> None:
+    note = session.output.note
+    for failure in report.failures:
+        what = f"{failure.plan.partition} ({counted(len(failure.plan.parts), 'part')})"
+        note(f"failed: {what}: {failure.error.message}")
+        if failure.error.hint:
+            note(f"  {failure.error.hint}")
+    if report.not_begun:
+        note(f"not begun: {counted(len(report.not_begun), 'group')}")
 
 
 def _own_workers(store: "Store") -> "Workers":

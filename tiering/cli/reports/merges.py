@@ -9,19 +9,19 @@ from tiering.cli.reports.moves import merge_document, merge_plan_document, print
 
 if TYPE_CHECKING:
     from tiering.engine.store import Store
-    from tiering.merge.cold.job import ColdJob, ColdMergeReport
+    from tiering.merge.cold.job import ColdMergeReport
     from tiering.merge.output import MergeResult
     from tiering.merge.selection import MergePlan, MergeStay
     from tiering.policy.cost import Cost
 
 
-def plan_document(store: "Store", table: str, plan: "MergePlan", job: "ColdJob") -> dict[str, Any]:
+def plan_document(store: "Store", table: str, plan: "MergePlan", *, shard_bytes: int) -> dict[str, Any]:
     """A cold merge that is planned: with its reason, its shards and what it will cost."""
     from tiering.merge.cold.job import shards_of
     from tiering.merge.cold.shards import estimate_merge
 
     definition = store.definition(table)
-    shards = shards_of(store.context, definition, plan, shard_bytes=job.shard_bytes)
+    shards = shards_of(store.context, definition, plan, shard_bytes=shard_bytes)
     cost = estimate_merge(shards, target_file_bytes=definition.settings.target_file_size_bytes)
     return {
         **merge_plan_document(table, plan.parts),

@@ -45,14 +45,13 @@ from tiering.merge.output import (
     recorded,
 )
 from tiering.merge.planning import holds_everything
+from tiering.merge.request import SHARD_BYTES, ColdOptions, MergeRequest
 from tiering.merge.selection import MergePlan
+from tiering.merge.stream import RowMerge
 from tiering.parquet.sort_keys import stored_key
 from tiering.table import part as parts_format
 from tiering.table.part import PART_FILE, PartName
 from tiering.table.schema import TableDefinition
-
-SHARD_BYTES = 256 * 1024 * 1024
-"""What a shard reads, about: half a minute of work for one core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,36 +112,27 @@ class ColdMergeReport:
         return [*(failure.plan for failure in self.failures), *self.not_begun]
 
 
-@dataclass(frozen=True, slots=True)
-class ColdJob:
-    """How a job goes about its groups."""
-
-    shard_bytes: int = SHARD_BYTES
-    max_failed_groups: int | None = None
-    """With more failures than this, no further group begins. Default: each group is tried."""
-    drop_deleted: bool = False
-    """Drops deleted keys from groups that hold all that there is of their partition."""
-
-
 def merge_groups(
     context: Context,
     definition: TableDefinition,
     plans: Sequence[MergePlan],
     workers: Workers,
-    job: ColdJob,
+    request: MergeRequest,
     report: ColdMergeReport,
 ) -> None:
     """Merge each group of parts into one part, largest first, and add to the report what happened. Never raises for a
     group: see `ColdMergeReport.failures`."""
-    work = _ColdMerge(context, definition, workers, job, report)
+    options = request.cold or ColdOptions()
+    work = _ColdMerge(context, definition, workers, options, request.drop_deleted, report)
     waiting = sorted(plans, key=lambda plan: -plan.size_bytes)
     what = f"merging {len(waiting)} groups of {definition.full_name}"
     rows = sum(stored.part.rows for plan in waiting for stored in plan.parts)
+    most = options.max_failed_groups
     lock = threading.Lock()
 
     def begin(plan: MergePlan) -> None:
         with lock:
-            over = job.max_failed_groups is not None and len(report.failures) > job.max_failed_groups
+            over = most is not None and len(report.failures) > most
             if over or context.stop.is_set():
                 report.not_begun.append(plan)
                 return
@@ -188,7 +178,8 @@ class _ColdMerge:
     context: Context
     definition: TableDefinition
     workers: Workers
-    job: ColdJob
+    options: ColdOptions
+    drop_deleted: bool
     report: ColdMergeReport
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -223,19 +214,16 @@ class _ColdMerge:
         """The results of all shards, in key order."""
         context, definition = self.context, self.definition
         store = self.workers.store_of(disk)
-        shards = shards_of(context, definition, plan, shard_bytes=self.job.shard_bytes)
-        drop_deleted = self.job.drop_deleted and holds_everything(context, definition, inputs)
-        now = context.clock()
+        shards = shards_of(context, definition, plan, shard_bytes=self.options.shard_bytes)
+        forget = self.drop_deleted and holds_everything(context, definition, inputs)
+        how = RowMerge(definition, context.clock(), level, forget)
         tasks = [
             MergeTask(
                 store=store,
-                definition=definition,
+                how=how,
                 shard=shard,
                 target=definition.part_directory(str(output)),
                 revision=disk.revision,
-                now=now,
-                level=level,
-                drop_deleted=drop_deleted,
             )
             for shard in shards
         ]

@@ -13,8 +13,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -27,10 +26,9 @@ from disks.workers.runner import OpensStore
 from oplog.errors import Conflict, Damaged
 from tiering.merge.cold.shards import Shard, ShardFile
 from tiering.merge.cold.uploads import TRANSFERS, UploadedFile, upload_files
-from tiering.merge.stream import merge_files
+from tiering.merge.stream import RowMerge, merge_files
 from tiering.parquet.sorted_merge import SortedFile
 from tiering.policy.cost import RANGE_BYTES
-from tiering.table.schema import TableDefinition
 from tiering.table.types import field_ids
 
 
@@ -39,15 +37,11 @@ class MergeTask:
     """One shard and all that its merge depends on: the same task gives the same rows wherever and whenever it runs."""
 
     store: OpensStore
-    definition: TableDefinition = field(repr=False)
+    how: RowMerge
     shard: Shard
     target: str
     """The output's directory on the disk."""
     revision: int
-    now: datetime
-    """By which rows are past their TTL."""
-    level: int = 0
-    drop_deleted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +73,11 @@ def merge_shard(task: MergeTask, *, stop: threading.Event | None = None) -> Shar
     try:
         merged = merge_files(
             _fetched(store, task, scratch.path / "inputs"),
-            task.definition,
+            task.how,
             scratch.path / "merged",
             scratch=scratch.path,
-            now=task.now,
-            level=task.level,
             within=task.shard.within,
             prefix=f"data-{task.shard.number:04d}",
-            drop_deleted=task.drop_deleted,
             on_rows=on_rows,
         )
         on_rows(0)
@@ -110,12 +101,13 @@ def _fetched(store: ObjectStore, task: MergeTask, directory: Path) -> list[Sorte
     for the rest, so that its footer is right."""
     with op("fs.mkdir", directory):
         directory.mkdir(parents=True)
+    columns = task.how.definition.columns
 
     def fetch(number: int) -> SortedFile:
         item = task.shard.files[number]
         path = directory / f"{number:05d}.parquet"
         _fetch(store, item, path)
-        names = {column.id: column.name for column in task.definition.columns} if item.current else _names(item, path)
+        names = {column.id: column.name for column in columns} if item.current else _names(item, path)
         return SortedFile(path, item.file, names, item.order, item.label, item.row_groups)
 
     with ThreadPoolExecutor(TRANSFERS, "merge-fetch") as pool:

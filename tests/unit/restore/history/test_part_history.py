@@ -29,6 +29,7 @@ from tests.memory_table import MemoryTable
 from tests.unit.restore.history.test_undo import config, create, drop_january, insert, move, take_back
 from tiering.config.settings import PolicyConfig, VolumeConfig
 from tiering.engine.store import Store
+from tiering.merge.request import MergeRequest
 from tiering.table import definitions
 
 UUID = "abcdef00-0000-4000-8000-000000000000"
@@ -138,7 +139,7 @@ def test_a_diff_in_words(store: Store, disk: ObjectDisk) -> None:
     insert(store, 1000)
     move(store, "s3")
     begin = disk.revision
-    store.merge(TABLE, final=True)
+    store.merge(TABLE, MergeRequest(final=True))
     insert(store, 2000)
     move(store, "s3")
     store.alter_table(table, definitions.add_column(table, "extra:int64"))
@@ -280,7 +281,7 @@ def test_the_history_of_a_part(store: Store, disk: ObjectDisk) -> None:
 def test_merges_are_followed(store: Store, disk: ObjectDisk) -> None:
     create(store)
     one, two = *insert(store, 0), *insert(store, 1000)
-    store.merge(TABLE, final=True)
+    store.merge(TABLE, MergeRequest(final=True))
     merge = disk.revision
     found = blame(store.context, TABLE, "202601_1_2_1")
     assert found.followed == 3
@@ -300,7 +301,7 @@ def test_merges_are_followed(store: Store, disk: ObjectDisk) -> None:
 def test_what_happened_on_local_disks_is_in_the_journal(store: Store) -> None:
     create(store, "all")
     one, two = *insert(store, 0), *insert(store, 1000)
-    store.merge(TABLE, final=True)
+    store.merge(TABLE, MergeRequest(final=True))
     move(store, "s3")
     found = blame(store.context, TABLE, "202601_1_2_1")
     assert [(deed.part, deed.what, deed.source) for deed in found.deeds if deed.part == "202601_1_2_1"] == [
@@ -359,7 +360,7 @@ def test_without_the_local_state_the_log_tells_the_same(store: Store, tmp_path: 
     create(store)
     insert(store, 0)
     insert(store, 1000)
-    store.merge(TABLE, final=True)
+    store.merge(TABLE, MergeRequest(final=True))
     known = told(blame(store.context, TABLE, "202601_1_2_1"))
     store.close()
     shutil.rmtree(tmp_path / "one" / "state")
@@ -386,7 +387,7 @@ def test_a_query_at_a_revision_agrees_with_the_diff(tmp_path: Path) -> None:
         move(store, "s3")
         insert(store, 1000)
         move(store, "s3")
-        store.merge(TABLE, final=True)
+        store.merge(TABLE, MergeRequest(final=True))
         move(store, "ssd")
         move(store, "s3")
         drop_january(store)

@@ -27,6 +27,7 @@ from tiering.catalog import tables
 from tiering.catalog.context import Context
 from tiering.config.settings import Config, PolicyConfig, VolumeConfig
 from tiering.engine.store import Store
+from tiering.merge.request import MergeRequest
 from tiering.table import definitions
 from tiering.table.schema import TableDefinition
 
@@ -163,7 +164,7 @@ class TestInsert:
         insert(store, 0)
         revision = disk.revision
         insert(store, 1000)
-        store.merge(TABLE, final=True)
+        store.merge(TABLE, MergeRequest(final=True))
         refused(store, revision, "merged into 202601_1_2_1", f"by revision {disk.revision}")
         take_back(store)  # the merge
         take_back(store, revision)
@@ -200,7 +201,7 @@ class TestMerge:
         create(store)
         before = [*insert(store, 0), *insert(store, 1000)]
         rows_before = keys(store)
-        store.merge(TABLE, final=True)
+        store.merge(TABLE, MergeRequest(final=True))
         merge = disk.revision
         planned = preview(store.context, disk, merge)
         assert [note.part for note in planned.parts_removed] == ["202601_1_2_1"]
@@ -225,7 +226,7 @@ class TestMerge:
         one = PolicyConfig(volumes=(volume("mixed", "s3", "ssd"),))
         mixed = Config(state_path=context.config.state_path, disks=context.config.disks, policies={"all": one})
         with Store.open(mixed) as other:
-            other.merge(TABLE, final=True)
+            other.merge(TABLE, MergeRequest(final=True))
             (merged,) = parts(other)
             on = parts(other)[merged]
         store.refresh()
@@ -240,10 +241,10 @@ class TestMerge:
         create(store)
         insert(store, 0)
         insert(store, 1000)
-        store.merge(TABLE, final=True)
+        store.merge(TABLE, MergeRequest(final=True))
         merge = disk.revision
         insert(store, 2000)
-        store.merge(TABLE, final=True)
+        store.merge(TABLE, MergeRequest(final=True))
         refused(store, merge, "merged into 202601_1_3_2")
 
     def test_of_a_partition_that_was_dropped_since(self, store: Store, disk: ObjectDisk) -> None:
@@ -251,7 +252,7 @@ class TestMerge:
         create(store)
         insert(store, 0)
         insert(store, 1000)
-        store.merge(TABLE, final=True)
+        store.merge(TABLE, MergeRequest(final=True))
         merge = disk.revision
         drop_january(store)
         refused(store, merge, "dropped since")

@@ -16,6 +16,7 @@ from tests.unit.tiering.merge.test_merge_selection import MIB, NOW, part
 from tiering.cli.main import run
 from tiering.config.settings import Config, embedded
 from tiering.engine.store import Store
+from tiering.merge.request import MergeRequest
 from tiering.merge.selection import explain_rest
 from tiering.policy.plan import Reason
 from tiering.table.definitions import define_table
@@ -73,8 +74,8 @@ def fill(config: Config, policy: str = "hot_cold", *, cold: str = "") -> None:
 
 def why(config: Config) -> Reason:
     with Store.open(config) as store:
-        assert store.plan_merges("d.t", final=True) == []
-        (stay,) = store.explain_merges("d.t", [])
+        assert store.plan_merges("d.t", MergeRequest(final=True)) == []
+        (stay,) = store.explain_merges("d.t", [], MergeRequest())
         return stay.reason
 
 

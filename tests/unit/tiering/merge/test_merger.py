@@ -26,6 +26,7 @@ from tiering.merge import merger
 from tiering.merge.merger import merge
 from tiering.merge.output import output_name, recompression_level
 from tiering.merge.planning import plan_merges
+from tiering.merge.request import MergeRequest
 from tiering.parquet import sorted_merge
 from tiering.parquet.sorted_merge import clusters
 from tiering.parquet.sorting import sort_table
@@ -139,10 +140,10 @@ def test_blocks_on_their_way_hold_merges_back(context: Context) -> None:
     definition = define(context)
     parts = put(context, definition, rows([1]), rows([2]))
     with context.journal.claim(definition.uuid, [f"{INSERT_CLAIM}2-abc"], "insert"):
-        assert plan_merges(context, definition, parts, final=True) == []
+        assert plan_merges(context, definition, parts, MergeRequest(final=True)) == []
         with pytest.raises(Locked, match="block 2"):
             merge(context, definition, parts, reason="test")
-    assert len(plan_merges(context, definition, parts, final=True)) == 1
+    assert len(plan_merges(context, definition, parts, MergeRequest(final=True))) == 1
 
 
 def test_a_part_that_is_being_moved_is_not_merged(context: Context) -> None:
@@ -314,13 +315,13 @@ def test_a_due_recompression_rule_sets_the_level(context: Context) -> None:
 def test_a_part_is_rewritten_once_when_a_recompression_rule_is_due(context: Context) -> None:
     definition = define(context, ttl=["30d on ts recompress zstd(19)", "9000d on ts recompress zstd(20)"])
     (stored,) = put(context, definition, rows([1], day=1))
-    (plan,) = plan_merges(context, definition, [stored])
+    (plan,) = plan_merges(context, definition, [stored], MergeRequest())
     assert (plan.parts, plan.reason) == ((stored,), "due: 30d on ts recompress zstd(19)")
     merge(context, definition, plan.parts, reason=plan.reason)
     context.catalog.refresh()
     (rewritten,) = context.catalog.parts(definition)
     assert rewritten.part.compression_level == 19
-    assert plan_merges(context, definition, [rewritten]) == []
+    assert plan_merges(context, definition, [rewritten], MergeRequest()) == []
 
 
 def test_the_cold_volume_is_left_alone(context: Context) -> None:
@@ -328,7 +329,7 @@ def test_the_cold_volume_is_left_alone(context: Context) -> None:
     definition = define(context)
     (stored,) = put(context, definition, rows([1]))[:1]
     cold = StoredPart(definition, stored.part, stored.name, "s3", "cold", 1)
-    assert plan_merges(context, definition, [cold, cold], final=True) == []
+    assert plan_merges(context, definition, [cold, cold], MergeRequest(final=True)) == []
 
 
 def test_texts_of_many_values_are_read_as_they_are(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
