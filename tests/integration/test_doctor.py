@@ -333,11 +333,12 @@ class TestHere:
     """Local disks and this machine."""
 
     @DELETES
-    def test_a_fresh_home_is_in_order(self, doctor: Doctor, tmp_path: Path) -> None:
+    def test_a_fresh_home_is_in_order(self, doctor: Doctor, disk_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("FROSTLINE_HOME", str(disk_path / "home"))
         found = doctor.findings()
         assert {check: level for check, level in levels(found).items() if check != "open-files"} == {}
         assert {"versions", "journal", "fsync", "space"} <= set(found)
-        assert not (tmp_path / "home" / "ssd").exists(), "looking makes nothing"
+        assert not (disk_path / "home" / "ssd").exists(), "looking makes nothing"
 
     def test_a_full_disk_by_its_own_rule(self, doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("FROSTLINE_DISKS__SSD__KEEP_FREE_SPACE_BYTES", "900PiB")
