@@ -44,6 +44,8 @@ class _Listing:
     operations: int = 0
     intents: list[ObjectInfo] = field(default_factory=list)
     foreign: list[str] = field(default_factory=list)
+    bare: list[ObjectInfo] = field(default_factory=list)
+    """Those of `foreign` that have names as files have them without `send_metadata`, and that no table named."""
 
 
 def collect_clickhouse(
@@ -52,7 +54,7 @@ def collect_clickhouse(
     """Fill the report; with `report.delete` delete what two agreeing listings show, the table does not name, and is
     older than guard and retention. A safety rule that speaks is told in `report.refused`."""
     try:
-        listing = _sorted(disk.store.list())
+        listing = _sorted(disk.store.list(), _named_ever(disk))
         report.foreign = listing.foreign
         known = _check_table(disk, listing, rules, now)
         if report.delete:
@@ -73,18 +75,32 @@ def collect_clickhouse(
         logger.warning("disk %s: nothing more is deleted: %s", disk.name, objection)
 
 
-def _sorted(objects: Iterable[ObjectInfo]) -> _Listing:
+def _named_ever(disk: ClickHouseLogDisk) -> set[str]:
+    """The blobs that the table names, and those that it still knows to have named: of this disk, whatever they are
+    called. Raises `SafetyStop` when it cannot be read."""
+    try:
+        with disk.file_table.read() as view:
+            return {*(key for row in view.rows() for key, _ in row.blobs), *view.dropped_since(0)}
+    except FrostlineError as error:
+        raise SafetyStop(f"the local metadata cannot be read: {error.message}") from error
+
+
+def _sorted(objects: Iterable[ObjectInfo], named: set[str]) -> _Listing:
+    """Names without a number, from before there were any or of a disk without `send_metadata`, prove nothing of
+    themselves: such an object is a file of this disk only if the table has named it."""
     listing = _Listing()
     for item in objects:
         name = parse_key(item.key)
-        if name is not None and name.kind == FILE and name.revision:
+        if name is not None and name.kind == FILE and (name.revision or item.key in named):
             listing.files.add(item)
         elif name is not None and name.kind != FILE:
             listing.operations += 1
         elif item.key.startswith(INTENTS_PREFIX):
             listing.intents.append(item)
         elif name is not None or (item.key != SCHEMA_VERSION_KEY and not item.key.startswith(LEASES_PREFIX)):
-            listing.foreign.append(item.key)  # bare names, from before there were numbers, prove nothing of themselves
+            listing.foreign.append(item.key)
+            if name is not None:
+                listing.bare.append(item)
     return listing
 
 
@@ -119,6 +135,9 @@ def _other_writer(listing: _Listing, since: datetime) -> str | None:
     for blob in listing.files:
         if blob.modified > since + FUTURE_TOLERANCE and _number(blob.key) <= before:
             return f"object {blob.key} was written after this machine took the disk over, by somebody else"
+    for blob in listing.bare:
+        if blob.modified > since + FUTURE_TOLERANCE:
+            return f"object {blob.key} was written after this machine took the disk over, and its table never named it"
     return None
 
 
@@ -129,13 +148,14 @@ def _number(key: str) -> int:
 
 def _check_again(disk: ClickHouseLogDisk, listing: _Listing) -> None:
     """A second listing agrees with the first about every file."""
-    if objection := disagreement(listing.files, disk.store.list(), is_blob=_is_file):
+    bare = {blob.key for blob in listing.bare}
+
+    def is_file(key: str) -> bool:
+        name = parse_key(key)
+        return name is not None and name.kind == FILE and key not in bare
+
+    if objection := disagreement(listing.files, disk.store.list(), is_blob=is_file):
         raise SafetyStop(objection)
-
-
-def _is_file(key: str) -> bool:
-    name = parse_key(key)
-    return name is not None and name.kind == FILE and bool(name.revision)
 
 
 def _check_present(disk: ClickHouseLogDisk, listing: _Listing) -> None:

@@ -13,6 +13,7 @@ from disks.file_table.row_bytes import read_row
 from disks.stores.base import ByteRange
 from oplog.clickhouse.checksums import FILE_NAME as CHECKSUMS
 from oplog.clickhouse.checksums import parse
+from oplog.clickhouse.names import is_numbered
 from oplog.errors import Damaged, NotFound
 from oplog.replay import FileRow
 from oplog.revision import SCHEMA_VERSION_KEY
@@ -80,7 +81,7 @@ def clickhouse_files(disk: ClickHouseLogDisk, findings: Findings, checked: Check
     """The disk's files, and whether the bucket says which log it has."""
     sizes = {item.key: item.size_bytes for item in disk.store.list()}
     checked.objects += len(sizes)
-    if sizes and not disk.check_schema():
+    if not disk.check_schema() and any(map(is_numbered, sizes)):  # a disk without send_metadata has no log to mark
         what = f"{disk.store.name} does not say which format its log has: ClickHouse refuses to restore from it"
         findings.add(Problem("I15", what, disk.name, object=SCHEMA_VERSION_KEY))
     return ClickHouseFiles(disk, sizes)

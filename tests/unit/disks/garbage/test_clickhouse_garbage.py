@@ -19,6 +19,7 @@ from disks.stores.base import ObjectInfo
 from disks.stores.memory import MemoryStore
 from oplog.clickhouse.names import FILE, file_key, parse_key
 from oplog.kinds import Dropped, Inserted, OtherKind
+from oplog.replay import FileRow
 from restore.check.check import CheckOptions, check
 
 LATER = datetime.now(UTC) + timedelta(days=3)
@@ -221,6 +222,63 @@ def test_dying_at_every_effect_loses_nothing_and_the_next_run_finishes(
             assert step >= 4, "nothing was ever interrupted"
             return
     raise AssertionError("it never ends")
+
+
+# A disk without `send_metadata`, taken over with the server's metadata: no name in its bucket has a number
+
+
+def bare(letter: str) -> str:
+    return f"abc/{letter * 29}"
+
+
+@pytest.fixture
+def adopted(disk: ClickHouseDisk, store: MemoryStore) -> ClickHouseDisk:
+    """Three files, an object that no file names, and nothing else: not even the marker of a log."""
+    long_ago = datetime.now(UTC) - timedelta(days=9)
+    for letter in "abcx":
+        write(store, bare(letter), long_ago)
+    rows = [FileRow(f"{PART}/{letter}.bin", 1, "", bare(letter), None, None, 0) for letter in "abc"]
+    disk.replace_rows(rows, 0)
+    return disk
+
+
+def test_files_without_numbers_are_in_use_and_not_foreign(
+    adopted: ClickHouseDisk, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P26: 26.9 writes such names by default. What the table never named stays, whoever it is of."""
+    report = run(adopted, monkeypatch)
+    assert (report.referenced, report.orphaned, report.foreign) == (3, 0, [bare("x")])
+    assert report.refused is None
+    assert check({"s3": adopted}).problems == []
+
+
+def test_a_file_without_a_number_that_was_removed_goes_after_the_retention(
+    adopted: ClickHouseDisk, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I4: the table has named it, so it is of this disk."""
+    remove(adopted, f"{PART}/a.bin")
+    assert run(adopted, monkeypatch, now=datetime.now(UTC) + timedelta(hours=60)).deleted == 1
+    assert {bare("b"), bare("c"), bare("x")} == {item.key for item in store.list("abc/")}
+
+
+def test_a_listing_without_a_live_file_of_such_a_name_stops_everything(
+    adopted: ClickHouseDisk, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P25."""
+    store.delete([bare("b")])
+    report = run(adopted, monkeypatch)
+    assert report.refused is not None
+    assert bare("b") in report.refused
+
+
+def test_a_server_that_writes_such_names_again_stops_everything(
+    adopted: ClickHouseDisk, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I5."""
+    write(store, bare("y"), datetime.now(UTC) + timedelta(hours=1))
+    report = run(adopted, monkeypatch)
+    assert report.refused is not None
+    assert bare("y") in report.refused
 
 
 # fsck
