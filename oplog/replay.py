@@ -32,6 +32,7 @@ class FileRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     key: str | None
     inline: bytes | None
     blob_set: str | None
+    """On a disk that ClickHouse wrote: what the hard links of an empty file without an object have in common."""
     revision: int
     more: tuple[tuple[str, int], ...] = ()
     """The objects after the first, with their sizes in bytes."""

@@ -7,13 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from disks.base import BucketDisk, Disk
+from disks.file_table.row_bytes import read_row
 from disks.workers.parallel import WORKERS
 from disks.workers.progress import SILENT, Progress
 from oplog.clickhouse.metadata import VERSIONS
+from oplog.clickhouse.replay import LogProblem
 from oplog.errors import NotFound, UsageError
 from oplog.log import UnknownLogFormat
 from oplog.replay import FileRow
-from restore.clickhouse.rows import key_prefix, read_tree_of_bucket, rows_of, sentences
+from restore.clickhouse.findings import losses, sentences
+from restore.clickhouse.lost import detach_lost
+from restore.clickhouse.rows import key_prefix, read_tree_of_bucket, rows_of
 from restore.clickhouse.tree import is_plain, write_tree
 
 USUAL_VERSION = 3
@@ -32,7 +36,8 @@ def export(
     workers: int | None = None,
     progress: Progress = SILENT,
 ) -> dict[str, Any]:
-    """Write the tree of the disk's files; what was done, as the command line shows it.
+    """Write the tree of the disk's files; what was done, as the command line shows it. Whole parts that have lost their
+    name go to `detached/`: a server deletes what has a temporary one.
 
     A disk of ours gives its file table, or that of the revision; a bucket of ClickHouse's without local metadata here
     is read as its log tells. Raises `UsageError` for disks without objects and versions that do not exist, and what
@@ -43,7 +48,8 @@ def export(
     bucket = disk.bucket
     if bucket is None:
         raise UsageError(f"disk {disk.name} is {disk.kind}: its files are no objects", hint="name a disk in a bucket")
-    rows, at, notes = _rows(bucket, revision, workers or WORKERS, progress)
+    rows, at, findings = _rows(bucket, revision, workers or WORKERS, progress)
+    rows, lost, doomed = detach_lost(rows, lambda row: read_row(bucket.store, row, disk=disk.name))
     inline = any(row.inline and not is_plain(row) for row in rows)
     chosen = version or (INLINE_VERSION if inline else USUAL_VERSION)
     before = key_prefix(bucket.store) if prefix is None else prefix
@@ -58,13 +64,16 @@ def export(
         "written": written.written,
         "links": written.linked,
         "unchanged": written.unchanged,
-        "notes": notes,
+        "lost_parts": [{"table": part.table, "from": part.source, "to": part.target} for part in lost],
+        "deleted_at_start": doomed,
+        "losses": len(losses(findings)),
+        "notes": sentences(findings),
     }
 
 
 def _rows(
     disk: BucketDisk, revision: int | None, workers: int, progress: Progress
-) -> tuple[list[FileRow], int | None, list[str]]:
+) -> tuple[list[FileRow], int | None, list[LogProblem]]:
     """The files, their revision, and what is wrong with them."""
     clickhouse, logged = disk.clickhouse, disk.logged
     if logged is not None:
@@ -83,4 +92,4 @@ def _rows(
     tree = read_tree_of_bucket(disk.store, revision=revision, workers=workers, progress=progress)
     if not tree.files and tree.contents.objects == 0:
         raise NotFound(f"{disk.store.name} has no objects", hint="check the URL of the disk")
-    return list(rows_of(tree.files.values())), tree.revision, sentences(tree.findings)
+    return list(rows_of(tree.files.values())), tree.revision, tree.findings

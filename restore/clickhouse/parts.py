@@ -193,6 +193,17 @@ def is_checksums(name: str) -> bool:
     return name == CHECKSUMS or name.endswith(f"{_PROJECTION}/{CHECKSUMS}")
 
 
+def final_name(name: str) -> str:
+    """The name that a part under this temporary name would have got."""
+    found = _FINAL.match(name)
+    return found[1] if found else name
+
+
+def is_whole(part: ClickHousePart, listed: Mapping[str, int]) -> bool:
+    """Whether the part has every file that its checksums list, with its size."""
+    return CHECKSUMS in part.files and not _lost(part, _REQUIRED, listed, ()) and not _wrong_sizes(part, listed)
+
+
 def empty_files(part: ClickHousePart, listed: Mapping[str, int]) -> list[str]:
     """Names of files that the checksums list with no bytes and that have no object: 25.5 writes none."""
     return [name for name, size in listed.items() if size == 0 and name not in part.files]
@@ -265,8 +276,7 @@ def _unfinished(part: ClickHousePart, *, whole: bool, final: set[str], restarted
             part.directory,
         )
     objects = len({key for file in part.files.values() if file.links == 1 for key, _ in file.blobs})
-    found = _FINAL.match(part.name)
-    name = found[1] if found else part.name
+    name = final_name(part.name)
     if whole and CHECKSUMS in part.files and name not in final:
         return LogProblem(
             "lost_rename",

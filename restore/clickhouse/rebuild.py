@@ -24,7 +24,8 @@ from oplog.clickhouse.writing import SHADOW
 from oplog.errors import Refused, UsageError
 from oplog.replay import FileRow
 from restore.clickhouse.bucket import ClickHouseTree
-from restore.clickhouse.rows import key_prefix, read_tree_of_bucket, rows_of, sentences
+from restore.clickhouse.findings import losses, sentences
+from restore.clickhouse.rows import key_prefix, read_tree_of_bucket, rows_of
 from restore.clickhouse.tree import MetadataTree, read_tree
 from restore.rebuild.plan import MissingObject, Tally, compare, in_scope, missing_objects
 from restore.rebuild.result import RestoreResult
@@ -73,6 +74,7 @@ def rebuild(
         ((path, _comparable(row)) for path, row in tally.counting(sorted(wanted.items()))),
         scope,
     )
+    findings = [finding for finding in tree.findings if finding.path is None or in_scope(finding.path, scope)]
     result = RestoreResult(
         disk=disk.name,
         revision=tree.revision,
@@ -83,7 +85,8 @@ def rebuild(
         missing_objects=list(missing_objects(wanted, _sizes(tree), scope)),
         digest=tally.digest,
         objects=tree.contents.objects,
-        notes=sentences(finding for finding in tree.findings if finding.path is None or in_scope(finding.path, scope)),
+        notes=sentences(findings),
+        problems=losses(findings),
     )
     if known is None:
         result.notes.insert(0, f"disk {disk.name} has no usable local state")
@@ -105,7 +108,7 @@ def _requests(disk: ClickHouseLogDisk) -> dict[str, int]:
 
 def _comparable(row: FileRow) -> FileRow:
     """Without what the log cannot say."""
-    return msgspec.structs.replace(row, sha256="", read_only=False)
+    return msgspec.structs.replace(row, sha256="", read_only=False, blob_set=None)
 
 
 def _sizes(tree: ClickHouseTree) -> dict[str, int]:
@@ -118,7 +121,7 @@ def _with_what_is_known(tree: ClickHouseTree, known: dict[str, FileRow], *, at_h
     facts = {row.blobs: row for row in known.values() if row.blobs}
     wanted: dict[str, FileRow] = {}
     for row in rows_of(tree.files.values()):
-        fact = facts.get(row.blobs)
+        fact = facts.get(row.blobs) or _same_empty_file(row, known.get(row.path))
         wanted[row.path] = row if fact is None else _with_facts(row, fact)
     if at_head and not tree.ours:
         sizes = _sizes(tree)
@@ -128,8 +131,14 @@ def _with_what_is_known(tree: ClickHouseTree, known: dict[str, FileRow], *, at_h
     return dict(sorted(wanted.items()))
 
 
+def _same_empty_file(row: FileRow, known: FileRow | None) -> FileRow | None:
+    """The file that the table has at the path of one without an object, if that has none either."""
+    return known if known is not None and not row.blobs and not known.blobs and not known.size_bytes else None
+
+
 def _with_facts(row: FileRow, fact: FileRow) -> FileRow:
-    return msgspec.structs.replace(row, sha256=fact.sha256, read_only=fact.read_only)
+    shared = row.blob_set if row.blobs else fact.blob_set
+    return msgspec.structs.replace(row, sha256=fact.sha256, read_only=fact.read_only, blob_set=shared)
 
 
 # Import

@@ -9,7 +9,7 @@ from disks.workers.parallel import WORKERS
 from disks.workers.progress import SILENT, Progress
 from disks.workers.runner import Remote
 from oplog.clickhouse.names import SCHEMA_VERSION
-from oplog.clickhouse.replay import File, LogProblem, Replayed
+from oplog.clickhouse.replay import File, Replayed
 from oplog.errors import NotFound
 from oplog.replay import FileRow
 from restore.clickhouse.bucket import ClickHouseTree, read_bucket, survey
@@ -39,18 +39,16 @@ def read_tree_of_bucket(
 
 
 def rows_of(files: Iterable[File]) -> Iterator[FileRow]:
-    """Their rows, in the same order. A file without an object is empty; no digest is known."""
+    """Their rows, in the same order. A file without an object is empty; what its hard links share is the path of the
+    first of them, as `blob_set`. No digest is known."""
+    first: dict[int, str] = {}
     for file in files:
-        key = file.blobs[0][0] if file.blobs else None
-        inline = None if file.blobs else b""
-        yield FileRow(file.path, file.size_bytes, "", key, inline, None, file.revision, file.blobs[1:])
-
-
-def sentences(findings: Iterable[LogProblem]) -> list[str]:
-    """What was found, the first few as they are and the others counted."""
-    texts = [finding.what for finding in findings]
-    more = [f"and {len(texts) - _SHOWN:,} more: see 'frostline clickhouse inspect'"] if texts[_SHOWN:] else []
-    return texts[:_SHOWN] + more
+        if file.blobs:
+            key = file.blobs[0][0]
+            yield FileRow(file.path, file.size_bytes, "", key, None, None, file.revision, file.blobs[1:])
+        else:
+            shared = first.setdefault(file.inode, file.path) if file.links > 1 else None
+            yield FileRow(file.path, 0, "", None, b"", shared, file.revision)
 
 
 def key_prefix(store: ObjectStore) -> str:

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from disks.effects import fsync_directory, hard_link, make_directory, remove_file, rename, write_new_file
 from disks.workers.progress import SILENT, Progress
 from oplog.clickhouse.metadata import Metadata, decode, encode
@@ -28,6 +30,8 @@ _SIZE_LIMIT_BYTES = 64 << 20
 """A metadata file of a million objects is smaller."""
 
 Blobs = tuple[tuple[str, int], ...]
+Inode = Blobs | str
+"""What the hard links of one file have in common: its objects, or a word where it has none."""
 
 
 @dataclass(slots=True)
@@ -77,14 +81,12 @@ def write_tree(
     result = ExportResult(files=len(rows), bytes=sum(row.size_bytes for row in _first_of_each(rows)))
     try:
         there = _there(directory, clean=not dry_run)
-        firsts = {row.blobs: row.path for row in _first_of_each(rows) if row.blobs}
-        wanted = {
-            row.path: _content(row, len(names[row.blobs]) if row.blobs else 1, version, key_prefix) for row in rows
-        }
+        firsts = {inode_of(row): row.path for row in _first_of_each(rows)}
+        wanted = {row.path: _content(row, len(names[inode_of(row)]), version, key_prefix) for row in rows}
         _check_foreign(directory, there, wanted, firsts, rows)
         with progress.task("writing metadata files", items=len(rows)) as task:
             for row in rows:
-                source = firsts.get(row.blobs, row.path)
+                source = firsts[inode_of(row)]
                 if row.path in there:
                     result.unchanged += 1
                 else:
@@ -103,18 +105,23 @@ def write_tree(
     return result
 
 
+def inode_of(row: FileRow) -> Inode:
+    """Equal for the hard links of one file, and for no other."""
+    return row.blobs or (row.blob_set if row.blob_set is not None else f"\0{row.path}")
+
+
 def is_plain(row: FileRow) -> bool:
     """Whether the file lies in the tree as it is, instead of metadata."""
     return row.key is None and _PLAIN.match(row.path) is not None
 
 
-def _names(rows: Iterable[FileRow]) -> dict[Blobs, list[str]]:
-    """Blobs -> the paths that have exactly these. Raises `Damaged` when an object belongs to two different files: the
+def _names(rows: Iterable[FileRow]) -> dict[Inode, list[str]]:
+    """Inode -> its paths. Raises `Damaged` when an object belongs to two different files: the
     server would delete it with the one, while the other needs it."""
-    names: dict[Blobs, list[str]] = {}
+    names: dict[Inode, list[str]] = {}
     owner: dict[str, Blobs] = {}
     for row in rows:
-        names.setdefault(row.blobs, []).append(row.path)
+        names.setdefault(inode_of(row), []).append(row.path)
         for key, _ in row.blobs:
             if owner.setdefault(key, row.blobs) != row.blobs:
                 other = names[owner[key]][0]
@@ -127,10 +134,10 @@ def _names(rows: Iterable[FileRow]) -> dict[Blobs, list[str]]:
 
 def _first_of_each(rows: Iterable[FileRow]) -> Iterator[FileRow]:
     """The rows without those that are further names of an earlier one."""
-    seen: set[Blobs] = set()
+    seen: set[Inode] = set()
     for row in rows:
-        if not row.blobs or row.blobs not in seen:
-            seen.add(row.blobs)
+        if inode_of(row) not in seen:
+            seen.add(inode_of(row))
             yield row
 
 
@@ -165,13 +172,13 @@ def _raise(error: OSError) -> None:
 
 
 def _check_foreign(
-    directory: Path, there: set[str], wanted: dict[str, bytes], firsts: dict[Blobs, str], rows: Sequence[FileRow]
+    directory: Path, there: set[str], wanted: dict[str, bytes], firsts: dict[Inode, str], rows: Sequence[FileRow]
 ) -> None:
     foreign = sorted(path for path in there if path not in wanted)
     for row in rows:
         if row.path not in there:
             continue
-        first = firsts.get(row.blobs, row.path)
+        first = firsts[inode_of(row)]
         path = directory / row.path
         shared = first not in there or path.samefile(directory / first)
         if path.is_symlink() or not path.is_file() or path.read_bytes() != wanted[row.path] or not shared:
@@ -210,24 +217,33 @@ def read_tree(directory: Path, *, key_prefix: str, progress: Progress = SILENT) 
     """
     tree = MetadataTree()
     counts: dict[str, int] = {}
+    links: dict[tuple[int, int], str] = {}
+    """Of files without an object: the first name of each inode."""
     try:
         if not directory.is_dir():
             raise FrostlineError(f"{directory} is no directory", hint="name the directory of the disk's metadata")
         with progress.task("reading metadata files") as task:
             for path in _files(directory):
-                _read(directory, path, key_prefix, tree, counts)
+                _read(directory, path, key_prefix, tree, counts, links)
                 task.advance(items=1)
     except OSError as error:
         raise FrostlineError(
             f"cannot read {error.filename or directory}: {error.strerror}", hint="read it as the server's user"
         ) from error
     tree.rows = {path: tree.rows[path] for path in sorted(tree.rows, key=str.encode)}
-    names = Counter(row.blobs for row in tree.rows.values())
-    tree.miscounted = [path for path, count in counts.items() if names[tree.rows[path].blobs] != count + 1]
+    names = Counter(inode_of(row) for row in tree.rows.values())
+    tree.miscounted = [path for path, count in counts.items() if names[inode_of(tree.rows[path])] != count + 1]
     return tree
 
 
-def _read(directory: Path, path: Path, key_prefix: str, tree: MetadataTree, counts: dict[str, int]) -> None:
+def _read(
+    directory: Path,
+    path: Path,
+    key_prefix: str,
+    tree: MetadataTree,
+    counts: dict[str, int],
+    links: dict[tuple[int, int], str],
+) -> None:
     name = path.relative_to(directory).as_posix()
     try:
         if path.is_symlink() or not path.is_file():
@@ -245,10 +261,11 @@ def _read(directory: Path, path: Path, key_prefix: str, tree: MetadataTree, coun
     except Damaged as error:
         tree.problems.append(error)
         return
+    if not row.blobs and (status := path.stat()).st_nlink > 1:
+        row = msgspec.structs.replace(row, blob_set=links.setdefault((status.st_dev, status.st_ino), name))
     tree.rows[name] = row
     tree.versions[version] += 1
-    if row.blobs:
-        counts[name] = metadata.ref_count
+    counts[name] = metadata.ref_count
 
 
 def _row(name: str, metadata: Metadata, shown: str) -> FileRow:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from oplog.clickhouse.replay import LogProblem
 from restore.rebuild.plan import MissingObject, TableDifference
 
 
@@ -58,6 +59,8 @@ class RestoreResult:
     notes: list[str] = field(default_factory=list)
     copy: Copies | None = None
     """For a restore from another bucket: what has to come over."""
+    problems: list[LogProblem] = field(default_factory=list)
+    """What a ClickHouse bucket is known to have lost of the files within the scope: the restored parts lack it."""
 
     @property
     def created(self) -> int:
@@ -93,4 +96,9 @@ class RestoreResult:
             "moved_in": self.moved_in,
             "notes": self.notes,
             **(self.copy.document() if self.copy is not None else {}),
+            **({"problems": [_problem_document(problem) for problem in self.problems]} if self.problems else {}),
         }
+
+
+def _problem_document(problem: LogProblem) -> dict[str, str | None]:
+    return {"kind": problem.kind, "what": problem.what, "path": problem.path, "object": problem.object}

@@ -14,11 +14,12 @@ from disks.stores.base import ObjectStore
 from disks.workers.parallel import WORKERS
 from disks.workers.progress import SILENT, Progress
 from disks.workers.runner import Remote
+from oplog.clickhouse.replay import LogProblem
 from oplog.errors import Damaged, NotFound, UsageError
 from oplog.log import SCHEMA_VERSION, OperationsLog
 from oplog.revision import BLOBS_PREFIX, OPERATIONS_PREFIX, SCHEMA_VERSION_KEY, parse_commit_key
 from restore.clickhouse.bucket import read_bucket
-from restore.clickhouse.rows import rows_of, sentences
+from restore.clickhouse.rows import rows_of
 from restore.rebuild.rebuild import log_inventory
 
 
@@ -34,7 +35,8 @@ class SourceTree:
     """The highest revision of that bucket."""
     blobs_prefix: str
     """Every object of a file has a key that begins so."""
-    notes: list[str] = field(default_factory=list)
+    findings: list[LogProblem] = field(default_factory=list)
+    """What is wrong with the bucket of a ClickHouse server."""
 
 
 @contextmanager
@@ -61,7 +63,7 @@ def read_source(
     found = read_bucket(store, revision=revision, workers=workers, progress=progress, remote=remote)
     with closing(FileTable(None)) as table:
         table.insert(list(rows_of(found.files.values())))
-        yield SourceTree(store, table, found.revision, found.head, "", sentences(found.findings))
+        yield SourceTree(store, table, found.revision, found.head, "", found.findings)
 
 
 def has_our_log(store: ObjectStore) -> bool:

@@ -29,6 +29,7 @@ from oplog import paths
 from oplog.errors import Conflict, Refused, UsageError
 from oplog.kinds import Restored
 from oplog.replay import FileRow
+from restore.clickhouse.findings import losses, sentences
 from restore.rebuild.plan import (
     MissingObject,
     TableDifference,
@@ -328,6 +329,7 @@ class _Changes:
         missing = self._missing()
         with self._newest.read() as view:
             head, _ = view.head()
+        findings = [one for one in self._tree.findings if one.path is None or in_scope(one.path, self.scope)]
         return RestoreResult(
             disk=self._disk.name,
             revision=self._tree.revision,
@@ -337,7 +339,8 @@ class _Changes:
             difference=self.difference,
             missing_objects=missing,
             digest=self._tally.digest,
-            notes=list(self._tree.notes),
+            notes=sentences(findings),
+            problems=losses(findings),
             copy=Copies(self._tree.store.name, len(copies), sum(copies.values())),
         )
 

@@ -71,7 +71,9 @@ def export(
     """Write the local metadata of a disk as a ClickHouse server keeps it, so that one can attach the disk's bucket.
 
     Files that exist already and are the same stay, so a stopped export goes on. Anything else in the directory is left
-    alone, and refused.
+    alone, and refused. Whole parts that lost their name are put into detached/, where a server's start spares them.
+
+    Exit 4: such parts, or other losses, are in the tree.
     """
     from restore.clickhouse.export import export as export_disk
 
@@ -87,21 +89,31 @@ def export(
     )
     if session.options.json:
         session.output.document({**result, "dry_run": session.dry_run})
-        return
+    else:
+        _print_export(session, result)
+    if result["lost_parts"] or result["losses"]:
+        session.found_something()
+
+
+def _print_export(session: Session, result: dict[str, Any]) -> None:
     from tiering.config.units import format_size
 
     line = session.output.line
+    for part in result["lost_parts"]:
+        line(f"LOST NAME  {part['from']} is a whole part: in this tree it is {part['to']}")
     shown = "" if result["revision"] is None else f" at revision {result['revision']}"
-    line(f"disk {disk}{shown}: {result['files']:,} files, {format_size(result['bytes'])}")
+    line(f"disk {result['disk']}{shown}: {result['files']:,} files, {format_size(result['bytes'])}")
     line(f"  {'to write' if session.dry_run else 'written':<11}{result['written']:,}")
     line(f"  {'of these':<11}{result['links']:,} hard links")
     line(f"  {'unchanged':<11}{result['unchanged']:,}")
+    for directory in result["deleted_at_start"][:_SHOWN]:
+        session.output.note(f"note: a server deletes {directory} when it starts: it was never finished")
     for note in result["notes"]:
         session.output.note(f"note: {note}")
     line(
         "Dry run: nothing was changed."
         if session.dry_run
-        else f"Metadata version {result['metadata_version']} is in {directory}."
+        else f"Metadata version {result['metadata_version']} is in {result['directory']}."
     )
 
 
@@ -160,6 +172,7 @@ def _print_import(session: Session, result: "ImportResult") -> None:
 
 
 def _print(session: Session, report: "Report", *, files: bool) -> None:
+    from restore.clickhouse.findings import told
     from tiering.config.units import format_size
 
     line = session.output.line
@@ -181,7 +194,7 @@ def _print(session: Session, report: "Report", *, files: bool) -> None:
     if report.findings:
         line()
     by_kind: dict[str, list[Any]] = {}
-    for finding in report.findings:
+    for finding in told(report.findings):
         by_kind.setdefault(finding.kind, []).append(finding)
     for kind, found in by_kind.items():
         for finding in found[:_SHOWN]:

@@ -59,7 +59,7 @@ def restore(
     With --spark the executors copy what comes from another bucket, and ask the objects of a ClickHouse server for their
     paths. A rebuild from our own log reads it in order: Spark does nothing for that.
 
-    Exit 4: objects are missing from the bucket.
+    Exit 4: objects are missing from the bucket, or parts of a ClickHouse server's are known not to be whole.
     """
     from disks.base import with_commits
     from restore.rebuild.rebuild import restore as restore_disk
@@ -119,7 +119,7 @@ def _show(session: Session, result: "RestoreResult") -> None:
         session.output.document({**document, "dry_run": session.dry_run})
     else:
         _print_restore(session, document)
-    if result.missing_objects:
+    if result.missing_objects or result.problems:
         session.found_something()
 
 
@@ -202,7 +202,7 @@ def _restore_clickhouse(
         session.output.document({**result.document(), "dry_run": session.dry_run})
     else:
         _print_restore(session, result.document())
-    if result.missing_objects:
+    if result.missing_objects or result.problems:
         session.found_something()
 
 
@@ -243,4 +243,6 @@ def _print_restore(session: Session, document: dict[str, Any]) -> None:
         line(f"  note       {note}")
     shown = ", ".join(f"{count} {verb}" for verb, count in document["requests"].items() if count)
     line(f"  requests   {shown or 'none'}, {document['seconds']:.2f} s")
+    if lost := len(document.get("problems", ())):
+        line(f"NOT WHOLE: {counted(lost, 'loss', 'losses')} in the source, as told above.")
     line("Restored." if done else "A preview: nothing was changed. Add --apply to do it.")

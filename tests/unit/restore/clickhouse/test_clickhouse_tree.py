@@ -211,6 +211,24 @@ def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
+def test_hard_links_of_an_empty_file_without_an_object_stay_links(tmp_path: Path) -> None:
+    """I8: a server counts them, 25.5 and later, as those of files with objects. What is not linked is not."""
+    rows = [
+        FileRow("a/1", 0, "", None, b"", "a/1", 0),
+        FileRow("a/2", 0, "", None, b"", None, 0),
+        FileRow("b/1", 0, "", None, b"", "a/1", 0),
+    ]
+    for version in (3, 5):
+        place = tmp_path / str(version)
+        write_tree(place, rows, version=version, key_prefix="p/")
+        assert link_counts(place) == {"a/1": 2, "a/2": 1, "b/1": 2}
+        assert content(place)["b/1"].split(b"\n")[2] == b"1"
+        read = read_tree(place, key_prefix="p/")
+        assert (list(read.rows.values()), read.miscounted) == (rows, [])
+    (tmp_path / "3" / "b/1").unlink()
+    assert read_tree(tmp_path / "3", key_prefix="p/").miscounted == ["a/1"]
+
+
 class Stopped(BaseException):
     pass
 
