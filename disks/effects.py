@@ -75,6 +75,14 @@ def fsync_directory(path: Path | str) -> None:
             os.close(descriptor)
 
 
+def fsync_directories(directories: set[str]) -> None:
+    """Make the entries of those that are still there durable; empties the set."""
+    for directory in sorted(directories):
+        if os.path.isdir(directory):
+            fsync_directory(directory)
+    directories.clear()
+
+
 def fsync_file(path: Path) -> None:
     """Make the file's bytes durable. A failure is final for that file: it must be written again, never re-synced."""
     with op("fs.fsync", path):
@@ -149,6 +157,19 @@ def remove_tree(path: Path | str) -> None:
         _remove_directory(os.fspath(path))
     else:
         _remove(os.unlink, "fs.unlink", os.fspath(path))
+
+
+def remove_empty_directories(directory: Path, root: Path) -> None:
+    """Remove the directory, and those above it, as long as nothing is in them; the root stays."""
+    while directory != root and directory.is_relative_to(root):
+        try:
+            with op("fs.rmdir", directory):
+                directory.rmdir()
+        except FileNotFoundError:
+            pass
+        except OSError:
+            return  # not empty
+        directory = directory.parent
 
 
 def _remove_directory(path: str) -> None:

@@ -16,27 +16,26 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import msgspec
 
 from disks.effects import (
+    fsync_directories,
     fsync_directory,
     make_directory,
-    op,
-    remove_file,
+    remove_empty_directories,
     rename,
-    replace_file,
     write_new_file,
 )
 from disks.host.locks import file_lock, try_file_lock
+from disks.local.hidden import HiddenFiles, inode_of
 from disks.local.plan import CommitPlan, CommitRecord, Rename, has_chains
 from disks.local.transaction import RECORD, LocalTransaction
 from disks.local.trash import Trash
-from disks.local.tree import LocalTree, TreeNow, inode_of, is_other_than_directory
+from disks.local.tree import OWN_DIRECTORY, LocalTree, TreeNow, is_other_than_directory
 from oplog import paths
 from oplog.errors import Damaged, NoSpace
 
@@ -45,74 +44,90 @@ logger = logging.getLogger(__name__)
 _MOVED = "moved"
 
 
-class LocalCommits(LocalTree):
-    """A tree that changes by transactions, shared by the processes of one machine."""
+class LocalCommits:
+    """The commits of one disk, one after the other, whichever process of this machine makes them; between two of them
+    the tree stands still."""
 
     def __init__(self, name: str, root: Path, *, read_only: bool, lock_timeout_seconds: float) -> None:
-        super().__init__(name, root)
-        self.read_only = read_only
+        own = root / OWN_DIRECTORY
+        self.staging = own / "staging"
+        self.committed = own / "committed"
+        self.trash = Trash(own / "trash")
+        self.hidden = HiddenFiles(root, own, self.trash)
+        self.tree = LocalTree(name, root, self.hidden)
         self.lock_timeout_seconds = lock_timeout_seconds
-        self._staging, self._committed, self._trash = (self._own / part for part in ("staging", "committed", "trash"))
+        self._name = name
+        self._root = root
+        self._commit_lock = own / "commit.lock"
+        self._view_lock = own / "view.lock"
+        self._read_only = read_only
         self._ready = False
-        self._bin = Trash(self._trash)
 
-    def _prepare(self) -> None:
+    def prepare(self) -> None:
+        """Make the disk's own directories, unless it is only read."""
         if self._ready:
             return
-        if not self.read_only:
-            for directory in (self._staging, self._committed, self._trash, self._own / "hidden"):
+        if not self._read_only:
+            for directory in (self.staging, self.committed, self.trash.path, self.hidden.directory):
                 make_directory(directory)
         self._ready = True
 
     @contextmanager
-    def _committing(self) -> Iterator[None]:
-        with file_lock(self._own / "commit.lock", timeout_seconds=self.lock_timeout_seconds):
+    def alone(self) -> Iterator[None]:
+        """Nobody else commits while it is held."""
+        with file_lock(self._commit_lock, timeout_seconds=self.lock_timeout_seconds):
             yield
+
+    def alone_if_idle(self) -> AbstractContextManager[bool]:
+        """The same if nobody is in the way; yields whether it is so. Never waits."""
+        return try_file_lock(self._commit_lock)
 
     @contextmanager
-    def _view(self) -> Iterator[None]:
+    def view(self) -> Iterator[LocalTree]:
         """The tree between commits, never in the middle of one. Finishes a commit that a crash interrupted."""
-        if self._steady.hidden is not None:
-            yield
+        if self.hidden.is_held:
+            yield self.tree
             return
-        self._prepare()
+        self.prepare()
         with ExitStack() as stack:
-            while self._committed.is_dir():
-                lock = file_lock(self._own / "view.lock", shared=True, timeout_seconds=self.lock_timeout_seconds)
+            while self.committed.is_dir():
+                lock = file_lock(self._view_lock, shared=True, timeout_seconds=self.lock_timeout_seconds)
                 stack.enter_context(lock)
-                if not any(os.scandir(self._committed)):
+                if not any(os.scandir(self.committed)):
                     break
                 stack.close()
-                self._roll_forward_all()
-            yield
+                self.finish()
+            yield self.tree
 
-    def _commit(self, transaction: LocalTransaction) -> None:
-        with self._committing():
+    def commit(self, transaction: LocalTransaction) -> None:
+        """Check the transaction against the tree as it is, and make it visible. Raises `Conflict`."""
+        with self.alone():
             self._roll_forward_pending()
-            plan = transaction.plan(CommitPlan(TreeNow(self)))
+            plan = transaction.plan(CommitPlan(TreeNow(self.tree)))
             staging = transaction.seal(plan)
-            committed = self._committed / staging.name
-            with file_lock(self._own / "view.lock", timeout_seconds=self.lock_timeout_seconds):
+            committed = self.committed / staging.name
+            with file_lock(self._view_lock, timeout_seconds=self.lock_timeout_seconds):
                 rename(staging, committed)
-                fsync_directory(self._committed)
+                fsync_directory(self.committed)
                 try:
                     self._roll_forward(committed)
                 except (OSError, NoSpace) as error:
                     # Committed and durable: whoever looks at the disk next tries again, and reports it.
-                    logger.error("disk %s: %s is committed but not in place yet: %s", self.name, staging.name, error)
-            self._sweep_hidden()
-            self._bin.empty_soon()
+                    logger.error("disk %s: %s is committed but not in place yet: %s", self._name, staging.name, error)
+            self.hidden.sweep()
+            self.trash.empty_soon()
 
-    def _roll_forward_all(self) -> list[tuple[str, str]]:
-        with self._committing():
+    def finish(self) -> list[tuple[str, str]]:
+        """Carry out what is committed and not in place yet; name and kind of each transaction."""
+        with self.alone():
             return self._roll_forward_pending()
 
     def _roll_forward_pending(self) -> list[tuple[str, str]]:
         """Finish committed transactions; there is at most one unless steps failed. Holds the commit lock."""
-        if not any(os.scandir(self._committed)):
+        if not any(os.scandir(self.committed)):
             return []
-        with file_lock(self._own / "view.lock", timeout_seconds=self.lock_timeout_seconds):
-            return [(path.name, self._roll_forward(path)) for path in sorted(self._committed.iterdir())]
+        with file_lock(self._view_lock, timeout_seconds=self.lock_timeout_seconds):
+            return [(path.name, self._roll_forward(path)) for path in sorted(self.committed.iterdir())]
 
     def _roll_forward(self, committed: Path) -> str:
         """Do what the record says and has not been done. Twice is as good as once."""
@@ -127,41 +142,41 @@ class LocalCommits(LocalTree):
         if not (committed / _MOVED).exists():
             self._do_moves(record.moves, committed, touched)
             if record.moves:
-                _fsync_all(touched)
+                fsync_directories(touched)
             if record.moves and record.arrivals:
-                self._mark(committed / _MOVED)
+                _mark(committed / _MOVED)
         for arrival in record.arrivals:
             staged = committed / "files" / str(arrival.number)
             if staged.exists():
-                target = self.root / arrival.path
+                target = self._root / arrival.path
                 self._make_way(arrival.path, committed.name)
                 make_directory(target.parent)
                 rename(staged, target)
                 touched.add(str(target.parent))
-        _fsync_all(touched)
+        fsync_directories(touched)
         for parent in {move.source.rpartition("/")[0]: None for move in record.moves}:
-            self._prune(self.root / parent)
-        rename(committed, self._trash / committed.name)
-        fsync_directory(self._committed)
+            remove_empty_directories(self._root / parent, self._root)
+        rename(committed, self.trash.path / committed.name)
+        fsync_directory(self.committed)
         return record.kind
 
     def _do_moves(self, moves: tuple[Rename, ...], committed: Path, touched: set[str]) -> None:
         """Every rename and removal that has not been done. What readers may still open is hidden, all at once."""
         chained = has_chains(moves)
-        with try_file_lock(self._own / "readers.lock") as idle:
+        with try_file_lock(self.hidden.readers_lock) as idle:
             hiding: dict[str, int] = {}
             for number, move in enumerate(moves):
                 mark = f"{committed}/{_MOVED}-{number}"
                 if chained and os.path.exists(mark):
                     continue
                 if move.target is not None:
-                    self._hide(hiding, committed.name)
+                    self.hidden.hide(hiding, committed.name)
                 self._do_move(move, number, committed.name, touched, hiding=None if idle else hiding)
                 if chained:
-                    self._hide(hiding, committed.name)
-                    _fsync_all(touched)
-                    self._mark(Path(mark))
-            self._hide(hiding, committed.name)
+                    self.hidden.hide(hiding, committed.name)
+                    fsync_directories(touched)
+                    _mark(Path(mark))
+            self.hidden.hide(hiding, committed.name)
 
     def _do_move(
         self, move: Rename, number: int, transaction: str, touched: set[str], *, hiding: dict[str, int] | None
@@ -171,114 +186,30 @@ class LocalCommits(LocalTree):
             return  # done before
         if move.target is None:
             if hiding is None:
-                self._throw_away(source, transaction, f"m{number}")
+                self.trash.take(source, transaction, f"m{number}")
             else:
-                files = {name: entry.inode() for name, entry in self._files(move.source, self._hidden())}
+                files = {name: entry.inode() for name, entry in self.tree.files(move.source, self.hidden.inodes())}
                 hiding.update(files or {move.source: move.inode})
         else:
-            target = self.root / move.target
-            self._displace_hidden(move.source, transaction)
+            target = self._root / move.target
+            self.hidden.displace(move.source, transaction)
             self._make_way(move.target, transaction)
             make_directory(target.parent)
             rename(source, target)
             touched.add(str(target.parent))
         touched.add(os.path.dirname(source))
 
-    def _hide(self, hiding: dict[str, int], transaction: str) -> None:
-        """Put the files out of sight durably, for the sweep after the last reader; empties `hiding`."""
-        if hiding:
-            record = self._own / "hidden" / f"{transaction}-{secrets.token_hex(4)}.json"
-            replace_file(record, msgspec.json.encode(hiding))
-            hiding.clear()
-
-    @staticmethod
-    def _mark(mark: Path) -> None:
-        write_new_file(mark, b"")
-        fsync_directory(mark.parent)
-
-    def _throw_away(self, path: Path | str, transaction: str, name: str | None = None) -> None:
-        """Rename it into the trash; `name` is its own within the transaction, else a random one is taken."""
-        try:
-            rename(path, f"{self._bin.path}/{transaction}-{name or secrets.token_hex(4)}")
-        except FileNotFoundError:
-            return
-
     def _make_way(self, path: str, transaction: str) -> None:
         """Throw away what is at the path, or is a file where it needs a directory: the commit found nothing visible
         there, so it is hidden, or an empty directory."""
         for directory in paths.ancestors(path):
-            if is_other_than_directory(self.root / directory):
-                self._displace_hidden(directory, transaction)
-        self._displace_hidden(path, transaction)
-        if inode_of(self.root / path) is not None:
-            self._throw_away(self.root / path, transaction)
-
-    def _displace_hidden(self, path: str, transaction: str) -> None:
-        """Throw hidden files at or below the path away although readers may want them: the path is needed. They leave
-        the hidden records too, also when a crash threw them away before."""
-        for record in self._hidden_records():
-            hidden = msgspec.json.decode(record.read_bytes(), type=dict[str, int])
-            displaced = [name for name in hidden if name == path or name.startswith(f"{path}/")]
-            for name in displaced:
-                if inode_of(self.root / name) == hidden.pop(name):
-                    self._throw_away(self.root / name, transaction)
-            if displaced:
-                replace_file(record, msgspec.json.encode(hidden))
-
-    def _prune(self, directory: Path) -> None:
-        """Remove directories that became empty, upward; the root stays."""
-        while directory != self.root and directory.is_relative_to(self.root):
-            try:
-                with op("fs.rmdir", directory):
-                    directory.rmdir()
-            except FileNotFoundError:
-                pass
-            except OSError:
-                return  # not empty
-            directory = directory.parent
-
-    def _sweep_hidden(self) -> list[str]:
-        """Delete hidden files when nobody reads, and what a killed writer of a record left. Holds the commit lock."""
-        for leftover in sorted((self._own / "hidden").glob(".*.tmp")):
-            remove_file(leftover, missing_ok=True)
-        records = self._hidden_records()
-        if not records:
-            return []
-        deleted: list[str] = []
-        with try_file_lock(self._own / "readers.lock") as idle:
-            if not idle:
-                return []
-            for record in records:
-                hidden = msgspec.json.decode(record.read_bytes(), type=dict[str, int])
-                gone = [path for path, inode in hidden.items() if inode_of(self.root / path) == inode]
-                self._delete_hidden(gone, record.stem)
-                deleted += gone
-                remove_file(record, missing_ok=True)
-        return deleted
-
-    def _delete_hidden(self, gone: list[str], transaction: str) -> None:
-        """Delete the files, durably: else a power cut brings them back when their record is gone. A directory with
-        nothing else in it goes whole, which is one rename and, for all of them together, one fsync."""
-        touched: set[str] = set()
-        by_directory: dict[Path, list[str]] = {}
-        for path in gone:
-            by_directory.setdefault((self.root / path).parent, []).append(path)
-        for directory, files in by_directory.items():
-            if directory != self.root and len(os.listdir(directory)) == len(files):
-                self._throw_away(directory, transaction)
-                touched.add(str(directory.parent))
-                continue
-            for path in files:
-                remove_file(self.root / path, missing_ok=True)
-            touched.add(str(directory))
-        emptied = sorted(touched)
-        _fsync_all(touched)
-        for name in emptied:
-            self._prune(Path(name))
+            if is_other_than_directory(self._root / directory):
+                self.hidden.displace(directory, transaction)
+        self.hidden.displace(path, transaction)
+        if inode_of(self._root / path) is not None:
+            self.trash.take(self._root / path, transaction)
 
 
-def _fsync_all(directories: set[str]) -> None:
-    for directory in sorted(directories):
-        if os.path.isdir(directory):
-            fsync_directory(directory)
-    directories.clear()
+def _mark(mark: Path) -> None:
+    write_new_file(mark, b"")
+    fsync_directory(mark.parent)

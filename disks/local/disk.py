@@ -21,9 +21,6 @@ from datetime import datetime
 from pathlib import Path
 
 from disks.base import Disk, DiskCapabilities, DiskUsage, FileInfo, Leftover, Location, Transaction
-from disks.effects import (
-    remove_file,
-)
 from disks.host.locks import abandoned, file_lock, sweep, try_file_lock
 from disks.local.commits import LocalCommits
 from disks.local.held_files import hold_files, let_go
@@ -36,7 +33,7 @@ from oplog.kinds import CommitKind
 logger = logging.getLogger(__name__)
 
 
-class LocalDisk(LocalCommits, Disk):
+class LocalDisk(Disk):
     """Files of one directory tree, shared by the processes of one machine."""
 
     kind = "local"
@@ -52,15 +49,21 @@ class LocalDisk(LocalCommits, Disk):
         read_only: bool = False,
         lock_timeout_seconds: float = 60.0,
     ) -> None:
-        super().__init__(name, path, read_only=read_only, lock_timeout_seconds=lock_timeout_seconds)
+        self.name = name
+        self.root = path
+        self.read_only = read_only
+        self._own = path / OWN_DIRECTORY
+        self._commits = LocalCommits(name, path, read_only=read_only, lock_timeout_seconds=lock_timeout_seconds)
+        self._hidden = self._commits.hidden
+        self._trash = self._commits.trash
         self.keep_free_space_bytes = keep_free_space_bytes
         self.max_size_bytes = max_size_bytes
 
     # Reading
 
     def usage(self) -> DiskUsage:
-        self._bin.wait()
-        self._prepare()
+        self._trash.wait()
+        self._commits.prepare()
         try:
             status = os.statvfs(self.root)
         except FileNotFoundError:
@@ -75,31 +78,32 @@ class LocalDisk(LocalCommits, Disk):
         return DiskUsage(max(total - kept, 0), max(free - kept, 0), used)
 
     def list(self, directory: str = "") -> builtins.list[str]:
-        with self._view():
-            hidden = self._hidden()
+        with self._commits.view() as tree:
+            hidden = self._hidden.inodes()
             return sorted(
                 f"{entry.name}/" if is_directory else entry.name
-                for entry, is_directory in self._scan(directory)
-                if self._shows(join(directory, entry.name), entry, is_directory, hidden)
+                for entry, is_directory in tree.scan(directory)
+                if tree.shows(join(directory, entry.name), entry, is_directory, hidden)
             )
 
     def walk(self, directory: str = "") -> Iterator[FileInfo]:
-        with self._view():
-            found = [FileInfo(path, entry.stat().st_size) for path, entry in self._files(directory, self._hidden())]
+        with self._commits.view() as tree:
+            files = tree.files(directory, self._hidden.inodes())
+            found = [FileInfo(path, entry.stat().st_size) for path, entry in files]
         found.sort(key=lambda info: info.path.encode())
         return iter(found)
 
     def stat(self, path: str) -> FileInfo:
-        with self._view():
-            return FileInfo(path, self._stat_file(path).st_size)
+        with self._commits.view() as tree:
+            return FileInfo(path, tree.stat_file(path).st_size)
 
     def exists(self, path: str) -> bool:
-        with self._view():
-            return TreeNow(self).exists(path)
+        with self._commits.view() as tree:
+            return TreeNow(tree).exists(path)
 
     def read(self, path: str, byte_range: ByteRange | None = None) -> bytes:
-        with self._view():
-            descriptor, size = self._open(path, self._hidden())
+        with self._commits.view() as tree:
+            descriptor, size = tree.open(path, self._hidden.inodes())
         if byte_range is None:
             return read_whole(descriptor, size)
         with open(descriptor, "rb") as file:
@@ -113,20 +117,20 @@ class LocalDisk(LocalCommits, Disk):
 
     def small_files(self, directory: str, name: str) -> Iterator[tuple[str, bytes, int | None]]:
         found: builtins.list[tuple[str, bytes]] = []
-        with self._view():
-            hidden = self._hidden()
-            for entry, is_directory in self._scan(directory):
+        with self._commits.view() as tree:
+            hidden = self._hidden.inodes()
+            for entry, is_directory in tree.scan(directory):
                 path = f"{join(directory, entry.name)}/{name}"
                 if not is_directory:
                     continue
                 with suppress(NotFound):
-                    found.append((path, read_whole(*self._open(path, hidden))))
+                    found.append((path, read_whole(*tree.open(path, hidden))))
         for path, data in sorted(found, key=lambda item: item[0].encode()):
             yield path, data, None
 
     def location(self, path: str) -> Location:
-        with self._view():
-            self._stat_file(path)
+        with self._commits.view() as tree:
+            tree.stat_file(path)
         return Location(f"file://{(self.root / path).absolute()}")
 
     def local_path(self, path: str) -> Path:
@@ -134,33 +138,30 @@ class LocalDisk(LocalCommits, Disk):
 
     @contextmanager
     def steady(self) -> Iterator[None]:
-        if self._steady.hidden is not None:
+        if self._hidden.is_held:
             yield
             return
-        with self._view():
-            self._steady.hidden = self._hidden()
-            try:
-                yield
-            finally:
-                self._steady.hidden = None
+        with self._commits.view(), self._hidden.held():
+            yield
 
     @contextmanager
     def read_lease(self) -> Iterator[None]:
-        self._prepare()
+        self._commits.prepare()
         if not self._own.is_dir():
             yield
             return
-        with file_lock(self._own / "readers.lock", shared=True, timeout_seconds=self.lock_timeout_seconds):
+        timeout_seconds = self._commits.lock_timeout_seconds
+        with file_lock(self._hidden.readers_lock, shared=True, timeout_seconds=timeout_seconds):
             yield
-        if self._hidden_records():
-            with try_file_lock(self._own / "commit.lock") as ours:
+        if self._hidden.records():
+            with self._commits.alone_if_idle() as ours:
                 if ours:
-                    self._sweep_hidden()
-                    self._bin.empty_soon()
+                    self._hidden.sweep()
+                    self._trash.empty_soon()
 
     def hold(self, paths: Sequence[str], *, until: datetime, process: int) -> builtins.list[Path]:
         """As promised; costs no space while the files are there."""
-        self._prepare()
+        self._commits.prepare()
         let_go(self._own)
         try:
             return hold_files(self._own, [self.root / path for path in paths], until=until, process=process)
@@ -172,15 +173,15 @@ class LocalDisk(LocalCommits, Disk):
     def transaction(self, kind: CommitKind, *, reason: str = "", actor: str = "") -> Transaction:
         if self.read_only:
             raise Refused(f"disk {self.name} is read-only", hint="set read_only: false in its configuration")
-        self._prepare()
-        return LocalTransaction(self._staging, self._commit, kind, reason)
+        self._commits.prepare()
+        return LocalTransaction(self._commits.staging, self._commits.commit, kind, reason)
 
     def inspect(self) -> tuple[builtins.list[FileInfo], builtins.list[str]]:
         """As promised; never follows or opens what does not belong here."""
         files: builtins.list[FileInfo] = []
         strange: builtins.list[str] = []
-        with self._view():
-            hidden = self._hidden()
+        with self._commits.view():
+            hidden = self._hidden.inodes()
             waiting = [""]
             while waiting:
                 directory = waiting.pop()
@@ -197,8 +198,8 @@ class LocalDisk(LocalCommits, Disk):
         return sorted(files, key=lambda info: info.path.encode()), sorted(strange)
 
     def leftovers(self) -> builtins.list[Leftover]:
-        found = [Leftover(path) for path in abandoned(self._staging)]
-        for directory in (self._committed, self._trash):
+        found = [Leftover(path) for path in abandoned(self._commits.staging)]
+        for directory in (self._commits.committed, self._trash.path):
             what = f"leftover of a crash in {directory.name}: recovery removes it"
             found += [Leftover(path, what) for path in sorted(directory.iterdir() if directory.is_dir() else ())]
         return found
@@ -209,20 +210,21 @@ class LocalDisk(LocalCommits, Disk):
     def recover(self) -> builtins.list[str]:
         if self.read_only or not self._own.is_dir():
             return []
-        self._prepare()
+        self._commits.prepare()
         let_go(self._own)
-        done = [f"finished the committed transaction {name} ({kind})" for name, kind in self._roll_forward_all()]
-        done += [f"removed the staging of transaction {name}, which never committed" for name in sweep(self._staging)]
-        with self._committing():
-            for torn in (self._own / "hidden").glob(".*.tmp"):
-                remove_file(torn, missing_ok=True)
-            with try_file_lock(self._bin.lock_path) as idle:  # else somebody is deleting it just now
-                trash = self._bin.empty() if idle else []
+        done = [f"finished the committed transaction {name} ({kind})" for name, kind in self._commits.finish()]
+        done += [
+            f"removed the staging of transaction {name}, which never committed" for name in sweep(self._commits.staging)
+        ]
+        with self._commits.alone():
+            self._hidden.remove_torn_records()
+            with try_file_lock(self._trash.lock_path) as idle:  # else somebody is deleting it just now
+                trash = self._trash.empty() if idle else []
             done += [f"finished deleting what transaction {name} removed" for name in trash]
-            swept = self._sweep_hidden()
-            self._bin.empty_soon()
-        done += [f"deleted {len(swept)} removed files that no reader holds any more"] if swept else []
+            unread = self._hidden.sweep()
+            self._trash.empty_soon()
+        done += [f"deleted {len(unread)} removed files that no reader holds any more"] if unread else []
         return [f"disk {self.name}: {sentence}" for sentence in done]
 
     def close(self) -> None:
-        self._bin.wait()
+        self._trash.wait()

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import threading
 from contextlib import ExitStack
 from pathlib import Path
 
-from disks.effects import remove_tree
+from disks.effects import remove_tree, rename
 from disks.host.locks import try_file_lock
 from oplog.errors import FrostlineError
 
@@ -32,6 +33,14 @@ class Trash:
         self._lock = threading.Lock()
         self._cleaner: threading.Thread | None = None
         self._wanted = False
+
+    def take(self, path: Path | str, transaction: str, name: str | None = None) -> None:
+        """Rename it into the trash; nothing when it is gone. `name` is its own within the transaction, else a random
+        one is taken."""
+        try:
+            rename(path, f"{self.path}/{transaction}-{name or secrets.token_hex(4)}")
+        except FileNotFoundError:
+            return
 
     def empty(self) -> list[str]:
         """Delete everything in it; the names of what was there."""

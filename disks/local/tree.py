@@ -5,13 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
-
 from disks.base import check_path
+from disks.local.hidden import HiddenFiles, lstat
 from oplog.errors import Damaged, NotFound
 
 OWN_DIRECTORY = ".frostline"
@@ -19,34 +17,15 @@ _READ_BYTES = 1 << 20
 
 
 class LocalTree:
-    """The visible tree below `root`. Callers hold a lock that keeps it between two commits."""
+    """The visible tree below `root`. Callers hold a lock that keeps it between two commits (`LocalCommits.view`)."""
 
-    def __init__(self, name: str, root: Path) -> None:
+    def __init__(self, name: str, root: Path, hidden: HiddenFiles) -> None:
         self.name = name
         self.root = root
+        self.hidden = hidden
         self._root = str(root)
-        self._own = root / OWN_DIRECTORY
-        self._steady = _Steady()
 
-    def _hidden_records(self) -> list[Path]:
-        try:
-            return [Path(entry.path) for entry in os.scandir(self._own / "hidden") if entry.name.endswith(".json")]
-        except FileNotFoundError:
-            return []
-
-    def _hidden(self) -> dict[str, int]:
-        """Paths that were removed but are still there for readers, with the inode that is meant."""
-        if self._steady.hidden is not None:
-            return self._steady.hidden
-        hidden: dict[str, int] = {}
-        for record in self._hidden_records():
-            try:
-                hidden.update(msgspec.json.decode(record.read_bytes(), type=dict[str, int]))
-            except FileNotFoundError:
-                continue  # swept meanwhile
-        return hidden
-
-    def _scan(self, directory: str) -> Iterator[tuple[os.DirEntry[str], bool]]:
+    def scan(self, directory: str) -> Iterator[tuple[os.DirEntry[str], bool]]:
         """Entries of a directory, with whether each is one. Raises `Damaged` at anything but files and directories."""
         if directory:
             check_path(directory)
@@ -67,25 +46,28 @@ class LocalTree:
                     hint="symbolic links, devices and pipes do not belong on a disk; move it away",
                 )
 
-    def _files(self, directory: str, hidden: dict[str, int]) -> Iterator[tuple[str, os.DirEntry[str]]]:
-        for entry, is_directory in self._scan(directory):
+    def files(self, directory: str, hidden: dict[str, int]) -> Iterator[tuple[str, os.DirEntry[str]]]:
+        """Path and entry of every visible file below the directory, in no order."""
+        for entry, is_directory in self.scan(directory):
             path = join(directory, entry.name)
             if is_directory:
-                yield from self._files(path, hidden)
+                yield from self.files(path, hidden)
             elif hidden.get(path) != entry.inode():
                 yield path, entry
 
-    def _shows(self, path: str, entry: os.DirEntry[str], is_directory: bool, hidden: dict[str, int]) -> bool:
+    def shows(self, path: str, entry: os.DirEntry[str], is_directory: bool, hidden: dict[str, int]) -> bool:
+        """Whether the entry is a visible file, or a directory with one below it."""
         if is_directory:
-            return next(self._files(path, hidden), None) is not None
+            return next(self.files(path, hidden), None) is not None
         return hidden.get(path) != entry.inode()
 
-    def _stat_file(self, path: str) -> os.stat_result:
+    def stat_file(self, path: str) -> os.stat_result:
+        """The visible file. Raises `NotFound`."""
         try:
             found = os.lstat(f"{self._root}/{check_path(path)}")
         except (FileNotFoundError, NotADirectoryError) as error:
             raise NotFound(f"no file {path} on disk {self.name}") from error
-        self._check_file(path, found, self._hidden())
+        self._check_file(path, found, self.hidden.inodes())
         return found
 
     def _check_file(self, path: str, found: os.stat_result, hidden: dict[str, int]) -> None:
@@ -94,8 +76,8 @@ class LocalTree:
         if not stat.S_ISREG(found.st_mode):
             raise _strange(self.root / path)
 
-    def _open(self, path: str, hidden: dict[str, int]) -> tuple[int, int]:
-        """The descriptor and the size of a visible file."""
+    def open(self, path: str, hidden: dict[str, int]) -> tuple[int, int]:
+        """The descriptor and the size of a visible file. Raises `NotFound`."""
         check_path(path)
         try:
             descriptor = os.open(f"{self._root}/{path}", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -114,18 +96,13 @@ class LocalTree:
         return descriptor, found.st_size
 
 
-class _Steady(threading.local):
-    """What a thread that holds `steady` knows: the hidden files. Meanwhile they can only be swept, never grow."""
-
-    hidden: dict[str, int] | None = None
-
-
 class TreeNow:
     """The visible files as they are; the caller holds a lock that keeps them so."""
 
     def __init__(self, tree: LocalTree) -> None:
         self._tree = tree
-        self._hidden = tree._hidden()
+        self._root = str(tree.root)
+        self._hidden = tree.hidden.inodes()
         self._seen: dict[str, os.stat_result | None] = {}
 
     def is_file(self, path: str) -> bool:
@@ -133,7 +110,7 @@ class TreeNow:
         return found is not None and stat.S_ISREG(found.st_mode) and self._hidden.get(path) != found.st_ino
 
     def files(self, directory: str) -> Iterator[str]:
-        return (path for path, _ in self._tree._files(directory, self._hidden))
+        return (path for path, _ in self._tree.files(directory, self._hidden))
 
     def inode(self, path: str) -> int | None:
         found = self._stat(path)
@@ -147,7 +124,7 @@ class TreeNow:
 
     def _stat(self, path: str) -> os.stat_result | None:
         if path not in self._seen:
-            self._seen[path] = _lstat(f"{self._tree._root}/{path}")
+            self._seen[path] = lstat(f"{self._root}/{path}")
         return self._seen[path]
 
 
@@ -167,23 +144,10 @@ def join(directory: str, name: str) -> str:
     return f"{directory}/{name}" if directory else name
 
 
-def inode_of(path: Path | str) -> int | None:
-    """The inode at the path, links not followed; None when nothing is there."""
-    found = _lstat(path)
-    return None if found is None else found.st_ino
-
-
 def is_other_than_directory(path: Path) -> bool:
     """Whether something is there, and not a directory."""
-    found = _lstat(path)
+    found = lstat(path)
     return found is not None and not stat.S_ISDIR(found.st_mode)
-
-
-def _lstat(path: Path | str) -> os.stat_result | None:
-    try:
-        return os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
 
 
 def _strange(path: Path) -> Damaged:
