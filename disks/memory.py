@@ -67,13 +67,17 @@ class MemoryDisk(Disk):
             raise Refused(f"disk {self.name} is read-only")
         return MemoryTransaction(self)
 
+    def changed(self, changes: builtins.list[Change]) -> Files:
+        """A copy of the files as the changes leave it. Raises what one of them raises."""
+        files = dict(self.files)
+        for change in changes:
+            change(files)
+        return files
+
     def replace(self, changes: builtins.list[Change]) -> None:
-        """Apply the changes to a copy; the copy becomes the disk, unless one of them raises."""
+        """What the changes leave becomes the disk, unless one of them raises."""
         with self._lock:
-            files = dict(self.files)
-            for change in changes:
-                change(files)
-            self.files = files
+            self.files = self.changed(changes)
 
 
 class MemoryTransaction(Transaction):

@@ -27,6 +27,7 @@ from disks.stores.wrappers.metered import MeteredStore
 from disks.stores.wrappers.retry import RetryingStore
 from disks.stores.wrappers.wrapped import unwrapped
 from oplog.errors import AlreadyExists, Damaged, NotFound
+from tests.documented import documented
 from tests.servers import Server
 
 MIB = 1024 * 1024
@@ -54,7 +55,16 @@ def s3_store(server: Server, *, prefix: str = "some/prefix/") -> ObjectStore:
     return store
 
 
-KINDS = ["memory", "directory", "s3", "s3-root", pytest.param("ceph", marks=pytest.mark.ceph), "rclone", *WRAPPERS]
+KINDS = [
+    "memory",
+    "directory",
+    "documented",
+    "s3",
+    "s3-root",
+    pytest.param("ceph", marks=pytest.mark.ceph),
+    "rclone",
+    *WRAPPERS,
+]
 
 
 @pytest.fixture(params=KINDS)
@@ -66,6 +76,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ObjectStor
         opened = MemoryStore()
     elif kind == "directory":
         opened = DirectoryStore(tmp_path / "bucket")
+    elif kind == "documented":
+        opened = documented("store").SQLiteStore(tmp_path / "objects.db")
     elif kind == "s3-root":
         opened = s3_store(request.getfixturevalue("ministack"), prefix="")
     else:

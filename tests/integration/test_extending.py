@@ -1,0 +1,93 @@
+"""`docs/extending.md`: what the page adds to Frostline works as printed.
+
+Its store and its disk pass the contract suites (`tests/contract`); here is what the suites do not see.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from disks.memory import MemoryDisk
+from disks.registry import open_disk
+from tests.command_line import Frostline
+from tests.documented import blocks, documented
+from tiering.cli.frame import verb_table
+
+ROWS = 500
+
+
+@pytest.fixture
+def frostline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Frostline:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("FROSTLINE_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("FROSTLINE_CONFIG", raising=False)
+    pyarrow.parquet.write_table(pa.table({"id": pa.array(range(ROWS), pa.int64())}), tmp_path / "rows.parquet")
+    return Frostline(capsys)
+
+
+def insert(frostline: Frostline) -> None:
+    frostline("table", "create", "db.t", "--column", "id:int64", "--order-by", "id")
+    frostline("insert", "db.t", "rows.parquet")
+
+
+def test_every_block_of_the_page_is_run() -> None:
+    assert set(blocks()) == {"store", "disk", "wrapper", "verb", "row"}
+    assert documented("store") is documented("store")
+
+
+def test_a_store_by_its_url_moves_checks_and_collects(frostline: Frostline, monkeypatch: pytest.MonkeyPatch) -> None:
+    documented("store")
+    monkeypatch.setenv("FROSTLINE_DISKS__S3__URL", f"sqlite://{Path.cwd()}/objects.db")
+    insert(frostline)
+    assert [part["disk"] for part in frostline.json("parts", "db.t")["parts"]] == ["ssd"]
+    frostline("move", "db.t", "--partition", "all", "--to-volume", "cold", "--yes")
+    assert [part["disk"] for part in frostline.json("parts", "db.t")["parts"]] == ["s3"]
+    assert frostline.json("fsck", "--read-data")["problems"] == []
+    assert frostline.json("gc", "s3")["orphaned"] == 0
+    assert Path("objects.db").stat().st_size > 0
+    moves = [entry for entry in frostline.json("log", "s3")["entries"] if entry["kind"] == "move"]
+    assert len(moves) == 1
+
+
+def test_a_scheme_that_nobody_added_is_no_bucket(frostline: Frostline, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FROSTLINE_DISKS__S3__URL", "tape:///dev/nst0")
+    frostline("disks", code=2)
+    assert "unknown kind of URL: tape:///dev/nst0" in frostline.error
+
+
+def test_a_disk_type_by_its_row(tmp_path: Path) -> None:
+    page = documented("disk")
+    config = page.OneFileConfig(path=str(tmp_path / "one" / "files"), read_only=True)
+    assert config.type == "one_file"
+    disk = open_disk("one", config, tmp_path / "state")
+    assert isinstance(disk, page.OneFileDisk)
+    assert (disk.name, disk.kind, disk.read_only) == ("one", "one_file", True)
+    assert not (tmp_path / "one").exists()
+
+
+def test_a_wrapper_counts_what_passes_through_it() -> None:
+    disk = documented("wrapper").CountingDisk(MemoryDisk())
+    with disk.transaction("insert") as transaction:
+        transaction.create("a", b"1")
+        transaction.commit()
+    assert disk.read("a") == b"1"
+    assert disk.reads == 1
+
+
+def test_a_verb_is_in_the_help_and_answers(frostline: Frostline, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verb_table, "VERBS", dict(verb_table.VERBS))
+    monkeypatch.setitem(sys.modules, "tiering.cli.commands.largest", documented("verb"))
+    exec(blocks()["row"], {})
+    insert(frostline)
+    found = frostline.json("largest", "db.t", "--count", "1")
+    [part] = frostline.json("parts", "db.t")["parts"]
+    assert found == {"table": "db.t", "parts": [{"part": part["part"], "disk": "ssd", "bytes": part["bytes"]}]}
+    assert part["part"] in frostline("largest", "db.t")
+    assert "The largest parts of a table" in frostline("--help")
+    frostline("largest", "db.none", code=10)
