@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.turns import examples
 from tiering.config.settings import PolicyConfig, VolumeConfig
-from tiering.journal.records import MoveFailures, PartPin
+from tiering.journal.records import Failures, PartPin
 from tiering.policy.decide import Options, Plan, decide
 from tiering.policy.placement import DiskState, move_factor, ordered_volumes, size_limit, volume_index
 from tiering.table.part import ColumnRange, DataFile, Part, PartName
@@ -71,7 +71,7 @@ def worlds(draw: st.DrawFn) -> World:
     }
     parts: list[Placed] = []
     pins: list[PartPin] = []
-    failures: dict[tuple[str, str, str], MoveFailures] = {}
+    failures: dict[tuple[str, str, str], Failures] = {}
     for policy in draw(st.sampled_from([["p"], ["p", "q"]])):
         definition = draw(tables(policy, volume_count, list(disks)))
         for number in range(draw(st.integers(0, 8))):
@@ -84,9 +84,7 @@ def worlds(draw: st.DrawFn) -> World:
                 )
             if draw(st.integers(0, 5)) == 0:
                 key = (definition.uuid, placed.part.name, draw(st.sampled_from(sorted(disks))))
-                failures[key] = MoveFailures(
-                    attempts=draw(st.integers(1, 9)), error="no", at=NOW - timedelta(minutes=3)
-                )
+                failures[key] = Failures(attempts=draw(st.integers(1, 9)), error="no", at=NOW - timedelta(minutes=3))
     return World(tuple(parts), disks, policies, Options(pins=pins, failures=failures))
 
 

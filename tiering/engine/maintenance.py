@@ -19,6 +19,7 @@ from tiering.merge.request import ColdOptions, MergeRequest
 from tiering.move import mover
 from tiering.move import policy_facts as planning
 from tiering.move.mover import MoveReport
+from tiering.policy.backoff import wait_after
 from tiering.policy.plan import Plan, TtlDelete
 from tiering.table.schema import Delete, TableDefinition
 
@@ -42,6 +43,8 @@ class TickReport:
     snapshots: dict[str, int] = field(default_factory=dict)
     """disk -> revision"""
     problems: list[str] = field(default_factory=list)
+    waiting: list[str] = field(default_factory=list)
+    """What failed before and was not tried in this pass."""
 
 
 def tick(context: Context, *, only: TickStep | None = None) -> TickReport:
@@ -194,9 +197,17 @@ def _merge_all(context: Context, report: TickReport) -> None:
     for definition in context.catalog.tables():
         if "merges" in context.journal.wishes.paused(definition.uuid) or context.stop.is_set():
             continue
+        failures = context.journal.work.merge_failures(definition.uuid)
         for plan in plan_merges(context, definition, request):
             if context.stop.is_set():
                 break
+            failure = failures.get(tuple(stored.part.name for stored in plan.parts))
+            if failure is not None and (until := failure.at + wait_after(failure.attempts)) > context.clock():
+                report.waiting.append(
+                    f"merge of {definition.full_name}: {failure.attempts} attempt{'s' if failure.attempts > 1 else ''} failed, the last with: {failure.error};"
+                    f" next try at {until:%Y-%m-%d %H:%MZ}, or by 'frostline merge'"
+                )
+                continue
             try:
                 report.merges.append(_merge(context, definition, plan, request))
             except Locked:  # somebody moves or merges these parts now: next pass

@@ -99,8 +99,8 @@ class MergeRecord(msgspec.Struct, frozen=True, kw_only=True):
     updated: datetime
 
 
-class MoveFailures(msgspec.Struct, frozen=True, kw_only=True):
-    """The last tries of moving a part to a target all failed: how many, when the last one, and why."""
+class Failures(msgspec.Struct, frozen=True, kw_only=True):
+    """The last tries of one move, or of one merge, all failed: how many, when the last one, and why."""
 
     attempts: int
     error: str

@@ -14,9 +14,9 @@ from tiering.journal.records import (
     ACTIVE_MOVES,
     MERGE_TRANSITIONS,
     MOVE_TRANSITIONS,
+    Failures,
     MergeRecord,
     MergeState,
-    MoveFailures,
     MoveRecord,
     MoveState,
     NewMove,
@@ -101,14 +101,14 @@ class WorkRecords:
             return _move(row)
         raise NotFound(f"no move {move_id}", hint="'frostline moves list' shows them")
 
-    def failures(self) -> dict[tuple[str, str, str], MoveFailures]:
+    def failures(self) -> dict[tuple[str, str, str], Failures]:
         """By (table uuid, part, target): the moves whose last try failed."""
         rows = self._file.read(
             "SELECT * FROM moves WHERE state = 'failed' AND id IN"
             " (SELECT max(id) FROM moves WHERE state IN ('failed', 'done') GROUP BY table_uuid, part, target)"
         )
         return {
-            (row["table_uuid"], row["part"], row["target"]): MoveFailures(
+            (row["table_uuid"], row["part"], row["target"]): Failures(
                 attempts=row["attempts"], error=row["error"], at=time_of(row["updated"])
             )
             for row in rows
@@ -166,6 +166,20 @@ class WorkRecords:
         """Merges, newest first: all, or the unfinished ones (`active`)."""
         states = list(ACTIVE_MERGES) if active else []
         return [_merge(row) for row in self._select("merges", states, None, table_uuid=table_uuid)]
+
+    def merge_failures(self, table_uuid: str) -> dict[tuple[str, ...], Failures]:
+        """By inputs: the merges that failed, how often, and why the last time. One that succeeds has no inputs left."""
+        rows = self._file.read(
+            "SELECT inputs, count(*) AS attempts, error, updated, max(id) FROM merges"
+            " WHERE state = 'failed' AND table_uuid = ? GROUP BY inputs",
+            (table_uuid,),
+        )
+        return {
+            tuple(json.loads(row["inputs"])): Failures(
+                attempts=row["attempts"], error=row["error"], at=time_of(row["updated"])
+            )
+            for row in rows
+        }
 
     def orphaned_merges(self) -> list[MergeRecord]:
         """Unfinished merges whose process is gone, oldest first."""

@@ -19,8 +19,9 @@ import msgspec
 
 from tiering.config.settings import PolicyConfig, VolumeConfig
 from tiering.config.units import format_duration, format_size
-from tiering.journal.records import MoveFailures, PartPin
+from tiering.journal.records import Failures, PartPin
 from tiering.policy import placement, ttl
+from tiering.policy.backoff import wait_after
 from tiering.policy.items import PolicyItem, explain_rest, plan_of
 from tiering.policy.placement import DiskState, ordered_volumes, volume_index
 from tiering.policy.plan import (
@@ -51,10 +52,6 @@ __all__ = [
     "decide",
     "explain",
 ]
-
-_MAX_BACKOFF = timedelta(hours=6)
-_RARELY = timedelta(days=1)
-"""How often a move is tried that failed too often to be expected to succeed; its target may be mended meanwhile."""
 
 
 def decide(
@@ -352,23 +349,20 @@ class _Pass:
             self.turns[key] = sum(1 for other in self.items if other.source in volume.disks)
         return self.turns[key]
 
-    def _failure_block(self, failure: MoveFailures | None, target: str) -> tuple[Reason, datetime | None] | None:
+    def _failure_block(self, failure: Failures | None, target: str) -> tuple[Reason, datetime | None] | None:
         if failure is None:
             return None
         tries = f"{failure.attempts} attempt{'s' if failure.attempts > 1 else ''} to move it to {target} failed"
-        if failure.attempts >= self.options.max_attempts:
-            until = failure.at + _RARELY
-            if until <= self.now:
-                return None
-            detail = (
-                f"{tries}, the last with: {failure.error}; next try at {ttl.short_time(until)}, or by 'frostline move'"
-            )
-            return Reason("gave_up", detail), until
-        wait = min(self.options.backoff * 2 ** min(failure.attempts - 1, 16), _MAX_BACKOFF)
-        until = failure.at + wait
+        rare = failure.attempts >= self.options.max_attempts
+        until = failure.at + wait_after(
+            failure.attempts, first=self.options.backoff, rare_after=self.options.max_attempts
+        )
         if until <= self.now:
             return None
-        return Reason("backoff", f"{tries}: {failure.error}; next try at {ttl.short_time(until)}"), until
+        if not rare:
+            return Reason("backoff", f"{tries}: {failure.error}; next try at {ttl.short_time(until)}"), until
+        detail = f"{tries}, the last with: {failure.error}; next try at {ttl.short_time(until)}, or by 'frostline move'"
+        return Reason("gave_up", detail), until
 
     def _too_young(self, item: PolicyItem) -> bool:
         """Whether the part must wait so that merges come first; its reason is set then."""

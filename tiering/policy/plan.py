@@ -9,7 +9,8 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from tiering.journal.records import MoveFailures, PartPin, Pause
+from tiering.journal.records import Failures, PartPin, Pause
+from tiering.policy.backoff import FIRST_WAIT, RARE_AFTER_ATTEMPTS
 from tiering.table.part import Part, PartName
 from tiering.table.schema import TableDefinition
 
@@ -112,12 +113,12 @@ class Options:
 
     pins: Sequence[PartPin] = ()
     pauses: Sequence[Pause] = ()
-    failures: Mapping[tuple[str, str, str], MoveFailures] = field(default_factory=dict)
+    failures: Mapping[tuple[str, str, str], Failures] = field(default_factory=dict)
     """By (table uuid, part, target disk), from the journal."""
     claimed: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """(table uuid, part) -> what holds it now: a merge, a move."""
-    max_attempts: int = 8
-    backoff: timedelta = timedelta(minutes=1)
+    max_attempts: int = RARE_AFTER_ATTEMPTS
+    backoff: timedelta = FIRST_WAIT
     """After the first failure; doubles with each, up to six hours."""
     reference_time: datetime | None = None
     """The time of another clock (a store's Date header). None skips the comparison, as `plan --at` does."""

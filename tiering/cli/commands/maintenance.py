@@ -45,6 +45,8 @@ def tick(
         print_report(session.output, document)
         for report in document["gc"]:
             print_gc(session, report)
+    for sentence in document["waiting"]:
+        session.output.note(f"waits: {sentence}")
     for problem in document["problems"]:
         session.output.note(f"not done: {problem}")
     done = sum(len(document[name]) for name in ("moved", "merges", "deleted", "snapshots", "gc"))
@@ -68,7 +70,7 @@ def _preview(session: Session, only: str | None) -> dict[str, Any]:
 
     store = session.store()
     document: dict[str, Any] = {"moved": [], "failed": [], "skipped": [], "merges": [], "deleted": [], "snapshots": {}}
-    document.update(problems=[], gc=_collect(session, delete=False) if only == "gc" else [])
+    document.update(problems=[], waiting=[], gc=_collect(session, delete=False) if only == "gc" else [])
     if only in (None, "moves"):
         planned = plan_document(session, store.plan())
         document["moved"] = [{**item, "seconds": 0, "requests": 0} for item in planned["moves"]]

@@ -154,4 +154,5 @@ def tick_document(report: "TickReport") -> dict[str, Any]:
         "deleted": msgspec.to_builtins(report.deleted),
         "snapshots": report.snapshots,
         "problems": report.problems,
+        "waiting": report.waiting,
     }

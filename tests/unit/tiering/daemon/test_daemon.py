@@ -20,6 +20,7 @@ from tiering.config.settings import DaemonConfig, embedded
 from tiering.daemon import daemon
 from tiering.engine.maintenance import TickReport
 from tiering.engine.store import Store
+from tiering.table.definitions import define_table
 from tiering.table.schema import Column, MoveToVolume, TableDefinition, TtlRule
 
 TABLE = TableDefinition(
@@ -241,3 +242,27 @@ with Store.open(embedded(Path(sys.argv[1]))) as store:
     assert not daemon.status(tmp_path / "state").running
     with Store.open(embedded(tmp_path)) as store:
         assert daemon.run(store, FAST, threading.Event(), once=True).ticks == 1
+
+
+def test_a_merge_that_fails_waits_longer_each_time(tmp_path: Path) -> None:
+    """P15: a pass tries what failed again, but not every pass; what is well again is merged by itself."""
+    moment = [datetime.now(UTC)]
+    with Store.open(embedded(tmp_path), clock=lambda: moment[0]) as store:
+        store.create_table(define_table("d.t", columns=["k:int64"], order_by="k", policy="hot_cold"))
+        for key in range(12):
+            store.table("d.t").insert(pa.table({"k": [key]}).to_batches())
+        (broken,) = tmp_path.glob("ssd/store/*/*/all_1_1_0/data-0000.parquet")
+        good = broken.read_bytes()
+        broken.write_bytes(bytes(len(good)))
+        moment[0] = datetime.now(UTC)  # the journal notes by the wall clock when something failed
+        assert store.tick(only="merges").problems
+        waiting = store.tick(only="merges")
+        assert not waiting.problems
+        assert "1 attempt failed" in waiting.waiting[0]
+        moment[0] += timedelta(minutes=2)
+        assert store.tick(only="merges").problems, "after a minute it is tried again"
+        moment[0] = datetime.now(UTC) + timedelta(minutes=1)
+        assert store.tick(only="merges").waiting, "and now after two"
+        broken.write_bytes(good)
+        moment[0] += timedelta(hours=7)
+        assert store.tick(only="merges").merges

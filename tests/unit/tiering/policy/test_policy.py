@@ -12,7 +12,7 @@ import pytest
 
 from oplog.errors import NotFound, Refused, UsageError
 from tiering.config.settings import PolicyConfig, VolumeConfig
-from tiering.journal.records import MoveFailures, PartPin, Pause
+from tiering.journal.records import Failures, PartPin, Pause
 from tiering.policy.change import already_there, check_change, manual_moves
 from tiering.policy.decide import Options, Plan, decide, explain
 from tiering.policy.placement import DiskState
@@ -318,7 +318,7 @@ def test_failures_back_off_and_are_then_tried_once_a_day() -> None:
     part, key = placed(table(TO_COLD)), ("u1", "all_1_1_0", "s3")
 
     def at(attempts: int, minutes: int) -> Plan:
-        failure = MoveFailures(attempts=attempts, error="SlowDown", at=NOW - timedelta(minutes=minutes))
+        failure = Failures(attempts=attempts, error="SlowDown", at=NOW - timedelta(minutes=minutes))
         return plan(part, failures={key: failure})
 
     assert len(at(1, 1).moves) == 1
