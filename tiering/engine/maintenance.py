@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 
 from oplog.errors import FrostlineError, Locked, NotFound, Refused
 from tiering.catalog import tables
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context, wall_clock
+from tiering.journal.records import Failures
 from tiering.merge.request import ColdOptions, MergeRequest
 from tiering.move import mover
 from tiering.move import policy_facts as planning
@@ -203,10 +204,7 @@ def _merge_all(context: Context, report: TickReport) -> None:
                 break
             failure = failures.get(tuple(stored.part.name for stored in plan.parts))
             if failure is not None and (until := failure.at + wait_after(failure.attempts)) > context.clock():
-                report.waiting.append(
-                    f"merge of {definition.full_name}: {failure.attempts} attempt{'s' if failure.attempts > 1 else ''} failed, the last with: {failure.error};"
-                    f" next try at {until:%Y-%m-%d %H:%MZ}, or by 'frostline merge'"
-                )
+                report.waiting.append(_said(definition, failure, until))
                 continue
             try:
                 report.merges.append(_merge(context, definition, plan, request))
@@ -216,6 +214,11 @@ def _merge_all(context: Context, report: TickReport) -> None:
                 report.problems.append(f"merge of {definition.full_name}: {error.message}")
     if report.merges:
         context.catalog.refresh()
+
+
+def _said(definition: TableDefinition, failure: Failures, until: datetime) -> str:
+    tries = f"{failure.attempts} attempt{'s' if failure.attempts > 1 else ''} failed, the last with: {failure.error}"
+    return f"merge of {definition.full_name}: {tries}; next try at {until:%Y-%m-%d %H:%MZ}, or by 'frostline merge'"
 
 
 def _write_snapshots(context: Context, report: TickReport, *, forced: bool) -> None:

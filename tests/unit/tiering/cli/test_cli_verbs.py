@@ -304,7 +304,10 @@ class TestTiering:
         assert [merged["partition"] for merged in report["merges"]] == ["202002"]
         assert "is not what was written" in report["problems"][0]
         path.write_bytes(whole)
-        assert [merged["partition"] for merged in store.json("tick", "--only", "merges")["merges"]] == ["202001"]
+        waits = store.json("tick", "--only", "merges")
+        assert not waits["merges"]
+        assert "next try at" in waits["waiting"][0], "what failed is not tried in every pass"
+        assert [merged["partition"] for merged in store.json("merge", "db.t")["merges"]] == ["202001"]
         store("tick", "--only", "merges", "--error-on-nothing", code=9)
 
     def test_a_plan_that_no_longer_fits_is_skipped_part_by_part(self, store: Frostline, tmp_path: Path) -> None:
