@@ -22,7 +22,7 @@ from disks.stores.memory import MemoryStore
 from oplog import entry, snapshot
 from oplog.entry import GENESIS_DIGEST, Commit, Create, Remove
 from oplog.errors import NotFound
-from oplog.kinds import Inserted
+from oplog.kinds import Inserted, TableCreated
 from oplog.log import Entry
 from oplog.replay import FileRow
 from oplog.revision import OPERATIONS_PREFIX, SNAPSHOTS_PREFIX, commit_key, parse_commit_key, snapshot_key
@@ -81,7 +81,7 @@ def commit(revision: int, previous: str) -> Commit:
         previous=previous,
         writer=f"{revision:032x}",
         time=START + timedelta(seconds=revision),
-        kind=Inserted() if revision > 1 else "create_table",
+        kind=Inserted() if revision > 1 else TableCreated(),
         actor="you@host",
         reason="benchmark",
         operations=(*creates, *gone),
