@@ -8,7 +8,9 @@ from typing import Any
 
 _UNDO = "tests/unit/restore/history/test_undo.py"
 _PARTS = "tests/unit/restore/history/test_part_history.py"
-_COMMITS = "tests/unit/disks/object_disk/test_commits.py"
+_COMMITS = "tests/unit/disks/file_table/test_commits.py"
+_KEPT = "tests/compat/test_kept_log.py"
+_KINDS = "tests/unit/oplog/test_commit_kinds.py"
 
 
 def _plan_without(name: str) -> Callable[[], None]:
@@ -117,7 +119,97 @@ def _leftovers_are_damage() -> None:
     OperationsLog.first_kept = OperationsLog.first_revision  # type: ignore[method-assign]
 
 
+def _field_not_read(kind: str, field: str) -> Callable[[], None]:
+    """What the details of an entry say of one field is passed over."""
+
+    def apply() -> None:
+        from oplog import kinds
+
+        fields = kinds._FIELDS[getattr(kinds, kind)]
+        fields[:] = [known for known in fields if known.name != field]
+
+    return apply
+
+
+def _undone_not_read() -> None:
+    from restore.history import undo_plan
+
+    undo_plan.undone_revision = lambda kind: None
+
+
+def _unknown_kind_undone() -> None:
+    from oplog import kinds
+
+    kinds._KINDS = {**kinds._KINDS, "thawed": kinds.Repaired}
+
+
+def _forged_details_passed_over() -> None:
+    from oplog import kinds
+
+    for fields in kinds._FIELDS.values():
+        fields[:] = [
+            kinds._Field(known.name, known.key, known.default, _lenient(known.read, known.default)) for known in fields
+        ]
+
+
+def _lenient(read: Callable[[str], Any], default: Any) -> Callable[[str], Any]:
+    def lenient(text: str) -> Any:
+        try:
+            return read(text)
+        except Exception:
+            return default
+
+    return lenient
+
+
+def _finished_drop_forgets_the_rule() -> None:
+    from tiering.journal import journal
+
+    original = journal.decode_drop
+
+    def decode_drop(kind: str, payload: str, *, journal: str) -> Any:
+        return original(kind, payload.replace('"by_ttl":true', '"by_ttl":false'), journal=journal)
+
+    journal.decode_drop = decode_drop
+
+
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
+    (
+        "origin not read",
+        "recovery without a journal does not see where a commit says that a part came from",
+        f"{_KEPT}::test_a_lost_journal_is_made_good_by_the_log",
+        _field_not_read("Moved", "sources"),
+    ),
+    (
+        "kept sources not read",
+        "recovery without a journal removes a copy that was to stay",
+        f"{_KEPT}::test_a_lost_journal_is_made_good_by_the_log",
+        _field_not_read("Moved", "kept"),
+    ),
+    (
+        "undone not read",
+        "nobody sees which revision an undo took back",
+        f"{_KEPT}::test_a_change_does_what_it_did",
+        _undone_not_read,
+    ),
+    (
+        "unknown kind undone",
+        "an undo reverses what it does not know the meaning of",
+        f"{_UNDO}::test_a_kind_that_is_not_known",
+        _unknown_kind_undone,
+    ),
+    (
+        "forged details pass",
+        "details that are not what they must be count as not said",
+        f"{_KINDS}::test_forged_details_are_named",
+        _forged_details_passed_over,
+    ),
+    (
+        "drop finished without its rule",
+        "a drop by a TTL rule that recovery finishes is logged as anybody's",
+        "tests/unit/tiering/journal/test_journal.py::test_pauses_pins_and_drops",
+        _finished_drop_forgets_the_rule,
+    ),
     (
         "undo without looking",
         "an undo does not ask whether later commits changed what the commit made",

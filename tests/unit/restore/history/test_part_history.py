@@ -129,6 +129,13 @@ def test_what_a_commit_did(made: Commit, text: str | None) -> None:
     assert (found.text if found else None) == text
 
 
+def test_an_alter_that_was_taken_back_says_so() -> None:
+    path = f"{HOME}/table.json"
+    found = event(commit("alter_table", Remove(path), Create(path, 1, ""), undoes="7"), HOME)
+    assert found is not None
+    assert found.text == "rewritten (undo of revision 7)"
+
+
 # Diff
 
 
