@@ -14,6 +14,7 @@ import pytest
 
 from disks.memory import MemoryDisk
 from disks.registry import open_disk
+from oplog.kinds import Inserted
 from tests.command_line import Frostline
 from tests.documented import blocks, documented
 from tiering.cli.frame import verb_table
@@ -73,7 +74,7 @@ def test_a_disk_type_by_its_row(tmp_path: Path) -> None:
 
 def test_a_wrapper_counts_what_passes_through_it() -> None:
     disk = documented("wrapper").CountingDisk(MemoryDisk())
-    with disk.transaction("insert") as transaction:
+    with disk.transaction(Inserted()) as transaction:
         transaction.create("a", b"1")
         transaction.commit()
     assert disk.read("a") == b"1"
