@@ -12,7 +12,7 @@ from disks.clickhouse.disk import ClickHouseDisk
 from disks.object_disk.disk import ObjectDisk
 from disks.stores.base import ObjectInfo
 from disks.stores.memory import MemoryStore
-from disks.stores.open import _memory
+from disks.stores.schemes import _memory
 from oplog.clickhouse.checksums import parse
 from oplog.errors import Damaged, UsageError
 from oplog.kinds import Inserted

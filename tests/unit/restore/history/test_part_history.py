@@ -179,7 +179,7 @@ def test_inputs_on_another_disk_tell_what_they_became(store: Store, tmp_path: Pa
     settings = config(tmp_path)
     one = PolicyConfig(volumes=(VolumeConfig(name="mixed", disks=("s3", "far")),))
     with Store.open(msgspec.structs.replace(settings, policies={"all": one}), actor="alice@here") as mixed:
-        mixed.merge(TABLE, final=True)
+        mixed.merge(TABLE, MergeRequest(final=True))
         (output,) = mixed.parts(TABLE)
         left = mixed.object_disk("far" if output.disk == "s3" else "s3")
         (commit,) = (found.commit for found in left.entries(left.revision - 1))
