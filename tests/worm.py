@@ -42,8 +42,8 @@ def install() -> None:
         kind.put = _write_once(kind.put, key_at=0)  # type: ignore[method-assign]
         kind.copy = _write_once(kind.copy, key_at=1)  # type: ignore[method-assign]
         kind.delete = _kept(kind.delete)  # type: ignore[method-assign]
-    garbage._Collection.run = _at_its_time(garbage._Collection.run, lambda self: self._rules.now)  # type: ignore[method-assign]
-    clickhouse = _at_its_time(clickhouse_garbage.collect_clickhouse, lambda disk, rules, report: rules.now)
+    garbage._Collection.run = _at_its_time(garbage._Collection.run, lambda self: self._now)  # type: ignore[method-assign]
+    clickhouse = _at_its_time(clickhouse_garbage.collect_clickhouse, lambda disk, rules, now, report: now)
     for module in (clickhouse_garbage, garbage):
         if hasattr(module, "collect_clickhouse"):
             module.collect_clickhouse = clickhouse
