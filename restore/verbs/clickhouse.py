@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from oplog.errors import UsageError
+from restore.verbs import convert
 from tiering.cli.frame.location import open_read_only
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
@@ -26,6 +27,7 @@ def register(app: typer.Typer) -> None:
     verb(group)(inspect)
     verb(group, changes=True)(export)
     verb(group, "import", changes=True)(import_metadata)
+    convert.register(group)
 
 
 def inspect(

@@ -1,0 +1,137 @@
+"""The table of a ClickHouse disk whose rows are wanted: its active parts, their columns and their counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from disks.stores.base import ObjectStore
+from disks.workers.parallel import WORKERS, in_parallel
+from disks.workers.progress import SILENT, Progress
+from oplog.clickhouse.replay import File, LogProblem
+from oplog.errors import Damaged, NotFound, Refused, UsageError
+from restore.clickhouse.bucket import read_bucket
+from restore.clickhouse.convert.columns import SourceColumn, parse_columns
+from restore.clickhouse.findings import losses
+from restore.clickhouse.parts import ClickHousePart, ClickHouseTable, State, find_tables
+from restore.clickhouse.rows import key_prefix
+from restore.clickhouse.tree import inode_of, read_tree
+
+_NAMELESS = frozenset({"lost_rename"})
+"""Losses that leave the table's other parts as they are: these rows are told of, and not taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePart:
+    """An active part."""
+
+    part: ClickHousePart
+    columns: tuple[SourceColumn, ...]
+    rows: int
+    """As `count.txt` says."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTable:
+    """A table with all its active parts, by name."""
+
+    uuid: str
+    parts: tuple[SourcePart, ...]
+    problems: tuple[LogProblem, ...]
+    """Losses that are no reason to stop: parts that have lost their name."""
+
+    @property
+    def rows(self) -> int:
+        return sum(part.rows for part in self.parts)
+
+
+def read_source_table(
+    store: ObjectStore,
+    uuid: str | None = None,
+    *,
+    metadata: Path | None = None,
+    workers: int = WORKERS,
+    progress: Progress = SILENT,
+) -> SourceTable:
+    """The only table of the disk, or the one of this uuid. With `metadata` the server's directory says which file an
+    object is, and not the bucket.
+
+    Raises `NotFound` or `UsageError` when it is not clear which table is meant, and `Refused` when an active part is
+    not whole, or holds no whole rows.
+    """
+    files, findings = _tree(store, metadata, workers, progress)
+    table = _chosen(find_tables(files), uuid, store.name)
+    active = [part for part in table.parts if part.state is State.ACTIVE]
+    problems = [one for one in losses(findings) if one.path is None or one.path.startswith(f"{table.directory}/")]
+    _refuse_what_lacks_rows(table, active, [one for one in problems if one.kind not in _NAMELESS])
+    found: list[SourcePart | None] = [None] * len(active)
+
+    def look(index: int) -> None:
+        found[index] = _look(store, active[index])
+
+    in_parallel(look, len(active), workers)
+    parts = sorted((part for part in found if part is not None), key=lambda one: one.part.name)
+    return SourceTable(table.uuid, tuple(parts), tuple(one for one in problems if one.kind in _NAMELESS))
+
+
+def _tree(
+    store: ObjectStore, metadata: Path | None, workers: int, progress: Progress
+) -> tuple[dict[str, File], list[LogProblem]]:
+    if metadata is None:
+        tree = read_bucket(store, workers=workers, progress=progress)
+        return tree.files, tree.findings
+    local = read_tree(metadata, key_prefix=key_prefix(store), progress=progress)
+    if local.problems:
+        raise local.problems[0]
+    inodes: dict[object, int] = {}
+    return {
+        path: File(path, row.blobs, inodes.setdefault(inode_of(row), len(inodes)), 1, row.revision)
+        for path, row in local.rows.items()
+    }, []
+
+
+def _chosen(tables: Sequence[ClickHouseTable], uuid: str | None, store: str) -> ClickHouseTable:
+    with_rows = [
+        table for table in tables if any(part.state is State.ACTIVE and not part.is_ours for part in table.parts)
+    ]
+    chosen = [table for table in with_rows if uuid in (None, table.uuid)]
+    if len(chosen) == 1:
+        return chosen[0]
+    names = ", ".join(table.uuid for table in with_rows) or "none"
+    if uuid is not None or not with_rows:
+        raise NotFound(f"{store} has no table {uuid or 'with parts'}", hint=f"its tables with parts: {names}")
+    raise UsageError(f"{store} has {len(with_rows)} tables", hint=f"say --uuid with one of: {names}")
+
+
+def _refuse_what_lacks_rows(
+    table: ClickHouseTable, active: Sequence[ClickHousePart], problems: Sequence[LogProblem]
+) -> None:
+    if problems:
+        raise Refused(
+            f"table {table.uuid} is not whole: {problems[0].what}"
+            + (f" (and {len(problems) - 1} more)" if problems[1:] else ""),
+            hint="'frostline clickhouse inspect' lists what is lost; rows would be missing here without a word",
+        )
+    for part in active:
+        if part.name.startswith("patch-"):
+            raise Refused(
+                f"part {part.name} of table {table.uuid} holds updates that are not in the other parts yet",
+                hint="a server applies them: ALTER TABLE … APPLY PATCHES",
+            )
+
+
+def _look(store: ObjectStore, part: ClickHousePart) -> SourcePart:
+    columns = parse_columns(read_file(store, part, "columns.txt"), name=f"{part.directory}/columns.txt")
+    text = read_file(store, part, "count.txt").strip()
+    if not text.isdigit() or len(text) > 20:
+        raise Damaged(f"{part.directory}/count.txt is no number: {text[:40]!r}")
+    return SourcePart(part, tuple(columns), int(text))
+
+
+def read_file(store: ObjectStore, part: ClickHousePart, name: str) -> bytes:
+    """A small file of the part. Raises `Damaged` when it is not there."""
+    file = part.files.get(name)
+    if file is None:
+        raise Damaged(f"part {part.name} has no {name} ({part.directory})")
+    return b"".join(store.get(key) for key, _ in file.blobs)

@@ -1,0 +1,134 @@
+"""`clickhouse convert`: the rows of a ClickHouse table, taken over into one of ours."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from oplog.errors import UsageError
+from tiering.cli.frame.location import open_read_only
+from tiering.cli.frame.output import counted
+from tiering.cli.frame.session import Session
+from tiering.cli.frame.verb import verb
+
+if TYPE_CHECKING:
+    from tiering.table.schema import TableDefinition
+
+
+def register(group: typer.Typer) -> None:
+    """Add the verb to the group of ClickHouse's."""
+    verb(group, changes=True)(convert)
+
+
+def convert(
+    session: Session,
+    url: Annotated[str, typer.Argument(metavar="URL", help="the disk's bucket and prefix; it is only read")],
+    table: Annotated[str, typer.Argument(metavar="DB.TABLE", help="a table without rows, or a new one")],
+    uuid: Annotated[str | None, typer.Option(metavar="UUID", help="which of the disk's tables")] = None,
+    order_by: Annotated[str, typer.Option(metavar="C[,C]", help="the sort order of a new table")] = "",
+    partition_by: Annotated[str, typer.Option(metavar="EXPR", help="of a new table, such as 'month(ts)'")] = "",
+    policy: Annotated[str, typer.Option(metavar="P", help="of a new table; default: the only one")] = "",
+    default: Annotated[
+        list[str] | None, typer.Option(metavar="C=VALUE", help="what parts without column C say; may be repeated")
+    ] = None,
+    metadata: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="the server's local directory of the disk, if it is there")
+    ] = None,
+) -> None:
+    """Take the rows of a ClickHouse table over into one of ours, all of them or with an error.
+
+    ClickHouse itself reads copies of the parts, as the Python package chdb, in a process of its own: see
+    'pip install frostline[clickhouse]'. A column whose type a table here cannot hold is refused by name. The rows are
+    those of the active parts, as many as their count.txt say; what merges would still have reduced is not reduced.
+
+    Exit 2: chdb is missing, or a column has no type here. Exit 4: parts have lost their name, and their rows are not
+    taken. Exit 13: an active part is not whole, or the table here has rows.
+    """
+    from restore.clickhouse.convert.convert import check_target, plan_columns
+    from restore.clickhouse.convert.convert import convert as convert_rows
+    from restore.clickhouse.convert.process import find_python
+    from restore.clickhouse.convert.source import read_source_table
+
+    python = find_python()
+    defaults = _defaults(default or [])
+    with open_read_only(session, url) as bucket:
+        source = read_source_table(bucket, uuid, metadata=metadata, progress=session.progress())
+        plan = plan_columns(source, defaults)
+        store = session.store()
+        definition = next((one for one in store.definitions() if one.full_name == table), None)
+        if definition is None:
+            definition = _new_table(session, table, plan.schema(), order_by, partition_by, policy)
+            if not session.dry_run:
+                definition = store.create_table(definition)
+        else:
+            check_target(definition, plan, sum(stored.part.rows for stored in store.parts(table)))
+        document: dict[str, Any] = {
+            "url": bucket.name,
+            "source_table": source.uuid,
+            "source_parts": len(source.parts),
+            "source_rows": source.rows,
+            "table": table,
+            "columns": {column.name: column.type for column in definition.columns},
+            "rows": 0,
+            "deleted_rows": 0,
+            "parts": [],
+            "lost_parts": [problem.path for problem in source.problems],
+            "dry_run": session.dry_run,
+        }
+        if not session.dry_run:
+            done = convert_rows(bucket, source, plan, store.table(table), python, progress=session.progress())
+            document |= {"rows": done.rows, "deleted_rows": done.deleted_rows, "parts": done.parts}
+    _print(session, document)
+    if source.problems:
+        session.found_something()
+
+
+def _defaults(texts: list[str]) -> dict[str, str]:
+    for text in texts:
+        if "=" not in text:
+            raise UsageError(f"not a default: {text!r}", hint="write --default COLUMN=VALUE")
+    return {name: value for name, _, value in (text.partition("=") for text in texts)}
+
+
+def _new_table(
+    session: Session, table: str, schema: Any, order_by: str, partition_by: str, policy: str
+) -> "TableDefinition":
+    from tiering.table.definitions import define_table
+
+    if not order_by:
+        raise UsageError(
+            f"table {table} is new: which order do its rows have?",
+            hint=f"say --order-by with some of: {', '.join(schema.names)}",
+        )
+    policies = session.loaded.config.policies
+    if not policy and len(policies) != 1:
+        raise UsageError("which storage policy?", hint=f"say --policy with one of: {', '.join(policies)}")
+    # Parts may hold the same rows, and an insert takes equal blocks once: here each row counts.
+    return define_table(
+        table,
+        order_by=order_by,
+        policy=policy or next(iter(policies)),
+        like=schema,
+        partition_by=partition_by,
+        settings=["deduplication_window=0"],
+    )
+
+
+def _print(session: Session, document: dict[str, Any]) -> None:
+    if session.options.json:
+        session.output.document(document)
+        return
+    line = session.output.line
+    for path in document["lost_parts"]:
+        line(f"LOST NAME  {path} is a whole part, and its rows are not taken: nobody knows whether others have them")
+    parts, rows = counted(document["source_parts"], "part"), counted(document["source_rows"], "row")
+    line(f"{document['url']} table {document['source_table']}: {parts}, {rows}")
+    for name, kind in document["columns"].items():
+        line(f"  {name}  {kind}")
+    if document["dry_run"]:
+        line("Dry run: nothing was changed.")
+        return
+    deleted = document["deleted_rows"]
+    without = f", without {counted(deleted, 'row')} that a DELETE had marked," if deleted else ""
+    into = f"{document['table']}: {counted(len(document['parts']), 'part')}"
+    line(f"Converted {counted(document['rows'], 'row')}{without} into {into}. Each part gave as many as its count.txt.")
