@@ -22,6 +22,7 @@ from oplog.kinds import Inserted
 from oplog.replay import FileRow
 from oplog.revision import BLOBS_PREFIX
 from restore.rebuild.rebuild import restore
+from restore.rebuild.request import RestoreRequest
 
 FILES = 100_000
 FILES_A_COMMIT = 50
@@ -147,7 +148,7 @@ def rebuild(store: MemoryStore, state: Path, *, files: int) -> tuple[float, dict
     metered = MeteredStore(store)
     disk = ObjectDisk("s3", metered, state, snapshot_every_commits=SNAPSHOT_EVERY)
     start = time.perf_counter()
-    result = restore(disk, apply=True)
+    result = restore(disk, RestoreRequest(apply=True))
     seconds = time.perf_counter() - start
     assert result.files == files, result.files
     assert not result.missing_objects

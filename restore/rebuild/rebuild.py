@@ -10,7 +10,7 @@ import secrets
 import time as clock
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from disks.base import LoggedDisk
@@ -36,42 +36,43 @@ from restore.rebuild.plan import (
     leaves_frozen,
     lost_objects,
 )
+from restore.rebuild.request import RestoreRequest
 from restore.rebuild.result import RestoreResult
+from restore.rebuild.scope import scope_of
 from tiering.table import schema
 from tiering.table.schema import TABLE_FILE
 
 _COMMIT_ATTEMPTS = 5
 
 
-def restore(
-    disk: LoggedDisk,
-    *,
-    revision: int | None = None,
-    time: datetime | None = None,
-    scope: Sequence[str] | None = None,
-    apply: bool = False,
-    actor: str = "",
-    reason: str = "",
-    progress: Progress = SILENT,
-) -> RestoreResult:
-    """Compare, and with `apply` restore. `scope` names directories (of tables); None is the whole disk.
+def restore(disk: LoggedDisk, request: RestoreRequest, *, progress: Progress = SILENT) -> RestoreResult:
+    """Compare, and with `request.apply` restore.
 
-    Neither revision nor time: the local cache against the bucket; `apply` replaces the whole cache, whatever the scope
-    of the report. A revision or time: the tree as it was then; `apply` commits the difference within the scope, and
-    raises `Refused` when a blob it needs is gone. Raises `NotFound` for a revision that is no longer kept, naming those
-    that are; `Locked` while a collection is deleting what it needs. A killed restore is run again.
+    Neither revision nor time: the local cache against the bucket; `apply` replaces the whole cache, whatever the
+    report is about. A revision or time: the tree as it was then; `apply` commits the difference within what is asked
+    for, and raises `Refused` when a blob it needs is gone. Raises `NotFound` for a revision that is no longer kept,
+    naming those that are; `Locked` while a collection is deleting what it needs. A killed restore is run again.
     """
-    if revision is not None and time is not None:
-        raise UsageError("a restore goes to a revision or to a time, not to both")
+    request = located(disk, request)
     started = clock.monotonic()
     before = requests_so_far(disk.store)
-    if revision is None and time is None:
-        result = _rebuild_cache(disk, scope, apply, progress)
-    else:
-        result = _go_back(disk, revision, time, scope, apply, actor, reason)
+    newest = request.revision is None and request.time is None
+    result = _rebuild_cache(disk, request, progress) if newest else _go_back(disk, request)
     result.requests = {verb: count - before.get(verb, 0) for verb, count in requests_so_far(disk.store).items()}
     result.seconds = clock.monotonic() - started
     return result
+
+
+def located(disk: LoggedDisk, request: RestoreRequest) -> RestoreRequest:
+    """The same request with the paths of its tables and partitions, by the names they had then: a dropped table is
+    found in the past. Raises `NotFound` for what there was not."""
+    if not request.tables and not request.partitions:
+        return request
+    wanted = revision_of(disk, request.revision, request.time)
+    where = f"on disk {disk.name} at revision {wanted}"
+    with closing(disk.table_at(wanted)) as then, closing(disk.table_at(disk.log.head(wanted))) as newest:
+        found = scope_of(request.tables, request.partitions, then, newest, where)
+    return replace(request, tables=(), partitions=(), paths=(*found, *request.paths))
 
 
 def requests_so_far(store: ObjectStore) -> dict[str, int]:
@@ -82,7 +83,8 @@ def requests_so_far(store: ObjectStore) -> dict[str, int]:
 # The cache
 
 
-def _rebuild_cache(disk: LoggedDisk, scope: Sequence[str] | None, apply: bool, progress: Progress) -> RestoreResult:
+def _rebuild_cache(disk: LoggedDisk, request: RestoreRequest, progress: Progress) -> RestoreResult:
+    scope = request.scope
     found = log_inventory(disk.store)
     with progress.task(f"reading the log of {disk.name}"):
         past = past_at(disk.log, found, found.head, until=found.head)
@@ -96,7 +98,7 @@ def _rebuild_cache(disk: LoggedDisk, scope: Sequence[str] | None, apply: bool, p
             )
             if found.head == 0:
                 disk.log.check_schema()
-                if apply and cached_files:
+                if request.apply and cached_files:
                     raise Refused(
                         f"{disk.store.name} holds no log entry, while the cache of disk {disk.name} knows "
                         f"{cached_files} files",
@@ -105,7 +107,7 @@ def _rebuild_cache(disk: LoggedDisk, scope: Sequence[str] | None, apply: bool, p
                     )
             result = _result(disk, found, truth, scope, difference, tally, notes)
         result.revision = past.revision
-        if apply:
+        if request.apply:
             with progress.task(f"writing the file table of {disk.name}", items=files) as task:
                 disk.replace_cache(Watched(past.table, task), past.revision, past.digest)
             result.applied = True
@@ -201,32 +203,25 @@ def _result(
 # An old revision
 
 
-def _go_back(
-    disk: LoggedDisk,
-    revision: int | None,
-    time: datetime | None,
-    scope: Sequence[str] | None,
-    apply: bool,
-    actor: str,
-    reason: str,
-) -> RestoreResult:
-    if apply and disk.read_only:
+def _go_back(disk: LoggedDisk, request: RestoreRequest) -> RestoreResult:
+    if request.apply and disk.read_only:
         raise Refused(f"disk {disk.name} is read-only", hint="a preview, without --apply, is allowed")
-    past = _at_time(disk, time) if time is not None else None
-    target = past.revision if past is not None else revision or 0
-    if not apply:
+    past = _at_time(disk, request.time) if request.time is not None else None
+    target = past.revision if past is not None else request.revision or 0
+    scope = request.scope
+    if not request.apply:
         with _tables(disk, past, target) as tables:
             return _compared(disk, tables, target, scope)
     if target > disk.revision:
         raise NotFound(f"disk {disk.name} has no revision {target}", hint=f"the newest is {disk.revision}")
     # The listings come after the pin: what they show stays, unless a collection had announced it already.
-    with pinned(disk, target, actor, reason) as held, _tables(disk, past, target) as tables:
+    with pinned(disk, target, request.actor, request.reason) as held, _tables(disk, past, target) as tables:
         result = _compared(disk, tables, target, scope)
         _check_restorable(disk, result, tables.wanted, scope)
         check_names(disk, result, tables.wanted)
         if held is not None:
             held.check()
-        result.commit = _commit(disk, tables.wanted, result, scope, actor, reason)
+        result.commit = _commit(disk, tables.wanted, result, request)
         result.applied = True
     return result
 
@@ -357,15 +352,9 @@ def _check_restorable(disk: LoggedDisk, result: RestoreResult, wanted: FileTable
         )
 
 
-def _commit(
-    disk: LoggedDisk,
-    wanted: FileTable,
-    result: RestoreResult,
-    scope: Sequence[str] | None,
-    actor: str,
-    reason: str,
-) -> int | None:
+def _commit(disk: LoggedDisk, wanted: FileTable, result: RestoreResult, request: RestoreRequest) -> int | None:
     """Commit the difference to the newest table; again with a new difference when another writer came between."""
+    scope = request.scope
     kind = Restored(
         revision=result.revision, epoch=secrets.token_hex(8), scope=" ".join(scope) if scope is not None else None
     )
@@ -374,7 +363,7 @@ def _commit(
         result.difference = compare(by_path(disk.file_table), by_path(wanted), scope, goes=leaves_frozen(scope))
         if result.difference.empty:
             return None
-        with disk.transaction(kind, reason=reason, actor=actor) as transaction:
+        with disk.transaction(kind, reason=request.reason, actor=request.actor) as transaction:
             for path in result.difference.removed:
                 transaction.remove(path)
             for path in result.difference.created:

@@ -26,7 +26,7 @@ from disks.workers.parallel import ask
 from disks.workers.progress import SILENT, Progress
 from disks.workers.runner import Remote
 from oplog import paths
-from oplog.errors import Conflict, Refused, UsageError
+from oplog.errors import Conflict, Refused
 from oplog.kinds import Restored
 from oplog.replay import FileRow
 from restore.clickhouse.findings import losses, sentences
@@ -41,6 +41,7 @@ from restore.rebuild.plan import (
     matched,
 )
 from restore.rebuild.rebuild import by_path, check_names, keep_reservations, log_inventory, requests_so_far
+from restore.rebuild.request import RestoreRequest
 from restore.rebuild.result import Copies, RestoreResult
 from restore.rebuild.scope import scope_of
 from restore.transfer.blob_copies import (
@@ -66,62 +67,24 @@ last: copies must be named by a commit before gc takes them for garbage, and a c
 the disk has already go back in one commit, however large."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """What is asked for, as it came."""
-
-    revision: int | None
-    time: datetime | None
-    tables: Sequence[str]
-    partitions: Sequence[str]
-    paths: Sequence[str]
-    actor: str
-    reason: str
-    workers: int
-    progress: Progress
-    elsewhere: RemoteCopying | None
-
-    @property
-    def reading(self) -> Remote | None:
-        """Who reads the source besides this process."""
-        return self.elsewhere.reading if self.elsewhere is not None else None
-
-    def scope(self, tree: SourceTree, newest: FileTable) -> Sequence[str] | None:
-        """Directories and files; None for everything."""
-        if not self.tables and not self.partitions and not self.paths:
-            return None
-        where = f"in {tree.store.name} at revision {tree.revision}"
-        return [*scope_of(self.tables, self.partitions, tree.table, newest, where), *self.paths]
-
-
 def restore_from(
     disk: LoggedDisk,
     source: ObjectStore,
+    request: RestoreRequest,
     *,
-    revision: int | None = None,
-    time: datetime | None = None,
-    tables: Sequence[str] = (),
-    partitions: Sequence[str] = (),
-    scope: Sequence[str] = (),
-    apply: bool = False,
-    actor: str = "",
-    reason: str = "",
     workers: int = WORKERS,
     progress: Progress = SILENT,
     elsewhere: RemoteCopying | None = None,
 ) -> RestoreResult:
     """Compare the disk with the source at a revision or a time (by default the newest), and with `apply` restore it.
 
-    `tables` (by the names they have in the source), `partitions` (of the one table) and `scope` (directories or files)
-    say what to restore; none of them is everything that the source has. With `elsewhere` others copy, compare and ask
-    the objects of a ClickHouse server for their paths; what is decided and committed is so here. Raises `NotFound` for
-    a revision that the source does not keep, `Refused` when the source and the disk overlap or objects are missing,
-    `Locked` when another restore of this disk runs here.
+    Tables are named as in the source. With `elsewhere` others copy, compare and ask the objects of a ClickHouse server
+    for their paths; what is decided and committed is so here. Raises `NotFound` for a revision that the source does not
+    keep, `Refused` when the source and the disk overlap or objects are missing, `Locked` when another restore of this
+    disk runs here.
     """
-    if revision is not None and time is not None:
-        raise UsageError("a restore goes to a revision or to a time, not to both")
     _check_apart(disk.store, source)
-    if apply and disk.read_only:
+    if request.apply and disk.read_only:
         raise Refused(f"disk {disk.name} is read-only", hint="a preview, without --apply, is allowed")
     started = clock.monotonic()
     before = [requests_so_far(disk.store), requests_so_far(source)]
@@ -129,8 +92,8 @@ def restore_from(
     if elsewhere is not None:
         counting = CountingRunner(elsewhere.runner, elsewhere.target, elsewhere.source)
         elsewhere = RemoteCopying(counting, elsewhere.target, elsewhere.source)
-    request = _Request(revision, time, tables, partitions, scope, actor, reason, workers, progress, elsewhere)
-    result = _restored(disk, source, request) if apply else _previewed(disk, source, request)
+    transfer = _Transfer(disk, source, request, workers, progress, elsewhere)
+    result = transfer.carry_out() if request.apply else transfer.preview()
     for store, earlier in zip((disk.store, source), before, strict=True):
         sent = {verb: count - earlier.get(verb, 0) for verb, count in requests_so_far(store).items()}
         add_requests(result.requests, sent)
@@ -148,112 +111,150 @@ def _check_apart(target: ObjectStore, source: ObjectStore) -> None:
         )
 
 
-def _previewed(disk: LoggedDisk, source: ObjectStore, request: _Request) -> RestoreResult:
-    with ExitStack() as stack:
-        tree = stack.enter_context(_read(source, request))
-        found = log_inventory(disk.store)
-        newest = stack.enter_context(closing(past_at(disk.log, found, found.head)))
-        return _Changes(disk, tree, newest.table, request).read_result()
+@dataclass(frozen=True, slots=True)
+class _Transfer:
+    """One restore from another bucket: what is asked for, of whom, and who does it."""
 
+    disk: LoggedDisk
+    source: ObjectStore
+    request: RestoreRequest
+    workers: int
+    progress: Progress
+    elsewhere: RemoteCopying | None
 
-def _read(source: ObjectStore, request: _Request) -> AbstractContextManager[SourceTree]:
-    return read_source(
-        source,
-        revision=request.revision,
-        time=request.time,
-        workers=request.workers,
-        progress=request.progress,
-        remote=request.reading,
-    )
+    def preview(self) -> RestoreResult:
+        """What would come over and what would go."""
+        with ExitStack() as stack:
+            tree = stack.enter_context(self._read())
+            found = log_inventory(self.disk.store)
+            newest = stack.enter_context(closing(past_at(self.disk.log, found, found.head)))
+            return _Changes(self.disk, tree, newest.table, self._scope(tree, newest.table)).read_result()
 
+    def _read(self) -> AbstractContextManager[SourceTree]:
+        request = self.request
+        return read_source(
+            self.source,
+            revision=request.revision,
+            time=request.time,
+            workers=self.workers,
+            progress=self.progress,
+            remote=self._reading,
+        )
 
-def _restored(disk: LoggedDisk, source: ObjectStore, request: _Request) -> RestoreResult:
-    make_directory(disk.state_path)
-    with file_lock(disk.state_path / "restore.lock", timeout_seconds=0):
-        for attempt in range(_ATTEMPTS):
+    @property
+    def _reading(self) -> Remote | None:
+        """Who reads the source besides this process."""
+        return self.elsewhere.reading if self.elsewhere is not None else None
+
+    def _scope(self, tree: SourceTree, newest: FileTable) -> Sequence[str] | None:
+        """Directories and files; None for everything."""
+        request = self.request
+        if request.whole:
+            return None
+        where = f"in {tree.store.name} at revision {tree.revision}"
+        return [*scope_of(request.tables, request.partitions, tree.table, newest, where), *request.paths]
+
+    def carry_out(self) -> RestoreResult:
+        """Copy and commit; once more when the source's log has moved on meanwhile."""
+        make_directory(self.disk.state_path)
+        with file_lock(self.disk.state_path / "restore.lock", timeout_seconds=0):
+            for attempt in range(_ATTEMPTS):
+                try:
+                    with self._read() as tree:
+                        return self._copy_and_commit(tree)
+                except SourceChanged:
+                    if attempt + 1 == _ATTEMPTS:
+                        raise
+            raise AssertionError("unreachable")
+
+    def _copy_and_commit(self, tree: SourceTree) -> RestoreResult:
+        """Batch after batch, each planned anew against the newest table."""
+        disk = self.disk
+        result: RestoreResult | None = None
+        settled: dict[str, str] = {}
+        fresh = False
+        conflicts = 0
+        while True:
+            disk.refresh()
+            if result is None:
+                settled = self._proved_alike(tree)
+            plan = _Changes(disk, tree, disk.file_table, self._scope(tree, disk.file_table), settled)
+            if result is None:
+                result = plan.read_result()
+                plan.check(result)
+                check_names(disk, result, tree.table)
+            if plan.difference.empty:
+                break
+            batch = plan.batch()
+            attempt, resumed = begin_copy_journal(disk, tree.store.name, fresh=fresh)
+            copier = BlobCopier(
+                disk,
+                tree.store,
+                attempt,
+                resumed=resumed,
+                workers=self.workers,
+                progress=self.progress,
+                elsewhere=self.elsewhere,
+            )
+            copied = copier.bring([row for row in batch.rows if row.inline is None])
+            _note(result, copier)
+            if fresh := _is_going(disk, copied):
+                continue
             try:
-                with _read(source, request) as tree:
-                    return _carry_out(disk, tree, request)
-            except SourceChanged:
-                if attempt + 1 == _ATTEMPTS:
+                result.commit = self._commit(tree, batch, copied, attempt)
+            except Conflict:
+                conflicts += 1
+                if conflicts == _ATTEMPTS:
                     raise
-        raise AssertionError("unreachable")
+                continue
+            settled.update({row.path: copied[row.blobs].key for row in batch.rows if row.blobs in copied})
+            fresh = True
+            if batch.last:
+                break
+        end(disk)
+        result.applied = True
+        return result
 
+    def _proved_alike(self, tree: SourceTree) -> dict[str, str]:
+        """Paths, with their keys here, whose bytes are those of the source, read there because it keeps no digests."""
+        candidates: list[tuple[FileRow, FileRow]] = []
+        for _, there, row in matched(by_path(self.disk.file_table), by_path(tree.table)):
+            if there is None or row is None or row.sha256 or row.key is None or there.key is None:
+                continue
+            if there.sha256 and there.size_bytes == row.size_bytes:
+                candidates.append((there, row))
+        rows = [row for _, row in candidates]
+        what = f"comparing files with {tree.store.name}"
+        with self.progress.task("comparing files without a digest", items=len(rows)) as task:
+            digests = ask(
+                tree.store,
+                digest_of,
+                rows,
+                what=what,
+                workers=self.workers,
+                task=task,
+                remote=self._reading,
+                each=_DIGESTS_EACH,
+            )
+        alike: dict[str, str] = {}
+        for (there, row), digest in zip(candidates, digests, strict=True):
+            if there.key is not None and digest == there.sha256:
+                alike[row.path] = there.key
+        return alike
 
-def _carry_out(disk: LoggedDisk, tree: SourceTree, request: _Request) -> RestoreResult:
-    """Copy and commit, batch after batch, each planned anew against the newest table."""
-    result: RestoreResult | None = None
-    settled: dict[str, str] = {}
-    fresh = False
-    conflicts = 0
-    while True:
-        disk.refresh()
-        if result is None:
-            settled = _proved_alike(disk, tree, request)
-        plan = _Changes(disk, tree, disk.file_table, request, settled)
-        if result is None:
-            result = plan.read_result()
-            plan.check(result)
-            check_names(disk, result, tree.table)
-        if plan.difference.empty:
-            break
-        batch = plan.batch()
-        attempt, resumed = begin_copy_journal(disk, tree.store.name, fresh=fresh)
-        copier = BlobCopier(
-            disk,
-            tree.store,
-            attempt,
-            resumed=resumed,
-            workers=request.workers,
-            progress=request.progress,
-            elsewhere=request.elsewhere,
+    def _commit(self, tree: SourceTree, batch: _Batch, copied: CopiedBlobs, attempt: Attempt) -> int | None:
+        kind = Restored(
+            source=tree.store.name,
+            source_revision=tree.revision,
+            epoch=attempt.epoch,
+            scope=" ".join(batch.scope) if batch.scope is not None else None,
         )
-        copied = copier.bring([row for row in batch.rows if row.inline is None])
-        _note(result, copier)
-        if fresh := _is_going(disk, copied):
-            continue
-        try:
-            result.commit = _commit(disk, tree, batch, copied, attempt, request)
-        except Conflict:
-            conflicts += 1
-            if conflicts == _ATTEMPTS:
-                raise
-            continue
-        settled.update({row.path: copied[row.blobs].key for row in batch.rows if row.blobs in copied})
-        fresh = True
-        if batch.last:
-            break
-    end(disk)
-    result.applied = True
-    return result
-
-
-def _proved_alike(disk: LoggedDisk, tree: SourceTree, request: _Request) -> dict[str, str]:
-    """Paths, with their keys here, whose bytes are those of the source, read from there because it keeps no digests."""
-    candidates: list[tuple[FileRow, FileRow]] = []
-    for _, there, row in matched(by_path(disk.file_table), by_path(tree.table)):
-        if there is None or row is None or row.sha256 or row.key is None or there.key is None:
-            continue
-        if there.sha256 and there.size_bytes == row.size_bytes:
-            candidates.append((there, row))
-    rows = [row for _, row in candidates]
-    what = f"comparing files with {tree.store.name}"
-    with request.progress.task("comparing files without a digest", items=len(rows)) as task:
-        digests = ask(
-            tree.store,
-            digest_of,
-            rows,
-            what=what,
-            workers=request.workers,
-            task=task,
-            remote=request.reading,
-            each=_DIGESTS_EACH,
-        )
-    alike: dict[str, str] = {}
-    for (there, row), digest in zip(candidates, digests, strict=True):
-        if there.key is not None and digest == there.sha256:
-            alike[row.path] = there.key
-    return alike
+        with self.disk.transaction(kind, reason=self.request.reason, actor=self.request.actor) as transaction:
+            for path in batch.removed:
+                transaction.remove(path)
+            for row in batch.rows:
+                transaction.adopt(_held_here(row, copied))
+            return transaction.commit()
 
 
 def _note(result: RestoreResult, copier: BlobCopier) -> None:
@@ -287,12 +288,11 @@ class _Changes:
         disk: LoggedDisk,
         tree: SourceTree,
         newest: FileTable,
-        request: _Request,
+        scope: Sequence[str] | None,
         settled: dict[str, str] | None = None,
     ) -> None:
         """`settled`: the keys that this restore has given to paths, for files whose digest nobody knew before."""
         self._disk, self._tree, self._newest = disk, tree, newest
-        scope = request.scope(tree, newest)
         self.scope = scope
         self._settled = settled or {}
         keep_reservations(tree.table, newest)
@@ -385,28 +385,6 @@ class _Changes:
                     return _Batch(early, (), False, self.scope)
                 early.append(row)
         return _Batch(rows, self.difference.removed, True, self.scope)
-
-
-def _commit(
-    disk: LoggedDisk,
-    tree: SourceTree,
-    batch: _Batch,
-    copied: CopiedBlobs,
-    attempt: Attempt,
-    request: _Request,
-) -> int | None:
-    kind = Restored(
-        source=tree.store.name,
-        source_revision=tree.revision,
-        epoch=attempt.epoch,
-        scope=" ".join(batch.scope) if batch.scope is not None else None,
-    )
-    with disk.transaction(kind, reason=request.reason, actor=request.actor) as transaction:
-        for path in batch.removed:
-            transaction.remove(path)
-        for row in batch.rows:
-            transaction.adopt(_held_here(row, copied))
-        return transaction.commit()
 
 
 def _held_here(row: FileRow, copied: CopiedBlobs) -> FileRow:

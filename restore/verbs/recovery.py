@@ -1,6 +1,6 @@
 """`restore`: an object disk from its bucket, as it is or as it was."""
 
-from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,9 +15,9 @@ from tiering.cli.frame.verb import verb
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from datetime import datetime
 
     from disks.base import ClickHouseLogDisk, LoggedDisk
+    from restore.rebuild.request import RestoreRequest
     from restore.rebuild.result import RestoreResult
     from restore.transfer.blob_copies import RemoteCopying
 
@@ -62,55 +62,66 @@ def restore(
     Exit 4: objects are missing from the bucket, or parts of a ClickHouse server's are known not to be whole.
     """
     from disks.base import with_commits
-    from restore.rebuild.rebuild import restore as restore_disk
+    from restore.rebuild.request import RestoreRequest
     from tiering.config.units import parse_time
 
     if revision is not None and time is not None:
         raise UsageError("say either --revision or --time")
-    moment = parse_time(time) if time else None
-    with_spark = wanted(spark, master)
+    request = RestoreRequest(
+        revision=revision,
+        time=parse_time(time) if time else None,
+        tables=table or (),
+        partitions=partition or (),
+        paths=path or (),
+        apply=apply,
+        actor=actor(),
+        reason=f"restore {_named(table, partition, path)}",
+    )
+    start = partial(SparkWork, session, "restore", master) if wanted(spark, master) else None
     opened = session.disk(disk)
     if (clickhouse := opened.clickhouse) is not None:
         if path or source or partition:
             raise UsageError(f"disk {disk} has ClickHouse's log, which is restored as a whole and in place")
-        work = SparkWork(session, "restore", master) if with_spark else None
-        _restore_clickhouse(session, clickhouse, revision, time, table, work, apply=apply and not session.dry_run)
-        return
-    chosen = with_commits(opened)
-    if source is not None:
-        start = partial(SparkWork, session, "restore", master) if with_spark else None
-        _restore_from(session, chosen, source, revision, moment, table, partition, path, start, apply=apply)
-        return
-    if with_spark:
+        if time is not None or table:
+            what = "--time" if time is not None else "--table"
+            raise UsageError(
+                f"disk {disk} has ClickHouse's log, which knows no {what}", hint="say --revision, or nothing"
+            )
+        _restore_clickhouse(session, clickhouse, request, start)
+    elif source is not None:
+        _restore_from(session, with_commits(opened), source, request, start)
+    elif start is not None:
         raise UsageError(
             f"disk {disk} is rebuilt from its log, which is read in order: Spark does nothing for that",
             hint="leave --spark out; it copies with --from, and reads the buckets of ClickHouse servers",
         )
-    scope: list[str] | None = None
-    if table or partition or path:
-        scope = [*_scope(chosen, table or [], partition or [], revision, moment), *(path or [])]
-    if apply and (revision is not None or moment is not None):
-        preview = restore_disk(chosen, revision=revision, time=moment, scope=scope)
+    else:
+        _restore_here(session, with_commits(opened), request)
+
+
+def _restore_here(session: Session, disk: "LoggedDisk", request: "RestoreRequest") -> None:
+    from restore.rebuild.rebuild import located
+    from restore.rebuild.rebuild import restore as restore_disk
+
+    request = located(disk, request)
+    if request.apply and (request.revision is not None or request.time is not None):
+        preview = restore_disk(disk, replace(request, apply=False))
         if removed := preview.removed:
             for note in preview.notes:
                 session.output.note(f"WARNING: {note}")
-            session.confirm(f"Put disk {disk} back to revision {preview.revision}? {counted(removed, 'file')} will go.")
-    result = restore_disk(
-        chosen,
-        revision=revision,
-        time=moment,
-        scope=scope,
-        apply=apply and not session.dry_run,
-        actor=actor(),
-        reason=_reason(table, partition, path),
-        progress=session.progress(),
-    )
-    _show(session, result)
+            files = counted(removed, "file")
+            session.confirm(f"Put disk {disk.name} back to revision {preview.revision}? {files} will go.")
+    _show(session, restore_disk(disk, _effective(session, request), progress=session.progress()))
 
 
-def _reason(table: list[str] | None, partition: list[str] | None, path: list[str] | None) -> str:
+def _effective(session: Session, request: "RestoreRequest") -> "RestoreRequest":
+    """The request as it is carried out: a dry run applies nothing."""
+    return replace(request, apply=request.apply and not session.dry_run)
+
+
+def _named(table: list[str] | None, partition: list[str] | None, path: list[str] | None) -> str:
     partitions = [f"partition {name}" for name in partition or []]
-    return f"restore {' '.join([*(table or []), *partitions, *(path or [])]) or 'everything'}"
+    return " ".join([*(table or []), *partitions, *(path or [])]) or "everything"
 
 
 def _show(session: Session, result: "RestoreResult") -> None:
@@ -127,44 +138,31 @@ def _restore_from(
     session: Session,
     disk: "LoggedDisk",
     url: str,
-    revision: int | None,
-    moment: "datetime | None",
-    tables: list[str] | None,
-    partitions: list[str] | None,
-    paths: list[str] | None,
+    request: "RestoreRequest",
     start: "Callable[[], SparkWork] | None",
-    *,
-    apply: bool,
 ) -> None:
     from restore.transfer.source import has_our_log
     from restore.transfer.transfer import WORKERS, restore_from
 
     with open_read_only(session, url) as store:
-        if start is not None and not apply and has_our_log(store):
+        if start is not None and not request.apply and has_our_log(store):
             raise UsageError(
                 f"a preview of a restore from {url} copies nothing: Spark does nothing for that",
                 hint="add --apply, or leave --spark out",
             )
         work = start() if start is not None else None
-        apply = apply and not session.dry_run
+        request = _effective(session, replace(request, reason=f"{request.reason} from {store.name}"))
         run = partial(
             restore_from,
             disk,
             store,
-            revision=revision,
-            time=moment,
-            tables=tables or [],
-            partitions=partitions or [],
-            scope=paths or [],
-            actor=actor(),
-            reason=f"{_reason(tables, partitions, paths)} from {store.name}",
             workers=session.options.workers or WORKERS,
             progress=session.progress(),
             elsewhere=_elsewhere(session, work, disk.name, url) if work is not None else None,
         )
-        if apply and not session.options.yes and (removed := run().removed):
+        if request.apply and not session.options.yes and (removed := run(replace(request, apply=False)).removed):
             session.confirm(f"Restore disk {disk.name} from {url}? {counted(removed, 'file')} of it will go.")
-        result = run(apply=apply)
+        result = run(request)
     if work is not None:
         work.report()
     _show(session, result)
@@ -180,42 +178,18 @@ def _elsewhere(session: Session, work: SparkWork, disk: str, url: str) -> "Remot
 def _restore_clickhouse(
     session: Session,
     disk: "ClickHouseLogDisk",
-    revision: int | None,
-    time: str | None,
-    table: list[str] | None,
-    work: SparkWork | None,
-    *,
-    apply: bool,
+    request: "RestoreRequest",
+    start: "Callable[[], SparkWork] | None",
 ) -> None:
     from restore.clickhouse.rebuild import rebuild
 
-    if time is not None or table:
-        what = "--time" if time is not None else "--table"
-        raise UsageError(
-            f"disk {disk.name} has ClickHouse's log, which knows no {what}", hint="say --revision, or nothing"
-        )
+    work = start() if start is not None else None
     remote = work.remote(session.loaded.config.bucket(disk.name)) if work is not None else None
-    result = rebuild(disk, revision=revision, apply=apply, progress=session.progress(), remote=remote)
+    apply = _effective(session, request).apply
+    result = rebuild(disk, revision=request.revision, apply=apply, progress=session.progress(), remote=remote)
     if work is not None:
         work.report()
-    if session.options.json:
-        session.output.document({**result.document(), "dry_run": session.dry_run})
-    else:
-        _print_restore(session, result.document())
-    if result.missing_objects or result.problems:
-        session.found_something()
-
-
-def _scope(
-    disk: "LoggedDisk", tables: list[str], partitions: list[str], revision: int | None, moment: "datetime | None"
-) -> list[str]:
-    """Where the tables lie, by their names at that revision: a dropped table is found in the past."""
-    from restore.rebuild.rebuild import revision_of
-    from restore.rebuild.scope import scope_of
-
-    wanted = revision_of(disk, revision, moment)
-    with closing(disk.table_at(wanted)) as past, closing(disk.table_at(disk.log.head(wanted))) as newest:
-        return scope_of(tables, partitions, past, newest, f"on disk {disk.name} at revision {wanted}")
+    _show(session, result)
 
 
 def _print_restore(session: Session, document: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ from disks.stores.memory import MemoryStore
 from oplog.kinds import OtherKind
 from restore.check.check import check
 from restore.clickhouse.rebuild import import_tree
+from restore.rebuild.request import RestoreRequest
 from restore.transfer.transfer import restore_from
 from tests.compat.buckets import captured, checksums_txt, in_memory
 from tests.compat.captures import CLICKHOUSE
@@ -77,7 +78,7 @@ class TestPartsOnADiskOfOurs:
     @pytest.fixture
     def ours(self, store: MemoryStore, tmp_path: Path) -> Iterator[ObjectDisk]:
         disk = ObjectDisk("s3", MemoryStore("ours"), tmp_path / "state")
-        restore_from(disk, store, apply=True)
+        restore_from(disk, store, RestoreRequest(apply=True))
         yield disk
         disk.close()
 

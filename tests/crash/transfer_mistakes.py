@@ -12,8 +12,8 @@ _HISTORY = "tests/property/test_restore_history.py"
 def _copies_forgotten() -> None:
     from restore.transfer import transfer
 
-    original = transfer.begin
-    transfer.begin = lambda disk, source, fresh=False: original(disk, source, fresh=True)
+    original = transfer.begin_copy_journal
+    transfer.begin_copy_journal = lambda disk, source, fresh=False: original(disk, source, fresh=True)
 
 
 def _copies_not_proved() -> None:

@@ -22,6 +22,7 @@ from oplog.kinds import BlocksAllocated, Dropped, OtherKind, Repaired, Undone
 from oplog.revision import commit_key
 from restore.history.undo import preview, undo
 from restore.rebuild.rebuild import restore
+from restore.rebuild.request import RestoreRequest
 from tests.crash.scenarios import TABLE, events, rows
 from tiering.catalog import tables
 from tiering.catalog.context import Context
@@ -465,7 +466,7 @@ class TestRestore:
         early = disk.revision
         insert(store, 1000)
         both = keys(store)
-        restore(disk, revision=early, apply=True)
+        restore(disk, RestoreRequest(revision=early, apply=True))
         store.refresh()
         assert keys(store) == list(range(40))
         take_back(store)
@@ -478,10 +479,10 @@ class TestRestore:
         insert(store, 1000)
         first = disk.revision
         undone = take_back(store)
-        restore(disk, revision=first, apply=True)
+        restore(disk, RestoreRequest(revision=first, apply=True))
         store.refresh()
         assert len(keys(store)) == 80
-        restore(disk, revision=undone, apply=True)
+        restore(disk, RestoreRequest(revision=undone, apply=True))
         store.refresh()
         assert len(keys(store)) == 40
 

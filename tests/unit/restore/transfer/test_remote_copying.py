@@ -18,6 +18,7 @@ from disks.stores.memory import MemoryStore
 from disks.workers.runner import LocalRunner, Runner
 from oplog.errors import Damaged, Refused, Transient
 from oplog.kinds import Inserted
+from restore.rebuild.request import RestoreRequest
 from restore.transfer import blob_copies, transfer
 from restore.transfer.blob_copies import RemoteCopying, SourceChanged
 from restore.transfer.transfer import restore_from
@@ -94,7 +95,7 @@ def restored(
 ) -> Any:
     """`seen`: the source as executors see it."""
     elsewhere = RemoteCopying(runner or LocalRunner(2), Here(target.store), Here(seen or source.store))
-    return restore_from(target, source.store, apply=True, elsewhere=elsewhere)
+    return restore_from(target, source.store, RestoreRequest(apply=True), elsewhere=elsewhere)
 
 
 def content(disk: ObjectDisk) -> dict[str, bytes]:
