@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
 
-.PHONY: help demo demo-s3 demo-ceph servers test check nightly test-worm test-clickhouse static mutants bench generate lock clean
+.PHONY: help demo demo-s3 demo-ceph servers test check nightly most-tests spark-tests test-worm test-clickhouse static mutants bench generate lock clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -33,10 +33,6 @@ demo-ceph: $(VENV)/.dev ## the same against Ceph RadosGW, installed when it is m
 	@bash configs/install/ceph.sh install
 	@$(BIN)/python -m tests.servers ceph -- $(call ON_SERVER,.demo-ceph)
 
-# Spark's tests share one session, and so run in one process of their own.
-RUN_TESTS = $(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/spark
-RUN_SPARK_TESTS = $(BIN)/python -m pytest tests/spark
-
 # Without Ceph or Java their tests are skipped and say so; in CI (CI=true) what is missing is a failure.
 servers:
 	@bash configs/install/ceph.sh install || { [ -z "$$CI" ] && echo "Ceph is missing: its tests are skipped" >&2; }
@@ -48,17 +44,22 @@ test: servers ## what CI runs, with what it needs installed first
 # A push takes the third of the crash points and random examples whose turn it is, `make nightly` all of them.
 check: export FROSTLINE_TURN ?= $(shell $(BIN)/python -m tests.turns)
 check: static ## what CI runs at each push: format, types, layers, generated files, tests with a third of the crash points
-	$(RUN_TESTS) -m "not slow"
-	$(RUN_SPARK_TESTS) -m "not slow"
+	@$(MAKE) --no-print-directory -j 2 most-tests spark-tests CHOSEN='-m "not slow"'
+
+# Spark's tests share one session, and so run in one process of their own, beside the others: they often wait.
+most-tests: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/spark $(CHOSEN)
+
+spark-tests: $(VENV)/.dev
+	@$(BIN)/python -m pytest tests/spark $(CHOSEN) >$(VENV)/spark-tests.log 2>&1; ended=$$?; cat $(VENV)/spark-tests.log; exit $$ended
 
 nightly: export FROSTLINE_TURN =
 nightly: servers static ## everything: all crash points and examples, the slow tests, worm, mutants (hours)
-	$(RUN_TESTS)
-	$(RUN_SPARK_TESTS)
+	@$(MAKE) --no-print-directory -j 2 most-tests spark-tests
 	@$(MAKE) --no-print-directory test-worm mutants
 
 test-worm: $(VENV)/.dev ## all tests again, on stores that refuse every overwrite and every early delete
-	FROSTLINE_TEST_WORM=1 $(RUN_TESTS) -m "not slow"
+	@FROSTLINE_TEST_WORM=1 $(MAKE) --no-print-directory most-tests CHOSEN='-m "not slow"'
 
 test-clickhouse: $(VENV)/.dev ## what we write, read by real ClickHouse engines: FROSTLINE_CHDB names Pythons that have chdb
 	$(BIN)/python -m pytest -m clickhouse tests/compat

@@ -38,6 +38,13 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("turn")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes minutes may take an hour."""
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.timeout(3600))
+
+
 def pytest_report_header(config: pytest.Config) -> str:
     """With what a failure is repeated."""
     return f"crash points and examples: {turns.ENVIRONMENT}={turns.current()}"
