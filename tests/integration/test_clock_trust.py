@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from disks.config import DiskConfig
+from disks.config import ObjectDiskConfig
 from oplog.errors import Refused
 from tests.servers import Server
 from tiering.catalog import clock_check
@@ -56,7 +56,7 @@ def count(store: Store) -> int:
 
 
 def with_bucket(config: Config, bucket: str, endpoint_url: str | None = None) -> Config:
-    disk = DiskConfig(type="object_disk", url=f"s3://{bucket}/store/", endpoint_url=endpoint_url)
+    disk = ObjectDiskConfig(url=f"s3://{bucket}/store/", endpoint_url=endpoint_url)
     return msgspec.structs.replace(config, disks={**config.disks, "s3": disk})
 
 
