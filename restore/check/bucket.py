@@ -30,15 +30,15 @@ from disks.object_disk.references import (
     retained_from,
 )
 from disks.stores.base import ByteRange
-from disks.workers.progress import SILENT, Progress
-from disks.workers.runner import Remote
+from disks.workers.progress import Progress
 from oplog import pins, snapshot
 from oplog.errors import Damaged, NotFound
 from oplog.replay import FileRow
 from oplog.revision import OPERATIONS_PREFIX, SNAPSHOTS_PREFIX, commit_key, snapshot_key
 from restore.check.cache import CachedTable
-from restore.check.findings import Checked, Findings, Problem
+from restore.check.findings import Checked, CheckResult, Findings, Problem
 from restore.check.listing import Listing, still_kept
+from restore.check.options import CheckOptions
 from tiering.table.part import PART_FILE
 from tiering.table.places import locate
 from tiering.table.schema import TABLE_FILE
@@ -181,38 +181,33 @@ def _add_at(
 def check_bucket(
     disk: LoggedDisk,
     findings: Findings,
-    checked: Checked,
-    *,
-    every_snapshot: bool = False,
-    repair: bool = False,
-    repaired: list[str] | None = None,
-    dry_run: bool = False,
-    remote: Remote | None = None,
-    progress: Progress = SILENT,
+    result: CheckResult,
+    how: CheckOptions,
+    progress: Progress,
 ) -> BucketTree:
     """Check log, snapshots and cache, and begin the listing, which a sweep of the tree ends. Returns the files as the
-    log has them; as the cache has them, if the log cannot be replayed. `repaired` takes a sentence for a cache that was
-    rebuilt, or would be. `remote` lists the bucket."""
+    log has them; as the cache has them, if the log cannot be replayed. `result.repaired` tells of a cache that was
+    rebuilt, or would be."""
     store = disk.store
     log = inventory([*store.list(OPERATIONS_PREFIX), *store.list(SNAPSHOTS_PREFIX)])
     with ExitStack() as stack:
-        listing = stack.enter_context(closing(Listing(disk, remote, progress, head=log.head)))
+        listing = stack.enter_context(closing(Listing(disk, how.lister(disk.name), progress, head=log.head)))
         cache = stack.enter_context(closing(CachedTable(disk)))
-        past = _replay(disk, log, cache, findings, every_snapshot=every_snapshot)
+        past = _replay(disk, log, cache, findings, every_snapshot=how.read_data)
         table = past if past is not None else cache.rows_or_nothing()
-        tree = BucketTree(disk, table, cache, log, listing, checked, look_at_all=repair)
+        tree = BucketTree(disk, table, cache, log, listing, result.checked, look_at_all=how.repair)
         stack.pop_all()
     if past is None:
         if cache.problem is not None:
             findings.add(Problem("I7", cache.problem, disk.name, path=str(disk.table_path)))
         return tree
     what = _fault_of_cache(disk, cache, past)
-    if what is not None and repair and repaired is not None:
-        if not dry_run:
+    if what is not None and how.repair:
+        if not how.dry_run:
             disk.replace_cache(past, past.revision, past.digest)
-        verb = "would rebuild" if dry_run else "rebuilt"
-        repaired.append(f"disk {disk.name}: {verb} the local file table from {disk.store.name} ({what})")
-    if what is not None and (dry_run or not repair):
+        verb = "would rebuild" if how.dry_run else "rebuilt"
+        result.repaired.append(f"disk {disk.name}: {verb} the local file table from {disk.store.name} ({what})")
+    if what is not None and (how.dry_run or not how.repair):
         findings.add(Problem("I7", what, disk.name, path=str(disk.table_path)))
     return tree
 

@@ -10,13 +10,11 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from disks.base import Disk
 from disks.workers.progress import SILENT, Progress
-from disks.workers.runner import Remote
 from oplog.kinds import Repaired
 from restore.check.bucket import check_bucket
 from restore.check.clickhouse import clickhouse_files
@@ -24,36 +22,13 @@ from restore.check.copies import check_copies
 from restore.check.data import read_data, readable_files, share_of
 from restore.check.findings import CheckResult, FileTree, Findings, Problem, ShareRead
 from restore.check.local import listed_tree, report_leftovers
+from restore.check.options import CheckOptions
 from restore.check.parts import Survey, disks_lacking_definition, survey
 from restore.check.set_aside import Claim, no_claim, set_aside
-from restore.check.share_history import ShareHistory, Subset, choose
+from restore.check.share_history import ShareHistory, choose
 from tiering.table.schema import TABLE_FILE, encode
 
 __all__ = ["CheckOptions", "CheckResult", "Problem", "check"]
-
-
-@dataclass(frozen=True, slots=True)
-class CheckOptions:
-    """What a check does beyond comparing tables with listings."""
-
-    read_data: bool = False
-    subset: Subset | None = None
-    """Read this part of the data; `memory` says which part comes next."""
-    repair: bool = False
-    """Put right what can be derived again (a bucket's cache, a missing or old `table.json`, leftovers of a crash) and
-    set parts aside that cannot be read. Nothing is deleted."""
-    dry_run: bool = False
-    """Say what a repair would do, and do nothing."""
-    memory: Path | None = None
-    """A directory to remember in which shares were read; None: nothing is remembered."""
-    workers: int = 8
-    actor: str = ""
-    """Who repairs, for the log."""
-    seed: int | None = None
-    remote: Mapping[str, Remote] = field(default_factory=dict)
-    """The disks in buckets that others list and read."""
-    listers: Mapping[str, Remote] = field(default_factory=dict)
-    """The disks in buckets that others only list."""
 
 
 def check(
@@ -101,17 +76,7 @@ def _tree(disk: Disk, findings: Findings, result: CheckResult, how: CheckOptions
         result.repaired += disk.tidy()
     if (logged := disk.logged) is not None:
         report_leftovers(disk, findings)
-        return check_bucket(
-            logged,
-            findings,
-            result.checked,
-            every_snapshot=how.read_data,
-            repair=how.repair,
-            repaired=result.repaired,
-            dry_run=how.dry_run,
-            remote=how.remote.get(disk.name) or how.listers.get(disk.name),
-            progress=progress,
-        )
+        return check_bucket(logged, findings, result, how, progress)
     if (clickhouse := disk.clickhouse) is not None:
         return clickhouse_files(clickhouse, findings, result.checked)
     return listed_tree(disk, findings)

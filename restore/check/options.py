@@ -1,0 +1,38 @@
+"""What a check is asked for: built once, where the question comes in, and handed through whole. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from disks.workers.runner import Remote
+from restore.check.share_history import Subset
+
+
+@dataclass(frozen=True, slots=True)
+class CheckOptions:
+    """What a check does beyond comparing tables with listings."""
+
+    read_data: bool = False
+    subset: Subset | None = None
+    """Read this part of the data; `memory` says which part comes next."""
+    repair: bool = False
+    """Put right what can be derived again (a bucket's cache, a missing or old `table.json`, leftovers of a crash) and
+    set parts aside that cannot be read. Nothing is deleted."""
+    dry_run: bool = False
+    """Say what a repair would do, and do nothing."""
+    memory: Path | None = None
+    """A directory to remember in which shares were read; None: nothing is remembered."""
+    workers: int = 8
+    actor: str = ""
+    """Who repairs, for the log."""
+    seed: int | None = None
+    remote: Mapping[str, Remote] = field(default_factory=dict)
+    """The disks in buckets that others list and read."""
+    listers: Mapping[str, Remote] = field(default_factory=dict)
+    """The disks in buckets that others only list."""
+
+    def lister(self, disk: str) -> Remote | None:
+        """Who lists the disk's bucket, if others do."""
+        return self.remote.get(disk) or self.listers.get(disk)
