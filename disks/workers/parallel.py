@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from disks.stores.base import ObjectStore
-from disks.workers.progress import Task
+from disks.workers.progress import SILENT, Progress, Task
 from disks.workers.runner import OpensStore, Remote
 
 Q = TypeVar("Q")
@@ -56,21 +56,36 @@ class Questions(Generic[Q, A]):
     items: Sequence[Q]
 
 
+@dataclass(frozen=True, slots=True)
+class Askers:
+    """Who asks a store many small questions, and who watches: handed through whole to whoever asks."""
+
+    workers: int = WORKERS
+    """Threads of this process."""
+    progress: Progress = SILENT
+    remote: Remote | None = None
+    """Others who ask instead."""
+
+
+HERE = Askers()
+"""This process, unwatched."""
+
+
 def ask(
     store: ObjectStore,
     answer: Callable[[ObjectStore, Q], A],
     items: Sequence[Q],
+    askers: Askers,
     *,
     what: str,
-    workers: int,
     task: Task,
-    remote: Remote | None = None,
     each: int = _QUESTIONS_EACH,
 ) -> list[A]:
     """`answer(store, item)` of every item, in their order: asked by threads of this process, or by others, who get
     `each` items at a time. Raises the first error."""
+    remote = askers.remote
     if remote is None:
-        return _answers(store, answer, items, workers, task)
+        return _answers(store, answer, items, askers.workers, task)
     answers: list[A] = [None] * len(items)  # type: ignore[list-item]
     batches = [Questions(remote.store, answer, items[start : start + each]) for start in range(0, len(items), each)]
 

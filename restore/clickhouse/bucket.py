@@ -8,9 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from disks.stores.base import ObjectInfo, ObjectStore
-from disks.workers.parallel import WORKERS, ask
-from disks.workers.progress import SILENT, Progress
-from disks.workers.runner import Remote
+from disks.workers.parallel import HERE, Askers, ask
 from oplog.clickhouse.checksums import FILE_NAME as CHECKSUMS
 from oplog.clickhouse.checksums import parse as parse_checksums
 from oplog.clickhouse.names import FILE, SCHEMA_VERSION, Epochs, epochs
@@ -89,24 +87,22 @@ def read_bucket(
     *,
     revision: int | None = None,
     contents: Contents | None = None,
-    workers: int = WORKERS,
-    progress: Progress = SILENT,
-    remote: Remote | None = None,
+    askers: Askers = HERE,
 ) -> ClickHouseTree:
     """The tree at the revision, by default at the newest one. A revision above the newest is the newest.
 
     Objects above the revision are not asked for. `contents` is the listing, when the caller has it already. With
-    `remote` others ask for what objects and the parts' checksums say; the listing is made here. Raises
+    `askers.remote` others ask for what objects and the parts' checksums say; the listing is made here. Raises
     `NotFound` when nothing is there, and `UsageError` when the bucket says of no file where it belongs, or when it has
     no revisions and one is wanted.
     """
     with ExitStack() as stack:
         ahead = None
         known = contents is None and revision is None  # which objects will be asked for: all of them
-        if known and remote is None:
-            ahead = stack.enter_context(PathsAhead(store, workers))
+        if known and askers.remote is None:
+            ahead = stack.enter_context(PathsAhead(store, askers.workers))
         contents = contents or survey(store, ahead.ask if ahead is not None else None)
-        return _read(store, contents, revision, ahead, workers=workers, progress=progress, remote=remote)
+        return _read(store, contents, revision, ahead, askers)
 
 
 def _read(
@@ -114,23 +110,20 @@ def _read(
     contents: Contents,
     revision: int | None,
     ahead: PathsAhead | None,
-    *,
-    workers: int,
-    progress: Progress,
-    remote: Remote | None,
+    askers: Askers,
 ) -> ClickHouseTree:
     if contents.kind in (Kind.PLAIN, Kind.PLAIN_REWRITABLE):
         if revision is not None:
             raise UsageError(f"{store.name} is a {contents.kind} disk: it has one state and no revisions")
-        replayed = read_plain(store, contents, workers=workers, progress=progress)
-        parts = look_at_parts(store, replayed, (), {}, workers=workers, progress=progress, remote=remote)
+        replayed = read_plain(store, contents, askers)
+        parts = look_at_parts(store, replayed, (), {}, askers)
         return ClickHouseTree(store.name, contents, replayed, findings=[*replayed.findings, *parts])
     if contents.kind is not Kind.SEND_METADATA:
         raise no_tree(store.name, contents)
     order = epochs(contents.log)
     wanted = order.newest if revision is None or revision > order.head else revision
     listed = order.until(revision)
-    found = read_records(store, listed, ahead, workers=workers, progress=progress, remote=remote)
+    found = read_records(store, listed, ahead, askers)
     replayed = replay(found.records, {run[0].key for run in order.runs[1:]})
     gaps = missing_revisions(order, wanted)
     restarted = len(order.runs) > 1
@@ -139,10 +132,8 @@ def _read(
         replayed,
         gaps,
         found.checksums,
+        askers,
         restarted=restarted,
-        workers=workers,
-        progress=progress,
-        remote=remote,
     )
     return ClickHouseTree(
         store.name,
@@ -162,11 +153,9 @@ def look_at_parts(
     replayed: Replayed,
     gaps: Sequence[tuple[int, int]],
     read: Mapping[str, bytes],
+    askers: Askers,
     *,
     restarted: bool = False,
-    workers: int,
-    progress: Progress = SILENT,
-    remote: Remote | None = None,
 ) -> list[LogProblem]:
     """Compare every part with its own `checksums.txt` and with those of its projections, and add the empty files that
     have no object.
@@ -177,7 +166,7 @@ def look_at_parts(
     tables = find_tables(replayed.files)
     parts = [part for table in tables for part in table.parts]
     files = [(part, name) for part in parts for name in part.files if is_checksums(name)]
-    found = _all_checksums(store, [part.files[name] for part, name in files], read, workers, progress, remote)
+    found = _all_checksums(store, [part.files[name] for part, name in files], read, askers)
     listed: dict[str, dict[str, int]] = {}
     findings: list[LogProblem] = []
     for (part, name), answer in zip(files, found, strict=True):
@@ -202,15 +191,13 @@ def _all_checksums(
     store: ObjectStore,
     files: Sequence[File],
     read: Mapping[str, bytes],
-    workers: int,
-    progress: Progress,
-    remote: Remote | None,
+    askers: Askers,
 ) -> list[dict[str, int] | LogProblem]:
     """What each of the files of checksums lists, in their order."""
     unread = [file for file in files if any(key not in read for key, _ in file.blobs)]
     what = f"reading checksums of parts in {store.name}"
-    with progress.task("reading checksums of parts", items=len(unread)) as task:
-        found = ask(store, _checksums, unread, what=what, workers=workers, task=task, remote=remote)
+    with askers.progress.task("reading checksums of parts", items=len(unread)) as task:
+        found = ask(store, _checksums, unread, askers, what=what, task=task)
     answers = {file.path: answer for file, answer in zip(unread, found, strict=True)}
     return [answers[file.path] if file.path in answers else _listed_in(file, read.__getitem__) for file in files]
 

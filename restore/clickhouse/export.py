@@ -8,8 +8,7 @@ from typing import Any
 
 from disks.base import BucketDisk, Disk
 from disks.file_table.row_bytes import read_row
-from disks.workers.parallel import WORKERS
-from disks.workers.progress import SILENT, Progress
+from disks.workers.parallel import HERE, Askers
 from oplog.clickhouse.metadata import VERSIONS
 from oplog.clickhouse.replay import LogProblem
 from oplog.errors import NotFound, UsageError
@@ -33,8 +32,7 @@ def export(
     revision: int | None = None,
     prefix: str | None = None,
     dry_run: bool = False,
-    workers: int | None = None,
-    progress: Progress = SILENT,
+    askers: Askers = HERE,
 ) -> dict[str, Any]:
     """Write the tree of the disk's files; what was done, as the command line shows it. Whole parts that have lost their
     name go to `detached/`: a server deletes what has a temporary one.
@@ -48,12 +46,12 @@ def export(
     bucket = disk.bucket
     if bucket is None:
         raise UsageError(f"disk {disk.name} is {disk.kind}: its files are no objects", hint="name a disk in a bucket")
-    rows, at, findings = _rows(bucket, revision, workers or WORKERS, progress)
+    rows, at, findings = _rows(bucket, revision, askers)
     rows, lost, doomed = detach_lost(rows, lambda row: read_row(bucket.store, row, disk=disk.name))
     inline = any(row.inline and not is_plain(row) for row in rows)
     chosen = version or (INLINE_VERSION if inline else USUAL_VERSION)
     before = key_prefix(bucket.store) if prefix is None else prefix
-    written = write_tree(directory, rows, version=chosen, key_prefix=before, dry_run=dry_run, progress=progress)
+    written = write_tree(directory, rows, version=chosen, key_prefix=before, dry_run=dry_run, progress=askers.progress)
     return {
         "disk": disk.name,
         "directory": str(directory),
@@ -71,9 +69,7 @@ def export(
     }
 
 
-def _rows(
-    disk: BucketDisk, revision: int | None, workers: int, progress: Progress
-) -> tuple[list[FileRow], int | None, list[LogProblem]]:
+def _rows(disk: BucketDisk, revision: int | None, askers: Askers) -> tuple[list[FileRow], int | None, list[LogProblem]]:
     """The files, their revision, and what is wrong with them."""
     clickhouse, logged = disk.clickhouse, disk.logged
     if logged is not None:
@@ -89,7 +85,7 @@ def _rows(
         known = clickhouse.known_rows()
         if known is not None:
             return [known[path] for path in sorted(known)], disk.revision, []
-    tree = read_tree_of_bucket(disk.store, revision=revision, workers=workers, progress=progress)
+    tree = read_tree_of_bucket(disk.store, revision=revision, askers=askers)
     if not tree.files and tree.contents.objects == 0:
         raise NotFound(f"{disk.store.name} has no objects", hint="check the URL of the disk")
     return list(rows_of(tree.files.values())), tree.revision, tree.findings

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from disks.stores.base import ObjectInfo, ObjectStore
-from disks.workers.parallel import in_parallel
-from disks.workers.progress import Progress
+from disks.workers.parallel import Askers, in_parallel
 from oplog import paths
 from oplog.clickhouse.replay import File, LogProblem, Replayed
 from oplog.errors import NotFound
@@ -13,13 +12,13 @@ from restore.clickhouse.listing import DIRECTORY_FILE, DIRECTORY_OBJECT, Content
 ROOT = "__root"
 
 
-def read_plain(store: ObjectStore, contents: Contents, *, workers: int, progress: Progress) -> Replayed:
+def read_plain(store: ObjectStore, contents: Contents, askers: Askers) -> Replayed:
     """The tree of the disk: no request for `plain`, one GET a directory for `plain_rewritable`."""
     result = Replayed()
     if contents.kind is Kind.PLAIN:
         placed = [(info.key, info) for info in contents.files]
     else:
-        directories = _directories(store, contents, result, workers, progress)
+        directories = _directories(store, contents, result, askers)
         placed = _placed(contents, directories, result)
     for path, info in sorted(placed, key=lambda item: item[0].encode()):
         if path in result.files:
@@ -32,14 +31,12 @@ def read_plain(store: ObjectStore, contents: Contents, *, workers: int, progress
     return result
 
 
-def _directories(
-    store: ObjectStore, contents: Contents, result: Replayed, workers: int, progress: Progress
-) -> dict[str, str]:
+def _directories(store: ObjectStore, contents: Contents, result: Replayed, askers: Askers) -> dict[str, str]:
     """Token -> path of the directory with a trailing slash; the disk's own directory is the empty path."""
     tokens = {found[1]: info.key for info in contents.files if (found := DIRECTORY_OBJECT.match(info.key))}
     names = sorted(tokens)
     bodies: list[str | None] = [None] * len(names)
-    with progress.task("reading directories", items=len(names)) as task:
+    with askers.progress.task("reading directories", items=len(names)) as task:
 
         def read(index: int) -> None:
             try:
@@ -48,7 +45,7 @@ def _directories(
                 pass  # renamed away or dropped since the listing: its files are reported below
             task.advance(items=1)
 
-        in_parallel(read, len(names), workers)
+        in_parallel(read, len(names), askers.workers)
     directories = {ROOT: ""}
     for token, body in zip(names, bodies, strict=True):
         path = (body or "").rstrip("\n")

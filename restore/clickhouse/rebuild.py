@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time as clock
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -16,7 +16,7 @@ import msgspec
 from disks.base import ClickHouseLogDisk
 from disks.stores.wrappers.metered import MeteredStore
 from disks.workers.counting import CountingRunner, add_requests
-from disks.workers.parallel import WORKERS
+from disks.workers.parallel import HERE, Askers
 from disks.workers.progress import SILENT, Progress
 from disks.workers.runner import Remote
 from oplog.clickhouse.names import FILE, parse_key
@@ -41,12 +41,9 @@ def rebuild(
     revision: int | None = None,
     scope: Sequence[str] | None = None,
     apply: bool = False,
-    workers: int = WORKERS,
-    progress: Progress = SILENT,
-    remote: Remote | None = None,
+    askers: Askers = HERE,
 ) -> RestoreResult:
-    """Compare the table on this machine with what the log says, and with `apply` replace the table by that. With
-    `remote` others ask the objects for their paths.
+    """Compare the table on this machine with what the log says, and with `apply` replace the table by that.
 
     Raises `UsageError` for an older revision of a disk that is written to: the log cannot go back.
     """
@@ -58,13 +55,13 @@ def rebuild(
     started = clock.monotonic()
     before = _requests(disk)
     counting = None
-    if remote is not None:
+    if (remote := askers.remote) is not None:
         counting = CountingRunner(remote.runner, remote.store)
-        remote = Remote(counting, remote.store)
+        askers = replace(askers, remote=Remote(counting, remote.store))
     if apply:
         disk.finish()
     disk.check_schema()
-    tree = read_tree_of_bucket(disk.store, revision=revision, workers=workers, progress=progress, remote=remote)
+    tree = read_tree_of_bucket(disk.store, revision=revision, askers=askers)
     known = disk.known_rows()
     wanted = _with_what_is_known(tree, known or {}, at_head=revision is None)
     current = known or {}

@@ -10,9 +10,8 @@ from queue import SimpleQueue
 from typing import NamedTuple
 
 from disks.stores.base import ObjectInfo, ObjectStore
-from disks.workers.parallel import WORKERS, ask
-from disks.workers.progress import SILENT, Progress, Task
-from disks.workers.runner import Remote
+from disks.workers.parallel import HERE, Askers, ask
+from disks.workers.progress import Task
 from oplog.clickhouse.checksums import SIZES_BYTES, are_checksums
 from oplog.clickhouse.names import FILE, PATH_NAMES, RENAME, ListedObject, LogObject, Name, parse_key, record
 from oplog.clickhouse.replay import LogProblem
@@ -64,17 +63,14 @@ def read_records(
     store: ObjectStore,
     objects: Sequence[ListedObject],
     ahead: PathsAhead | None = None,
-    *,
-    workers: int = WORKERS,
-    progress: Progress = SILENT,
-    remote: Remote | None = None,
+    askers: Askers = HERE,
 ) -> Records:
     """What the objects say. What `ahead` was asked for is not asked for again."""
-    with progress.task("reading paths", items=len(objects)) as task:
+    with askers.progress.task("reading paths", items=len(objects)) as task:
         known = ahead.finish(task) if ahead is not None else Answers()
         wanted = [one for one in _questions(objects) if one.key not in known.metadata]
         what = f"reading paths in {store.name}"
-        found = ask(store, look, wanted, what=what, workers=workers, task=task, remote=remote)
+        found = ask(store, look, wanted, askers, what=what, task=task)
         for question, answer in zip(wanted, found, strict=True):
             known.add(question.key, answer)
     answers = [_record(listed, known.metadata) for listed in objects]

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 from disks.stores.base import ObjectStore
 from disks.stores.wrappers.metered import MeteredStore
-from disks.workers.parallel import WORKERS
-from disks.workers.progress import SILENT, Progress
+from disks.workers.parallel import HERE, Askers
 from oplog.clickhouse.names import FILE, HARDLINK, RENAME
 from oplog.clickhouse.replay import File, LogProblem
 from restore.clickhouse.bucket import ClickHouseTree, no_tree, read_bucket, survey
@@ -146,9 +145,7 @@ class Report:
         }
 
 
-def inspect(
-    store: ObjectStore, *, revision: int | None = None, workers: int | None = None, progress: Progress = SILENT
-) -> Report:
+def inspect(store: ObjectStore, *, revision: int | None = None, askers: Askers = HERE) -> Report:
     """Recognise the bucket and, where it says of its objects what they are, read and check it. Writes nothing.
 
     Raises `NotFound` when nothing is there, `UsageError` for a revision of a bucket that has none.
@@ -158,7 +155,7 @@ def inspect(
     if contents.kind is Kind.EMPTY:
         raise no_tree(store.name, contents)
     if contents.kind in (Kind.SEND_METADATA, Kind.PLAIN, Kind.PLAIN_REWRITABLE):
-        tree = read_bucket(store, revision=revision, contents=contents, workers=workers or WORKERS, progress=progress)
+        tree = read_bucket(store, revision=revision, contents=contents, askers=askers)
         report = Report(store.name, contents, tree, find_tables(tree.files), tree.findings)
         report.notes = _notes(tree, revision)
     else:

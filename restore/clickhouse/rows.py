@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from disks.stores.base import ObjectStore
-from disks.workers.parallel import WORKERS
-from disks.workers.progress import SILENT, Progress
-from disks.workers.runner import Remote
+from disks.workers.parallel import HERE, Askers
 from oplog.clickhouse.names import SCHEMA_VERSION
 from oplog.clickhouse.replay import File, Replayed
 from oplog.errors import NotFound
@@ -21,9 +19,7 @@ def read_tree_of_bucket(
     store: ObjectStore,
     *,
     revision: int | None = None,
-    workers: int = WORKERS,
-    progress: Progress = SILENT,
-    remote: Remote | None = None,
+    askers: Askers = HERE,
 ) -> ClickHouseTree:
     """The tree at the revision; an empty one for a disk to which nothing was written yet.
 
@@ -32,7 +28,7 @@ def read_tree_of_bucket(
     contents = survey(store)
     if contents.schema_version == SCHEMA_VERSION and not contents.log:
         return ClickHouseTree(store.name, contents, Replayed(), ours=True)
-    tree = read_bucket(store, revision=revision, contents=contents, workers=workers, progress=progress, remote=remote)
+    tree = read_bucket(store, revision=revision, contents=contents, askers=askers)
     if revision is not None and revision > tree.head:
         raise NotFound(f"{store.name} has no revision {revision}", hint=f"the newest is {tree.head}")
     return tree

@@ -11,9 +11,7 @@ from disks.file_table.table import FileTable
 from disks.object_disk.history import TableAsOf, available, past_at, past_before
 from disks.object_disk.references import Inventory
 from disks.stores.base import ObjectStore
-from disks.workers.parallel import WORKERS
-from disks.workers.progress import SILENT, Progress
-from disks.workers.runner import Remote
+from disks.workers.parallel import HERE, Askers
 from oplog.clickhouse.replay import LogProblem
 from oplog.errors import Damaged, NotFound, UsageError
 from oplog.log import SCHEMA_VERSION, OperationsLog
@@ -45,11 +43,9 @@ def read_source(
     *,
     revision: int | None = None,
     time: datetime | None = None,
-    workers: int = WORKERS,
-    progress: Progress = SILENT,
-    remote: Remote | None = None,
+    askers: Askers = HERE,
 ) -> Iterator[SourceTree]:
-    """The tree at the revision or the time, by default the newest one. With `remote` others ask the objects of a
+    """The tree at the revision or the time, by default the newest one. With `askers.remote` others ask the objects of a
     ClickHouse server for their paths. Raises `NotFound`, `Damaged`, `UsageError`."""
     if has_our_log(store):
         with _from_log(store, revision, time) as tree:
@@ -60,7 +56,7 @@ def read_source(
             f"{store.name} is the disk of a ClickHouse server: its log has no times",
             hint="name a revision; 'frostline clickhouse inspect' shows them",
         )
-    found = read_bucket(store, revision=revision, workers=workers, progress=progress, remote=remote)
+    found = read_bucket(store, revision=revision, askers=askers)
     with closing(FileTable(None)) as table:
         table.insert(list(rows_of(found.files.values())))
         yield SourceTree(store, table, found.revision, found.head, "", found.findings)

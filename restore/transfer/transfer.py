@@ -22,9 +22,8 @@ from disks.host.locks import file_lock
 from disks.object_disk.history import past_at
 from disks.stores.base import ObjectStore
 from disks.workers.counting import CountingRunner, add_requests
-from disks.workers.parallel import ask
+from disks.workers.parallel import Askers, ask
 from disks.workers.progress import SILENT, Progress
-from disks.workers.runner import Remote
 from oplog import paths
 from oplog.errors import Conflict, Refused
 from oplog.kinds import Restored
@@ -132,19 +131,12 @@ class _Transfer:
 
     def _read(self) -> AbstractContextManager[SourceTree]:
         request = self.request
-        return read_source(
-            self.source,
-            revision=request.revision,
-            time=request.time,
-            workers=self.workers,
-            progress=self.progress,
-            remote=self._reading,
-        )
+        return read_source(self.source, revision=request.revision, time=request.time, askers=self._askers)
 
     @property
-    def _reading(self) -> Remote | None:
-        """Who reads the source besides this process."""
-        return self.elsewhere.reading if self.elsewhere is not None else None
+    def _askers(self) -> Askers:
+        """Who reads the source."""
+        return Askers(self.workers, self.progress, self.elsewhere.reading if self.elsewhere is not None else None)
 
     def _scope(self, tree: SourceTree, newest: FileTable) -> Sequence[str] | None:
         """Directories and files; None for everything."""
@@ -230,10 +222,9 @@ class _Transfer:
                 tree.store,
                 digest_of,
                 rows,
+                self._askers,
                 what=what,
-                workers=self.workers,
                 task=task,
-                remote=self._reading,
                 each=_DIGESTS_EACH,
             )
         alike: dict[str, str] = {}

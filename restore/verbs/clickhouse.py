@@ -13,6 +13,7 @@ from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import new_app, verb
 
 if TYPE_CHECKING:
+    from disks.workers.parallel import Askers
     from restore.clickhouse.rebuild import ImportResult
     from restore.clickhouse.report import Report
 
@@ -46,9 +47,8 @@ def inspect(
 
     if revision is not None and revision < 0:
         raise UsageError(f"a revision is not negative: {revision}")
-    workers = session.options.workers
     with open_read_only(session, url) as store:
-        report = inspect_bucket(store, revision=revision, workers=workers, progress=session.progress())
+        report = inspect_bucket(store, revision=revision, askers=_askers(session))
     if session.options.json:
         session.output.document(report.document(files=files))
     else:
@@ -86,8 +86,7 @@ def export(
         revision=revision,
         prefix=key_prefix,
         dry_run=session.dry_run,
-        workers=session.options.workers,
-        progress=session.progress(),
+        askers=_askers(session),
     )
     if session.options.json:
         session.output.document({**result, "dry_run": session.dry_run})
@@ -95,6 +94,12 @@ def export(
         _print_export(session, result)
     if result["lost_parts"] or result["losses"]:
         session.found_something()
+
+
+def _askers(session: Session) -> "Askers":
+    from disks.workers.parallel import WORKERS, Askers
+
+    return Askers(session.options.workers or WORKERS, session.progress())
 
 
 def _print_export(session: Session, result: dict[str, Any]) -> None:

@@ -181,12 +181,14 @@ def _restore_clickhouse(
     request: "RestoreRequest",
     start: "Callable[[], SparkWork] | None",
 ) -> None:
+    from disks.workers.parallel import Askers
     from restore.clickhouse.rebuild import rebuild
 
     work = start() if start is not None else None
     remote = work.remote(session.loaded.config.bucket(disk.name)) if work is not None else None
+    askers = Askers(progress=session.progress(), remote=remote)
     apply = _effective(session, request).apply
-    result = rebuild(disk, revision=request.revision, apply=apply, progress=session.progress(), remote=remote)
+    result = rebuild(disk, revision=request.revision, apply=apply, askers=askers)
     if work is not None:
         work.report()
     _show(session, result)

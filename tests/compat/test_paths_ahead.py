@@ -10,6 +10,7 @@ import pytest
 
 from disks.stores.base import ByteRange, ObjectInfo
 from disks.stores.memory import MemoryStore
+from disks.workers.parallel import Askers
 from oplog.errors import Transient
 from restore.clickhouse.bucket import read_bucket
 from tests.compat.buckets import TABLE, ClickHouse
@@ -63,7 +64,7 @@ def bucket() -> tuple[ClickHouse, list[str]]:
 def test_each_path_is_asked_for_once_and_early() -> None:
     made, keys = bucket()
     store = Watched(made)
-    tree = read_bucket(store, workers=4)
+    tree = read_bucket(store, askers=Askers(workers=4))
     assert store.heads == Counter(keys)
     assert store.before_the_end > 0
     assert set(tree.files) == {f"{TABLE}/all_1_1_1/{number}.bin" for number in range(300)}
@@ -73,7 +74,7 @@ def test_an_earlier_revision_asks_for_nothing_above_it() -> None:
     made, keys = bucket()
     store = Watched(made)
     store.asked.set()
-    read_bucket(store, revision=10, workers=4)
+    read_bucket(store, revision=10, askers=Askers(workers=4))
     assert store.heads == Counter(keys[:10])
 
 
@@ -83,7 +84,7 @@ def test_an_error_ends_the_reading() -> None:
     store.failing = keys[50]
     before = threading.active_count()
     with pytest.raises(Transient, match="no answer"):
-        read_bucket(store, workers=4)
+        read_bucket(store, askers=Askers(workers=4))
     assert threading.active_count() == before
 
 
@@ -97,7 +98,7 @@ def test_an_object_that_goes_meanwhile_is_reported() -> None:
             return super().head(key)
 
     store = Gone(made)
-    tree = read_bucket(store, workers=4)
+    tree = read_bucket(store, askers=Askers(workers=4))
     assert [finding.object for finding in tree.findings if finding.kind == "vanished"] == [keys[7]]
 
 

@@ -11,6 +11,7 @@ import pytest
 from disks.stores.base import ObjectInfo, ObjectStore
 from disks.stores.memory import MemoryStore
 from disks.stores.wrappers.wrapped import WrappedStore
+from disks.workers.parallel import Askers
 from disks.workers.progress import Silent
 from oplog.clickhouse.names import FILE, Name, file_key, operation_key, parse_key
 from oplog.errors import AccessDenied, NotFound, UsageError
@@ -674,7 +675,7 @@ class TestStores:
         return server
 
     def test_an_object_that_goes_while_we_read_is_reported(self) -> None:
-        tree = read_bucket(Failing(self.server().store(), NotFound("gone")), workers=2)
+        tree = read_bucket(Failing(self.server().store(), NotFound("gone")), askers=Askers(workers=2))
         assert kinds(tree) == ["vanished"]
         assert len(tree.files) == 199
 
@@ -682,7 +683,7 @@ class TestStores:
         """I15: a tree that lacks what could not be read is not a tree."""
         store = Failing(self.server().store(), AccessDenied("no"))
         with pytest.raises(AccessDenied):
-            read_bucket(store, workers=2)
+            read_bucket(store, askers=Askers(workers=2))
         assert store.heads < 50
 
     def test_heads_run_side_by_side(self) -> None:
@@ -695,7 +696,7 @@ class TestStores:
                 self.gate.wait(10)
                 return super().head(key)
 
-        tree = read_bucket(Together(self.server().store()), workers=8)
+        tree = read_bucket(Together(self.server().store()), askers=Askers(workers=8))
         assert len(tree.files) == 200
 
     def test_progress_counts_every_object(self) -> None:
@@ -709,7 +710,7 @@ class TestStores:
                     self.items += items
 
         counter = Counter()
-        read_bucket(self.server().store(), progress=counter)
+        read_bucket(self.server().store(), askers=Askers(progress=counter))
         assert counter.items == 200
 
     def test_another_marker_is_named(self) -> None:

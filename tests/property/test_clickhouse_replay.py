@@ -9,6 +9,7 @@ from datetime import UTC
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from disks.workers.parallel import Askers
 from oplog.clickhouse.replay import may_append
 from oplog.errors import FrostlineError
 from oplog.paths import is_safe
@@ -118,7 +119,7 @@ def play(server: ClickHouse, model: Model, step: File | Rename | Link) -> None:
 
 
 def shape(server: ClickHouse, revision: int | None = None) -> dict[str, tuple[tuple[str, ...], int]]:
-    tree = read_bucket(server.store(), revision=revision, workers=1)
+    tree = read_bucket(server.store(), revision=revision, askers=Askers(workers=1))
     return {path: (tuple(key for key, _ in file.blobs), file.links) for path, file in tree.files.items()}
 
 
@@ -180,7 +181,7 @@ OBJECTS = st.builds(
 def test_whatever_is_in_a_bucket_is_a_report_or_an_error_of_ours(objects: list[Object], revision: int | None) -> None:
     """I15: hostile names, paths and times are named, never a traceback, and never a path outside of the disk."""
     try:
-        report = inspect(in_memory(objects), revision=revision, workers=2)
+        report = inspect(in_memory(objects), revision=revision, askers=Askers(workers=2))
     except FrostlineError:
         return
     assert all(is_safe(path) for path in report.files)

@@ -26,6 +26,7 @@ from disks.registry import open_disk
 from disks.stores.address import StoreAddress
 from disks.stores.open import open_store
 from disks.workers import parallel
+from disks.workers.parallel import Askers
 from disks.workers.runner import Remote, Runner
 from oplog import pins
 from oplog.errors import DiskUnreachable, FrostlineError, Transient
@@ -306,7 +307,8 @@ def test_executors_ask_the_objects_of_a_clickhouse_server(
     config = config_of(server, bucket, read_only=True)
     runner = SparkRunner(spark)
     with open_store(config) as store:
-        here, there = read_bucket(store), read_bucket(store, remote=Remote(runner, StoreAddress.of(config)))
+        askers = Askers(remote=Remote(runner, StoreAddress.of(config)))
+        here, there = read_bucket(store), read_bucket(store, askers=askers)
     assert there.files == here.files
     assert there.findings == here.findings
     assert len(here.files) > 100
@@ -323,7 +325,7 @@ def test_a_disk_with_clickhouses_log_is_rebuilt_and_read(server: Server, spark: 
             transaction.create(f"store/abc/t/p{number}/data.bin", f"bytes of {number}".encode())
             transaction.commit()
     remote = Remote(SparkRunner(spark), StoreAddress.of(config))
-    here, there = rebuild(disk).document(), rebuild(disk, remote=remote).document()
+    here, there = rebuild(disk).document(), rebuild(disk, askers=Askers(remote=remote)).document()
     assert here.pop("seconds") != there.pop("seconds")
     assert here == there
     with open_store(config) as store:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from disks.stores.base import ObjectStore
-from disks.workers.parallel import WORKERS, in_parallel
+from disks.workers.parallel import WORKERS, Askers, in_parallel
 from disks.workers.progress import SILENT, Progress
 from oplog.clickhouse.replay import File, LogProblem
 from oplog.errors import Damaged, NotFound, Refused, UsageError
@@ -79,7 +79,7 @@ def _tree(
     store: ObjectStore, metadata: Path | None, workers: int, progress: Progress
 ) -> tuple[dict[str, File], list[LogProblem]]:
     if metadata is None:
-        tree = read_bucket(store, workers=workers, progress=progress)
+        tree = read_bucket(store, askers=Askers(workers, progress))
         return tree.files, tree.findings
     local = read_tree(metadata, key_prefix=key_prefix(store), progress=progress)
     if local.problems:

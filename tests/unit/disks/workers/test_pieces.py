@@ -17,7 +17,7 @@ from disks.stores.address import StoreAddress
 from disks.stores.base import ObjectStore
 from disks.workers.batches import cut
 from disks.workers.counting import CountingRunner
-from disks.workers.parallel import ask
+from disks.workers.parallel import Askers, ask
 from disks.workers.progress import Silent
 from disks.workers.runner import LocalRunner, Remote
 from disks.workers.shown_runner import ShownRunner
@@ -131,13 +131,13 @@ def test_questions_are_answered_in_their_order_here_and_elsewhere(bucket: StoreA
     keys = ["k3", "k1", "no", "k6", "k0", "k5", "k2"]
     runner = CountingRunner(LocalRunner(), bucket)
     found: list[list[Any]] = [
-        ask(bucket.open(), size_of, keys, what="sizes", workers=2, task=Silent(), remote=remote, each=each)
+        ask(bucket.open(), size_of, keys, Askers(2, remote=remote), what="sizes", task=Silent(), each=each)
         for remote in (None, Remote(runner, bucket))
     ]
     assert found[0] == found[1] == [10, 10, None, 10, 10, 10, 10]
     assert runner.requests["HEAD"] == len(keys)
     nothing: list[str] = []
-    assert ask(bucket.open(), size_of, nothing, what="sizes", workers=2, task=Silent()) == []
+    assert ask(bucket.open(), size_of, nothing, Askers(2), what="sizes", task=Silent()) == []
 
 
 class Recorded(Silent):
