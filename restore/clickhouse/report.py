@@ -14,6 +14,7 @@ from oplog.clickhouse.replay import File, LogProblem
 from restore.clickhouse.bucket import ClickHouseTree, no_tree, read_bucket, survey
 from restore.clickhouse.listing import Contents, Kind
 from restore.clickhouse.parts import ClickHouseTable, State, find_tables
+from restore.clickhouse.table_facts import TableFacts, draft_of, read_facts
 from tiering.config.units import format_size
 
 TITLES: Mapping[Kind, str] = {
@@ -40,6 +41,8 @@ class Report:
     notes: list[str] = field(default_factory=list)
     requests: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
+    facts_of: dict[str, TableFacts] = field(default_factory=dict)
+    """Directory of a table -> what its active parts tell."""
 
     @property
     def kind(self) -> Kind:
@@ -53,6 +56,15 @@ class Report:
     @property
     def files(self) -> dict[str, File]:
         return self.tree.files if self.tree else {}
+
+    def rows_in(self, table: ClickHouseTable) -> str:
+        """How many rows the active parts of the table have, for people."""
+        rows = self.facts_of[table.directory].rows
+        return "?" if rows is None else f"{rows:,}"
+
+    def drafts(self) -> list[str]:
+        """A statement that attaches the table, for each that has columns."""
+        return [draft_of(table, facts) for table in self.tables if (facts := self.facts_of[table.directory]).columns]
 
     def part_counts(self, table: ClickHouseTable) -> tuple[int, ...]:
         """Parts of the table: active, covered, detached, unfinished, frozen."""
@@ -136,12 +148,16 @@ class Report:
 
     def _table_document(self, table: ClickHouseTable) -> dict[str, object]:
         names = ("active", "covered", "detached", "unfinished", "frozen")
+        facts = self.facts_of[table.directory]
         return {
             "table": table.uuid,
             "directory": table.directory,
             "parts": dict(zip(names, self.part_counts(table), strict=True)),
             "files": table.files,
             "bytes": table.size_bytes,
+            "rows": facts.rows,
+            "columns": {column.name: column.kind for column in facts.columns},
+            "attach": draft_of(table, facts) if facts.columns else None,
         }
 
 
@@ -157,6 +173,7 @@ def inspect(store: ObjectStore, *, revision: int | None = None, askers: Askers =
     if contents.kind in (Kind.SEND_METADATA, Kind.PLAIN, Kind.PLAIN_REWRITABLE):
         tree = read_bucket(store, revision=revision, contents=contents, askers=askers)
         report = Report(store.name, contents, tree, find_tables(tree.files), tree.findings)
+        report.facts_of = read_facts(store, report.tables, askers)
         report.notes = _notes(tree, revision)
     else:
         report = Report(store.name, contents, None)

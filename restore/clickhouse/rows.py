@@ -12,8 +12,6 @@ from oplog.errors import NotFound
 from oplog.replay import FileRow
 from restore.clickhouse.bucket import ClickHouseTree, read_bucket, survey
 
-_SHOWN = 20
-
 
 def read_tree_of_bucket(
     store: ObjectStore,

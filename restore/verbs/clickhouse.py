@@ -36,10 +36,11 @@ def inspect(
     url: Annotated[str, typer.Argument(metavar="URL", help="the disk's bucket and prefix: s3://bucket/prefix/")],
     revision: Annotated[int | None, typer.Option(metavar="N", help="as the disk was at this revision")] = None,
     files: Annotated[bool, typer.Option("--files", help="list every file with its objects")] = False,
+    attach: Annotated[bool, typer.Option("--attach", help="draft an ATTACH TABLE for every table")] = False,
 ) -> None:
     """Say what a bucket is, which tables it holds, and what is wrong with it. Writes nothing.
 
-    Reads the listing, the metadata of every object up to the revision, and one small file of every part.
+    Reads the listing, the metadata of every object up to the revision, and three small files of every part.
 
     Exit 4: something is wrong with it. Exit 10: there is nothing at the URL.
     """
@@ -52,7 +53,7 @@ def inspect(
     if session.options.json:
         session.output.document(report.document(files=files))
     else:
-        _print(session, report, files=files)
+        _print(session, report, files=files, attach=attach)
     if report.findings:
         session.found_something()
 
@@ -178,7 +179,7 @@ def _print_import(session: Session, result: "ImportResult") -> None:
     line("Taken over." if result.applied else "A preview: nothing was changed. Add --apply to do it.")
 
 
-def _print(session: Session, report: "Report", *, files: bool) -> None:
+def _print(session: Session, report: "Report", *, files: bool, attach: bool) -> None:
     from restore.clickhouse.findings import told
     from tiering.config.units import format_size
 
@@ -189,12 +190,22 @@ def _print(session: Session, report: "Report", *, files: bool) -> None:
     if report.tables:
         line()
         session.output.table(
-            ["table", "active", "covered", "detached", "unfinished", "frozen", "files", "size"],
+            ["table", "active", "covered", "detached", "unfinished", "frozen", "rows", "files", "size"],
             [
-                (table.uuid, *report.part_counts(table), table.files, format_size(table.size_bytes))
+                (
+                    table.uuid,
+                    *report.part_counts(table),
+                    report.rows_in(table),
+                    table.files,
+                    format_size(table.size_bytes),
+                )
                 for table in report.tables
             ],
         )
+    for draft in report.drafts() if attach else ():
+        line()
+        for text in draft.splitlines():
+            line(text)
     if files:
         line()
         _print_files(session, report)

@@ -44,6 +44,7 @@ def convert(
     Exit 2: chdb is missing, or a column has no type here. Exit 4: parts have lost their name, and their rows are not
     taken. Exit 13: an active part is not whole, or the table here has rows.
     """
+    from disks.workers.parallel import WORKERS, Askers
     from restore.clickhouse.convert.convert import check_target, plan_columns
     from restore.clickhouse.convert.convert import convert as convert_rows
     from restore.clickhouse.convert.process import find_python
@@ -52,7 +53,8 @@ def convert(
     python = find_python()
     defaults = _defaults(default or [])
     with open_read_only(session, url) as bucket:
-        source = read_source_table(bucket, uuid, metadata=metadata, progress=session.progress())
+        askers = Askers(session.options.workers or WORKERS, session.progress())
+        source = read_source_table(bucket, uuid, metadata=metadata, askers=askers)
         plan = plan_columns(source, defaults)
         store = session.store()
         definition = next((one for one in store.definitions() if one.full_name == table), None)
@@ -76,7 +78,7 @@ def convert(
             "dry_run": session.dry_run,
         }
         if not session.dry_run:
-            done = convert_rows(bucket, source, plan, store.table(table), python, progress=session.progress())
+            done = convert_rows(bucket, source, plan, store.table(table), python, progress=askers.progress)
             document |= {"rows": done.rows, "deleted_rows": done.deleted_rows, "parts": done.parts}
     _print(session, document)
     if source.problems:

@@ -285,6 +285,32 @@ class TestCommandLine:
         assert "d/x" in said
         assert "d/y" in said
 
+    def test_rows_and_a_draft_of_each_table(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """The draft is of no use to a server as it is: keys that are guessed would make wrong answers."""
+        server = ClickHouse()
+        text = b"columns format version: 1\n2 columns:\n`k` UInt64\n`a\\`b` Array(String)\n"
+        for name, rows in (("2024_1_1_0", b"3"), ("2024_2_2_0", b"4"), ("2024_1_2_1", b"7")):
+            for file, data in {"columns.txt": text, "count.txt": rows, "minmax_k.idx": b"12"}.items():
+                server.file(f"{TABLE}/{name}/{file}", data)
+            server.file(f"{TABLE}/{name}/checksums.txt", checksums_txt({"count.txt": 1}))
+        url = self.url(list(server.objects.values()), "draft")
+        code, document = self.run(url, capsys)
+        assert code == 0
+        (table,) = document["tables"]  # type: ignore[misc]
+        assert (table["rows"], table["columns"]) == (7, {"k": "UInt64", "a`b": "Array(String)"})
+        assert cli.run(["clickhouse", "inspect", url, "--attach"]) == 0
+        said = capsys.readouterr().out
+        assert f"ATTACH TABLE <database>.<table> UUID '{TABLE.rpartition('/')[2]}'" in said
+        assert "    `a\\`b` Array(String)\n)" in said
+        assert "PARTITION BY <an expression of `k`>" in said
+
+    def test_a_count_that_is_missing_is_not_guessed(self, capsys: pytest.CaptureFixture[str]) -> None:
+        server = ClickHouse()
+        server.insert("all_1_1_0", "k.bin")
+        _, document = self.run(self.url(list(server.objects.values()), "uncounted"), capsys)
+        (table,) = document["tables"]  # type: ignore[misc]
+        assert (table["rows"], table["attach"]) == (None, None)
+
     def test_a_thousand_problems_fit_on_a_screen(self, capsys: pytest.CaptureFixture[str]) -> None:
         server = ClickHouse()
         for _ in range(1000):

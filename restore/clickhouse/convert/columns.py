@@ -1,4 +1,4 @@
-"""ClickHouse's columns as columns of ours: `columns.txt`, and which type becomes which. Pure.
+"""ClickHouse's columns as columns of ours: which type becomes which. Pure.
 
 | ClickHouse | here |
 |---|---|
@@ -21,11 +21,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from oplog.errors import Damaged, UsageError
+from oplog.clickhouse.columns import SourceColumn
+from oplog.errors import UsageError
 
-DELETED_MASK = "_row_exists"
-"""The column in which a lightweight DELETE marks rows: none of the table's."""
-_COLUMN = re.compile(r"`((?:[^`\\]|\\.)*)` (.+)\Z")
 _SIMPLE = {
     "Bool": pa.bool_(),
     "Int8": pa.int8(),
@@ -51,35 +49,12 @@ _DEEPEST = 32
 
 
 @dataclass(frozen=True, slots=True)
-class SourceColumn:
-    """A column of a part, as `columns.txt` has it."""
-
-    name: str
-    kind: str
-    """The type in ClickHouse's words."""
-
-
-@dataclass(frozen=True, slots=True)
 class Mapping:
     """What becomes of a type: the Arrow type, and the one of ClickHouse's to which the values are cast for that."""
 
     arrow: pa.DataType
     cast: str
     nullable: bool = False
-
-
-def parse_columns(data: bytes, *, name: str) -> list[SourceColumn]:
-    """The columns of a part. Raises `Damaged` naming the file."""
-    try:
-        header, counted, *lines = data.decode().splitlines()
-        count = int(counted.partition(" ")[0])
-    except (UnicodeDecodeError, ValueError) as error:
-        raise Damaged(f"{name} is no list of columns of version 1") from error
-    found = [_COLUMN.match(line) for line in lines if line]
-    if header != "columns format version: 1" or None in found or len(found) != count:
-        raise Damaged(f"{name} is no list of columns of version 1")
-    columns = [SourceColumn(re.sub(r"\\(.)", r"\1", match[1]), match[2]) for match in found if match]
-    return [column for column in columns if column.name != DELETED_MASK]
 
 
 def mapping_of(column: SourceColumn) -> Mapping:

@@ -20,8 +20,9 @@ import pyarrow.parquet as pq
 from disks.stores.base import ByteRange, ObjectStore
 from disks.workers.progress import SILENT, Progress
 from oplog.clickhouse.checksums import FILE_NAME as CHECKSUMS
+from oplog.clickhouse.columns import SourceColumn, quoted
 from oplog.errors import Damaged, FrostlineError, Refused, UsageError
-from restore.clickhouse.convert.columns import SourceColumn, mapping_of, text_condition
+from restore.clickhouse.convert.columns import mapping_of, text_condition
 from restore.clickhouse.convert.process import ask_engine
 from restore.clickhouse.convert.source import SourcePart, SourceTable
 from restore.clickhouse.parts import ClickHousePart
@@ -58,7 +59,7 @@ class Plan:
         select, texts = [], []
         for column in self.columns:
             cast = mapping_of(column).cast
-            value = _name(column.name) if column.name in names else _text(self.defaults[column.name])
+            value = quoted(column.name) if column.name in names else _text(self.defaults[column.name])
             expression = f"CAST({value}, {_text(cast)})"
             select.append((column.name, expression))
             if (condition := text_condition(expression, cast)) is not None:
@@ -208,10 +209,6 @@ def _bring(store: ObjectStore, part: ClickHousePart, directory: Path) -> None:
             for key, size in file.blobs:
                 for start in range(0, size, _PIECE_BYTES):
                     out.write(store.get(key, ByteRange(start, min(size, start + _PIECE_BYTES))))
-
-
-def _name(name: str) -> str:
-    return "`" + name.replace("\\", "\\\\").replace("`", "\\`") + "`"
 
 
 def _text(text: str) -> str:

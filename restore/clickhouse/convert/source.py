@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from disks.stores.base import ObjectStore
-from disks.workers.parallel import WORKERS, Askers, in_parallel
-from disks.workers.progress import SILENT, Progress
+from disks.workers.parallel import HERE, Askers, in_parallel
+from oplog.clickhouse import columns
+from oplog.clickhouse.columns import SourceColumn
 from oplog.clickhouse.replay import File, LogProblem
-from oplog.errors import Damaged, NotFound, Refused, UsageError
+from oplog.errors import NotFound, Refused, UsageError
 from restore.clickhouse.bucket import read_bucket
-from restore.clickhouse.convert.columns import SourceColumn, parse_columns
 from restore.clickhouse.findings import losses
 from restore.clickhouse.parts import ClickHousePart, ClickHouseTable, State, find_tables
 from restore.clickhouse.rows import key_prefix
+from restore.clickhouse.table_facts import count_in, read_file
 from restore.clickhouse.tree import inode_of, read_tree
 
 _NAMELESS = frozenset({"lost_rename"})
@@ -51,8 +52,7 @@ def read_source_table(
     uuid: str | None = None,
     *,
     metadata: Path | None = None,
-    workers: int = WORKERS,
-    progress: Progress = SILENT,
+    askers: Askers = HERE,
 ) -> SourceTable:
     """The only table of the disk, or the one of this uuid. With `metadata` the server's directory says which file an
     object is, and not the bucket.
@@ -60,7 +60,7 @@ def read_source_table(
     Raises `NotFound` or `UsageError` when it is not clear which table is meant, and `Refused` when an active part is
     not whole, or holds no whole rows.
     """
-    files, findings = _tree(store, metadata, workers, progress)
+    files, findings = _tree(store, metadata, askers)
     table = _chosen(find_tables(files), uuid, store.name)
     active = [part for part in table.parts if part.state is State.ACTIVE]
     problems = [one for one in losses(findings) if one.path is None or one.path.startswith(f"{table.directory}/")]
@@ -70,18 +70,16 @@ def read_source_table(
     def look(index: int) -> None:
         found[index] = _look(store, active[index])
 
-    in_parallel(look, len(active), workers)
+    in_parallel(look, len(active), askers.workers)
     parts = sorted((part for part in found if part is not None), key=lambda one: one.part.name)
     return SourceTable(table.uuid, tuple(parts), tuple(one for one in problems if one.kind in _NAMELESS))
 
 
-def _tree(
-    store: ObjectStore, metadata: Path | None, workers: int, progress: Progress
-) -> tuple[dict[str, File], list[LogProblem]]:
+def _tree(store: ObjectStore, metadata: Path | None, askers: Askers) -> tuple[dict[str, File], list[LogProblem]]:
     if metadata is None:
-        tree = read_bucket(store, askers=Askers(workers, progress))
+        tree = read_bucket(store, askers=askers)
         return tree.files, tree.findings
-    local = read_tree(metadata, key_prefix=key_prefix(store), progress=progress)
+    local = read_tree(metadata, key_prefix=key_prefix(store), progress=askers.progress)
     if local.problems:
         raise local.problems[0]
     inodes: dict[object, int] = {}
@@ -122,16 +120,5 @@ def _refuse_what_lacks_rows(
 
 
 def _look(store: ObjectStore, part: ClickHousePart) -> SourcePart:
-    columns = parse_columns(read_file(store, part, "columns.txt"), name=f"{part.directory}/columns.txt")
-    text = read_file(store, part, "count.txt").strip()
-    if not text.isdigit() or len(text) > 20:
-        raise Damaged(f"{part.directory}/count.txt is no number: {text[:40]!r}")
-    return SourcePart(part, tuple(columns), int(text))
-
-
-def read_file(store: ObjectStore, part: ClickHousePart, name: str) -> bytes:
-    """A small file of the part. Raises `Damaged` when it is not there."""
-    file = part.files.get(name)
-    if file is None:
-        raise Damaged(f"part {part.name} has no {name} ({part.directory})")
-    return b"".join(store.get(key) for key, _ in file.blobs)
+    found = columns.parse(read_file(store, part, columns.FILE_NAME), name=f"{part.directory}/{columns.FILE_NAME}")
+    return SourcePart(part, tuple(found), count_in(store, part))

@@ -9,9 +9,11 @@ import pyarrow as pa
 import pytest
 
 from disks.stores.schemes import _memory
+from oplog.clickhouse.columns import SourceColumn
+from oplog.clickhouse.columns import parse as parse_columns
 from oplog.errors import Damaged, NotFound, Refused, UsageError
 from restore.clickhouse.convert import process
-from restore.clickhouse.convert.columns import SourceColumn, mapping_of, parse_columns, text_condition
+from restore.clickhouse.convert.columns import mapping_of, text_condition
 from restore.clickhouse.convert.convert import plan_columns
 from restore.clickhouse.convert.source import SourceTable, read_source_table
 from tests.compat.buckets import TABLE, ClickHouse, checksums_txt
