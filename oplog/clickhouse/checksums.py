@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from oplog.errors import Damaged
 
@@ -29,8 +30,21 @@ def are_checksums(data: bytes) -> bool:
     return data.startswith(_HEADER)
 
 
+class Checksum(NamedTuple):
+    """What the list says of one file."""
+
+    size_bytes: int
+    digest: bytes
+    """See `oplog.clickhouse.cityhash`."""
+
+
 def parse(data: bytes, *, name: str) -> dict[str, int]:
     """File name -> size in bytes. Raises `Damaged` naming the file for anything that is not version 4."""
+    return {file: checksum.size_bytes for file, checksum in parse_checksums(data, name=name).items()}
+
+
+def parse_checksums(data: bytes, *, name: str) -> dict[str, Checksum]:
+    """File name -> size and digest of its bytes. Raises as `parse` does."""
     if not are_checksums(data):
         raise Damaged(f"{name} is no list of checksums of version 4: {data[:40]!r}")
     try:
@@ -91,12 +105,12 @@ class _BinaryReader:
         return taken
 
 
-def _files(reader: _BinaryReader) -> dict[str, int]:
-    files: dict[str, int] = {}
+def _files(reader: _BinaryReader) -> dict[str, Checksum]:
+    files: dict[str, Checksum] = {}
     for _ in range(reader.number()):
         file = reader.take(reader.number()).decode()
-        files[file] = reader.number()
-        reader.take(16)
+        size_bytes = reader.number()
+        files[file] = Checksum(size_bytes, reader.take(16))
         if reader.take(1) != b"\0":
             reader.number()
             reader.take(16)

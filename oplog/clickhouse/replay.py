@@ -68,6 +68,8 @@ class LogProblem:
     path: str | None = None
     object: str | None = None
     revision: int | None = None
+    claims: tuple[str, ...] = ()
+    """Objects that bear a path which another one has: once each has its own place, nothing is wrong."""
 
 
 @dataclass(slots=True)
@@ -83,6 +85,8 @@ class Replayed:
     an empty file without an object: the part's checksums say which."""
     linked_without_object: dict[str, int] = field(default_factory=dict)
     """Paths without an object that a hard link named -> a number that those of one file share."""
+    filled: dict[str, str] = field(default_factory=dict)
+    """Paths whose file the log does not tell -> the object that has its size and its hash."""
     unversioned: tuple[str, ...] = ()
     """Paths that a hard link made and that the server removed at once, which the log does not tell."""
     renames: int = 0
@@ -351,12 +355,10 @@ class _Tree:
         older = ", ".join(key for key, _ in earlier.blobs)
         same = earlier.size_bytes == record.listed.size_bytes
         why = "both have the same size, as copies made inside the store have" if same else "their sizes differ"
-        self._find(
-            "path_claimed_twice",
-            f"{path} is claimed by {older} and again by {record.listed.key}: {why}; the newer one counts",
-            record,
-            path,
-        )
+        what = f"{path} is claimed by {older} and again by {record.listed.key}: {why}; the newer one counts"
+        key, revision = record.listed.key, record.listed.revision
+        claims = tuple(key for key, _ in earlier.blobs)
+        self._result.findings.append(LogProblem("path_claimed_twice", what, path, key, revision, claims))
 
     def _report_copies(self, alive: dict[str, Inode]) -> None:
         for inode, earlier in self._again:
@@ -370,6 +372,7 @@ class _Tree:
                         inode.created_at,
                         key,
                         inode.revision,
+                        (key,),
                     )
                 )
 

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from disks.stores.base import ObjectInfo, ObjectStore
-from disks.workers.parallel import HERE, Askers, ask
-from oplog.clickhouse.checksums import FILE_NAME as CHECKSUMS
-from oplog.clickhouse.checksums import parse as parse_checksums
+from disks.workers.parallel import HERE, Askers
 from oplog.clickhouse.names import FILE, SCHEMA_VERSION, Epochs, epochs
 from oplog.clickhouse.replay import STAGING, File, LogProblem, Replayed, replay
-from oplog.errors import Damaged, FrostlineError, NotFound, UsageError
-from oplog.paths import is_safe
+from oplog.errors import FrostlineError, NotFound, UsageError
 from oplog.revision import SCHEMA_VERSION_KEY
 from restore.clickhouse.listing import Contents, Kind, sort_listing
-from restore.clickhouse.parts import ClickHousePart, State, check_parts, empty_files, find_tables, is_checksums
+from restore.clickhouse.part_files import look_at_parts
 from restore.clickhouse.plain import read_plain
 from restore.clickhouse.records import PathsAhead, read_records
 
@@ -127,14 +123,9 @@ def _read(
     replayed = replay(found.records, {run[0].key for run in order.runs[1:]})
     gaps = missing_revisions(order, wanted)
     restarted = len(order.runs) > 1
-    parts = look_at_parts(
-        store,
-        replayed,
-        gaps,
-        found.checksums,
-        askers,
-        restarted=restarted,
-    )
+    named = {key for file in replayed.files.values() for key, _ in file.blobs}
+    spare = [(one.key, one.size_bytes) for one in listed if one.name.kind == FILE and one.key not in named]
+    parts = look_at_parts(store, replayed, gaps, found.checksums, askers, spare=spare, restarted=restarted)
     return ClickHouseTree(
         store.name,
         contents,
@@ -148,87 +139,23 @@ def _read(
     )
 
 
-def look_at_parts(
+def read_tree_of_bucket(
     store: ObjectStore,
-    replayed: Replayed,
-    gaps: Sequence[tuple[int, int]],
-    read: Mapping[str, bytes],
-    askers: Askers,
     *,
-    restarted: bool = False,
-) -> list[LogProblem]:
-    """Compare every part with its own `checksums.txt` and with those of its projections, and add the empty files that
-    have no object.
+    revision: int | None = None,
+    askers: Askers = HERE,
+) -> ClickHouseTree:
+    """The tree at the revision; an empty one for a disk to which nothing was written yet.
 
-    One GET a part and projection, unless `read` (object key -> bytes) has them. A part that is on its way out gets its
-    empty files as well: the server looks at it when it starts.
+    Raises what `read_bucket` does, and `NotFound` for a revision above the newest.
     """
-    tables = find_tables(replayed.files)
-    parts = [part for table in tables for part in table.parts]
-    files = [(part, name) for part in parts for name in part.files if is_checksums(name)]
-    found = _all_checksums(store, [part.files[name] for part, name in files], read, askers)
-    listed: dict[str, dict[str, int]] = {}
-    findings: list[LogProblem] = []
-    for (part, name), answer in zip(files, found, strict=True):
-        if not isinstance(answer, LogProblem):
-            below = name.removesuffix(CHECKSUMS)
-            listed.setdefault(part.directory, {}).update({below + file: size for file, size in answer.items()})
-        elif part.state is not State.COVERED:
-            findings.append(answer)
-    _add_empty_files(replayed, parts, listed)
-    findings.sort(key=lambda finding: finding.path or "")
-    return findings + check_parts(
-        tables,
-        listed,
-        missing=replayed.missing,
-        unversioned=replayed.unversioned,
-        gaps=gaps,
-        restarted=restarted,
-    )
-
-
-def _all_checksums(
-    store: ObjectStore,
-    files: Sequence[File],
-    read: Mapping[str, bytes],
-    askers: Askers,
-) -> list[dict[str, int] | LogProblem]:
-    """What each of the files of checksums lists, in their order."""
-    unread = [file for file in files if any(key not in read for key, _ in file.blobs)]
-    what = f"reading checksums of parts in {store.name}"
-    with askers.progress.task("reading checksums of parts", items=len(unread)) as task:
-        found = ask(store, _checksums, unread, askers, what=what, task=task)
-    answers = {file.path: answer for file, answer in zip(unread, found, strict=True)}
-    return [answers[file.path] if file.path in answers else _listed_in(file, read.__getitem__) for file in files]
-
-
-def _checksums(store: ObjectStore, file: File) -> dict[str, int] | LogProblem:
-    return _listed_in(file, store.get)
-
-
-def _listed_in(file: File, get: Callable[[str], bytes]) -> dict[str, int] | LogProblem:
-    """The sizes that a part's `checksums.txt` lists."""
-    try:
-        data = b"".join(get(key) for key, _ in file.blobs)
-        return parse_checksums(data, name=file.path)
-    except (Damaged, NotFound) as error:
-        return LogProblem("unreadable_checksums", error.message, file.path, file.blobs[0][0])
-
-
-def _add_empty_files(
-    replayed: Replayed, parts: Iterable[ClickHousePart], listed: Mapping[str, Mapping[str, int]]
-) -> None:
-    found = [f"{part.directory}/{name}" for part in parts for name in empty_files(part, listed.get(part.directory, {}))]
-    added = [path for path in found if is_safe(path)]
-    if not added:
-        return
-    # Links of one file are one inode, as those with objects are; the log names them, though it has no object for them.
-    same: dict[str, int | str] = {path: replayed.linked_without_object.get(path, path) for path in added}
-    links = Counter(same.values())
-    first = max((file.inode for file in replayed.files.values()), default=0) + 1
-    inodes = {inode: number for number, inode in enumerate(links, first)}
-    replayed.files.update({path: File(path, (), inodes[same[path]], links[same[path]], 0) for path in added})
-    replayed.files = dict(sorted(replayed.files.items(), key=lambda item: item[0].encode()))
+    contents = survey(store)
+    if contents.schema_version == SCHEMA_VERSION and not contents.log:
+        return ClickHouseTree(store.name, contents, Replayed(), ours=True)
+    tree = read_bucket(store, revision=revision, contents=contents, askers=askers)
+    if revision is not None and revision > tree.head:
+        raise NotFound(f"{store.name} has no revision {revision}", hint=f"the newest is {tree.head}")
+    return tree
 
 
 def unknown_schema(contents: Contents) -> list[LogProblem]:

@@ -14,10 +14,10 @@ from oplog.clickhouse.replay import LogProblem
 from oplog.errors import NotFound, UsageError
 from oplog.log import UnknownLogFormat
 from oplog.replay import FileRow
+from restore.clickhouse.bucket import read_tree_of_bucket
 from restore.clickhouse.findings import losses, sentences
 from restore.clickhouse.lost import detach_lost
-from restore.clickhouse.rows import key_prefix, read_tree_of_bucket, rows_of
-from restore.clickhouse.tree import is_plain, write_tree
+from restore.clickhouse.tree import is_plain, key_prefix, rows_of, write_tree
 
 USUAL_VERSION = 3
 """What ClickHouse 22 to 25.8 write; all later ones read it."""

@@ -23,10 +23,9 @@ from oplog.clickhouse.names import FILE, parse_key
 from oplog.clickhouse.writing import SHADOW
 from oplog.errors import Refused, UsageError
 from oplog.replay import FileRow
-from restore.clickhouse.bucket import ClickHouseTree
+from restore.clickhouse.bucket import ClickHouseTree, read_tree_of_bucket
 from restore.clickhouse.findings import losses, sentences
-from restore.clickhouse.rows import key_prefix, read_tree_of_bucket, rows_of
-from restore.clickhouse.tree import MetadataTree, read_tree
+from restore.clickhouse.tree import MetadataTree, key_prefix, read_tree, rows_of
 from restore.rebuild.plan import MissingObject, Tally, compare, in_scope, missing_objects
 from restore.rebuild.result import RestoreResult
 

@@ -230,6 +230,12 @@ def _notes(tree: ClickHouseTree, wanted: int | None) -> list[str]:
             f"renames and hard links without a source: {replayed.without_source:,} (their objects are gone with their "
             "parts)"
         )
+    if replayed.filled:
+        path, key = next(iter(replayed.filled.items()))
+        notes.append(
+            f"{_counted(len(replayed.filled), 'file')} found by size and hash (copies made inside the store bear the "
+            f"path of their source): first {path}, object {key}"
+        )
     if replayed.merged and not tree.ours:
         notes.append(f"{len(replayed.merged):,} renames filled up a directory that existed, first {replayed.merged[0]}")
     if tree.contents.foreign:

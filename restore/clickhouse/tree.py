@@ -17,9 +17,11 @@ from pathlib import Path
 import msgspec
 
 from disks.effects import fsync_directory, hard_link, make_directory, remove_file, rename, write_new_file
+from disks.stores.base import ObjectStore
 from disks.workers.progress import SILENT, Progress
 from oplog.clickhouse.metadata import Metadata, decode, encode
 from oplog.clickhouse.names import parse_key
+from oplog.clickhouse.replay import File
 from oplog.errors import Damaged, FrostlineError, Refused
 from oplog.paths import is_safe
 from oplog.replay import FileRow
@@ -281,3 +283,26 @@ def _row(name: str, metadata: Metadata, shown: str) -> FileRow:
     numbered = parse_key(key)
     revision = numbered.revision if numbered else 0
     return FileRow(name, metadata.size_bytes, "", key, None, None, revision, metadata.blobs[1:], metadata.read_only)
+
+
+# From a tree that was read to the rows of a file table
+
+
+def rows_of(files: Iterable[File]) -> Iterator[FileRow]:
+    """Their rows, in the same order. A file without an object is empty; what its hard links share is the path of the
+    first of them, as `blob_set`. No digest is known."""
+    first: dict[int, str] = {}
+    for file in files:
+        if file.blobs:
+            key = file.blobs[0][0]
+            yield FileRow(file.path, file.size_bytes, "", key, None, None, file.revision, file.blobs[1:])
+        else:
+            shared = first.setdefault(file.inode, file.path) if file.links > 1 else None
+            yield FileRow(file.path, 0, "", None, b"", shared, file.revision)
+
+
+def key_prefix(store: ObjectStore) -> str:
+    """What stands before the disk's keys in its bucket, with the final slash: versions 1 and 5 of ClickHouse's metadata
+    hold it. Empty for a directory that stands for a bucket."""
+    url = store.url("x")
+    return url.partition("://")[2].partition("/")[2].removesuffix("x") if url.startswith("s3://") else ""

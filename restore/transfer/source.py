@@ -17,7 +17,7 @@ from oplog.errors import Damaged, NotFound, UsageError
 from oplog.log import SCHEMA_VERSION, OperationsLog
 from oplog.revision import BLOBS_PREFIX, OPERATIONS_PREFIX, SCHEMA_VERSION_KEY, parse_commit_key
 from restore.clickhouse.bucket import read_bucket
-from restore.clickhouse.rows import rows_of
+from restore.clickhouse.tree import rows_of
 from restore.rebuild.rebuild import log_inventory
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from disks.stores.base import ObjectInfo
 from disks.stores.memory import MemoryStore
+from oplog.clickhouse.cityhash import FileHash
 from tests.compat.captures import CLICKHOUSE, KEY_PREFIX
 
 TABLE = "store/abc/abc00000-0000-4000-8000-000000000001"
@@ -119,12 +120,20 @@ class ClickHouse:
         return key
 
 
-def checksums_txt(files: Mapping[str, int]) -> bytes:
-    """`checksums.txt` of version 4 with one block that is not compressed."""
+def checksums_txt(files: Mapping[str, int | bytes]) -> bytes:
+    """`checksums.txt` of version 4 with one block that is not compressed. Of files whose bytes are given it has the
+    hash."""
     body = _varint(len(files))
-    for name, size in files.items():
-        body += _varint(len(name)) + name.encode() + _varint(size) + bytes(16) + b"\0"
+    for name, data in files.items():
+        size, digest = (data, bytes(16)) if isinstance(data, int) else (len(data), _hash(data))
+        body += _varint(len(name)) + name.encode() + _varint(size) + digest + b"\0"
     return b"checksums format version: 4\n" + bytes(16) + struct.pack("<BII", 2, len(body) + 9, len(body)) + body
+
+
+def _hash(data: bytes) -> bytes:
+    state = FileHash()
+    state.update(data)
+    return state.digest()
 
 
 def _varint(number: int) -> bytes:

@@ -123,9 +123,22 @@ def _gaps_unseen() -> None:
 
 
 def _checksums_unread() -> None:
-    from restore.clickhouse import bucket as clickhouse_bucket
+    from restore.clickhouse import part_files
 
-    clickhouse_bucket.parse_checksums = lambda data, *, name: {}
+    part_files.parse_checksums = lambda data, *, name: {}
+
+
+def _hash_ignored() -> None:
+    """A gap is filled with the first object of the right size."""
+    from restore.clickhouse import part_files
+
+    original = part_files._Gaps._found
+
+    def found(self: Any, checksum: Any) -> Any:
+        candidates = self._by_size[checksum.size_bytes]
+        return candidates.pop(0) if candidates else original(self, checksum)
+
+    part_files._Gaps._found = found  # type: ignore[method-assign]
 
 
 def _asked_again() -> None:
@@ -213,5 +226,11 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "a part is not compared with its checksums",
         "tests/compat/test_kinds.py::TestPlain",
         _checksums_unread,
+    ),
+    (
+        "hash ignored",
+        "a file that a part lacks is any object of its size",
+        f"{_REPLAY}::TestCopies",
+        _hash_ignored,
     ),
 )

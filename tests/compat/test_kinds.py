@@ -13,7 +13,8 @@ from disks.object_disk.disk import ObjectDisk
 from disks.stores.base import ObjectInfo
 from disks.stores.memory import MemoryStore
 from disks.stores.schemes import _memory
-from oplog.clickhouse.checksums import parse
+from oplog.clickhouse.checksums import parse, parse_checksums
+from oplog.clickhouse.cityhash import FileHash
 from oplog.errors import Damaged, UsageError
 from oplog.kinds import Inserted
 from restore.clickhouse.bucket import read_bucket
@@ -181,6 +182,24 @@ class TestChecksums:
                 parse(bytes(bad), name="c")
             except Damaged:
                 continue
+
+    def test_the_hash_of_every_file_of_the_capture(self) -> None:
+        """ClickHouse's own: files of 1 byte to 12 KiB, shorter and longer than each way that the hash goes."""
+        store = in_memory(captured())
+        tree = read_bucket(store)
+        sizes = set()
+        for path, file in tree.files.items():
+            if not path.endswith("/checksums.txt"):
+                continue
+            listed = parse_checksums(store.get(file.blobs[0][0]), name=path)
+            for name, checksum in listed.items():
+                data = b"".join(store.get(key) for key, _ in tree.files[path[:-13] + name].blobs)
+                state = FileHash()
+                for start in range(0, len(data), 1000):
+                    state.update(data[start : start + 1000])
+                assert (len(data), state.digest()) == checksum, f"{path}: {name}"
+                sizes.add(len(data))
+        assert (min(sizes), max(sizes), len(sizes)) == (0, 12025, 31)
 
     def test_one_that_cannot_be_read_is_a_finding(self) -> None:
         server = ClickHouse()

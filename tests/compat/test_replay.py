@@ -16,7 +16,7 @@ from disks.workers.progress import Silent
 from oplog.clickhouse.names import FILE, Name, file_key, operation_key, parse_key
 from oplog.errors import AccessDenied, NotFound, UsageError
 from restore.clickhouse.bucket import ClickHouseTree, read_bucket
-from tests.compat.buckets import START, TABLE, ClickHouse, Object, in_memory
+from tests.compat.buckets import START, TABLE, ClickHouse, Object, checksums_txt, in_memory
 
 
 def read(server: ClickHouse, revision: int | None = None) -> ClickHouseTree:
@@ -610,6 +610,75 @@ class TestCopies:
         assert len(tree.files[f"{TABLE}/all_1_1_0/k.bin"].blobs) == 1
         assert tree.files[f"{TABLE}/all_1_1_0/k.bin"].size_bytes == 10
         assert [finding.object for finding in tree.findings if finding.kind == "path_claimed_twice"] == [copy]
+
+    def holding(self, server: ClickHouse, directory: str, files: dict[str, bytes], *, written: set[str]) -> None:
+        """A part whose checksums list all the files, and of which only some were written under their own path."""
+        for name in written:
+            server.file(f"{directory}/{name}", files[name])
+        server.file(f"{directory}/columns.txt", b"columns")
+        server.file(f"{directory}/checksums.txt", checksums_txt(files))
+
+    def copied(self, *copies: bytes) -> tuple[ClickHouse, list[str]]:
+        """A part, and another one whose `k.bin` is one of the copies, all of which say that they are of the first."""
+        server = ClickHouse()
+        first = f"{TABLE}/tmp_insert_all_1_1_0"
+        self.holding(server, first, {"k.bin": b"first part"}, written={"k.bin"})
+        keys = [server.bare(f"{first}/k.bin", copy) for copy in copies]
+        server.rename(f"{first}/", f"{TABLE}/all_1_1_0/")
+        files = {"k.bin": b"other part", "v.bin": b"v"}
+        self.holding(server, f"{TABLE}/all_2_2_0", files, written={"v.bin"})
+        return server, keys
+
+    def test_a_gap_is_filled_by_size_and_hash(self) -> None:
+        """I1: an object that a server copied inside the store bears the path of its source; the checksums of the part
+        that lacks it tell where it belongs. Of two of one size the hash decides."""
+        server, (wrong, right) = self.copied(b"wrong part", b"other part")
+        tree = read(server)
+        assert tree.files[f"{TABLE}/all_2_2_0/k.bin"].blobs == ((right, 10),)
+        assert tree.files[f"{TABLE}/all_1_1_0/k.bin"].blobs[0][0] not in (wrong, right)
+        assert tree.replayed.filled == {f"{TABLE}/all_2_2_0/k.bin": right}
+        claims = [finding for finding in tree.findings if finding.kind == "path_claimed_twice"]
+        assert [finding.claims for finding in claims] == [(wrong,)], "what is explained is no finding any more"
+        assert "incomplete_part" not in kinds(tree)
+
+    def test_no_object_with_another_hash_fills_it(self) -> None:
+        server, _ = self.copied(b"wrong part", b"twrong par")
+        tree = read(server)
+        assert f"{TABLE}/all_2_2_0/k.bin" not in tree.files
+        assert "incomplete_part" in kinds(tree)
+
+    def test_one_object_is_the_file_of_one_part(self) -> None:
+        """Two parts with the same bytes have two objects, unless the log calls them links."""
+        server, (key,) = self.copied(b"other part")
+        self.holding(server, f"{TABLE}/all_3_3_0", {"k.bin": b"other part"}, written=set())
+        tree = read(server)
+        assert [path for path, file in tree.files.items() if file.blobs == ((key, 10),)] == [f"{TABLE}/all_2_2_0/k.bin"]
+        assert [finding.path for finding in tree.findings if finding.kind == "incomplete_part"] == [
+            f"{TABLE}/all_3_3_0/k.bin"
+        ]
+
+    def test_links_of_a_file_that_was_found_share_its_object(self) -> None:
+        """I8."""
+        server, (key,) = self.copied(b"other part")
+        server.link(f"{TABLE}/all_2_2_0/k.bin", f"{TABLE}/all_2_2_0_3/k.bin")
+        self.holding(server, f"{TABLE}/all_2_2_0_3", {"k.bin": b"other part"}, written=set())
+        server.part(f"{TABLE}/detached/all_2_2_0", "x.bin")
+        tree = read(server)
+        assert tree.files[f"{TABLE}/all_2_2_0_3/k.bin"].blobs == ((key, 10),)
+        assert tree.files[f"{TABLE}/all_2_2_0_3/k.bin"].links == 2
+
+    def test_copies_that_took_one_another_s_place_are_put_right(self) -> None:
+        """Where the sizes differ the newer one is not the part's: both get the place that their parts say."""
+        server = ClickHouse()
+        first = f"{TABLE}/all_1_1_0"
+        files = {"k.bin": b"first"}
+        self.holding(server, first, files, written={"k.bin"})
+        copy = server.file(f"{first}/k.bin", b"other part")
+        self.holding(server, f"{TABLE}/all_2_2_0", {"k.bin": b"other part"}, written=set())
+        tree = read(server)
+        assert tree.files[f"{first}/k.bin"].size_bytes == 5
+        assert tree.files[f"{TABLE}/all_2_2_0/k.bin"].blobs == ((copy, 10),)
+        assert tree.findings == []
 
     def test_a_name_used_again_after_its_rename_is_no_copy(self) -> None:
         """A part moved to the disk, away and back: `moving/<part>/` is written twice."""

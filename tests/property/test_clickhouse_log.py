@@ -17,8 +17,9 @@ from disks.stores.memory import MemoryStore
 from oplog.clickhouse.names import parse_key
 from oplog.errors import Conflict
 from oplog.kinds import OtherKind
+from restore.clickhouse.bucket import read_tree_of_bucket
 from restore.clickhouse.rebuild import rebuild
-from restore.clickhouse.rows import read_tree_of_bucket, rows_of
+from restore.clickhouse.tree import rows_of
 from tests.turns import examples
 
 SEGMENT = st.sampled_from(["a", "b", "shadow", "é"])

@@ -15,9 +15,8 @@ from oplog.errors import NotFound, Refused, UsageError
 from restore.clickhouse.bucket import read_bucket
 from restore.clickhouse.findings import losses
 from restore.clickhouse.parts import ClickHousePart, ClickHouseTable, State, find_tables
-from restore.clickhouse.rows import key_prefix
 from restore.clickhouse.table_facts import count_in, read_file
-from restore.clickhouse.tree import inode_of, read_tree
+from restore.clickhouse.tree import inode_of, key_prefix, read_tree
 
 _NAMELESS = frozenset({"lost_rename"})
 """Losses that leave the table's other parts as they are: these rows are told of, and not taken."""
