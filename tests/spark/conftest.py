@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,10 +21,6 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 
 mutants.apply_from_environment()  # some tests here need no Spark, and are checks of `make mutants`
-
-
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell without job control began us in the background
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
