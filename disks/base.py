@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
@@ -216,6 +217,12 @@ class Disk(ABC):
     @abstractmethod
     def read(self, path: str, byte_range: ByteRange | None = None) -> bytes:
         """The file's bytes, verified against its SHA-256 where the disk keeps one and the whole file is read."""
+
+    def reader(self, path: str) -> Callable[[ByteRange], bytes]:
+        """Reads ranges of the file as it is now. While `read_lease` is held it does so also when the path is removed or
+        names another file meanwhile. Raises `NotFound`."""
+        self.stat(path)
+        return partial(self.read, path)
 
     @abstractmethod
     def location(self, path: str) -> Location:

@@ -7,6 +7,7 @@ import hashlib
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from disks.base import Disk, DiskCapabilities, DiskUsage, FileInfo, Location, Transaction, check_path
@@ -58,6 +59,11 @@ class MemoryDisk(Disk):
         if not 0 <= byte_range.start <= byte_range.stop <= len(data):
             raise Damaged(f"{self.name}:{path} has {len(data)} bytes; the range is not in it")
         return data[byte_range.start : byte_range.stop]
+
+    def reader(self, path: str) -> Callable[[ByteRange], bytes]:
+        kept = MemoryDisk(self.name)
+        kept.files[path] = self.read(path)
+        return partial(kept.read, path)
 
     def location(self, path: str) -> Location:
         raise NotFound(f"{self.name}:{path} is in the memory of this process", hint="use read()")

@@ -15,7 +15,7 @@ from __future__ import annotations
 import builtins
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -25,9 +25,9 @@ from disks.host.locks import abandoned, file_lock, sweep, try_file_lock
 from disks.local.commits import LocalCommits
 from disks.local.held_files import hold_files, let_go
 from disks.local.transaction import LocalTransaction
-from disks.local.tree import OWN_DIRECTORY, TreeNow, join, read_whole
+from disks.local.tree import OWN_DIRECTORY, TreeNow, join, read_range, read_whole
 from disks.stores.base import ByteRange
-from oplog.errors import Damaged, NotFound, Refused
+from oplog.errors import NotFound, Refused
 from oplog.kinds import CommitKind
 
 logger = logging.getLogger(__name__)
@@ -106,14 +106,21 @@ class LocalDisk(Disk):
             descriptor, size = tree.open(path, self._hidden.inodes())
         if byte_range is None:
             return read_whole(descriptor, size)
-        with open(descriptor, "rb") as file:
-            if not 0 <= byte_range.start <= byte_range.stop <= size:
-                raise Damaged(
-                    f"{self.root / path} has {size} bytes; [{byte_range.start}, {byte_range.stop}) is not in it",
-                    hint="the file is shorter than its reader expects; run 'frostline fsck'",
-                )
-            file.seek(byte_range.start)
-            return file.read(byte_range.size_bytes)
+        return read_range(descriptor, size, byte_range, self.root / path)
+
+    def reader(self, path: str) -> Callable[[ByteRange], bytes]:
+        with self._commits.view() as tree:
+            tree.stat_file(path)
+        file = self.root / path
+
+        def read(byte_range: ByteRange) -> bytes:
+            try:
+                descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError as error:
+                raise NotFound(f"no file {path} on disk {self.name}") from error
+            return read_range(descriptor, os.fstat(descriptor).st_size, byte_range, file)
+
+        return read
 
     def small_files(self, directory: str, name: str) -> Iterator[tuple[str, bytes, int | None]]:
         found: builtins.list[tuple[str, bytes]] = []

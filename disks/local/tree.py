@@ -10,6 +10,7 @@ from pathlib import Path
 
 from disks.base import check_path
 from disks.local.hidden import HiddenFiles, lstat
+from disks.stores.base import ByteRange
 from oplog.errors import Damaged, NotFound
 
 OWN_DIRECTORY = ".frostline"
@@ -137,6 +138,22 @@ def read_whole(descriptor: int, size_bytes: int) -> bytes:
     finally:
         os.close(descriptor)
     return b"".join(pieces)
+
+
+def read_range(descriptor: int, size_bytes: int, byte_range: ByteRange, path: Path) -> bytes:
+    """The bytes of the range of an open file, which is closed. Raises `Damaged` when the file ends before."""
+    with open(descriptor, "rb", buffering=0) as file:
+        if not 0 <= byte_range.start <= byte_range.stop <= size_bytes:
+            raise Damaged(
+                f"{path} has {size_bytes} bytes; [{byte_range.start}, {byte_range.stop}) is not in it",
+                hint="the file is shorter than its reader expects; run 'frostline fsck'",
+            )
+        pieces = []
+        start = byte_range.start
+        while start < byte_range.stop and (piece := os.pread(file.fileno(), byte_range.stop - start, start)):
+            pieces.append(piece)
+            start += len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def join(directory: str, name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -72,6 +73,9 @@ class TableDisk(BucketDisk):
 
     def read(self, path: str, byte_range: ByteRange | None = None) -> bytes:
         return self._content(self._row(path), byte_range)
+
+    def reader(self, path: str) -> Callable[[ByteRange], bytes]:
+        return partial(self._content, self._row(path))
 
     def small_files(self, directory: str, name: str) -> Iterator[tuple[str, bytes, int | None]]:
         def named(table: FileTable) -> builtins.list[FileRow]:

@@ -82,6 +82,9 @@ class WrappedDisk(Disk):
     def read(self, path: str, byte_range: ByteRange | None = None) -> bytes:
         return self.inner.read(path, byte_range)
 
+    def reader(self, path: str) -> Callable[[ByteRange], bytes]:
+        return self.inner.reader(path)
+
     def location(self, path: str) -> Location:
         return self.inner.location(path)
 

@@ -511,6 +511,23 @@ def test_locations_open_while_a_reader_holds_its_lease(disk: Disk) -> None:
             assert Path(tiny.url.removeprefix("file://")).read_bytes() == b"PAR1"
 
 
+def test_a_reader_reads_the_file_as_it_was(disk: Disk) -> None:
+    """Also when its path is removed, or names another file: whoever reads piece by piece sees one file."""
+    data = bytes(range(256)) * 100
+    put(disk, {"t/p/x": data, "t/q/y": b"stays"})
+    with pytest.raises(NotFound):
+        disk.reader("t/p/none")
+    with disk.read_lease():
+        read = disk.reader("t/p/x")
+        assert read(ByteRange(3, 300)) == data[3:300]
+        with disk.transaction("drop") as transaction:
+            transaction.remove("t/p")
+            transaction.commit()
+        assert read(ByteRange(len(data) - 1, len(data))) == data[-1:]
+        with pytest.raises(Damaged):
+            read(ByteRange(0, len(data) + 1))
+
+
 def test_usage_adds_up(disk: Disk) -> None:
     put(disk, {"a": b"x" * 10_000, "b.json": b"y" * 100})
     usage = disk.usage()
