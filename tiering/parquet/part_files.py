@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,6 +20,7 @@ from disks.effects import op
 from tiering.parquet.column_ranges import RangeSoFar, key_json
 from tiering.parquet.dictionaries import decoded, joined, laid_out, schema_note, with_dictionaries
 from tiering.parquet.encodings import Encodings, choose_encodings
+from tiering.parquet.sections import MAGIC, chunk_sums, crc32_of
 from tiering.parquet.writer import ParquetFileWriter
 from tiering.table.part import DataFile, RowGroup
 from tiering.table.schema import TableDefinition
@@ -192,7 +193,7 @@ class _OpenFile:
                 **options,
             )
             self._writer.add_key_value_metadata(schema_note(arrow_schema(definition)))
-        self._reader = path.open("rb")
+        self._reader: BinaryIO = path.open("rb")
 
     @property
     def size_bytes(self) -> int:
@@ -216,11 +217,8 @@ class _OpenFile:
         with op("fs.write", self._path):
             self._writer.close()
         metadata = self._footer[0]
-        groups = tuple(
-            _row_group(metadata.row_group(number), self._first_keys[number])
-            for number in range(metadata.num_row_groups)
-        )
         self._hash_written()
+        groups, tail_crc32 = self._row_groups(metadata)
         self._reader.close()
         return DataFile(
             name=self._path.name,
@@ -229,7 +227,17 @@ class _OpenFile:
             sha256=self._digest.hexdigest(),
             row_groups=groups,
             columns={str(column.id): self._ranges[column.name].result() for column in self._definition.columns},
+            tail_crc32=tail_crc32,
         )
+
+    def _row_groups(self, metadata: pq.FileMetaData) -> tuple[tuple[RowGroup, ...], int]:
+        """What `part.json` says of the row groups, and the CRC32 of what follows them."""
+        groups = tuple(
+            _row_group(metadata.row_group(number), self._first_keys[number], self._reader)
+            for number in range(metadata.num_row_groups)
+        )
+        end = groups[-1].offset_bytes + groups[-1].size_bytes if groups else len(MAGIC)
+        return groups, crc32_of(self._reader, end, self.size_bytes - end)
 
     def _hash_written(self) -> None:
         """Go on with the digest over what the writer has appended: while the next rows are being prepared."""
@@ -264,16 +272,18 @@ def write_part_files(
         raise
 
 
-def _row_group(group: pq.RowGroupMetaData, first_key: tuple[Any, ...]) -> RowGroup:
+def _row_group(group: pq.RowGroupMetaData, first_key: tuple[Any, ...], file: BinaryIO) -> RowGroup:
     columns = [group.column(number) for number in range(group.num_columns)]
     starts = [
         min(filter(None, (column.dictionary_page_offset, column.data_page_offset)), default=0) for column in columns
     ]
+    sizes = [column.total_compressed_size for column in columns]
     return RowGroup(
         rows=group.num_rows,
         offset_bytes=min(starts, default=0),
-        size_bytes=sum(column.total_compressed_size for column in columns),
+        size_bytes=sum(sizes),
         first_key=first_key,
+        chunk_sums=chunk_sums(file, starts, sizes),
     )
 
 

@@ -77,6 +77,9 @@ class RowGroup(msgspec.Struct, frozen=True, omit_defaults=True):
     offset_bytes: int
     size_bytes: int
     first_key: tuple[Any, ...] = ()
+    chunk_sums: bytes = b""
+    """Of each column chunk in the file's order: its bytes, and the CRC32 of each 256 KiB of it, as little-endian
+    numbers of 32 bits; so whoever reads some columns can tell that they are what was written. Empty: not known."""
 
 
 class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -88,6 +91,8 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
     sha256: str
     row_groups: tuple[RowGroup, ...] = ()
     columns: dict[str, ColumnRange] = {}
+    tail_crc32: int | None = None
+    """Of everything after the last column chunk: page index and footer. None where it is not known."""
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
