@@ -4,9 +4,12 @@
     polars.scan_pyarrow_dataset(dataset).filter(…);  duckdb.sql("select … from dataset");  dataset.to_table(filter=…)
 
 Every data file is a fragment that carries what `part.json` says of its columns, so that readers drop fragments before
-they open them. The dataset is the table as it was when it was made. While it lives, for six hours at most, no file that
-is removed leaves the SSD: a merged or moved part takes its space until then. Drop the last reference to a dataset that
-is not needed any more, and make a new one for each long piece of work.
+they open them. Arrow compares each page with its checksum. Footers of local files are compared when the dataset is
+made; those of objects are not, which Arrow reads by itself and late.
+
+The dataset is the table as it was when it was made. While it lives, for six hours at most, no file that is removed
+leaves the SSD: a merged or moved part takes its space until then. Drop the last reference to a dataset that is not
+needed any more, and make a new one for each long piece of work.
 """
 
 from __future__ import annotations
@@ -29,7 +32,10 @@ from disks.stores.base import S3Connection
 from oplog.errors import Refused
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
+from tiering.parquet.checked_local import LocalRead
+from tiering.query.checked_parts import check_local_files, local_read
 from tiering.query.filesystem import FrostlineFileSystem, read_schema
+from tiering.query.selection import SelectedFile
 from tiering.table.part import ColumnRange, DataFile
 from tiering.table.schema import Column, TableDefinition
 from tiering.table.types import arrow_schema, arrow_type, default_array, default_scalar, field_ids
@@ -40,20 +46,24 @@ LONGEST_LEASE_SECONDS = 6 * 3600.0
 _LONGEST_BOUND = 64
 """Bounds of texts longer than this may be cut off; they are then not used."""
 
-_FORMAT = pads.ParquetFileFormat(pre_buffer=True)
+_FORMAT = pads.ParquetFileFormat(pre_buffer=True, page_checksum_verification=True)
 
 
-def table_dataset(context: Context, definition: TableDefinition, parts: Sequence[StoredPart]) -> pads.Dataset:
-    """The parts, on whatever tier, as one dataset.
+def table_dataset(
+    context: Context, definition: TableDefinition, parts: Sequence[StoredPart], *, handed_out: bool = True
+) -> pads.Dataset:
+    """The parts, on whatever tier, as one dataset. One that is not handed out reads all files through their disks: then
+    every byte is compared with what was written, and DuckDB may not be given it (`_filesystem`).
 
-    Raises `Refused` when too much of the table predates a renamed column: a merge converts it.
+    Raises `Damaged` for a local file whose footer is not what was written, `FileMissing` for one that is gone,
+    `Refused` when too much of the table predates a renamed column: a merge converts it.
     """
     schema = pa.schema([pa.field(field.name, field.type) for field in arrow_schema(definition)])
     leases = ExitStack()
     for disk in sorted({stored.disk for stored in parts}):
         leases.enter_context(context.disk(disk).read_lease())
     try:
-        children = _children(context, definition, parts, schema)
+        children = _children(context, definition, parts, schema, handed_out)
     except BaseException:
         leases.close()
         raise
@@ -83,12 +93,14 @@ def _children(
     definition: TableDefinition,
     parts: Sequence[StoredPart],
     schema: pa.Schema,
+    handed_out: bool,
 ) -> list[pads.Dataset]:
     tables = {definition.full_name: list(parts)}
     names = _stored_names(context, definition, parts)
     remote_files = PyFileSystem(FSSpecHandler(FrostlineFileSystem(context, lambda: tables)))
     systems: dict[S3Connection | str, tuple[Any, list[pads.Fragment]]] = {}
     converted: list[tuple[StoredPart, DataFile]] = []
+    footers: list[LocalRead] = []
     for stored in parts:
         fits = _reads_as_it_is(definition, names.get(stored.part.schema_version))
         for file in stored.part.files:
@@ -96,25 +108,25 @@ def _children(
                 converted.append((stored, file))
                 continue
             guarantee = _guarantee(definition, file.rows, file.columns or stored.part.columns)
-            location = _location(context, stored, file)
+            location = context.disk(stored.disk).location(stored.path(file.name))
+            selected = SelectedFile(stored, file, location)
+            if handed_out and selected.local_path is not None:
+                footers.append(local_read(selected, ()))
             key: S3Connection | str = location.s3 or location.url.partition("://")[0]
             if key not in systems:
-                systems[key] = (_filesystem(location) or remote_files, [])
+                systems[key] = ((handed_out and _filesystem(location)) or remote_files, [])
             system, fragments = systems[key]
             path = location.url.partition("://")[2]
             if system is remote_files:
                 path = f"{definition.full_name}/{stored.part.name}/{file.name}"
             fragments.append(_FORMAT.make_fragment(path, system, guarantee, file_size=file.size_bytes))
+    check_local_files(footers)
     children: list[pads.Dataset] = [
         pads.FileSystemDataset(fragments, schema, _FORMAT, system) for system, fragments in systems.values()
     ]
     if converted or not children:
         children.append(pads.dataset(_convert(context, definition, converted, names, schema)))
     return children
-
-
-def _location(context: Context, stored: StoredPart, file: DataFile) -> Location:
-    return context.disk(stored.disk).location(stored.path(file.name))
 
 
 def _filesystem(location: Location) -> Any:

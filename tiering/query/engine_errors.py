@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from oplog.errors import AccessDenied, Damaged, FrostlineError, LimitReached, Transient, UsageError
+from oplog.errors import Damaged, FrostlineError, LimitReached, UsageError
 from tiering.query.parquet_tables import EngineSession
-from tiering.query.selection import FileMissing
 
 READ_ONLY_HINT = "use 'frostline table create', 'frostline insert' and 'frostline table alter' to change something"
 _WRAPPINGS = re.compile(
@@ -16,14 +15,6 @@ _WRAPPINGS = re.compile(
     r"Optimizer rule '[^']*' failed\s+caused by|Internal error|Parquet error|External|caused by|Context)\s*:?\s+"
 )
 _BLAME = re.compile(r"This issue was likely caused by a bug in DataFusion's code\..*?/issues\.?\s*", re.DOTALL)
-_MISSING = re.compile(
-    r"Object at location .* not found|NoSuchKey|No such file or directory|\bnot found: ", re.IGNORECASE
-)
-_DENIED = re.compile(r"\b40[13]\b|AccessDenied|Permission ?denied|Unauthenticated|InvalidAccessKeyId|SignatureDoesNot")
-_STORE = re.compile(r"Generic (?:S3|LocalFileSystem) error|Object Store error|error sending request|timed? ?out", re.I)
-_BROKEN = re.compile(
-    r"Parquet error|Corrupt footer|EOF|thrift|out of bounds|bad data|decompress|checksum", re.IGNORECASE
-)
 
 
 @contextmanager
@@ -37,7 +28,7 @@ def translated(session: EngineSession) -> Iterator[None]:
         # A panic of the engine is no `Exception`, but no reason to end the program either.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        raise _error(session, str(error)) from error
+        raise session.error_of(str(error)) or _error(str(error)) from error
 
 
 def sql_error(text: str) -> UsageError:
@@ -66,21 +57,9 @@ def _sql_hint(text: str) -> str:
     return ""
 
 
-def _error(session: EngineSession, text: str) -> FrostlineError:
-    file = session.file_named_in(text)
-    where = str(file) if file else "a part"
-    if _MISSING.search(text) and file is not None:
-        return FileMissing(f"{where} is gone", hint=file.hint)
-    if _DENIED.search(text) and (file is not None or _STORE.search(text)):
-        return AccessDenied(f"{where} cannot be read: the store refuses our credentials", hint=cleaned(text)[:300])
+def _error(text: str) -> FrostlineError:
     if "Resources exhausted" in text:
         return LimitReached(f"the query needs more memory than it may use: {cleaned(text)[:300]}", hint="select less")
-    if _BROKEN.search(text) or _STORE.search(text):
-        broken = session.first_broken()
-        if broken is not None:
-            return broken
-    if _STORE.search(text):
-        return Transient(f"{where} could not be read: {cleaned(text)[:300]}", hint="try again later")
     if "Parquet error" in text:
-        return Damaged(f"{where} cannot be decoded: {cleaned(text)[:300]}", hint="run 'frostline fsck --read-data'")
+        return Damaged(f"a part cannot be decoded: {cleaned(text)[:300]}", hint="run 'frostline fsck --read-data'")
     return UsageError(cleaned(text), hint=_sql_hint(text))

@@ -17,10 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
-from disks.base import Disk
-from disks.stores.base import ByteRange
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
+from tiering.parquet.checked_file import CheckedFile
+from tiering.query.checked_parts import checked_file
+from tiering.query.selection import SelectedFile
 from tiering.table.part import DataFile
 
 Tables = Mapping[str, Sequence[StoredPart]]
@@ -80,8 +81,7 @@ class FrostlineFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return _PartFile(
             self,
             self._strip_protocol(path),
-            self._context.disk(stored.disk),
-            stored.path(file.name),
+            checked_file(self._context, SelectedFile(stored, file, None)),
             size=file.size_bytes,
             cache_type=options.get("cache_type", "none"),
             cache_options=cache_options,
@@ -117,20 +117,17 @@ class FrostlineFileSystem(AbstractFileSystem):  # type: ignore[misc]
 class _PartFile(AbstractBufferedFile):  # type: ignore[misc]
     """One data file, read by range."""
 
-    def __init__(self, fs: FrostlineFileSystem, path: str, disk: Disk, stored_path: str, **options: Any) -> None:
-        self._disk = disk
-        self._stored_path = stored_path
+    def __init__(self, fs: FrostlineFileSystem, path: str, checked: CheckedFile, **options: Any) -> None:
+        self._checked = checked
         super().__init__(fs, path, mode="rb", **options)
 
     def _fetch_range(self, start: int, end: int) -> bytes:
-        return self._disk.read(self._stored_path, ByteRange(start, min(end, self.size)))
+        return b"".join(self._checked.pieces(start, min(end, self.size)))
 
 
 def open_file(context: Context, stored: StoredPart, file: DataFile) -> Any:
-    """A data file of a part as a file object; every read is a ranged one."""
-    name = stored.definition.full_name
-    filesystem = FrostlineFileSystem(context, lambda: {name: [stored]})
-    return filesystem.open(f"{name}/{stored.part.name}/{file.name}", "rb")
+    """A data file of a part as a file object; every read is a ranged one, of bytes that are what was written."""
+    return checked_file(context, SelectedFile(stored, file, None))
 
 
 def read_schema(context: Context, stored: StoredPart, file: DataFile) -> pa.Schema:

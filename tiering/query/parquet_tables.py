@@ -1,51 +1,35 @@
-"""Parts as tables of the query engine (DataFusion), which opens local files and S3 objects by itself.
+"""Parts as tables of the query engine (DataFusion), which gets no byte that was not compared with what was written.
 
-All files of one store become one external table with many locations, so that the engine divides them among its workers
-and holds few of them open, however many there are. Files of an older schema version are mapped to the table's columns
-by field id. Files that the engine cannot open by itself are first fetched through their disk.
+Local files it opens by itself, after the columns that the plan reads were compared; all others, and local ones of which
+there is too much to look at before the first row, it reads through `tiering.query.served_files`. All files of one place
+become one external table with many locations, so that the engine divides them among its workers and holds few of them
+open, however many there are. Files of an older schema version are mapped to the table's columns by field id.
 """
 
 from __future__ import annotations
 
 import os
-import re
-import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.dataset as pads
-from datafusion import DataFrame, ExecutionPlan, Expr, RuntimeEnvBuilder, SessionConfig, SessionContext, col, lit
+from datafusion import DataFrame, Expr, RuntimeEnvBuilder, SessionConfig, SessionContext, col, lit
 from datafusion.catalog import Table
-from datafusion.object_store import AmazonS3
 
-from disks.base import Location
-from disks.stores.base import ByteRange, S3Connection
-from oplog.errors import Damaged, NotFound
 from tiering.catalog.context import Context
+from tiering.query.engine_files import EngineFiles
 from tiering.query.filesystem import read_schema
-from tiering.query.selection import FileMissing, SelectedFile
+from tiering.query.selection import SelectedFile
 from tiering.table.schema import Column, TableDefinition
 from tiering.table.types import arrow_schema, arrow_type, default_scalar, field_ids
 
-FOOTER_HINT_BYTES = 64 * 1024
-"""What the engine asks for first of a file; enough for the footer of a part of a few hundred row groups."""
-_CHECK_THREADS = 16
-_COPY_BYTES = 8 * 1024 * 1024
-_STYLE_VARIABLE = "AWS_VIRTUAL_HOSTED_STYLE_REQUEST"
-_CERTIFICATES_VARIABLE = "SSL_CERT_FILE"
-_environment_lock = threading.Lock()
 _SETTINGS = {
     # Column names are as the table says; unquoted names are not folded to lower case.
     "datafusion.sql_parser.enable_ident_normalization": "false",
     "datafusion.sql_parser.map_string_types_to_utf8view": "false",
     "datafusion.catalog.information_schema": "false",
     "datafusion.catalog.default_catalog": "frostline",
-    "datafusion.execution.parquet.metadata_size_hint": str(FOOTER_HINT_BYTES),
 }
 _PRUNING_SETTINGS = ("parquet.pruning", "parquet.enable_page_index", "collect_statistics")
 _SQL_TYPES = {
@@ -94,11 +78,8 @@ class EngineSession:
         self._declarations = SessionContext(SessionConfig(_SETTINGS | declaring).with_target_partitions(workers))
         """Where tables over files are declared, by statements that no query may make."""
         self._context = context
-        self._hosts: dict[S3Connection, str] = {}
-        self._objects: dict[str, SelectedFile] = {}
-        self._closing = closing
+        self._files = EngineFiles(context, self.engine, closing)
         self._text_views = text_views
-        self._copies: str | None = None
 
     def frame(self, definition: TableDefinition, files: Sequence[SelectedFile]) -> DataFrame:
         """The rows of the files with exactly the table's columns, in its order and types. Opens no data."""
@@ -115,61 +96,45 @@ class EngineSession:
     def _read_without_statistics(self) -> None:
         """Statistics in files leave NaN out, which is greater than every number: by them the engine would pass over row
         groups with rows of the answer. Parts and files are pruned before, by ranges that know of NaN."""
+        for name in _PRUNING_SETTINGS:
+            self._set(name, "false")
+
+    def _set(self, name: str, value: object) -> None:
         for session in (self.engine, self._declarations):
-            for name in _PRUNING_SETTINGS:
-                session.sql(f"SET datafusion.execution.{name} = false").collect()
+            session.sql(f"SET datafusion.execution.{name} = {value}").collect()
 
     def _empty(self, definition: TableDefinition) -> DataFrame:
         return self.engine.read_batch(pa.RecordBatch.from_pylist([], schema=self._schema(definition.columns)))
 
-    def file_named_in(self, text: str) -> SelectedFile | None:
-        """The file whose object an engine's message names."""
-        found = [key for key in self._objects if key in text]
-        return self._objects[max(found, key=len)] if found else None
+    def planned(self, declare: Callable[[], DataFrame]) -> DataFrame:
+        """What `declare` makes of frames of this session, ready to run: all that the engine will read is there and is
+        what was written, or will be compared as it is read. Raises `FileMissing` and `Damaged`."""
+        frame = declare()
+        if not self._files.compare_local(frame):
+            frame = declare()
+        self._files.check_complete(frame)
+        return frame
 
-    def check_complete(self, frame: DataFrame) -> None:
-        """Raise `FileMissing` when a file is gone. To be called between planning and running.
-
-        The engine takes a path without an object for an empty directory and leaves it out. So files that its plan does
-        not name, be it for this or because their footers answer the query, are looked at.
-        """
-        named = _paths_in(frame.execution_plan())
-        broken = self.first_broken(file for key, file in self._objects.items() if key not in named)
-        if broken is not None:
-            raise broken
-
-    def first_broken(self, files: Iterable[SelectedFile] | None = None) -> Damaged | None:
-        """What is wrong with the first of the files (default: all of the session) that is gone or cut off, found by
-        reading its last bytes; None when nothing is."""
-        wanted = list(self._objects.values() if files is None else files)
-        if not wanted:
-            return None
-        with ThreadPoolExecutor(_CHECK_THREADS, thread_name_prefix="check") as pool:
-            return next((error for error in pool.map(self._broken, wanted) if error is not None), None)
-
-    def _broken(self, file: SelectedFile) -> Damaged | None:
-        size = file.file.size_bytes
-        try:
-            if self._context.disk(file.stored.disk).read(file.path, ByteRange(size - 4, size)) == b"PAR1":
-                return None
-        except (NotFound, Damaged) as error:
-            return FileMissing(f"{file} cannot be read: {error.message}", hint=file.hint)
-        return Damaged(f"{file} is not the Parquet file it was", hint=file.hint)
+    def error_of(self, text: str) -> Exception | None:
+        """Why the engine could not read a file, when that is what its message is about."""
+        return self._files.error_of(text)
 
     def _frames(self, definition: TableDefinition, files: Sequence[SelectedFile]) -> Iterator[DataFrame]:
-        """One frame for each store and schema version."""
+        """One frame for each place and schema version."""
         groups: dict[tuple[str, int], list[SelectedFile]] = {}
-        for selected in files:
-            file = selected if selected.location is not None else self._fetched(selected)
-            host = self._register(file)
-            groups.setdefault((host, file.stored.part.schema_version), []).append(file)
-        for (host, version), members in groups.items():
-            urls = [_engine_url(file, host) for file in members]
+        for file in files:
+            groups.setdefault((self._files.place(file), file.stored.part.schema_version), []).append(file)
+        for (_, version), members in groups.items():
+            if version == definition.schema_version:
+                names = {column.id: column.name for column in definition.columns}
+            else:
+                names = field_ids(read_schema(self._context, members[0].stored, members[0].file))
+            urls = [self._files.url(file, list(names.values())) for file in members]
+            self._set("parquet.metadata_size_hint", self._files.footer_bytes)
             if version == definition.schema_version:
                 yield self._many_files(urls, self._schema(definition.columns))
             else:
-                stored = read_schema(self._context, members[0].stored, members[0].file)
-                yield self._mapped(urls, definition, field_ids(stored))
+                yield self._mapped(urls, definition, names)
 
     def _mapped(self, urls: list[str], definition: TableDefinition, names: dict[int, str]) -> DataFrame:
         """Files of an older schema: their columns by field id, under today's names; newer columns by their default."""
@@ -205,88 +170,10 @@ class EngineSession:
         # SQL names no zone but the session's, and all texts of a table are views or none.
         return frame.select(*[_quoted(field.name).cast(field.type).alias(field.name) for field in schema])
 
-    def _fetched(self, file: SelectedFile) -> SelectedFile:
-        """The file as a local copy that the engine can open, kept as long as the session."""
-        if self._copies is None:
-            self._copies = self._closing.enter_context(TemporaryDirectory(prefix="frostline-query-"))
-        copy = Path(self._copies) / f"{len(self._objects)}.parquet"
-        disk, size = self._context.disk(file.stored.disk), file.file.size_bytes
-        with copy.open("wb") as target:
-            for start in range(0, size, _COPY_BYTES):
-                target.write(disk.read(file.path, ByteRange(start, min(start + _COPY_BYTES, size))))
-        return SelectedFile(file.stored, file.file, Location(f"file://{copy}"))
-
-    def _register(self, file: SelectedFile) -> str:
-        """Make the store of the file known to the engine under a host name of its own, so that two stores with buckets
-        of one name do not meet. Empty for local files."""
-        assert file.location is not None
-        connection = file.location.s3
-        self._objects[_key(file.location).lstrip("/")] = file
-        if connection is None:
-            return ""
-        if connection not in self._hosts:
-            host = f"store-{len(self._hosts)}"
-            self.engine.register_object_store("s3://", _engine_store(connection), host)
-            self._hosts[connection] = host
-        return self._hosts[connection]
-
-
-def _engine_store(connection: S3Connection) -> AmazonS3:
-    endpoint = connection.endpoint_url
-    if endpoint is not None and connection.virtual_host_style:
-        scheme, _, rest = endpoint.partition("://")
-        endpoint = f"{scheme}://{connection.bucket}.{rest}"
-    # The engine's client takes the addressing style and certificates from the environment alone, when it is made.
-    wanted = {_STYLE_VARIABLE: str(connection.virtual_host_style).lower()}
-    if connection.ca_bundle is not None:
-        wanted[_CERTIFICATES_VARIABLE] = connection.ca_bundle
-    with _environment_lock:
-        before = {name: os.environ.get(name) for name in wanted}
-        os.environ.update(wanted)
-        try:
-            return AmazonS3(
-                bucket_name=connection.bucket,
-                region=connection.region,
-                access_key_id=connection.access_key_id,
-                secret_access_key=connection.secret_access_key,
-                session_token=connection.session_token,
-                endpoint=endpoint,
-                allow_http=(endpoint or "").startswith("http://"),
-            )
-        finally:
-            for name, value in before.items():
-                if value is None:
-                    del os.environ[name]
-                else:
-                    os.environ[name] = value
-
-
-def _paths_in(plan: ExecutionPlan) -> set[str]:
-    """The paths of the files that a physical plan opens, and more that are none. Empty when it cannot be told."""
-    try:
-        encoded = plan.to_bytes()
-    except Exception:  # noqa: BLE001 - a plan without an encoded form names nothing
-        return set()
-    # A path follows its length, which may look like one more character.
-    runs = [run.decode() for run in re.findall(rb"[\x21-\x7e]{3,}", encoded)]
-    return {*runs, *(run[1:] for run in runs)}
-
 
 def planning_table(definition: TableDefinition) -> Table:
     """The table without rows: plans name it, and show the filters on it."""
     return Table(pads.dataset(arrow_schema(definition).remove_metadata().empty_table()))
-
-
-def _engine_url(file: SelectedFile, host: str) -> str:
-    assert file.location is not None
-    key = _key(file.location)
-    return f"s3://{host}/{quote(key)}" if host else f"file://{quote(key)}"
-
-
-def _key(location: Location) -> str:
-    """The object's key in its bucket, or the path of a local file. URLs of locations are not percent-encoded."""
-    rest = location.url.partition("://")[2]
-    return rest if location.s3 is None else rest.partition("/")[2]
 
 
 def _identifier(name: str) -> str:

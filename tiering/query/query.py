@@ -24,7 +24,7 @@ from tiering.query.engine_errors import READ_ONLY_HINT, sql_error, translated
 from tiering.query.filters import table_filters
 from tiering.query.parquet_tables import EngineSession, planning_table
 from tiering.query.scan import Counters, stream
-from tiering.query.selection import FileMissing, Selection, hold_leases, select_files
+from tiering.query.selection import FileMissing, hold_leases, select_files
 from tiering.table.schema import TableDefinition
 from tiering.table.types import type_text
 
@@ -109,15 +109,19 @@ def _run(context: Context, sql: str, resolve: Resolve) -> QueryResult:
         plan, resolved = _plan(session, tables, sql, resolve)
         hold_leases(context, [stored for _, parts in resolved.values() for stored in parts], leases)
         filters = table_filters(plan.optimized_logical_plan(), {name: entry[0] for name, entry in resolved.items()})
-        selections: list[Selection] = []
-        for name, (definition, parts) in resolved.items():
-            selection = select_files(context, definition, parts, filters[name])
-            selections.append(selection)
-            tables.known[name] = Table(session.frame(definition, selection.files).into_view())
-        counters = Counters(selections)
+        selections = {
+            name: select_files(context, definition, parts, filters[name])
+            for name, (definition, parts) in resolved.items()
+        }
+
+        def declared() -> DataFrame:
+            for name, selection in selections.items():
+                tables.known[name] = Table(session.frame(resolved[name][0], selection.files).into_view())
+            return _sql(session, sql)
+
+        counters = Counters(selections.values())
         with translated(session):
-            frame = _sql(session, sql)
-            session.check_complete(frame)
+            frame = session.planned(declared)
     except BaseException:
         leases.close()
         raise

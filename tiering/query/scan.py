@@ -55,7 +55,11 @@ def scan(
     if isinstance(filter, pc.Expression):
         from tiering.query.dataset import table_dataset
 
-        return table_dataset(context, definition, parts).scanner(columns=wanted, filter=filter).to_reader()
+        return (
+            table_dataset(context, definition, parts, handed_out=False)
+            .scanner(columns=wanted, filter=filter)
+            .to_reader()
+        )
     predicate, expression = from_tuples(filter, definition) if filter else (TRUE, None)
     return stream_table(context, definition, parts, predicate, expression, wanted)[0]
 
@@ -74,16 +78,18 @@ def stream_table(
         hold_leases(context, parts, leases)
         selection = select_files(context, definition, parts, predicate)
         session = EngineSession(context, leases)
-        frame = session.frame(definition, selection.files)
-        if expression is not None:
-            frame = frame.filter(expression)
         names = [column.name for column in definition.columns] if columns is None else list(columns)
-        frame = frame.select(*[col('"' + name.replace('"', '""') + '"') for name in names])
+
+        def declared() -> DataFrame:
+            frame = session.frame(definition, selection.files)
+            frame = frame if expression is None else frame.filter(expression)
+            return frame.select(*[col('"' + name.replace('"', '""') + '"') for name in names])
+
         schema = arrow_schema(definition)
         schema = pa.schema([schema.field(name).remove_metadata().with_nullable(True) for name in names])
         counters = Counters([selection])
         with translated(session):
-            session.check_complete(frame)
+            frame = session.planned(declared)
     except BaseException:
         leases.close()
         raise

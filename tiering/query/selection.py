@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
 from disks.base import Location
 from oplog.errors import Damaged, DiskUnreachable, NotFound
@@ -32,12 +33,18 @@ class SelectedFile:
         return self.stored.path(self.file.name)
 
     @property
+    def local_path(self) -> Path | None:
+        """Of a file of this machine that an engine can open by itself."""
+        scheme, _, path = self.location.url.partition("://") if self.location else ("", "", "")
+        return Path(path) if scheme == "file" else None
+
+    @property
     def hint(self) -> str:
         """What to do when it is gone or broken."""
         return f"run 'frostline fsck {self.stored.disk}'; no partial result is given"
 
     def __str__(self) -> str:
-        where = f" ({self.location.url})" if self.location else ""
+        where = f" ({self.location.url if self.location else self.path})"
         return f"part {self.stored.part.name} of {self.stored.definition.full_name} on disk {self.stored.disk}{where}"
 
 

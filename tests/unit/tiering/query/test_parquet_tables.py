@@ -15,12 +15,13 @@ import pytest
 from datafusion import SessionContext
 
 from disks.config import LocalDiskConfig
-from disks.stores.base import S3Connection
 from tests.tiers import define, make_context, put_part, put_table
 from tiering.catalog.context import Context
 from tiering.query.engine_errors import cleaned
-from tiering.query.parquet_tables import EngineSession, _engine_store, _paths_in
+from tiering.query.engine_files import _paths_in
+from tiering.query.parquet_tables import EngineSession
 from tiering.query.selection import select_files
+from tiering.query.served_files import ServedFiles
 from tiering.table.pruning import Compare
 from tiering.table.schema import TableDefinition
 from tiering.table.types import arrow_schema
@@ -46,8 +47,7 @@ def test_many_files_are_one_table(context: Context, table: TableDefinition) -> N
     with ExitStack() as closing:
         selection = select_files(context, table, context.catalog.parts(table))
         session = EngineSession(context, closing)
-        frame = session.frame(table, selection.files)
-        session.check_complete(frame)
+        frame = session.planned(lambda: session.frame(table, selection.files))
         assert frame.execution_plan().display_indent().count("DataSourceExec") == 1
         assert sorted(frame.to_pydict()["k"]) == [1, 2, 3, 4, 5]
         assert selection.parts_read == 5
@@ -149,12 +149,14 @@ def test_pruned_parts_are_not_even_located(context: Context, table: TableDefinit
 
 
 @pytest.mark.parametrize("before", [None, "maybe"])
-def test_the_environment_is_as_it_was(before: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "AWS_VIRTUAL_HOSTED_STYLE_REQUEST"
+@pytest.mark.parametrize("name", ["AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "AWS_ENDPOINT_URL_S3", "NO_PROXY"])
+def test_the_environment_is_as_it_was(name: str, before: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(name, raising=False)
     if before is not None:
         monkeypatch.setenv(name, before)
-    _engine_store(S3Connection("b", "us-east-1", "http://127.0.0.1:9", "a", "s", None, virtual_host_style=True))
+    served = ServedFiles()
+    served.engine_store()
+    served.close()
     assert os.environ.get(name) == before
 
 

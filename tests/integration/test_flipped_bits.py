@@ -1,0 +1,168 @@
+"""I15: no read answers with a flipped bit, on whatever disk a part lies: an error naming the file, or the right rows.
+
+Each kind of place is tried: pages, their headers, dictionaries, page index and footer. The same questions with the
+comparison switched off are answered wrongly, so the tests would notice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import msgspec
+import polars
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+import pytest
+
+from disks.config import LocalDiskConfig, ObjectDiskConfig
+from oplog.errors import Damaged
+from tests.flips import StoredFile, never_another_answer, without_sums
+from tests.servers import Server
+from tests.tiers import define, make_context, put_part, put_table, resolver
+from tiering.catalog.catalog import StoredPart
+from tiering.catalog.context import Context
+from tiering.parquet import checked_file, checked_local
+from tiering.query import dataset
+from tiering.query.dataset import table_dataset
+from tiering.query.filesystem import FrostlineFileSystem
+from tiering.query.query import run_sql
+from tiering.query.scan import scan
+from tiering.table.schema import TableSettings
+
+PLACES = ["ssd", "directory", "s3"]
+
+
+@pytest.fixture(scope="module")
+def context(ministack: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
+    home = tmp_path_factory.mktemp("flips")
+    disks = {
+        "ssd": LocalDiskConfig(path=str(home / "ssd")),
+        "directory": ObjectDiskConfig(url=(home / "bucket").as_uri() + "/store/"),
+        "s3": ObjectDiskConfig(
+            url=f"s3://{ministack.new_bucket()}/store/",
+            endpoint_url=ministack.endpoint_url,
+            region="us-east-1",
+            access_key_id=ministack.access_key_id,
+            secret_access_key=ministack.secret_access_key,
+        ),
+    }
+    opened = make_context(home, disks)
+    yield opened
+    for disk in opened.disks.values():
+        disk.close()
+
+
+@pytest.fixture(scope="module")
+def parts(context: Context) -> dict[str, StoredPart]:
+    """The same rows in a table of its own on each disk."""
+    columns = {"k": "int64", "level": "string", "id": "string", "x": "float64", "tags": "list<string>"}
+    found = {}
+    for place in PLACES:
+        definition = define(f"flip.{place}", columns, ["k"], settings=TableSettings(row_group_rows=1000))
+        put_table(context, definition)
+        (found[place],) = put_part(context, definition, place, ROWS, 1)
+    return found
+
+
+ROWS = pa.table(
+    {
+        "k": pa.array(range(3000), pa.int64()),
+        "level": [("INFO", "WARN", None)[number % 3] for number in range(3000)],
+        "id": [f"{number * 7919 % 10**9:09d}" for number in range(3000)],
+        "x": [number / 7 for number in range(3000)],
+        "tags": [["a", "b"][: number % 3] for number in range(3000)],
+    }
+)
+QUESTIONS = (
+    "SELECT * FROM {} ORDER BY k",
+    "SELECT count(*), sum(k), max(id), sum(x), count(level) FROM {} WHERE k >= 900 AND k < 1500",
+    "SELECT level, count(*), min(x) FROM {} WHERE level = 'WARN' OR x > 300 GROUP BY level ORDER BY level",
+    "SELECT min(k), max(k), count(*) FROM {}",
+)
+
+
+@pytest.fixture(params=PLACES)
+def stored(request: pytest.FixtureRequest, parts: dict[str, StoredPart]) -> StoredPart:
+    return parts[request.param]
+
+
+def by_sql(context: Context, stored: StoredPart) -> object:
+    name = stored.definition.full_name
+    return [run_sql(context, text.format(name), resolver(context)).read_all().to_pylist() for text in QUESTIONS]
+
+
+def by_scan(context: Context, stored: StoredPart) -> object:
+    definition, middle = stored.definition, [("k", ">=", 900), ("k", "<", 1500)]
+    whole = scan(context, definition, [stored]).read_all().sort_by("k")
+    some = scan(context, definition, [stored], columns=["k", "tags"], filter=middle).read_all().sort_by("k")
+    return whole.to_pylist(), some.to_pylist()
+
+
+def by_expression(context: Context, stored: StoredPart) -> object:
+    found = scan(context, stored.definition, [stored], filter=(pc.field("k") >= 900) & (pc.field("id") > "000"))
+    return found.read_all().sort_by("k").to_pylist()
+
+
+def by_filesystem(context: Context, stored: StoredPart) -> object:
+    files = FrostlineFileSystem(context, lambda: {"t": [stored]})
+    path = f"t/{stored.part.name}/{stored.part.files[0].name}"
+    whole = pq.read_table(path, filesystem=files)
+    return whole.to_pylist(), polars.scan_parquet(files.open(path)).select("level", "x").collect().to_dicts()
+
+
+@pytest.mark.parametrize("ask", [by_sql, by_scan, by_expression, by_filesystem])
+def test_no_read_answers_with_a_flipped_bit(
+    ask: Callable[[Context, StoredPart], object], context: Context, stored: StoredPart, ministack: Server
+) -> None:
+    """I15."""
+    file = StoredFile(context, stored, ministack)
+    count = 75 if stored.disk == "s3" else 150
+    assert never_another_answer(file, lambda: ask(context, stored), count=count) > count * 2 / 3
+
+
+def by_dataset(context: Context, stored: StoredPart) -> object:
+    return table_dataset(context, stored.definition, [stored]).to_table().sort_by("k").to_pylist()
+
+
+@pytest.mark.parametrize("place", ["ssd", "directory"])
+def test_a_dataset_of_local_files_shows_no_flipped_bit(
+    place: str, context: Context, parts: dict[str, StoredPart]
+) -> None:
+    """I15: pages by Arrow, which names no file; footers when it is made. (Of objects in S3 the pages alone.)"""
+    file = StoredFile(context, parts[place])
+    errors = (Damaged, OSError, pa.ArrowException)
+    assert never_another_answer(file, lambda: by_dataset(context, parts[place]), errors=errors) > 100
+
+
+def test_a_part_of_before_is_compared_as_a_whole(context: Context, stored: StoredPart, ministack: Server) -> None:
+    """I15: its `part.json` has no sums, so its SHA-256 tells."""
+    (file,) = stored.part.files
+    old = replace(stored, part=msgspec.structs.replace(stored.part, files=(without_sums(file),)))
+    whole = StoredFile(context, stored, ministack)
+
+    def ask() -> object:
+        checked_file._learned.forget()
+        found = scan(context, old.definition, [old]).read_all().sort_by("k").to_pylist()
+        return found, by_filesystem(context, old)
+
+    assert never_another_answer(whole, ask, count=60) == 60
+
+
+@pytest.mark.parametrize("ask", [by_sql, by_scan, by_expression, by_filesystem])
+def test_without_the_comparison_flipped_bits_are_answered(
+    ask: Callable[[Context, StoredPart], object],
+    context: Context,
+    stored: StoredPart,
+    ministack: Server,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The seeded fault: what the tests above would see."""
+    monkeypatch.setattr(checked_local, "_compare", lambda *args: set())
+    monkeypatch.setattr(checked_file.CheckedFile, "_read", lambda self, run: memoryview(self._fetch(run.range)))
+    monkeypatch.setattr(dataset, "_FORMAT", pads.ParquetFileFormat(pre_buffer=True))
+    file = StoredFile(context, stored, ministack)
+    with pytest.raises(AssertionError, match="is answered as data"):
+        never_another_answer(file, lambda: ask(context, stored), errors=(Exception,))

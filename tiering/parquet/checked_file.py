@@ -1,0 +1,177 @@
+"""A data file as a reader sees it whose every byte was compared with what was written, wherever it comes from."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import zlib
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from itertools import groupby
+
+from disks.host.ranged_file import RangedFile
+from disks.stores.base import ByteRange
+from oplog.errors import Damaged
+from tiering.parquet.sections import BLOCK_BYTES, Section, blocks, stated_sections
+from tiering.table.part import DataFile
+
+Fetch = Callable[[ByteRange], bytes]
+"""The bytes of a range, from wherever the file lies: all of them, or an error."""
+HELD_BYTES = 64 * 1024 * 1024
+_LEARNING_BYTES = 32 * BLOCK_BYTES
+_LEARNED_FILES = 1000
+
+
+class _Run:
+    """Sections that lie together and were fetched at once, or are being fetched."""
+
+    def __init__(self, sections: Sequence[Section]) -> None:
+        self.sections = sections
+        self.start, self.stop = sections[0].start, sections[-1].stop
+        self.range = ByteRange(self.start, self.stop)
+        self.data: Future[memoryview] = Future()
+
+
+class HeldSections:
+    """Sections that were read lately, by what they are: read once, however many ask for them at a time. Thread-safe."""
+
+    def __init__(self, limit_bytes: int = HELD_BYTES) -> None:
+        self._limit_bytes = limit_bytes
+        self._lock = threading.Lock()
+        self._held: OrderedDict[tuple[str, Section], _Run] = OrderedDict()
+        self._held_bytes = 0
+
+    def claim(self, sha256: str, sections: Sequence[Section]) -> tuple[list[_Run], list[_Run]]:
+        """Where each section of the file with this digest is found, and those runs that the caller has to fetch."""
+        found: list[_Run] = []
+        ours: list[_Run] = []
+        with self._lock:
+            for absent, group in groupby(sections, lambda section: (sha256, section) not in self._held):
+                members = list(group)
+                if absent:
+                    ours.append(_Run(members))
+                    self._held.update(((sha256, section), ours[-1]) for section in members)
+                    self._held_bytes += ours[-1].stop - ours[-1].start
+                found.extend(self._held[sha256, section] for section in members)
+            while self._held_bytes > self._limit_bytes and len(self._held) > len(sections):
+                (_, oldest), _ = self._held.popitem(last=False)
+                self._held_bytes -= oldest.stop - oldest.start
+        return found, ours
+
+    def drop(self, sha256: str, run: _Run) -> None:
+        """Forget what could not be read."""
+        with self._lock:
+            for section in run.sections:
+                if self._held.pop((sha256, section), None) is not None:
+                    self._held_bytes -= section.stop - section.start
+
+
+class CheckedFile(RangedFile):
+    """Ranges of a data file, read by whole sections. Raises `Damaged`, which begins with the label, for a section that
+    is not what was written, even when it is read a second time. Thread-safe, but for the position of `read`."""
+
+    def __init__(
+        self, file: DataFile, fetch: Fetch, *, label: str, hint: str, held: HeldSections | None = None
+    ) -> None:
+        super().__init__(file.size_bytes)
+        self._file = file
+        self._fetch = fetch
+        self._label = label
+        self._hint = hint
+        self._held = held or HeldSections()
+        self._lock = threading.Lock()
+        self._sections = stated_sections(file)
+        self._starts = [section.start for section in self._sections]
+        self.tail_bytes = file.size_bytes - self._starts[-1] if self._starts else None
+        """How much follows the column chunks; None where that is not known."""
+
+    def pieces(self, start: int, stop: int) -> list[memoryview]:
+        """The bytes [start, stop), in pieces. What is not held and lies together is fetched at once."""
+        found, ours = self._held.claim(self._file.sha256, self._covering(start, stop))
+        try:
+            for run in ours:
+                run.data.set_result(self._read(run))
+        except BaseException as error:
+            for run in ours:
+                if not run.data.done():
+                    self._held.drop(self._file.sha256, run)
+                    run.data.set_exception(error)
+            raise
+        pieces = []
+        while start < stop:
+            run = next(run for run in found if run.start <= start < run.stop)
+            pieces.append(run.data.result()[start - run.start : stop - run.start])
+            start = run.stop
+        return pieces
+
+    def _bytes(self, start: int, stop: int) -> bytes | memoryview:
+        pieces = self.pieces(start, stop)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _covering(self, start: int, stop: int) -> Sequence[Section]:
+        if not self._sections:
+            self._learn()
+        first = bisect_right(self._starts, start) - 1
+        return self._sections[first : bisect_right(self._starts, stop - 1)]
+
+    def _read(self, run: _Run) -> memoryview:
+        data = memoryview(self._fetch(run.range))
+        if all(zlib.crc32(data[one.start - run.start : one.stop - run.start]) == one.crc32 for one in run.sections):
+            return data
+        # A bit may have been lost on the way.
+        data = memoryview(self._fetch(run.range))
+        for one in run.sections:
+            if zlib.crc32(data[one.start - run.start : one.stop - run.start]) != one.crc32:
+                raise self._damaged(f"bytes {one.start} to {one.stop} have another CRC32")
+        return data
+
+    def _damaged(self, what: str) -> Damaged:
+        return Damaged(f"{self._label} is not what was written: {what}", hint=self._hint)
+
+    def _learn(self) -> None:
+        """Compare the whole file with its SHA-256, and remember its blocks."""
+        with self._lock:
+            if not self._sections:
+                found = _learned.get(self._file.sha256) or self._compared_blocks()
+                self._starts = [section.start for section in found]
+                self._sections = found
+
+    def _compared_blocks(self) -> tuple[Section, ...]:
+        digest = hashlib.sha256()
+        found: list[Section] = []
+        for start in range(0, self._size, _LEARNING_BYTES):
+            data = memoryview(self._fetch(ByteRange(start, min(start + _LEARNING_BYTES, self._size))))
+            digest.update(data)
+            found += blocks(data, start)
+        if digest.hexdigest() != self._file.sha256:
+            raise self._damaged("its SHA-256 is another one")
+        _learned.add(self._file.sha256, tuple(found))
+        return tuple(found)
+
+
+class _LearnedSections:
+    """Blocks of files that this process compared as a whole, by their SHA-256."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, tuple[Section, ...]] = OrderedDict()
+
+    def get(self, sha256: str) -> tuple[Section, ...]:
+        with self._lock:
+            return self._known.get(sha256, ())
+
+    def add(self, sha256: str, sections: tuple[Section, ...]) -> None:
+        with self._lock:
+            self._known[sha256] = sections
+            while len(self._known) > _LEARNED_FILES:
+                self._known.popitem(last=False)
+
+    def forget(self) -> None:
+        """Know nothing, as a new process does."""
+        with self._lock:
+            self._known.clear()
+
+
+_learned = _LearnedSections()

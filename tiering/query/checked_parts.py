@@ -1,0 +1,50 @@
+"""Data files of parts, on whatever disk they lie, as files whose bytes were compared with what was written."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from disks.stores.base import ByteRange
+from oplog.errors import AccessDenied, Damaged, NotFound
+from tiering.catalog.context import Context
+from tiering.parquet.checked_file import CheckedFile, HeldSections
+from tiering.parquet.checked_local import LocalRead, check_local
+from tiering.query.selection import FileMissing, SelectedFile
+
+
+def checked_file(context: Context, selected: SelectedFile, held: HeldSections | None = None) -> CheckedFile:
+    """The file as it is now. Raises `FileMissing`, and so does reading, when it is gone or shorter than it was; reading
+    raises `Damaged` for bytes that are not those that were written."""
+    try:
+        read = context.disk(selected.stored.disk).reader(selected.path)
+    except NotFound as error:
+        raise FileMissing(f"{selected} is not complete: {selected.path} is missing", hint=selected.hint) from error
+
+    def fetch(wanted: ByteRange) -> bytes:
+        try:
+            return read(wanted)
+        except (NotFound, Damaged) as error:
+            raise FileMissing(f"{selected} cannot be read: {error.message}", hint=selected.hint) from error
+        except AccessDenied as error:
+            raise AccessDenied(f"{selected} cannot be read: {error.message}", hint=error.hint) from error
+
+    return CheckedFile(selected.file, fetch, label=_label(selected), hint=selected.hint, held=held)
+
+
+def local_read(selected: SelectedFile, columns: Collection[int] | None) -> LocalRead:
+    """That somebody is about to read these columns, by their places, of a local file; None for all of them."""
+    assert selected.local_path is not None
+    return LocalRead(selected.local_path, selected.file, _label(selected), selected.hint, columns)
+
+
+def check_local_files(reads: Sequence[LocalRead]) -> None:
+    """As `check_local`, but a file that is gone is `FileMissing`."""
+    try:
+        check_local(reads)
+    except FileNotFoundError as error:
+        read = next(read for read in reads if str(read.path) == str(error.filename))
+        raise FileMissing(f"{read.label} is gone", hint=read.hint) from error
+
+
+def _label(selected: SelectedFile) -> str:
+    return f"{selected.file.name} of {selected}"
