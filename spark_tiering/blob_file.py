@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,6 +12,8 @@ import pyarrow.parquet as pq
 from disks.host.ranged_file import RangedFile
 from disks.stores.base import ByteRange, ObjectStore
 from oplog.errors import Damaged
+from tiering.parquet.checked_file import CheckedFile, HeldSections
+from tiering.table.part import DataFile
 
 WHOLE_BYTES = 32 * 1024 * 1024
 """Files up to this size of which most is wanted come in one request."""
@@ -29,20 +32,29 @@ def whole_file(store: ObjectStore, key: str, sha256: str, label: str) -> pa.Buff
 
 
 class BlobFile(RangedFile):
-    """Reads of a blob, from ranges that were fetched before; anything else is a request of its own."""
+    """Reads of a blob, from ranges that were fetched before; anything else is a request of its own. What is read was
+    compared with what was written; `Damaged` where it differs."""
 
-    def __init__(self, store: ObjectStore, key: str, size_bytes: int) -> None:
-        super().__init__(size_bytes)
-        self._store, self._key = store, key
+    def __init__(self, store: ObjectStore, key: str, file: DataFile, label: str) -> None:
+        super().__init__(file.size_bytes)
+        hint = "run 'frostline fsck'; no partial result is given"
+        # What is held is held here: nothing is asked for twice.
+        self._checked = CheckedFile(
+            file, partial(store.get, key), label=label, hint=hint, held=HeldSections(limit_bytes=0)
+        )
         self._held: list[tuple[int, memoryview]] = []
-        self._tail = max(0, size_bytes - TAIL_BYTES)
+        self._tail = max(0, file.size_bytes - (self._checked.tail_bytes or TAIL_BYTES))
         self._tail_bytes: memoryview | None = None
+
+    def metadata(self) -> pq.FileMetaData | None:
+        """The footer, where it is known how much follows the column chunks: Arrow by itself would ask for more."""
+        if self._checked.tail_bytes is None:
+            return None
+        return pq.read_metadata(pa.BufferReader(self._bytes(self._tail, self._size)))
 
     def fetch(self, ranges: Iterable[ByteRange]) -> list[tuple[int, memoryview]]:
         """The bytes of the ranges, neighbours together, as (start, bytes): for `hold`."""
-        return [
-            (wanted.start, memoryview(self._store.get(self._key, wanted))) for wanted in coalesced(ranges, HOLE_BYTES)
-        ]
+        return [(wanted.start, self._get(wanted.start, wanted.stop)) for wanted in coalesced(ranges, HOLE_BYTES)]
 
     def hold(self, fetched: Sequence[tuple[int, memoryview]]) -> None:
         """Read from these bytes from now on, and forget those before."""
@@ -54,9 +66,13 @@ class BlobFile(RangedFile):
                 return data[start - first : stop - first]
         if start >= self._tail:
             if self._tail_bytes is None:
-                self._tail_bytes = memoryview(self._store.get(self._key, ByteRange(self._tail, self._size)))
+                self._tail_bytes = self._get(self._tail, self._size)
             return self._tail_bytes[start - self._tail : stop - self._tail]
-        return self._store.get(self._key, ByteRange(start, stop))
+        return self._get(start, stop)
+
+    def _get(self, start: int, stop: int) -> memoryview:
+        pieces = self._checked.pieces(start, stop)
+        return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
 
 
 def coalesced(ranges: Iterable[ByteRange], hole_bytes: int) -> list[ByteRange]:

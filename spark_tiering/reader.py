@@ -7,11 +7,12 @@ come one after the other, the next being fetched while one is decoded, so that m
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from oplog.errors import Damaged, FrostlineError, NotFound, Refused
 from spark_tiering.arrow_types import conform
 from spark_tiering.blob_file import WHOLE_BYTES, BlobFile, column_ranges, whole_file
 from spark_tiering.scan_planning import Piece
+from tiering.parquet.checked_local import LocalRead, check_local
 from tiering.query.row_masks import columns_of, row_mask
 from tiering.table.part import ColumnRange
 from tiering.table.pruning import TRUE, Predicate, rows_may_match
@@ -80,22 +82,41 @@ def _spare_collections() -> None:
 
 def _read_piece(piece: Piece, wanted: Projection) -> Iterator[pa.RecordBatch]:
     if piece.store is None:
-        with _opened(pa.memory_map(piece.path), wanted) as file:
-            yield from _batches(file, _numbers(file, piece, wanted), wanted)
+        yield from _from_local_file(piece, wanted)
         return
     store = piece.store.open()
     if _wants_all(piece, wanted):
-        source = whole_file(store, piece.key, piece.sha256, piece.label)
-        with _opened(source, wanted, checked=True) as file:
+        source = whole_file(store, piece.key, piece.sha256, _label(piece, wanted))
+        with _opened(source, wanted) as file:
             yield from _batches(file, _numbers(file, piece, wanted), wanted)
     else:
         yield from _by_row_groups(store, piece, wanted)
 
 
-def _opened(source: Any, wanted: Projection, *, checked: bool = False) -> pq.ParquetFile:
+def _from_local_file(piece: Piece, wanted: Projection) -> Iterator[pa.RecordBatch]:
+    """Footer, then the columns of the row groups are compared with what was written before they are decoded."""
+    _check_local(piece, wanted, (), ())
+    with _opened(pa.memory_map(piece.path), wanted) as file:
+        numbers = _numbers(file, piece, wanted)
+        names = _stored_names(file, wanted).values()
+        _check_local(piece, wanted, [file.schema_arrow.get_field_index(name) for name in names], numbers)
+        yield from _batches(file, numbers, wanted)
+
+
+def _check_local(piece: Piece, wanted: Projection, columns: Collection[int], groups: Collection[int]) -> None:
+    assert piece.file is not None
+    hint = "run 'frostline fsck'; no partial result is given"
+    check_local([LocalRead(Path(piece.path), piece.file, _label(piece, wanted), hint, columns, groups)])
+
+
+def _label(piece: Piece, wanted: Projection) -> str:
+    return f"{piece.label} of {wanted.definition.full_name}"
+
+
+def _opened(source: Any, wanted: Projection, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
     """The file. Texts that it holds as dictionaries are read as such: to decode them a batch at a time takes a third
-    less than to read them one by one. Pages are compared with their checksums unless all bytes were `checked`."""
-    first = pq.ParquetFile(source)
+    less than to read them one by one. Its bytes are compared by whoever gives them."""
+    first = pq.ParquetFile(source, metadata=metadata)
     names = set(_stored_names(first, wanted).values())
     groups = [first.metadata.row_group(number) for number in range(first.metadata.num_row_groups)]
     encoded = [
@@ -105,9 +126,7 @@ def _opened(source: Any, wanted: Projection, *, checked: bool = False) -> pq.Par
         and (pa.types.is_string(field.type) or pa.types.is_binary(field.type))
         and all(_has_dictionary(group, field.name) for group in groups)
     ]
-    return pq.ParquetFile(
-        source, metadata=first.metadata, read_dictionary=encoded, page_checksum_verification=not checked
-    )
+    return pq.ParquetFile(source, metadata=first.metadata, read_dictionary=encoded)
 
 
 def _has_dictionary(group: pq.RowGroupMetaData, name: str) -> bool:
@@ -123,9 +142,10 @@ def _wants_all(piece: Piece, wanted: Projection) -> bool:
 
 def _by_row_groups(store: ObjectStore, piece: Piece, wanted: Projection) -> Iterator[pa.RecordBatch]:
     """Only the wanted columns of the row groups that may match; the next ones are fetched while some are decoded."""
-    source = BlobFile(store, piece.key, piece.size_bytes)
+    assert piece.file is not None
+    source = BlobFile(store, piece.key, piece.file, _label(piece, wanted))
     with (
-        _opened(pa.PythonFile(source, mode="r"), wanted) as file,
+        _opened(pa.PythonFile(source, mode="r"), wanted, source.metadata()) as file,
         ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as ahead,
     ):
         names = set(_stored_names(file, wanted).values())

@@ -15,6 +15,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
+import msgspec
+
 from disks.base import LoggedDisk
 from disks.host.processes import nearest_ancestor
 from disks.stores.address import StoreAddress
@@ -60,6 +62,8 @@ class Piece:
     key: str = ""
     path: str = ""
     """Of a local file."""
+    file: DataFile | None = None
+    """What `part.json` says of the bytes, and no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +223,7 @@ def _pieces(
                 row_groups=groups,
                 wanted_bytes=_wanted_bytes(file, groups),
                 group_bytes=tuple(group.size_bytes for group in file.row_groups),
+                file=_sums_of(file),
             )
             disk = context.disk(stored.disk)
             reachability.require([disk], f"reading {definition.full_name}")
@@ -231,6 +236,12 @@ def _pieces(
                 yield replace(piece, store=stores[stored.disk], key=info.key)
             else:
                 yield replace(piece, path=stored.path(file.name))
+
+
+def _sums_of(file: DataFile) -> DataFile:
+    """Without what only planning needs: every task is sent it."""
+    groups = tuple(msgspec.structs.replace(group, first_key=()) for group in file.row_groups)
+    return msgspec.structs.replace(file, row_groups=groups, columns={})
 
 
 def _shared(context: Context, disk: str) -> StoreAddress:
