@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import polars
@@ -19,12 +20,16 @@ import pytest
 
 from disks.config import LocalDiskConfig, ObjectDiskConfig
 from oplog.errors import Damaged
+from tests.command_line import Frostline
 from tests.flips import StoredFile, never_another_answer, without_sums
 from tests.servers import Server
 from tests.tiers import define, make_context, put_part, put_table, resolver
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
+from tiering.config.reading import load
+from tiering.engine.store import Store
 from tiering.parquet import checked_file, checked_local
+from tiering.parquet.sections import stated_sections
 from tiering.query import dataset
 from tiering.query.dataset import table_dataset
 from tiering.query.filesystem import FrostlineFileSystem
@@ -77,10 +82,12 @@ ROWS = pa.table(
     }
 )
 QUESTIONS = (
-    "SELECT * FROM {} ORDER BY k",
-    "SELECT count(*), sum(k), max(id), sum(x), count(level) FROM {} WHERE k >= 900 AND k < 1500",
-    "SELECT level, count(*), min(x) FROM {} WHERE level = 'WARN' OR x > 300 GROUP BY level ORDER BY level",
-    "SELECT min(k), max(k), count(*) FROM {}",
+    "SELECT * FROM {0} ORDER BY k",
+    "SELECT count(*), sum(k), max(id), sum(x), count(level) FROM {0} WHERE k >= 900 AND k < 1500",
+    "SELECT level, count(*), min(x) FROM {0} WHERE level = 'WARN' OR x > 300 GROUP BY level ORDER BY level",
+    "SELECT min(k), max(k), count(*) FROM {0}",
+    "SELECT count(*), (SELECT max(x) FROM {0} WHERE level = 'INFO') FROM {0} WHERE k < (SELECT avg(x) FROM {0})",
+    "SELECT a.k, b.id FROM {0} AS a JOIN {0} AS b ON a.k = b.k + 1 WHERE b.level IS NULL ORDER BY a.k DESC LIMIT 5",
 )
 
 
@@ -166,3 +173,41 @@ def test_without_the_comparison_flipped_bits_are_answered(
     file = StoredFile(context, stored, ministack)
     with pytest.raises(AssertionError, match="is answered as data"):
         never_another_answer(file, lambda: ask(context, stored), errors=(Exception,))
+
+
+def test_the_command_line_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """I15: hot and cold, now and as of a revision: exit 1, and no row is printed."""
+    frostline = Frostline(capsys)
+    monkeypatch.setenv("FROSTLINE_HOME", str(tmp_path / "home"))
+    source = tmp_path / "rows.parquet"
+    pq.write_table(ROWS.drop_columns("tags"), source)
+    frostline("table", "create", "db.t", "--like", str(source), "--order-by", "k")
+    frostline("insert", "db.t", str(source))
+    _no_flipped_bit_is_printed(frostline)
+    frostline("move", "db.t", "--partition", "all", "--to-volume", "cold")
+    _no_flipped_bit_is_printed(frostline)
+    with Store.open(load()) as store:
+        (stored,) = store.parts()
+    frostline("table", "drop", "db.t", "--yes")
+    _no_flipped_bit_is_printed(frostline, stored)
+
+
+def _no_flipped_bit_is_printed(frostline: Frostline, dropped: StoredPart | None = None) -> None:
+    sql, csv = "SELECT id FROM db.t WHERE k = 1234", ("--output-format", "csv")
+    with Store.open(load()) as store:
+        stored = dropped or store.parts()[0]
+        past = store.context if dropped is None else store.past(stored.revision or 0)
+        file = StoredFile(past, stored)
+    revision = ("--revision", str(stored.revision)) if dropped else ()
+    right = frostline("query", sql, *csv, *revision)
+    assert "009772046" in right
+    chunk = next(one for one in stated_sections(file.file) if one.column == 2)
+    altered = bytearray(file.written)
+    altered[chunk.stop - 9] ^= 4
+    file.put(bytes(altered))
+    assert frostline("query", sql, *csv, *revision, code=1) == ""
+    assert file.label in frostline.error
+    file.put(file.written)
+    assert frostline("query", sql, *csv, *revision) == right

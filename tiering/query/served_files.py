@@ -43,6 +43,7 @@ class ServedFiles:
         self.failure: Exception | None = None
         """Why a read failed; the first one, if several did."""
         self._listener = socket.create_server((_HOST, 0), backlog=128)
+        self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, name="served-files", daemon=True).start()
 
     def add(self, file: CheckedFile) -> str:
@@ -59,7 +60,7 @@ class ServedFiles:
                 region="us-east-1",
                 access_key_id=self.bucket,
                 secret_access_key=self.bucket,
-                endpoint=f"http://{_HOST}:{self._listener.getsockname()[1]}",
+                endpoint=f"http://{_HOST}:{self.port}",
                 allow_http=True,
             )
 
@@ -70,7 +71,7 @@ class ServedFiles:
             connections = list(self._connections)
         try:
             # A thread that waits in accept() is woken by a connection everywhere, by a close not.
-            socket.create_connection(self._listener.getsockname(), timeout=1).close()
+            socket.create_connection((_HOST, self.port), timeout=1).close()
         except OSError:
             pass
         self._listener.close()
