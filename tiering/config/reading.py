@@ -26,6 +26,7 @@ import msgspec
 from disks.config import SECRET_KEYS
 from oplog.errors import FrostlineError, Refused, UsageError
 from tiering.config.checks import check_references
+from tiering.config.places import check_places
 from tiering.config.settings import Config, embedded
 
 PREFIX = "FROSTLINE_"
@@ -115,8 +116,15 @@ def load_from(given: str | Path | None = None, environment: Mapping[str, str] | 
     used = _overlay(raw, environment, source)
     plain = _convert(raw, Config, (), source)
     config = msgspec.convert(_absolute(plain, base), Config)
-    check_references(config, lambda path, problem, hint: source.error(path, problem, hint))
+    check_references(config, source.error)
+    check_places(config, environment, source.error)
     return LoadedConfig(config, file, used)
+
+
+def checked(config: Config) -> Config:
+    """A configuration that a program made, if no two of its disks are one. Raises `UsageError`."""
+    check_places(config, os.environ, _Source("the configuration").error)
+    return config
 
 
 def masked(config: Config) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from tiering.catalog import reachability, tables
 from tiering.catalog.catalog import Catalog, StoredPart
 from tiering.catalog.context import Context, wall_clock
 from tiering.catalog.reservation import Reservations
-from tiering.config.reading import load
+from tiering.config.reading import checked, load
 from tiering.config.settings import Config
 from tiering.engine import maintenance
 from tiering.engine import recovery as recovering
@@ -80,7 +80,7 @@ class Store:
 
         `recover=False` changes nothing: what `--dry-run` and checks use. Raises `UsageError` for a bad configuration.
         """
-        settings = config if isinstance(config, Config) else load(config)
+        settings = checked(config) if isinstance(config, Config) else load(config)
         context = make_context(settings, actor=actor, workers=workers, limiter=limiter, progress=progress, clock=clock)
         if recover:
             return cls(context, recovered=recovering.recover(context))

@@ -1,0 +1,116 @@
+"""Two disks of one place would be one disk under two names: a move between them would delete the only copy.
+
+What can be told without a request is told here: directories by their real paths and inodes, buckets by endpoint, name
+and prefix. That two endpoints lead to one bucket, only the ids of the disks tell.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from disks.config import DiskConfig, LocalDiskConfig, ObjectDiskConfig
+from oplog.errors import UsageError
+from tiering.config.settings import Config
+
+Complain = Callable[[tuple[str | int, ...], str, str], UsageError]
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a disk lies: a directory of this machine, or a prefix of a bucket."""
+
+    space: str
+    """Directories are in one space, the keys of each bucket in another."""
+    steps: tuple[str, ...]
+    directory: Path | None = None
+
+    @property
+    def text(self) -> str:
+        """For messages and for the journal: without credentials, the same however it was written."""
+        return str(self.directory) if self.directory is not None else f"{self.space}{'/'.join(self.steps)}"
+
+    def overlaps(self, other: Place) -> bool:
+        """Whether one of them is the other, or lies within it."""
+        if self.space != other.space:
+            return False
+        shared = min(len(self.steps), len(other.steps))
+        if self.steps[:shared] == other.steps[:shared]:
+            return True
+        if self.directory is None or other.directory is None:
+            return False
+        return _is_within(self.directory, other.directory) or _is_within(other.directory, self.directory)
+
+
+def check_places(config: Config, environment: Mapping[str, str], complain: Complain) -> None:
+    """Raise what `complain(key path, problem, hint)` makes of the first two disks that share a place."""
+    places = {name: place_of(disk, environment) for name, disk in config.disks.items()}
+    for (name, place), (other, other_place) in combinations(places.items(), 2):
+        if place.overlaps(other_place):
+            same = place.steps == other_place.steps
+            raise complain(
+                ("disks", other),
+                f"{other_place.text} {'is' if same else 'overlaps'} the place of disks.{name}"
+                + ("" if same else f", {place.text}"),
+                "two disks of one place are one disk under two names: give each a directory or prefix of its own",
+            )
+
+
+def place_of(disk: DiskConfig, environment: Mapping[str, str]) -> Place:
+    """The place of a disk. Symbolic links are followed; nothing is asked of a bucket."""
+    if isinstance(disk, LocalDiskConfig):
+        return _directory(Path(disk.path))
+    assert isinstance(disk, ObjectDiskConfig)
+    parts = urlsplit(disk.url)
+    if parts.scheme == "file":
+        return _directory(Path(unquote(parts.path)))
+    if parts.scheme != "s3":  # in memory, where names do not nest
+        return Place(disk.url.rstrip("/"), ())
+    steps = tuple(step for step in unquote(parts.path).split("/") if step)
+    endpoint = disk.endpoint_url or next((environment[name] for name in _ENDPOINTS if environment.get(name)), "")
+    return Place(f"{_without_credentials(endpoint)}s3://{parts.netloc}/", steps)
+
+
+def _directory(path: Path) -> Place:
+    real = Path(os.path.realpath(path.expanduser()))
+    return Place("", real.parts, real)
+
+
+def _without_credentials(endpoint: str) -> str:
+    """Scheme, host and port, in one form: an endpoint may hold a password."""
+    if not endpoint:
+        return ""
+    parts = urlsplit(endpoint)
+    default = {"http": 80, "https": 443}.get(parts.scheme)
+    try:
+        port = parts.port or default
+    except ValueError:  # not a number: whoever opens the store says so
+        port = default
+    return f"{parts.scheme}://{(parts.hostname or '').lower()}:{port} "
+
+
+def _is_within(inner: Path, outer: Path) -> bool:
+    """Whether the inner directory, or one above it, is the outer one under another name (a bind mount)."""
+    try:
+        wanted = _identity(outer)
+    except OSError:
+        return False
+    return any(found == wanted for found in _identities(inner))
+
+
+def _identities(path: Path) -> Iterator[tuple[int, int]]:
+    for directory in (path, *path.parents):
+        try:
+            yield _identity(directory)
+        except OSError:
+            continue
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_dev, found.st_ino
