@@ -23,7 +23,7 @@ from typing import Literal, Self
 from disks.file_table.commits import Commits
 from disks.file_table.table import FileTable
 from disks.stores.base import ByteRange, ObjectStore, S3Connection
-from oplog.errors import Refused, Transient, UsageError
+from oplog.errors import FrostlineError, Refused, Transient, UsageError
 from oplog.kinds import CommitKind
 from oplog.log import Entry, OperationsLog
 from oplog.paths import is_safe
@@ -272,6 +272,11 @@ class Disk(ABC):
         """Why the disk cannot be reached now; empty when it can. Its tree is then the one that was last known."""
         return ""
 
+    @property
+    def broken(self) -> FrostlineError | None:
+        """Why this is not the disk that its name stands for; None when it is. Such a disk shows no files."""
+        return None
+
     def work_offline(self, error: Transient) -> None:
         """After a `refresh` that failed with this error: show the tree that was last known; what needs more raises
         `DiskUnreachable` at once, until a `refresh` succeeds. Raises the error when nothing is known for sure."""
@@ -302,6 +307,15 @@ class Disk(ABC):
         """Hold for many small reads in this thread: the tree stays as it is, and each read costs less. Never across a
         commit on the same disk, which would wait for it."""
         return _NO_LEASE
+
+    def identity(self) -> str | None:
+        """The id that the disk's place shows, written by the first transaction there; None where there is none yet, and
+        on disks that have none. Writes nothing."""
+        return None
+
+    def watch(self, known: str | None, begin: Callable[[str], None]) -> None:  # noqa: B027 - nothing without an id
+        """From now on a transaction raises unless the place shows the id `known`. A disk without one gets it with its
+        first transaction; `begin` is told the id once, before anything else is written."""
 
     def close(self) -> None:  # noqa: B027 - most disks have nothing to do
         """Release handles. The disk cannot be used afterwards."""

@@ -16,6 +16,8 @@ BLOBS_PREFIX = "r"
 """What every blob's key begins with; foreign names may do so too."""
 LEASES_PREFIX = "lease/"
 SCHEMA_VERSION_KEY = ".SCHEMA_VERSION"
+DISK_KEY = ".frostline-disk"
+"""The id of the disk, put by its first commit and never changed."""
 DOCTOR_PREFIX = "doctor/"
 OBJBENCH_PREFIX = "objbench/"
 

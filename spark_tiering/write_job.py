@@ -25,10 +25,11 @@ from disks.stores.address import StoreAddress
 from oplog.errors import Conflict, NotFound, Refused, UsageError
 from oplog.kinds import Inserted
 from spark_tiering.part_writer import WriteJob, WrittenPart
-from tiering.catalog import blocks
+from tiering.catalog import blocks, reachability
 from tiering.catalog.context import Context
 from tiering.catalog.new_parts import INSERT_CLAIM
 from tiering.config.reading import load
+from tiering.engine.recovery import begin_disks
 from tiering.engine.store import Store
 from tiering.parquet.column_ranges import combine_ranges
 from tiering.policy.placement import ordered_volumes
@@ -86,6 +87,7 @@ def begin_job(options: WriteOptions) -> tuple[TableDefinition, WriteJob | None]:
     """
     with Store.open(load(options.config), actor=_ACTOR, recover=False) as store:
         definition = store.definition(options.table)
+        reachability.check_whole(store.context, definition, f"writing to {definition.full_name}")
         disk = _target(store.context, definition)
         if _is_done(disk, definition, options):
             return definition, None
@@ -114,6 +116,8 @@ def commit_job(options: WriteOptions, job: WriteJob | None, parts: Sequence[Writ
         return WriteResult()
     with Store.open(load(options.config), actor=_ACTOR) as store, ExitStack() as stack:
         definition = _same_table(store, job)
+        reachability.check_whole(store.context, definition, f"writing to {definition.full_name}")
+        begin_disks(store.context)
         disk = store.object_disk(job.disk)
         size_bytes = sum(item.file.size_bytes for part in parts for item in part.files)
         stack.enter_context(store.context.reservations.reserve(disk.name, size_bytes))

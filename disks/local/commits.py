@@ -64,7 +64,8 @@ class LocalCommits:
         self._ready = False
 
     def prepare(self) -> None:
-        """Make the disk's own directories, unless it is only read."""
+        """Make the disk's own directories, unless it is only read. Whoever only reads makes none: below the mount point
+        of a disk that is not mounted they would be one more disk."""
         if self._ready:
             return
         if not self._read_only:
@@ -88,7 +89,6 @@ class LocalCommits:
         if self.hidden.is_held:
             yield self.tree
             return
-        self.prepare()
         with ExitStack() as stack:
             while self.committed.is_dir():
                 lock = file_lock(self._view_lock, shared=True, timeout_seconds=self.lock_timeout_seconds)

@@ -7,6 +7,7 @@
 <root>/.frostline/hidden/<tx>.json     removed files that readers may still open: not listed, swept later
 <root>/.frostline/trash/<tx>/          being deleted
 <root>/.frostline/readers/<id>/        second names of files that other processes read (`disks.local.held_files`)
+<root>/.frostline/disk.json            the id of the disk, written by its first transaction
 <root>/.frostline/{commit,view,readers,trash}.lock
 """
 
@@ -22,6 +23,7 @@ from pathlib import Path
 
 from disks.base import Disk, DiskCapabilities, DiskUsage, FileInfo, Leftover, Location, Transaction
 from disks.host.locks import abandoned, file_lock, sweep, try_file_lock
+from disks.identity import IdentityGuard, read_file, write_file
 from disks.local.commits import LocalCommits
 from disks.local.held_files import hold_files, let_go
 from disks.local.transaction import LocalTransaction
@@ -54,6 +56,7 @@ class LocalDisk(Disk):
         self.read_only = read_only
         self._own = path / OWN_DIRECTORY
         self._commits = LocalCommits(name, path, read_only=read_only, lock_timeout_seconds=lock_timeout_seconds)
+        self._identity = IdentityGuard(name, str(path), self.identity, lambda: write_file(self._own), cheap=True)
         self._hidden = self._commits.hidden
         self._trash = self._commits.trash
         self.keep_free_space_bytes = keep_free_space_bytes
@@ -63,9 +66,8 @@ class LocalDisk(Disk):
 
     def usage(self) -> DiskUsage:
         self._trash.wait()
-        self._commits.prepare()
         try:
-            status = os.statvfs(self.root)
+            status = os.statvfs(self.root if self.read_only else _nearest(self.root))
         except FileNotFoundError:
             return DiskUsage(0, 0, 0)
         total = status.f_blocks * status.f_frsize
@@ -153,7 +155,6 @@ class LocalDisk(Disk):
 
     @contextmanager
     def read_lease(self) -> Iterator[None]:
-        self._commits.prepare()
         if not self._own.is_dir():
             yield
             return
@@ -180,6 +181,7 @@ class LocalDisk(Disk):
     def transaction(self, kind: CommitKind, *, reason: str = "", actor: str = "") -> Transaction:
         if self.read_only:
             raise Refused(f"disk {self.name} is read-only", hint="set read_only: false in its configuration")
+        self._identity.before_writing()
         self._commits.prepare()
         return LocalTransaction(self._commits.staging, self._commits.commit, kind, reason)
 
@@ -233,5 +235,16 @@ class LocalDisk(Disk):
         done += [f"deleted {len(unread)} removed files that no reader holds any more"] if unread else []
         return [f"disk {self.name}: {sentence}" for sentence in done]
 
+    def identity(self) -> str | None:
+        return read_file(self._own)
+
+    def watch(self, known: str | None, begin: Callable[[str], None]) -> None:
+        self._identity.watch(known, begin)
+
     def close(self) -> None:
         self._trash.wait()
+
+
+def _nearest(path: Path) -> Path:
+    """The directory, or the one above it that exists: where it would be made."""
+    return next(directory for directory in (path.absolute(), *path.absolute().parents) if directory.is_dir())

@@ -17,6 +17,7 @@ from disks.effects import make_directory, remove_file, rename
 from disks.file_table.commit_index import CommitIndex
 from disks.file_table.table import FileTable, TableDamaged, TableWriter
 from disks.host.locks import file_lock
+from disks.identity import not_there, read_object
 from oplog import replay, snapshot
 from oplog.errors import Conflict, Damaged, NotFound
 from oplog.log import Entry, OperationsLog
@@ -28,6 +29,8 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _APPLY_BATCH = 500
+IDENTITY = "disk"
+"""The id of the disk, remembered beside the rows by every commit."""
 _WHOLE = "whole"
 """Remembered beside the rows once they were those of the newest revision: from then on they only ever get newer."""
 
@@ -57,6 +60,33 @@ class TableCache:
         that, nobody knows how much is missing. Sends no request."""
         with self.lock, self._open().read() as view:
             return _WHOLE in view.state()
+
+    def remembered_identity(self) -> str | None:
+        """The id of the disk that the table is of, when it is that of this store and not empty. Changes nothing."""
+        with self.lock:
+            if self._table is not None:
+                return self._identity_in(self._table)
+            if not self.path.exists():
+                return None
+            try:
+                table = FileTable(self.path)
+            except TableDamaged:
+                return None
+            try:
+                return self._identity_in(table)
+            finally:
+                table.close()
+
+    def remember_identity(self, identity: str) -> None:
+        """The table is that of the disk with this id."""
+        with self.lock, self._open().write() as view:
+            view.remember(**{IDENTITY: identity})
+
+    def _identity_in(self, table: FileTable) -> str | None:
+        with table.read() as view:
+            state = view.state()
+        ours = state.get("store") == self._store.name and state.get("revision", "0") != "0"
+        return state.get(IDENTITY) if ours else None
 
     def hold_as_it_is(self) -> None:
         """Let `table` answer from what is known, without asking the bucket, until `refresh` succeeds."""
@@ -278,6 +308,7 @@ class TableCache:
         begin anew when gc took that entry and a later snapshot stands in for it; else it is that of another log."""
         if revision == 0:
             return self._log.first_revision() is not None
+        self._check_identity()
         if self._log.first_revision() is not None and max(snapshot.revisions(self._store), default=0) > revision:
             return True
         raise Damaged(
@@ -285,6 +316,13 @@ class TableCache:
             hint="was the bucket emptied or replaced? "
             f"'frostline restore {self._disk_name}' compares, --apply rebuilds",
         )
+
+    def _check_identity(self) -> None:
+        """The log has gone on without the entry that is known here, or is another one: the id tells."""
+        known = self.remembered_identity()
+        found = read_object(self._store) if known is not None else None
+        if known is not None and found not in (None, known):
+            raise not_there(self._disk_name, self._store.name, known, found)
 
     def _load_snapshot(self, view: TableWriter, until: int | None) -> tuple[int, str]:
         """Fill an empty table from the newest readable snapshot; the head it then has."""

@@ -21,7 +21,8 @@ from disks.base import DiskCapabilities, Leftover, Location, LoggedDisk, Transac
 from disks.file_table.commits import Commits
 from disks.file_table.table import FileTable, TableWriter
 from disks.host.locks import abandoned, sweep
-from disks.object_disk.cache import TableCache
+from disks.identity import IdentityGuard, put_object, read_object
+from disks.object_disk.cache import IDENTITY, TableCache
 from disks.object_disk.lease import Lease
 from disks.object_disk.table_disk import TableDisk
 from disks.object_disk.transaction import ObjectTransaction, Target
@@ -74,9 +75,14 @@ class ObjectDisk(TableDisk, LoggedDisk):
         self.max_size_bytes = max_size_bytes
         self.cache = TableCache(name, self.log, state_path)
         self._offline: DiskUnreachable | None = None
+        self._seen: str | None = None
+        """The id that the bucket showed, until the table remembers it."""
         self._refreshed = -math.inf
         self._single_writer = single_writer
         self._lease = Lease(store, state_path / "lease.json", settle_seconds=lease_settle_seconds)
+        self._identity = IdentityGuard(
+            name, store.name, self._identity_before_commit, self._write_identity, cheap=False
+        )
 
     @property
     def capabilities(self) -> DiskCapabilities:  # type: ignore[override]
@@ -111,6 +117,9 @@ class ObjectDisk(TableDisk, LoggedDisk):
         try:
             self.cache.refresh()
             self._offline = None
+            if self._seen is not None and self.file_table.head()[0]:  # so that nobody has to ask again
+                self.cache.remember_identity(self._seen)
+                self._seen = None
         finally:
             self._refreshed = time.monotonic()
 
@@ -214,6 +223,25 @@ class ObjectDisk(TableDisk, LoggedDisk):
             hint="run the command again; fewer writers at a time help",
         )
 
+    def identity(self) -> str | None:
+        """As promised; no request where the table of this bucket remembers it: its log proves that it is the same."""
+        if (remembered := self.cache.remembered_identity()) is not None:
+            return remembered
+        self._seen = read_object(self.store)
+        return self._seen
+
+    def watch(self, known: str | None, begin: Callable[[str], None]) -> None:
+        self._identity.watch(known, begin)
+
+    def _identity_before_commit(self) -> str | None:
+        """Where no id is known here, whoever puts one finds out whether there is one."""
+        return self.identity() if self._identity.is_known else self.cache.remembered_identity()
+
+    def _write_identity(self) -> str:
+        if self._single_writer or not self.store.capabilities.conditional_put:  # the lease is held
+            return read_object(self.store) or put_object(self.store)
+        return put_object(self.store)
+
     def _append(self, view: TableWriter, draft: Commit) -> Entry:
         """In one SQLite transaction: check against the table, put the entry, take the change in. Dying after the put
         leaves the table behind the log, and catching up applies the entry."""
@@ -223,6 +251,7 @@ class ObjectDisk(TableDisk, LoggedDisk):
         leased = self._single_writer or not self.store.capabilities.conditional_put
         if leased:
             self._lease.hold()
+        view.remember(**{IDENTITY: self._identity.before_writing()})
         digest = self.log.append(commit)
         if leased and self.log.read(commit.revision).commit.writer != commit.writer:
             raise RevisionTaken(f"revision {commit.revision} of {self.store.name} was overwritten by another writer")

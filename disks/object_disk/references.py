@@ -16,6 +16,7 @@ from typing import Protocol
 from disks.stores.base import ObjectInfo
 from oplog.pins import unreleased
 from oplog.revision import (
+    DISK_KEY,
     LEASES_PREFIX,
     PINS_PREFIX,
     SCHEMA_VERSION_KEY,
@@ -200,7 +201,7 @@ def inventory(objects: Iterable[ObjectInfo]) -> Inventory:
             intents.append(entry)
         elif is_scratch_key(key):
             scratch.append(entry)
-        elif key != SCHEMA_VERSION_KEY:
+        elif key not in (SCHEMA_VERSION_KEY, DISK_KEY):
             foreign.append(key)
     wanted = set(unreleased(pin.key for pin in pins))
     in_force = tuple(pin for pin in pins if pin.key in wanted)

@@ -29,7 +29,7 @@ from disks.base import (
 from disks.file_table.commits import Commits
 from disks.file_table.table import FileTable
 from disks.stores.base import ByteRange
-from oplog.errors import Transient
+from oplog.errors import FrostlineError, Transient
 from oplog.kinds import CommitKind
 from oplog.log import Entry
 from oplog.replay import FileRow
@@ -125,6 +125,10 @@ class WrappedDisk(Disk):
     def unreachable(self) -> str:
         return self.inner.unreachable
 
+    @property
+    def broken(self) -> FrostlineError | None:
+        return self.inner.broken
+
     def work_offline(self, error: Transient) -> None:
         self.inner.work_offline(error)
 
@@ -139,6 +143,12 @@ class WrappedDisk(Disk):
 
     def tidy(self) -> builtins.list[str]:
         return self.inner.tidy()
+
+    def identity(self) -> str | None:
+        return self.inner.identity()
+
+    def watch(self, known: str | None, begin: Callable[[str], None]) -> None:
+        self.inner.watch(known, begin)
 
     def close(self) -> None:
         self.inner.close()

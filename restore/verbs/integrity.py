@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from disks.base import Disk
     from disks.workers.runner import Remote
     from restore.check.check import CheckOptions, CheckResult
+    from tiering.catalog.identity import Identities
     from tiering.config.settings import Config
     from tiering.engine.store import Store
 
@@ -50,14 +51,15 @@ def fsck(
     """
     from contextlib import ExitStack
 
-    from restore.check.check import CheckOptions, check
+    from restore.check.check import CheckOptions, Problem, check
     from restore.check.share_history import parse_subset
 
     if read_data and read_data_subset:
         raise UsageError("say either --read-data or --read-data-subset")
     config = session.loaded.config
     names = disk or list(config.disks)
-    disks = {name: session.disk(name) for name in names}
+    identities = session.identities(names)
+    disks = {name: one for name, one in identities.disks.items() if one.broken is None}
     listed = _disks_for_spark(disks, reading=read_data or bool(read_data_subset)) if wanted(spark, master) else []
     work = SparkWork(session, "fsck", master) if listed else None
     how = CheckOptions(
@@ -76,10 +78,11 @@ def fsck(
             disks,
             how,
             moving=session.parts_under_way(),
-            policies=_policy_disks(config) if len(names) == len(config.disks) else None,
+            policies=_policy_disks(config, identities) if len(names) == len(config.disks) else None,
             claim=stack.enter_context(_journal(session)).claim,
             progress=session.progress(),
         )
+    result.problems[:0] = [Problem("I16", fault.error.message, fault.disk) for fault in identities.faults]
     if work is not None:
         work.report()
     if session.options.json:
@@ -117,9 +120,12 @@ def _journal(session: Session) -> Any:
     return closing(Journal(session.loaded.config.state_directory))
 
 
-def _policy_disks(config: "Config") -> dict[str, list[str]]:
+def _policy_disks(config: "Config", identities: "Identities") -> dict[str, list[str]]:
+    """The disks of each policy that must hold its tables: all but those that nobody has written to yet."""
+    begun = [name for name in config.disks if not identities.is_fresh(name)]
     return {
-        name: [disk for volume in policy.volumes for disk in volume.disks] for name, policy in config.policies.items()
+        name: [disk for volume in policy.volumes for disk in volume.disks if disk in begun]
+        for name, policy in config.policies.items()
     }
 
 

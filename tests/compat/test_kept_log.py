@@ -18,6 +18,10 @@ SAID: dict[str, Any] = json.loads(ANSWERS.read_text())
 REFUSED = "undo s3 42 --dry-run"
 """That entry is of a kind that is not known. 0.1 would have undone it; now it is refused."""
 
+BEGUN_BY_A_READ = "restore s3 --apply --yes; fsck"
+"""In between 0.1 let `parts` write `table.json` to an SSD that nobody had written to; no reading verb does that now."""
+BEGUN = {"files": 1, "bytes": 418}
+
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,7 +43,12 @@ def test_the_answer_is_what_it_was(machine: Machine, question: str) -> None:
 def test_a_change_does_what_it_did(tmp_path: Path, change: tuple[str, ...]) -> None:
     machine = Machine(tmp_path / "machine", lambda words: cli.run(words))
     for question in change:
-        assert machine.ask(question) == SAID[f"{change[0]}; {question}"]
+        said = f"{change[0]}; {question}"
+        answered = machine.ask(question)
+        if said == BEGUN_BY_A_READ:
+            for what, more in BEGUN.items():
+                answered["answer"]["checked"][what] += more
+        assert answered == SAID[said]
 
 
 def test_a_lost_journal_is_made_good_by_the_log(tmp_path: Path) -> None:

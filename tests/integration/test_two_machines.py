@@ -188,8 +188,11 @@ def test_of_two_machines_that_create_one_name_at_once_one_has_it(
         assert a.definition("d.n").uuid == b.definition("d.n").uuid == theirs.uuid
         assert a.create_table(define_table("d.n", **DEFINITION), if_not_exists=True).uuid == theirs.uuid
     with Store.open(first) as a:
-        assert a.recovered == ["wrote table.json of d.n to ssd"]
+        assert a.recovered == []
+        assert not a.disk("ssd").exists(theirs.path)  # nobody has written to this disk: to open a store begins none
         assert [table.uuid for table in a.definitions()] == [theirs.uuid]
+        a.tick()
+        assert a.disk("ssd").exists(theirs.path)
 
 
 def test_dropping_a_table_frees_its_name(tmp_path: Path) -> None:

@@ -158,6 +158,10 @@ class Catalog:
         if found:
             return found[0]
         for disk in self._disks.values():
+            if disk.broken is not None:
+                raise type(disk.broken)(
+                    f"no table {full_name} is known here: {disk.broken.message}", hint=disk.broken.hint
+                )
             if disk.unreachable:
                 raise DiskUnreachable(
                     f"no table {full_name} is known here: {disk.unreachable}",

@@ -12,6 +12,7 @@ from disks.workers.progress import Progress, Silent
 from oplog.errors import NotFound
 from tiering.catalog.catalog import Catalog
 from tiering.catalog.clock_check import Clocks
+from tiering.catalog.identity import Fault, Identities
 from tiering.catalog.reservation import Reservations
 from tiering.config.settings import Config
 from tiering.journal.journal import Journal
@@ -36,7 +37,16 @@ class Context:
     progress: Progress = field(default_factory=Silent)
     clock: Callable[[], datetime] = wall_clock
     clocks: Clocks = field(default_factory=Clocks)
+    identities: Identities | None = None
+    """Whether the disks are those that their names stand for; None where nobody compares."""
+    partial: bool = False
+    """Answers may leave out what lies on disks that are not there: somebody asked for that."""
     stop: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        """The disks that are not what they were."""
+        return self.identities.faults if self.identities is not None else ()
 
     def disk(self, name: str) -> Disk:
         """The disk. Raises `NotFound` with the known names."""

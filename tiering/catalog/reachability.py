@@ -7,24 +7,75 @@ the table meanwhile. Tables that others write, as far as is known, are therefore
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 
 from disks.base import Disk
 from oplog.errors import DiskUnreachable
 from tiering.catalog import blocks
 from tiering.catalog.context import Context
+from tiering.catalog.identity import Fault
+from tiering.journal.known_disks import Holding
+from tiering.table.places import locate
 from tiering.table.schema import TableDefinition
 
 
 def unreachable(context: Context) -> list[str]:
-    """The names of the disks that cannot be reached now."""
-    return sorted(name for name, disk in context.disks.items() if disk.unreachable)
+    """The names of the disks that cannot be reached now. Broken ones are told apart (`Context.faults`)."""
+    return sorted(name for name, disk in context.disks.items() if disk.unreachable and disk.broken is None)
+
+
+def fault_of(context: Context, definition: TableDefinition) -> Fault | None:
+    """The disk that the table needs and that is not what it was; None when the table is whole."""
+    known = definition.policy in context.config.policies
+    disks = set(context.catalog.policy_disks(definition)) if known else set()
+    for fault in context.faults:
+        if definition.uuid in fault.tables or (fault.whole_disk and fault.disk in disks):
+            return fault
+    return None
+
+
+def check_whole(context: Context, definition: TableDefinition, what: str) -> None:
+    """Raise the fault of a disk that `what` needs, before anything is changed: work over a hole would hide rows."""
+    if (fault := fault_of(context, definition)) is not None:
+        raise type(fault.error)(f"{what}: {fault.error.message}", hint=fault.error.hint)
+
+
+def whole_tables(context: Context) -> list[TableDefinition]:
+    """The tables that automatic work may touch."""
+    return [definition for definition in context.catalog.tables() if fault_of(context, definition) is None]
+
+
+def compare(context: Context) -> None:
+    """Compare what the catalog read with what was known to be on each disk."""
+    if context.identities is None:
+        return
+    found: dict[str, dict[str, Holding]] = defaultdict(dict)
+    for definition in context.catalog.tables():
+        for stored in context.catalog.parts(definition, include_outdated=True):
+            before = found[stored.disk].get(definition.uuid, Holding(definition.full_name, 0, 0))
+            found[stored.disk][definition.uuid] = Holding(
+                definition.full_name, before.parts + 1, before.rows + stored.part.rows
+            )
+    dropping = {unfinished.drop.table_uuid for unfinished in context.journal.drops()}
+    places = (locate(broken.path) for broken in context.catalog.broken)
+    context.identities.compare(found, dropping | {place.uuid for place in places if place is not None})
+
+
+def check_answer(context: Context, definition: TableDefinition) -> None:
+    """Raise the fault of a disk that an answer needs, unless answers with gaps are asked for."""
+    fault = fault_of(context, definition)
+    if fault is not None and not context.partial:
+        hint = f"{fault.error.hint}; --partial answers without it"
+        raise type(fault.error)(f"rows of {definition.full_name} would be missing: {fault.error.message}", hint=hint)
 
 
 def require(disks: Iterable[Disk], what: str) -> None:
     """Raise `DiskUnreachable` when one of the disks that `what` needs cannot be reached, before anything is changed."""
     for disk in disks:
         if disk.unreachable:
+            if disk.broken is not None:
+                raise type(disk.broken)(f"{what}: {disk.broken.message}", hint=disk.broken.hint)
             raise DiskUnreachable(
                 f"{what} needs disk {disk.name}: {disk.unreachable}", hint="try again when the bucket answers"
             )
@@ -32,12 +83,15 @@ def require(disks: Iterable[Disk], what: str) -> None:
 
 def check_certain(context: Context, definition: TableDefinition) -> None:
     """Raise `DiskUnreachable` when what is known of the table may be out of date: another machine writes it, too, and
-    the disk that would tell what it committed cannot be reached."""
+    the disk that would tell what it committed cannot be reached. Raises the fault of a disk that is not what it was."""
+    check_answer(context, definition)
     if definition.policy not in context.config.policies:
         return
     for name in context.catalog.policy_disks(definition):
         disk = context.disks.get(name)  # the past has one disk only
-        if disk is not None and disk.unreachable and (disk.read_only or blocks.foreign(context, definition, disk)):
+        if disk is None or disk.broken is not None:  # told above
+            continue
+        if disk.unreachable and (disk.read_only or blocks.foreign(context, definition, disk)):
             raise DiskUnreachable(
                 f"another machine writes {definition.full_name} as well, and what it wrote since is not known: "
                 f"{disk.unreachable}",

@@ -12,6 +12,7 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -22,12 +23,15 @@ from urllib.parse import unquote, urlsplit
 from disks.config import LocalDiskConfig, ObjectDiskConfig
 from disks.effects import op
 from disks.file_table.table import read_only_uri
+from disks.registry import open_disk
 from disks.stores.open import open_store
 from disks.stores.time_budget import time_budget
 from disks.stores.trial.examine import examine
 from disks.stores.trial.probe_results import StoreFacts
 from disks.workers.progress import SILENT, Progress, Task
 from oplog.errors import FrostlineError
+from tiering.catalog.identity import Identities
+from tiering.config.places import place_of
 from tiering.config.settings import Config
 from tiering.doctor import diagnosis, store_diagnosis
 from tiering.doctor.diagnosis import Finding, LocalFacts, NodeFacts
@@ -43,7 +47,9 @@ _PATIENCE_SECONDS = 5.0
 def run(config: Config, *, limiter: Limiter | None = None, progress: Progress = SILENT) -> list[Finding]:
     """Everything that was looked at. Never raises for what it finds."""
     now = datetime.now(UTC)
-    findings = diagnosis.of_node(look_at_node(config), now=now)
+    node = look_at_node(config)
+    findings = look_at_identities(config, limiter) if node.journal == "ok" else []
+    findings += diagnosis.of_node(node, now=now)
     with progress.task("examining disks", items=len(config.disks)) as task:
         for name, disk in config.disks.items():
             task.note(name)
@@ -58,6 +64,33 @@ def run(config: Config, *, limiter: Limiter | None = None, progress: Progress = 
                         findings += diagnosis.of_local(name, directory, look_at_directory(directory))
             task.advance(items=1)
     return findings
+
+
+def look_at_identities(config: Config, limiter: Limiter | None) -> list[Finding]:
+    """The disks that are not those that their names stand for. The journal is in order."""
+    disks = {
+        name: open_disk(name, disk, config.state_directory, limiter=limiter) for name, disk in config.disks.items()
+    }
+    places = {name: place_of(disk, os.environ).text for name, disk in config.disks.items()}
+    try:
+        with closing(Journal(config.state_directory)) as journal:
+            identities = Identities(disks, places, journal)
+            identities.look()
+            return [
+                Finding(
+                    subject=f"disk {fault.disk}",
+                    check="identity",
+                    level="problem",
+                    what=fault.error.message,
+                    hint=fault.error.hint,
+                )
+                for fault in identities.faults
+            ]
+    except (FrostlineError, OSError):  # what is wrong with the disk or the journal is found below
+        return []
+    finally:
+        for disk in disks.values():
+            disk.close()
 
 
 def _promises_less(name: str, config: ObjectDiskConfig) -> list[Finding]:

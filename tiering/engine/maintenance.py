@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 
 from oplog.errors import FrostlineError, Locked, NotFound, Refused
-from tiering.catalog import tables
+from tiering.catalog import reachability, tables
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context, wall_clock
 from tiering.journal.records import Failures
@@ -52,10 +52,11 @@ def tick(context: Context, *, only: TickStep | None = None) -> TickReport:
     """One pass over all tables. A step that fails is noted, the others go on; `context.stop` ends it between steps."""
     report = TickReport()
     _note_time(context)
+    report.problems += [fault.error.message for fault in context.faults]
     if only in (None, "merges"):
         _merge_all(context, report)
     if only in (None, "moves") and not context.stop.is_set():
-        plan = planning.plan(context, context.catalog.tables())
+        plan = planning.plan(context, reachability.whole_tables(context))
         report.problems += {stay.reason.detail for stay in plan.stays if stay.reason.kind == "clock"}
         report.deleted = delete_due(context, plan, report.problems)
         report.moves = mover.execute(context, plan.moves)
@@ -195,7 +196,7 @@ def _check_clock(context: Context, definition: TableDefinition) -> None:
 
 def _merge_all(context: Context, report: TickReport) -> None:
     request = MergeRequest()
-    for definition in context.catalog.tables():
+    for definition in reachability.whole_tables(context):
         if "merges" in context.journal.wishes.paused(definition.uuid) or context.stop.is_set():
             continue
         failures = context.journal.work.merge_failures(definition.uuid)

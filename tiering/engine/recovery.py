@@ -11,7 +11,7 @@ import logging
 from disks.base import Disk
 from oplog.errors import FrostlineError, Locked
 from oplog.kinds import TableAltered
-from tiering.catalog import copying, tables
+from tiering.catalog import copying, reachability, tables
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.journal.records import TableDrop
@@ -26,6 +26,7 @@ def recover(context: Context) -> list[str]:
     for disk in context.disks.values():
         done += [f"disk {disk.name}: {sentence}" for sentence in disk.recover()]
     context.catalog.refresh()
+    reachability.compare(context)
     done += _finish_drops(context)
     done += mover.recover(context)
     done += _settle_merges(context)
@@ -40,7 +41,7 @@ def _finish_drops(context: Context) -> list[str]:
     done: list[str] = []
     for unfinished in context.journal.drops():
         decided = unfinished.drop
-        if any(disk.unreachable for disk in context.disks.values()):
+        if context.faults or any(disk.unreachable for disk in context.disks.values()):
             continue  # what is dropped stays hidden; it is taken away when all disks can be reached
         try:
             tables.finish_drop(context, decided)
@@ -62,6 +63,8 @@ def _settle_merges(context: Context) -> list[str]:
     done: list[str] = []
     for record in context.journal.work.orphaned_merges():
         definitions = [table for table in context.catalog.tables() if table.uuid == record.table_uuid]
+        if any(reachability.fault_of(context, table) is not None for table in definitions):
+            continue  # whether its output is there, nobody knows
         parts = [stored.part.name for table in definitions for stored in context.catalog.parts(table)]
         if record.output in parts:
             context.journal.work.set_merge(record.id, "done")
@@ -73,7 +76,7 @@ def _settle_merges(context: Context) -> list[str]:
 
 def _remove_outdated(context: Context) -> list[str]:
     done: list[str] = []
-    for definition in context.catalog.tables():
+    for definition in reachability.whole_tables(context):
         everything = context.catalog.parts(definition, include_outdated=True)
         outdated = [
             stored for stored in everything if stored.state == "outdated" and _can_be_changed(context.disk(stored.disk))
@@ -117,13 +120,24 @@ def _can_be_changed(disk: Disk) -> bool:
     return not disk.read_only and not disk.unreachable
 
 
-def _repair_definitions(context: Context) -> list[str]:
+def begin_disks(context: Context) -> None:
+    """Before something is written: disks that nobody has written to yet get the tables of their policies. Whoever only
+    reads begins no disk: its place may be a mistake."""
+    _repair_definitions(context, begin=True)
+
+
+def _is_fresh(context: Context, name: str) -> bool:
+    return context.identities is not None and context.identities.is_fresh(name)
+
+
+def _repair_definitions(context: Context, *, begin: bool = False) -> list[str]:
     done: list[str] = []
-    for definition in context.catalog.tables():
+    for definition in reachability.whole_tables(context):
         if definition.policy not in context.config.policies:
             continue
         lacking = context.catalog.disks_lacking_definition(definition)
         lacking = [name for name in lacking if _can_be_changed(context.disk(name))]
+        lacking = [name for name in lacking if begin or not _is_fresh(context, name)]
         if lacking:
             reason = "this disk lacked the table's definition"
             tables.write_definition(context, definition, kind=TableAltered(), reason=reason, disks=lacking)

@@ -11,6 +11,7 @@ and `tables`.
 from __future__ import annotations
 
 import dataclasses
+import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
@@ -27,7 +28,9 @@ from oplog.kinds import TableAltered
 from tiering.catalog import reachability, tables
 from tiering.catalog.catalog import Catalog, StoredPart
 from tiering.catalog.context import Context, wall_clock
+from tiering.catalog.identity import Fault, Identities
 from tiering.catalog.reservation import Reservations
+from tiering.config.places import place_of
 from tiering.config.reading import checked, load
 from tiering.config.settings import Config
 from tiering.engine import maintenance
@@ -75,16 +78,20 @@ class Store:
         progress: Progress | None = None,
         clock: Callable[[], datetime] = wall_clock,
         recover: bool = True,
+        partial: bool = False,
     ) -> Self:
         """Open the store of a configuration (default: as the command line finds it) and recover from a crash.
 
-        `recover=False` changes nothing: what `--dry-run` and checks use. Raises `UsageError` for a bad configuration.
+        `recover=False` changes nothing: what `--dry-run` and checks use. `partial`: answers leave out what lies on
+        disks that are not what they were, and are not refused. Raises `UsageError` for a bad configuration.
         """
         settings = checked(config) if isinstance(config, Config) else load(config)
         context = make_context(settings, actor=actor, workers=workers, limiter=limiter, progress=progress, clock=clock)
+        context.partial = partial
         if recover:
             return cls(context, recovered=recovering.recover(context))
         context.catalog.refresh()
+        reachability.compare(context)
         return cls(context, recovered=[])
 
     def close(self) -> None:
@@ -102,8 +109,11 @@ class Store:
         self.close()
 
     def refresh(self) -> None:
-        """Take in what other processes and machines committed."""
+        """Take in what other processes and machines committed, and whether the disks are still there."""
+        if self.context.identities is not None:
+            self.context.identities.look()
         self.context.catalog.refresh()
+        reachability.compare(self.context)
 
     # -- tables ------------------------------------------------------------------------------------------------------
 
@@ -115,11 +125,14 @@ class Store:
         self, old: TableDefinition, new: TableDefinition, *, reason: str = "alter table"
     ) -> TableDefinition:
         """Replace a table's definition."""
+        reachability.check_whole(self.context, old, f"altering {old.full_name}")
         return tables.replace(self.context, old, new, reason=reason, kind=TableAltered())
 
     def drop_table(self, name: str) -> None:
         """Drop a table and its parts. The bucket keeps the revisions inside the retention: `restore` brings it back."""
-        tables.drop(self.context, self.definition(name))
+        definition = self.definition(name)
+        reachability.check_whole(self.context, definition, f"dropping {name}")
+        tables.drop(self.context, definition)
 
     def definition(self, name: str) -> TableDefinition:
         """The table `db.name`. Raises `NotFound`."""
@@ -142,13 +155,24 @@ class Store:
             for part in self.context.catalog.parts(definition, include_outdated=include_outdated)
         ]
 
+    def check_answer(self, table: str | None = None) -> None:
+        """Raise the fault of a disk that an answer about the table, or all tables, would leave something out for."""
+        for fault in self.context.faults if table is None and not self.context.partial else ():
+            raise type(fault.error)(fault.error.message, hint=f"{fault.error.hint}; --partial answers without it")
+        for definition in [] if table is None else [self.definition(table)]:
+            reachability.check_answer(self.context, definition)
+
     def disk(self, name: str) -> Disk:
         """The disk. Raises `NotFound`."""
         return self.context.disk(name)
 
     def object_disk(self, name: str) -> LoggedDisk:
         """The disk, which must have an operations log. Raises `NotFound` or `UsageError`."""
-        return with_commits(self.disk(name))
+        return with_commits(self._usable(name))
+
+    def faults(self) -> tuple[Fault, ...]:
+        """The disks that are not what they were: not mounted, another one, under two names, or not configured."""
+        return self.context.faults
 
     def unreachable(self) -> list[str]:
         """The disks that cannot be reached now. What lies on the others can be queried and changed."""
@@ -181,6 +205,9 @@ class Store:
 
         Raises `UsageError` unless there is exactly one object disk, `NotFound` for a revision that is not kept.
         """
+        for disk in self.context.disks.values():
+            if disk.broken is not None and disk.capabilities.remote:
+                self._usable(disk.name)
         disks = self.object_disks()
         if len(disks) != 1:
             raise UsageError(
@@ -190,7 +217,7 @@ class Store:
         past = {disks[0].name: disks[0].at(revision)}
         catalog = Catalog(self.context.config, past)
         catalog.refresh()
-        return dataclasses.replace(self.context, disks=past, catalog=catalog)
+        return dataclasses.replace(self.context, disks=past, catalog=catalog, identities=None)
 
     # -- storage policies --------------------------------------------------------------------------------------------
 
@@ -200,6 +227,7 @@ class Store:
 
     def apply(self, moves: Sequence[Move]) -> MoveReport:
         """Carry out planned moves; each that no longer fits is skipped with its reason."""
+        recovering.begin_disks(self.context)
         return mover.execute(self.context, moves)
 
     def plan_manual_move(
@@ -213,9 +241,11 @@ class Store:
         keep_source: bool = False,
     ) -> list[Move]:
         """The moves a person asks for, to look at before `apply`."""
+        definition = self.definition(table)
+        reachability.check_whole(self.context, definition, f"moving parts of {definition.full_name}")
         return planning.manual_moves(
             self.context,
-            self.definition(table),
+            definition,
             partition=partition,
             part=part,
             to_volume=to_volume,
@@ -231,11 +261,11 @@ class Store:
 
     def merge(self, table: str, request: MergeRequest) -> list[MergeResult]:
         """Merge what is worth merging, or what the request says."""
-        return maintenance.merge(self.context, self.definition(table), request)
+        return maintenance.merge(self.context, self._changing(table, "merging"), request)
 
     def merge_cold(self, table: str, workers: Workers, request: MergeRequest) -> ColdMergeReport:
         """Merge as `request.cold` says, by whoever `workers` are."""
-        return maintenance.merge_cold(self.context, self.definition(table), workers, request)
+        return maintenance.merge_cold(self.context, self._changing(table, "merging"), workers, request)
 
     def plan_merges(self, table: str, request: MergeRequest) -> list[MergePlan]:
         """What `merge`, or with `request.cold` `merge_cold`, would begin with. Changes nothing."""
@@ -257,6 +287,7 @@ class Store:
         """One pass of the daemon: merges, TTL deletes, moves, snapshots."""
         if stop is not None:
             self.context.stop = stop
+        recovering.begin_disks(self.context)
         return maintenance.tick(self.context, only=only)
 
     def gc(self, disk: str, rules: GcRules, *, remote: Remote | None = None) -> GcReport:
@@ -264,7 +295,21 @@ class Store:
         from disks.garbage import collect as garbage
 
         now = None if self.context.clock is wall_clock else self.context.clock()
-        return garbage.collect(self.disk(disk), rules, now=now, remote=remote)
+        return garbage.collect(self._usable(disk), rules, now=now, remote=remote)
+
+    def _usable(self, name: str) -> Disk:
+        """The disk, when it is what its name stands for."""
+        disk = self.disk(name)
+        if (error := disk.broken) is not None:
+            raise type(error)(error.message, hint=error.hint)
+        return disk
+
+    def _changing(self, table: str, what: str) -> TableDefinition:
+        """The table, when all of its disks are there."""
+        definition = self.definition(table)
+        reachability.check_whole(self.context, definition, f"{what} {definition.full_name}")
+        recovering.begin_disks(self.context)
+        return definition
 
     def _selected(self, table: str | None) -> list[TableDefinition]:
         return self.definitions() if table is None else [self.definition(table)]
@@ -281,6 +326,8 @@ class Table:
         """Insert Arrow batches; what an earlier identical insert wrote already is skipped."""
         from tiering.insert import insert
 
+        reachability.check_whole(self._context, self.definition, f"inserting into {self.definition.full_name}")
+        recovering.begin_disks(self._context)
         result = insert.insert(self._context, self.definition, batches)
         self._context.catalog.refresh()
         return result
@@ -320,7 +367,7 @@ def make_context(
     progress: Progress | None,
     clock: Callable[[], datetime],
 ) -> Context:
-    """Open the disks and the journal of a configuration; nothing is read from a bucket yet."""
+    """Open the disks and the journal of a configuration, and compare the disks' ids: one request a bucket at most."""
     state = config.state_directory
     limits = config.limits
     workers = workers or limits.workers
@@ -331,6 +378,9 @@ def make_context(
     )
     disks = {name: open_disk(name, disk, state, limiter=limiter) for name, disk in config.disks.items()}
     journal = Journal(state)
+    places = {name: place_of(disk, os.environ).text for name, disk in config.disks.items()}
+    identities = Identities(disks, places, journal)
+    identities.look()
     return Context(
         config=config,
         disks=disks,
@@ -341,4 +391,5 @@ def make_context(
         actor=actor,
         progress=progress or Silent(),
         clock=clock,
+        identities=identities,
     )

@@ -21,7 +21,7 @@ from contextlib import ExitStack
 from disks.base import Disk, Transaction
 from oplog.errors import Conflict, FrostlineError, Locked, NotFound
 from oplog.kinds import Moved
-from tiering.catalog import copying
+from tiering.catalog import copying, reachability
 from tiering.catalog.context import Context
 from tiering.move.file_copies import FileCopies, wait_for
 from tiering.move.items import Checkpoint, MoveItem, Reserved, Stopped, arrival_of, new_move, reason_of
@@ -104,6 +104,8 @@ class _BatchMover:
         try:
             if item.definition is None:
                 raise Stopped("abandoned", f"table {item.move.table} is gone")
+            if (fault := reachability.fault_of(self.context, item.definition)) is not None:
+                raise Stopped("abandoned", fault.error.message)
             if item.move.source == item.move.target:
                 raise Stopped("abandoned", f"the part is on {item.move.target} already")
             self.checkpoint.check(item)

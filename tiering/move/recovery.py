@@ -14,7 +14,7 @@ from functools import partial
 from disks.base import Disk
 from oplog.errors import Conflict, FrostlineError, Locked, NotFound
 from oplog.kinds import Moved
-from tiering.catalog import copying
+from tiering.catalog import copying, reachability
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.journal.records import MoveRecord
@@ -29,8 +29,12 @@ def recover(context: Context) -> list[str]:
     Moves whose disks cannot be read now are left for the next time, with a warning in the log.
     """
     done = context.journal.take_notices()
+    whole = {definition.uuid for definition in reachability.whole_tables(context)}
+    broken = {definition.uuid for definition in context.catalog.tables()} - whole
     for record in context.journal.work.orphaned_moves():
-        if any(context.disk(name).unreachable for name in (record.source, record.target) if name in context.disks):
+        if record.table_uuid in broken or any(
+            context.disk(name).unreachable for name in (record.source, record.target) if name in context.disks
+        ):
             continue  # whether the target has the part, only the target knows
         done += _guarded(context, record.table_uuid, record.part, partial(_settle, context, record))
     if done:
@@ -80,7 +84,7 @@ def _on_target(context: Context, record: MoveRecord, directory: str) -> bool:
 
 def _settle_duplicates(context: Context) -> list[str]:
     done: list[str] = []
-    for definition in context.catalog.tables():
+    for definition in reachability.whole_tables(context):
         copies: dict[str, list[StoredPart]] = defaultdict(list)
         stored_parts = context.catalog.parts(definition, include_outdated=True)
         doubled = {stored.part.name for stored in stored_parts if stored.state == "duplicate"}

@@ -106,6 +106,7 @@ def parts(
     store = session.store()
     if disk is not None:
         store.disk(disk)
+    store.check_answer(table)
     chosen = [
         stored
         for stored in store.parts(table, include_outdated=all)
@@ -287,9 +288,11 @@ def _disk_document(session: Session, name: str, parts_on_disk: int) -> dict[str,
         "parts": parts_on_disk,
         "revision": None,
         "read_only": disk.read_only,
-        "broken": False,
-        "unreachable": bool(disk.unreachable),
+        "broken": disk.broken.message if disk.broken is not None else False,
+        "unreachable": bool(disk.unreachable) and disk.broken is None,
     }
+    if disk.broken is not None:
+        return document
     try:
         usage = disk.usage()
         document.update(total_bytes=usage.total_bytes, free_bytes=usage.free_bytes, used_bytes=disk.stored_bytes())

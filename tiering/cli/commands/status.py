@@ -63,6 +63,7 @@ def status(session: Session) -> None:
 def du(session: Session, table: OptionalTable = None) -> None:
     """Show the space each table takes on each disk and in each partition."""
     store = session.store()
+    store.check_answer(table)
     totals: dict[tuple[str, str, str], list[int]] = {}
     for stored in store.parts(table, include_outdated=True):
         key = (stored.definition.full_name, stored.disk, stored.name.partition)
@@ -111,6 +112,8 @@ def _print_status(session: Session, document: dict[str, Any]) -> None:
     from tiering.config.units import format_size
 
     line = session.output.line
+    for fault in session.output.beside.get("broken_disks", ()):
+        line(f"BROKEN DISK    {fault['what']}")
     where = ", ".join(f"{disk} {format_size(size)}" for disk, size in document["bytes_by_disk"].items())
     line(f"tables         {document['tables']}")
     line(f"parts          {document['parts']} with {document['rows']:,} rows, {format_size(document['bytes'])}")

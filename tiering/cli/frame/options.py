@@ -22,6 +22,7 @@ class GlobalOptions:
     tpslimit: float | None = None
     workers: int | None = None
     error_on_nothing: bool = False
+    partial: bool = False
 
     def merged(self, later: dict[str, Any]) -> "GlobalOptions":
         """These options, with those given after the verb on top; counts add up."""
@@ -95,6 +96,10 @@ def declarations(*, before_verb: bool, changes: bool) -> dict[str, Declaration]:
         ),
         "error_on_nothing": (
             Annotated[bool, option("--error-on-nothing", text="exit 9 when there was nothing to do")],
+            False,
+        ),
+        "partial": (
+            Annotated[bool, option("--partial", text="answer without what lies on disks that are not there")],
             False,
         ),
     }

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # heavy: most of a `--help` would be these imports
     from disks.stores.wrappers.limit import Limiter
     from disks.workers.progress import Progress
     from disks.workers.runner import ClusterRunner
+    from tiering.catalog.identity import Fault, Identities
     from tiering.config.reading import LoadedConfig
     from tiering.engine.store import Store
 
@@ -74,14 +75,24 @@ class Session:
                     limiter=self.limiter(),
                     progress=self.progress(),
                     recover=not self.dry_run,
+                    partial=self.options.partial,
                 )
             )
+            self._tell_faults(self._store.faults())
             self._tell_unreachable(self._store)
             for sentence in self._store.recovered:
                 self.output.note(f"recovered: {sentence}")
             for broken in self._store.context.catalog.broken:
                 self.output.note(f"broken: {broken.text}")
         return self._store
+
+    def _tell_faults(self, faults: "tuple[Fault, ...]") -> None:
+        if faults:
+            self.output.beside["broken_disks"] = [
+                {"disk": fault.disk, "kind": fault.kind, "what": fault.error.message} for fault in faults
+            ]
+        for fault in faults:
+            self.output.note(f"broken: {fault.error.message}; {fault.error.hint}")
 
     def _tell_unreachable(self, store: "Store") -> None:
         names = store.unreachable()
@@ -93,16 +104,34 @@ class Session:
             self.output.note(f"{disk.unreachable}; what it holds is shown as of revision {disk.revision}")
 
     def disk(self, name: str) -> "Disk":
-        """One disk by itself, its state as it is: nothing is refreshed, recovered or rebuilt."""
+        """One disk by itself, its state as it is: nothing is refreshed, recovered or rebuilt. Raises `Refused` or
+        `DiskUnreachable` for one that is not the disk that its name stands for."""
+        disk = self.identities([name]).disks[name]
+        if (error := disk.broken) is not None:
+            raise error
+        return disk
+
+    def identities(self, names: "list[str]") -> "Identities":
+        """The same for several, with what is wrong with which disk. Raises `NotFound`."""
         from disks.registry import open_disk
         from oplog.errors import NotFound
+        from tiering.catalog.identity import Identities
+        from tiering.config.places import place_of
+        from tiering.journal.journal import Journal
 
         config = self.loaded.config
-        if name not in config.disks:
-            raise NotFound(f"No such disk: {name}", hint=f"the disks are: {', '.join(sorted(config.disks))}")
-        disk = open_disk(name, config.disks[name], config.state_directory, limiter=self.limiter())
-        self._stack.callback(disk.close)
-        return disk
+        if unknown := [name for name in names if name not in config.disks]:
+            raise NotFound(f"No such disk: {unknown[0]}", hint=f"the disks are: {', '.join(sorted(config.disks))}")
+        disks: dict[str, Disk] = {}
+        for name in names:
+            disks[name] = open_disk(name, config.disks[name], config.state_directory, limiter=self.limiter())
+            self._stack.callback(disks[name].close)
+        journal = Journal(config.state_directory)
+        self._stack.callback(journal.close)
+        places = {name: place_of(disk, os.environ).text for name, disk in config.disks.items()}
+        identities = Identities(disks, places, journal)
+        identities.look()
+        return identities
 
     def object_disk(self, name: str) -> "LoggedDisk":
         """The same for a disk that must have an operations log."""

@@ -20,6 +20,7 @@ VERBS = {
     "restore.verbs.recovery": ("restore",),
     "restore.verbs.clickhouse": ("clickhouse",),
     "tiering.cli.commands.status": ("status", "du"),
+    "tiering.cli.commands.disk": ("disk",),
     "tiering.cli.commands.doctor": ("doctor",),
     "tiering.cli.commands.objbench": ("objbench",),
     "tiering.cli.commands.config": ("config",),

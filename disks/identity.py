@@ -1,0 +1,168 @@
+"""The id of a disk: a disk is what its id says, not where it lies. Written once, by the first that writes to the disk,
+never by a read, and never changed.
+
+    <root>/.frostline/disk.json     of a directory
+    <prefix>/.frostline-disk        in a bucket
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import threading
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from disks import effects
+from disks.host.locks import OwnedDirectory
+from oplog.errors import AlreadyExists, Damaged, DiskUnreachable, NotFound, OutcomeUnknown, Refused
+from oplog.log import LogStore
+from oplog.revision import DISK_KEY
+
+DISK_FILE = "disk.json"
+_FORMAT = 1
+_LIMIT_BYTES = 4096
+_ATTEMPTS = 5
+_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
+
+
+class _Document(msgspec.Struct, frozen=True):
+    format: int
+    id: str
+
+
+def encode(identity: str) -> bytes:
+    """The document that holds the id."""
+    return msgspec.json.encode(_Document(_FORMAT, identity))
+
+
+def decode(data: bytes, *, name: str) -> str:
+    """The id in the document. Raises `Damaged`; `Refused` for a format that this version does not know."""
+    try:
+        document = msgspec.json.decode(data[:_LIMIT_BYTES], type=_Document)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Damaged(f"{name}, the id of the disk, cannot be read: {error}", hint=_HINT) from error
+    if document.format != _FORMAT:
+        raise Refused(f"{name} has format {document.format}; this version knows {_FORMAT}", hint="upgrade frostline")
+    if not _ID.match(document.id):
+        raise Damaged(f"{name} holds no id of a disk: {document.id[:80]!r}", hint=_HINT)
+    return document.id
+
+
+_HINT = "bring it back from a copy; 'frostline disks' says which id this machine knows"
+
+
+def read_file(own: Path) -> str | None:
+    """The id of the disk whose own directory this is; None when there is none."""
+    path = own / DISK_FILE
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    with open(descriptor, "rb") as file:
+        return decode(file.read(_LIMIT_BYTES), name=str(path))
+
+
+def write_file(own: Path) -> str:
+    """Give the disk an id, durably; the one that it has when another process was first."""
+    path, identity = own / DISK_FILE, str(uuid.uuid4())
+    staging = OwnedDirectory(own / "staging")  # what a crash leaves there, recovery removes
+    try:
+        effects.write_new_file(staging.path / DISK_FILE, encode(identity))
+        effects.hard_link(staging.path / DISK_FILE, path)
+    except FileExistsError:
+        pass
+    finally:
+        staging.remove()
+    effects.fsync_directory(own)
+    return read_file(own) or identity
+
+
+def read_object(store: LogStore) -> str | None:
+    """The id of the disk in this prefix, by one request; None when there is none."""
+    try:
+        return decode(store.get(DISK_KEY), name=f"{store.name}{DISK_KEY}")
+    except NotFound:
+        return None
+
+
+def put_object(store: LogStore) -> str:
+    """Give the disk an id; the one that it has when another machine was first. Overwrites nothing."""
+    identity = str(uuid.uuid4())
+    data = encode(identity)
+    for attempt in range(_ATTEMPTS):
+        try:
+            store.put_if_absent(DISK_KEY, data, sha256=hashlib.sha256(data).digest())
+        except AlreadyExists:
+            break
+        except OutcomeUnknown:  # the same again: it finds out whether the first one took effect
+            if attempt + 1 == _ATTEMPTS:
+                raise
+        else:
+            return identity
+    found = read_object(store)
+    if found is None:
+        raise Damaged(f"{store.name}{DISK_KEY} exists and cannot be read", hint=_HINT)
+    return found
+
+
+class IdentityGuard:
+    """Keeps a disk from being written where it is not, and gives it an id before anything else is written."""
+
+    def __init__(
+        self, name: str, place: str, read: Callable[[], str | None], write: Callable[[], str], *, cheap: bool
+    ) -> None:
+        """`cheap`: the id is read again each time, else once."""
+        self._name = name
+        self._place = place
+        self._read = read
+        self._write = write
+        self._cheap = cheap
+        self._known: str | None = None
+        self._begin: Callable[[str], None] = lambda identity: None
+        self._begun = False
+        self._lock = threading.Lock()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known which disk is meant."""
+        return self._known is not None
+
+    def watch(self, known: str | None, begin: Callable[[str], None]) -> None:
+        """From now on nothing is written unless the place shows the id `known`; a disk without one gets it. `begin` is
+        told the id once, before the first write. The same again changes nothing."""
+        with self._lock:
+            self._begun = self._begun and known == self._known
+            self._known, self._begin = known, begin
+
+    def before_writing(self) -> str:
+        """The id of the disk, which it has from now on. Raises `Refused`, or `DiskUnreachable` when it has none."""
+        with self._lock:
+            if self._begun and not self._cheap and self._known is not None:
+                return self._known
+            found = self._read()
+            if self._known is not None and found != self._known:
+                raise not_there(self._name, self._place, self._known, found)
+            if found is None:
+                found = self._write()
+            if not self._begun:
+                self._begin(found)
+            self._known, self._begun = found, True
+            return found
+
+
+def not_there(name: str, place: str, known: str, found: str | None) -> Refused | DiskUnreachable:
+    """The error for a place that does not show the disk that is known to be there."""
+    if found is None:
+        return DiskUnreachable(
+            f"disk {name} is missing: {place} holds no disk, and this machine knows disk {known} there",
+            hint=f"mount it or correct the configuration; if it is gone for good: 'frostline disk replace {name}'",
+        )
+    return Refused(
+        f"disk {name} is another one: {place} holds disk {found}, and this machine knows disk {known} there",
+        hint=f"mount the right one or correct the configuration; if it is meant: 'frostline disk adopt {name}'",
+    )

@@ -1,0 +1,72 @@
+"""Seeded mistakes in what a disk is, for `tests.crash.mutants`: name, meaning, check, how it is put in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.crash.seeding import nothing, replaced
+
+_CHECKS = "tests/hostile/test_disk_identity.py"
+_PLACES = "tests/hostile/test_one_place_twice.py"
+
+
+def _id_by_a_read() -> None:
+    from disks.identity import write_file
+    from disks.local.disk import LocalDisk
+
+    LocalDisk.identity = lambda self: write_file(self._own)  # type: ignore[method-assign]
+
+
+def _whole_whatever_is_missing() -> None:
+    from tiering.catalog import reachability
+
+    reachability.fault_of = lambda context, definition: None
+
+
+Mistake = tuple[str, str, str, Callable[[], Any]]
+
+MISTAKES: tuple[Mistake, ...] = (
+    (
+        "ids not compared (I16)",
+        "a place without a disk, or with another one, is what its name stands for",
+        f"{_CHECKS}::TestNotMounted::test_is_not_an_empty_disk",
+        replaced("tiering.catalog.identity:Identities", "_examine", nothing),
+    ),
+    (
+        "an id by a read (I16)",
+        "whoever looks at a disk without an id gives it one",
+        f"{_CHECKS}::test_a_reading_verb_begins_no_disk",
+        _id_by_a_read,
+    ),
+    (
+        "merged over a missing disk (I16)",
+        "tables of a disk that is missing count as whole",
+        f"{_CHECKS}::TestNotMounted::test_is_not_an_empty_disk",
+        _whole_whatever_is_missing,
+    ),
+    (
+        "one disk under two names (I16)",
+        "that two names show one id is not noticed",
+        f"{_CHECKS}::test_a_copy_of_a_disk_is_not_a_second_disk",
+        replaced("tiering.catalog.identity:Identities", "_twice", nothing),
+    ),
+    (
+        "counts not compared (I16)",
+        "parts that are gone from a disk that is there are not missed",
+        f"{_CHECKS}::test_parts_that_are_gone_are_missed",
+        replaced("tiering.catalog.identity:Identities", "compare", nothing),
+    ),
+    (
+        "unmounted while it is open (I16)",
+        "a transaction does not look at the id again",
+        f"{_CHECKS}::test_a_disk_that_goes_while_a_store_is_open",
+        replaced("disks.local.disk:LocalDisk", "watch", nothing),
+    ),
+    (
+        "two disks of one place",
+        "the configuration does not compare places",
+        f"{_PLACES}::test_two_disks_of_one_place_are_an_error",
+        replaced("tiering.config.reading", "check_places", nothing),
+    ),
+)

@@ -1,0 +1,302 @@
+"""I16: a disk is what its id says, not where it lies. What was done, and what is answered:
+
+| what was done | what used to happen | what is answered |
+|---|---|---|
+| the SSD is not mounted | an answer without its rows, fsck clean, `table.json` below its mount point | exit 5, fsck 4 |
+| another SSD is mounted there | its rows, or none | exit 13 |
+| a disk with parts is taken out of the configuration | an answer without its rows | exit 13 |
+| a mistyped bucket URL | `count(*)` 0, and a log begun there by a reading verb | exit 5, the place stays empty |
+| two endpoints of one bucket | moves delete the only copy | exit 13 |
+| parts are gone from a disk that is there | an answer without their rows | exit 5 |
+"""
+
+from __future__ import annotations
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from disks.identity import put_object, read_file, read_object, write_file
+from disks.stores.memory import MemoryStore
+from oplog.errors import DiskUnreachable, OutcomeUnknown
+from oplog.kinds import Inserted
+from tests.command_line import Frostline
+from tests.crash.harness import Failpoints, hooked
+from tests.servers import Server
+from tiering.config.reading import load
+from tiering.engine.store import Store
+
+COUNT = "select count(*) from d.t"
+
+
+def files_below(directory: Path) -> list[Path]:
+    return sorted(directory.rglob("*")) if directory.exists() else []
+
+
+def count(frostline: Frostline, *more: str) -> int:
+    return int(frostline.json("query", COUNT, *more)["rows"][0][0])
+
+
+@pytest.fixture
+def store(frostline: Frostline, home: Path) -> Frostline:
+    """300 rows in three partitions: one is in the bucket, two are on the SSD."""
+    Path("rows.csv").write_text("ts,n\n" + "".join(f"2026-0{1 + n % 3}-01T00:00:00Z,{n}\n" for n in range(300)))
+    frostline(
+        *("table", "create", "d.t", "--column", "ts:timestamp[us, UTC]", "--column", "n:int64"),
+        *("--order-by", "n", "--partition-by", "month(ts)"),
+    )
+    frostline("insert", "d.t", "rows.csv")
+    frostline("move", "d.t", "--partition", "202601", "--to-disk", "s3")
+    assert count(frostline) == 300
+    return frostline
+
+
+def refused(frostline: Frostline, code: int) -> None:
+    """Nothing of the table is answered or changed; what must work, works."""
+    for verb in (
+        ("query", COUNT),
+        ("parts",),
+        ("du",),
+        ("insert", "d.t", "rows.csv"),
+        ("merge", "d.t", "--final"),
+        ("move", "d.t", "--partition", "202602", "--to-disk", "s3"),
+        ("table", "drop", "d.t", "-y"),
+        ("table", "alter", "d.t", "--add-column", "more:int64"),
+    ):
+        frostline(*verb, code=code)
+    assert not frostline.json("fsck", code=4)["ok"]
+    frostline("status")
+    frostline("disks")
+
+
+class TestNotMounted:
+    @pytest.fixture
+    def away(self, home: Path, store: Frostline, request: pytest.FixtureRequest) -> Path:
+        away = home / "ssd.away"
+        (home / "ssd").rename(away)
+        return away
+
+    @pytest.mark.parametrize("mount_point", [True, False])
+    def test_is_not_an_empty_disk(self, home: Path, store: Frostline, away: Path, mount_point: bool) -> None:
+        if mount_point:
+            (home / "ssd").mkdir()
+        refused(store, 5)
+        store("tick", code=1)
+        assert files_below(home / "ssd") == []
+        (home / "ssd").rmdir() if mount_point else None
+        away.rename(home / "ssd")
+        assert count(store) == 300
+        assert store.json("fsck")["ok"]
+
+    def test_a_gap_is_answered_when_it_is_asked_for_and_is_told(self, store: Frostline, away: Path) -> None:
+        document = store.json("query", COUNT, "--partial")
+        assert document["rows"] == [[100]]
+        assert [(item["disk"], item["kind"]) for item in document["broken_disks"]] == [("ssd", "missing")]
+        assert "ssd" in store.error
+        assert {part["disk"] for part in store.json("parts", "--partial")["parts"]} == {"s3"}
+        states = {disk["name"]: disk["broken"] for disk in store.json("disks")["disks"]}
+        assert states["s3"] is False
+        assert "missing" in states["ssd"]
+
+    def test_a_disk_that_is_gone_is_given_up(self, home: Path, store: Frostline, away: Path) -> None:
+        store("disk", "adopt", "ssd", "-y", code=13)
+        store("disk", "replace", "ssd", code=13)
+        preview = store.json("disk", "replace", "ssd", "-n")
+        assert [(held["table"], held["parts"], held["rows"]) for held in preview["known"]["tables"]] == [
+            ("d.t", 2, 200)
+        ]
+        refused(store, 5)
+        store("disk", "replace", "ssd", "-y")
+        assert count(store) == 100
+        assert files_below(home / "ssd") == []
+        store("insert", "d.t", "rows.csv")
+        assert count(store) == 300
+        assert store.json("fsck")["ok"]
+
+    def test_a_new_state_directory_takes_the_disks_as_they_are(self, home: Path, store: Frostline, away: Path) -> None:
+        away.rename(home / "ssd")
+        shutil.rmtree(home / "state")
+        assert count(store) == 300
+        (home / "ssd").rename(away)
+        refused(store, 5)
+
+
+def test_another_disk_at_the_place(home: Path, store: Frostline, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FROSTLINE_HOME", str(home.with_name("other")))
+    store("table", "create", "e.t", "--column", "n:int64", "--order-by", "n")
+    monkeypatch.setenv("FROSTLINE_HOME", str(home))
+    (home / "ssd").rename(home / "ssd.away")
+    shutil.copytree(home.with_name("other") / "ssd", home / "ssd")
+    before = files_below(home / "ssd")
+    refused(store, 13)
+    assert files_below(home / "ssd") == before
+    store("disk", "replace", "ssd", "-y", code=13)
+    store("disk", "adopt", "ssd", "-y")
+    assert count(store) == 100
+
+
+def test_a_copy_of_a_disk_is_not_a_second_disk(home: Path, store: Frostline) -> None:
+    shutil.copytree(home / "ssd", home / "copy")
+    path = Path("frostline.yaml")
+    path.write_text(
+        f"disks:\n  ssd: {{type: local, path: {home}/ssd}}\n  copy: {{type: local, path: {home}/copy}}\n"
+        f"  s3: {{type: object_disk, url: 'file://{home}/bucket/store/'}}\n"
+        "policies: {hot_cold: {volumes: [{name: hot, disks: [ssd, copy]}, {name: cold, disks: [s3]}]}}\n"
+    )
+    refused(store, 13)
+    path.unlink()
+    assert count(store) == 300
+
+
+def test_a_disk_that_is_not_configured_any_more(home: Path, store: Frostline) -> None:
+    path = Path("frostline.yaml")
+    path.write_text(
+        f"disks:\n  s3: {{type: object_disk, url: 'file://{home}/bucket/store/'}}\n"
+        "policies: {hot_cold: {volumes: [{name: cold, disks: [s3]}]}}\n"
+    )
+    refused(store, 13)
+    assert int(store.json("query", COUNT, "--partial")["rows"][0][0]) == 100
+    store("disk", "forget", "s3", "-y", code=13)
+    store("disk", "forget", "nobody", "-y", code=10)
+    store("disk", "forget", "ssd", "-y")
+    assert count(store) == 100
+
+
+def test_a_disk_may_be_renamed_and_moved(home: Path, store: Frostline) -> None:
+    (home / "ssd").rename(home / "elsewhere")
+    Path("frostline.yaml").write_text(
+        f"disks:\n  fast: {{type: local, path: {home}/elsewhere}}\n"
+        f"  s3: {{type: object_disk, url: 'file://{home}/bucket/store/'}}\n"
+        "policies: {hot_cold: {volumes: [{name: hot, disks: [fast]}, {name: cold, disks: [s3]}]}}\n"
+    )
+    assert count(store) == 300
+
+
+def test_parts_that_are_gone_are_missed(home: Path, store: Frostline) -> None:
+    (part,) = (home / "ssd" / "store").glob("*/*/202602_*")
+    part.rename(home / "part")
+    store("query", COUNT, code=5)
+    assert "1 of 2 of d.t" in store.error
+    (home / "part").rename(part)
+    assert count(store) == 300
+    part.rename(home / "part")
+    store("query", COUNT, code=5)
+    store("disk", "adopt", "ssd", "-y")
+    assert count(store) == 200
+
+
+class TestMistypedBucket:
+    def test_a_directory(self, home: Path, store: Frostline, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("FROSTLINE_DISKS__S3__URL", f"file://{home}/bucket/stor/")
+        refused(store, 5)
+        store("log", "s3", code=5)
+        store("gc", code=5)
+        store("restore", "s3", "--apply", code=5)
+        store("tick", code=1)
+        assert files_below(home / "bucket" / "stor") == []
+        monkeypatch.delenv("FROSTLINE_DISKS__S3__URL")
+        assert count(store) == 300
+        assert store.json("fsck")["ok"]
+
+    def test_in_s3(self, frostline: Frostline, bucket: str, ministack: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("FROSTLINE_DISKS__S3__URL", f"s3://{bucket}/right/")
+        Path("rows.csv").write_text("n\n1\n2\n")
+        frostline("table", "create", "d.t", "--column", "n:int64", "--order-by", "n")
+        frostline("insert", "d.t", "rows.csv")
+        frostline("move", "d.t", "--partition", "all", "--to-disk", "s3")
+        monkeypatch.setenv("FROSTLINE_DISKS__S3__URL", f"s3://{bucket}/rihgt/")
+        frostline("query", COUNT, code=5)
+        frostline("status")
+        listed = ministack.client().list_objects_v2(Bucket=bucket, Prefix="rihgt/")
+        assert listed["KeyCount"] == 0
+        monkeypatch.setenv("FROSTLINE_DISKS__S3__URL", f"s3://{bucket}/right/")
+        assert count(frostline) == 2
+
+    def test_two_endpoints_of_one_bucket(
+        self, home: Path, frostline: Frostline, bucket: str, ministack: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        port = ministack.endpoint_url.rpartition(":")[2]
+        Path("frostline.yaml").write_text(
+            f"disks:\n  one: {{type: object_disk, url: 's3://{bucket}/p/', endpoint_url: 'http://127.0.0.1:{port}'}}\n"
+            f"  two: {{type: object_disk, url: 's3://{bucket}/p/', endpoint_url: 'http://localhost:{port}'}}\n"
+            "policies: {hot_cold: {volumes: [{name: hot, disks: [one]}, {name: cold, disks: [two]}]}}\n"
+        )
+        frostline("table", "create", "d.t", "--column", "n:int64", "--order-by", "n", code=1)
+        for verb in (["query", COUNT], ["insert", "d.t", "rows.csv"], ["gc"]):
+            Path("rows.csv").write_text("n\n1\n")
+            frostline(*verb, code=13)
+        assert "two names" in frostline.error
+
+
+def test_a_reading_verb_begins_no_disk(home: Path, frostline: Frostline) -> None:
+    for verb in (["status"], ["parts"], ["disks"], ["fsck"], ["table", "list"], ["log", "s3"], ["gc"]):
+        frostline(*verb)
+        assert not (home / "ssd").exists(), verb
+        assert files_below(home / "bucket") == [], verb
+
+
+def test_a_disk_that_goes_while_a_store_is_open(home: Path, store: Frostline) -> None:
+    with Store.open(load()) as opened:
+        (home / "ssd").rename(home / "ssd.away")
+        with pytest.raises(DiskUnreachable):
+            opened.disk("ssd").transaction(Inserted())
+        assert not (home / "ssd").exists()
+        opened.refresh()
+        assert [fault.kind for fault in opened.faults()] == ["missing"]
+        with pytest.raises(DiskUnreachable):
+            opened.query(COUNT)
+        (home / "ssd.away").rename(home / "ssd")
+        opened.refresh()
+        assert opened.query(COUNT).read_all().to_pylist()[0].popitem()[1] == 300
+
+
+class TestWritingAnId:
+    def test_whoever_dies_on_the_way_leaves_a_disk_that_gets_one(self, tmp_path: Path) -> None:
+        """Before and after each effect; whatever is left, the next one ends with one id that stays."""
+        counting = Failpoints()
+        with hooked(counting):
+            assert write_file(tmp_path / "first") == read_file(tmp_path / "first")
+        for at in range(1, len(counting.names) + 1):
+            for mode in ("raise_before", "raise_after"):
+                own = tmp_path / f"{mode}-{at}"
+                with hooked(Failpoints(mode, at)), suppress(OSError):
+                    write_file(own)
+                given = read_file(own)
+                assert write_file(own) == read_file(own)
+                assert given in (None, read_file(own))
+
+    def test_of_two_machines_one_gives_it(self) -> None:
+        store = MemoryStore("bucket")
+        with ThreadPoolExecutor(8) as pool:
+            given = set(pool.map(lambda _: put_object(store), range(32)))
+        assert given == {read_object(store)}
+
+    def test_a_lost_answer_is_resolved(self) -> None:
+        class Lost(MemoryStore):
+            def put_if_absent(self, *arguments: Any, **options: Any) -> None:
+                super().put_if_absent(*arguments, **options)
+                raise OutcomeUnknown("no answer")
+
+        store = Lost("bucket")
+        assert put_object(store) == read_object(store)
+
+    @pytest.mark.parametrize(
+        "forged", [b"", b"{", b"[" * 100_000, b'{"format": 1, "id": "../x"}', b'{"format": 1}', b"\xff\xfe"]
+    )
+    def test_a_forged_one_is_named(self, home: Path, store: Frostline, forged: bytes) -> None:
+        (home / "ssd" / ".frostline" / "disk.json").write_bytes(forged)
+        store("query", COUNT, code=1)
+        assert "disk.json" in store.error
+        assert not store.json("fsck", code=4)["ok"]
+
+
+def test_doctor_and_status_say_it_first(home: Path, store: Frostline) -> None:
+    (home / "ssd").rename(home / "ssd.away")
+    first = store.json("doctor", code=4)["findings"][0]
+    assert (first["subject"], first["check"], first["level"]) == ("disk ssd", "identity", "problem")
+    assert "BROKEN DISK" in store("status").splitlines()[0]
+    assert not (home / "ssd").exists()

@@ -1,0 +1,221 @@
+"""Is each disk the one that its name stands for? Compares what the places show with what the journal knows.
+
+A disk is *fresh* when it has no id and the journal does not know it; *broken* when the journal knows another id than
+the place shows, or when two names show one. A broken disk is taken out (`BrokenDisk`), so nothing can be written there.
+Tables that may have parts there are not whole: nothing of them is answered (unless a gap is asked for), merged, moved.
+A journal that is new knows nothing, and takes the disks as they are.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import msgspec
+
+from disks.base import Disk
+from disks.identity import not_there
+from disks.stores.time_budget import time_budget
+from oplog.errors import DiskUnreachable, FrostlineError, Refused, Transient
+from tiering.catalog.broken_disk import BrokenDisk
+from tiering.journal.journal import Journal
+from tiering.journal.known_disks import Holding, KnownDisk
+from tiering.table.places import STORE_DIRECTORY
+
+logger = logging.getLogger(__name__)
+
+_PATIENCE_SECONDS = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One disk that is not what it was, or not all of it. `tables` are those that had parts there, by uuid."""
+
+    disk: str
+    kind: str
+    """`missing`, `other`, `twice` or `unconfigured`."""
+    error: FrostlineError
+    tables: frozenset[str] = frozenset()
+    whole_disk: bool = True
+    """The disk is taken out; else only these tables are not whole."""
+
+
+class Identities:
+    """The disks of a store, each looked at under its name; `disks` changes in place when one breaks or comes back."""
+
+    def __init__(self, disks: dict[str, Disk], places: Mapping[str, str], journal: Journal) -> None:
+        """`places` says where each disk of the configuration lies; `disks` may be some of them."""
+        self.disks = disks
+        self.faults: tuple[Fault, ...] = ()
+        self._real = dict(disks)
+        self._places = places
+        self._journal = journal
+        self._known: dict[str, KnownDisk] = {}
+        self._shown: dict[str, str] = {}
+
+    def look(self) -> None:
+        """Compare all disks with what is known. Notes ids that are new here; writes to no disk."""
+        self._known = self._journal.disks.all()
+        found = {name: self._examine(name, disk) for name, disk in self._real.items()}
+        faults = {fault.disk: fault for fault in found.values() if fault is not None}
+        self._twice(faults)
+        self._unconfigured(faults)
+        for name, disk in self._real.items():
+            fault = faults.get(name)
+            if fault is not None:
+                self.disks[name] = BrokenDisk(disk, fault.error)
+                continue
+            self.disks[name] = disk
+            self._take(name, disk)
+        self.faults = tuple(faults.values())
+
+    def compare(self, holdings: Mapping[str, Mapping[str, Holding]], unsure: Iterable[str]) -> None:
+        """After the catalog was read: `holdings` by disk. Fewer parts of a table than were counted on a local disk are
+        a fault; what is well is counted anew. Tables in `unsure` have parts that cannot be read: that is told as such.
+        """
+        faults = [fault for fault in self.faults if fault.whole_disk]
+        sceptical = set(unsure)
+        for name, known in self._known.items():
+            if name not in self.disks or self.disks[name].broken is not None:
+                continue
+            held = holdings.get(name, {})
+            lost = {
+                uuid: before
+                for uuid, before in known.holdings.items()
+                if uuid not in sceptical and before.parts > (held[uuid].parts if uuid in held else 0)
+            }
+            if lost and known.counted and self.disks[name].kind == "local" and self._is_current(known):
+                faults.append(self._lacking(name, lost, held))
+            elif not sceptical and (not known.counted or dict(held) != known.holdings):
+                self._count(known, held)
+        for name in holdings:
+            if name not in self._known and not self.disks[name].read_only:  # of a version without ids
+                self._try(
+                    partial(self._journal.disks.note, name, "", self.disks[name].kind, self._places.get(name, ""))
+                )
+        self.faults = tuple(faults)
+
+    def known(self, name: str) -> KnownDisk | None:
+        """What the journal knows of the disk."""
+        return self._known.get(name)
+
+    def shown(self, name: str) -> str | None:
+        """The id that the place shows."""
+        return self._shown.get(name)
+
+    def place(self, name: str) -> str:
+        """Where the configuration has the disk; empty when it has none of the name."""
+        return self._places.get(name, "")
+
+    def is_empty(self, name: str) -> bool:
+        """Whether the place of a disk without an id holds nothing either."""
+        disk = self._real[name]
+        if (logged := disk.logged) is not None:
+            return logged.log.first_revision() is None
+        return not disk.list("")
+
+    def decide(self, verb: str, name: str, actor: str) -> None:
+        """Note what a person says of the disk; the next `look` goes by it."""
+        self._journal.disks.decide(verb, self._known[name], self._shown.get(name), self.place(name), actor)
+
+    def is_fresh(self, name: str) -> bool:
+        """Whether nobody has written to the disk yet, as far as can be told."""
+        if name in self._shown or self._tables(name):
+            return False
+        try:
+            return not self.disks[name].list(STORE_DIRECTORY)
+        except FrostlineError:
+            return False
+
+    def _is_current(self, known: KnownDisk) -> bool:
+        """Whether nobody began to write since `look`."""
+        now = self._journal.disks.all().get(known.name)
+        return now is not None and now.changes == known.changes
+
+    def _examine(self, name: str, disk: Disk) -> Fault | None:
+        self._shown.pop(name, None)
+        try:
+            with time_budget(_PATIENCE_SECONDS):
+                shown = disk.identity()
+        except Transient:  # what cannot be reached is answered for by what is known of it
+            return None
+        except FrostlineError as error:
+            return Fault(name, "other", error, self._tables(name))
+        if shown is not None:
+            self._shown[name] = shown
+        known = self._known.get(name)
+        if known is None or not known.id or shown == known.id:
+            return None
+        reason = not_there(name, self._places.get(name, ""), known.id, shown)
+        return Fault(name, "missing" if shown is None else "other", reason, self._tables(name))
+
+    def _twice(self, faults: dict[str, Fault]) -> None:
+        for name, shown in self._shown.items():
+            others = [other for other, same in self._shown.items() if same == shown and other != name]
+            if others:
+                both = " and ".join(f"{one} ({self._places.get(one, '')})" for one in sorted((name, *others)))
+                error = Refused(
+                    f"one disk has two names: {both} both show disk {shown}",
+                    hint="take one of them out of the configuration; copies of a disk are not disks",
+                )
+                faults[name] = Fault(name, "twice", error, self._tables(name))
+
+    def _unconfigured(self, faults: dict[str, Fault]) -> None:
+        for name, known in self._known.items():
+            tables = self._tables(name)
+            if name in self._places or not tables or self._has_other_name(known):
+                continue
+            error = Refused(
+                f"disk {name} ({known.place}) is not configured any more, and parts of"
+                f" {_named(known.holdings.values())} lay there",
+                hint=f"bring it back into the configuration; if it is gone for good: 'frostline disk forget {name}'",
+            )
+            faults[name] = Fault(name, "unconfigured", error, tables)
+
+    def _has_other_name(self, known: KnownDisk) -> bool:
+        """Whether the disk is there after all: it was renamed."""
+        return bool(known.id) and known.id in self._shown.values()
+
+    def _take(self, name: str, disk: Disk) -> None:
+        """A disk that is well: note what is new of it, and watch its writes."""
+        known, shown, place = self._known.get(name), self._shown.get(name), self._places.get(name, "")
+        if shown is not None and (known is None or (known.id, known.place) != (shown, place)):
+            known = known or KnownDisk(name=name, id=shown, kind=disk.kind, place=place)
+            known = self._known[name] = msgspec.structs.replace(known, id=shown, place=place)
+            self._try(partial(self._journal.disks.note, name, shown, disk.kind, place))
+        expected = known.id or None if known is not None else None
+        disk.watch(expected, partial(self._begin, name, disk.kind, place))
+
+    def _begin(self, name: str, kind: str, place: str, identity: str) -> None:
+        self._journal.disks.begin_writing(name, identity, kind, place)
+
+    def _lacking(self, name: str, lost: Mapping[str, Holding], held: Mapping[str, Holding]) -> Fault:
+        what = ", ".join(
+            f"{before.parts - (held[uuid].parts if uuid in held else 0)} of {before.parts} of {before.table}"
+            for uuid, before in lost.items()
+        )
+        error = DiskUnreachable(
+            f"parts are missing from disk {name} ({self._places.get(name, '')}): {what}",
+            hint=f"bring them back; if they are gone for good: 'frostline disk adopt {name}'",
+        )
+        return Fault(name, "missing", error, frozenset(lost), whole_disk=False)
+
+    def _count(self, known: KnownDisk, held: Mapping[str, Holding]) -> None:
+        self._try(partial(self._journal.disks.count, known.name, known.changes, held))
+
+    def _try(self, write: partial[None]) -> None:
+        """What is only noted for the next time may fail: reading needs no journal that can be written."""
+        try:
+            write()
+        except FrostlineError as error:
+            logger.warning("the disks are not noted in the journal: %s", error.message)
+
+    def _tables(self, name: str) -> frozenset[str]:
+        known = self._known.get(name)
+        return frozenset(known.holdings) if known is not None else frozenset()
+
+
+def _named(holdings: Iterable[Holding]) -> str:
+    return ", ".join(sorted({holding.table for holding in holdings}))

@@ -1,0 +1,135 @@
+"""Which disks this machine knows: the id and the place of each name, and what of each table lay there."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+
+import msgspec
+
+from tiering.journal.opened import JournalFile, is_held, now_text
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS disks (
+  name TEXT PRIMARY KEY, id TEXT NOT NULL, kind TEXT NOT NULL, place TEXT NOT NULL, changes INTEGER NOT NULL DEFAULT 0,
+  counted INTEGER NOT NULL DEFAULT 0, holdings TEXT NOT NULL DEFAULT '{}', updated TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS disk_writers (
+  name TEXT NOT NULL, pid INTEGER NOT NULL, start TEXT NOT NULL, instance TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS disk_decisions (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, created TEXT NOT NULL, actor TEXT NOT NULL, verb TEXT NOT NULL,
+  name TEXT NOT NULL, known TEXT NOT NULL, found TEXT NOT NULL, place TEXT NOT NULL, holdings TEXT NOT NULL);
+"""
+
+
+class Holding(msgspec.Struct, frozen=True):
+    """What a disk held of one table."""
+
+    table: str
+    parts: int
+    rows: int
+
+
+Holdings = Mapping[str, Holding]
+"""By the table's uuid."""
+
+
+class KnownDisk(msgspec.Struct, frozen=True):
+    """One disk as this machine last knew it."""
+
+    name: str
+    id: str
+    kind: str
+    place: str
+    changes: int = 0
+    """Goes up whenever somebody begins to write."""
+    counted: bool = False
+    """Whether `holdings` is all that the disk held, and nobody has written since."""
+    holdings: dict[str, Holding] = {}
+
+
+class KnownDisks:
+    """The part of the journal that says which disks there are. Losing it loses the comparison, never a row."""
+
+    def __init__(self, file: JournalFile) -> None:
+        self._file = file
+
+    def all(self) -> dict[str, KnownDisk]:
+        """By name. Writes nothing."""
+        if not self._file.read("SELECT 1 FROM sqlite_master WHERE name = 'disks'"):
+            return {}
+        return {row["name"]: _known(row) for row in self._file.read("SELECT * FROM disks ORDER BY name")}
+
+    def note(self, name: str, identity: str, kind: str, place: str) -> None:
+        """The name is that of this disk. What it held stays what it was."""
+        with self._file.write("note_disk", name) as connection:
+            _make(connection)
+            connection.execute(
+                "INSERT INTO disks (name, id, kind, place, updated) VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT (name)"
+                " DO UPDATE SET id = ?2, kind = ?3, place = ?4, updated = ?5",
+                (name, identity, kind, place, now_text()),
+            )
+
+    def begin_writing(self, name: str, identity: str, kind: str, place: str) -> None:
+        """As `note`; and from now on, until somebody has counted again, nobody knows how much the disk holds."""
+        with self._file.write("begin_writing", name) as connection:
+            _make(connection)
+            connection.execute(
+                "INSERT INTO disks (name, id, kind, place, changes, updated) VALUES (?1, ?2, ?3, ?4, 1, ?5)"
+                " ON CONFLICT (name) DO UPDATE SET id = ?2, kind = ?3, place = ?4, updated = ?5,"
+                " changes = changes + 1, counted = 0",
+                (name, identity, kind, place, now_text()),
+            )
+            connection.execute("INSERT INTO disk_writers VALUES (?, ?, ?, ?)", (name, *self._file.owner))
+
+    def count(self, name: str, changes: int, holdings: Holdings) -> None:
+        """What the disk holds, as it was read after `changes` was. Nothing when somebody writes, or has begun since."""
+        with self._file.write("count_disk", name) as connection:
+            row = connection.execute("SELECT changes FROM disks WHERE name = ?", (name,)).fetchone()
+            writers = connection.execute("SELECT * FROM disk_writers WHERE name = ?", (name,)).fetchall()
+            if row is None or row["changes"] != changes or any(map(is_held, writers)):
+                return
+            connection.execute("DELETE FROM disk_writers WHERE name = ?", (name,))
+            connection.execute(
+                "UPDATE disks SET holdings = ?, counted = 1, updated = ? WHERE name = ?",
+                (msgspec.json.encode(dict(holdings)).decode(), now_text(), name),
+            )
+
+    def decide(self, verb: str, disk: KnownDisk, found: str | None, place: str, actor: str) -> None:
+        """What a person says of a disk: `adopt` takes the id that was found, `replace` and `forget` forget the disk."""
+        with self._file.write("decide_disk", disk.name) as connection:
+            _make(connection)
+            holdings = msgspec.json.encode(disk.holdings).decode()
+            connection.execute(
+                "INSERT INTO disk_decisions (created, actor, verb, name, known, found, place, holdings)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (now_text(), actor, verb, disk.name, disk.id, found or "", place, holdings),
+            )
+            connection.execute("DELETE FROM disks WHERE name = ?", (disk.name,))
+            if verb == "adopt":
+                connection.execute(
+                    "INSERT INTO disks (name, id, kind, place, updated) VALUES (?, ?, ?, ?, ?)",
+                    (disk.name, found or "", disk.kind, place, now_text()),
+                )
+
+
+def _make(connection: sqlite3.Connection) -> None:
+    """The tables: a journal of an earlier version has none, and one that was only read stays as it is."""
+    for statement in _TABLES.split(";"):
+        if statement.strip():
+            connection.execute(statement)
+
+
+def _known(row: sqlite3.Row) -> KnownDisk:
+    try:
+        holdings = msgspec.json.decode(row["holdings"], type=dict[str, Holding])
+    except msgspec.DecodeError:
+        holdings = {}
+    return KnownDisk(
+        name=row["name"],
+        id=row["id"],
+        kind=row["kind"],
+        place=row["place"],
+        changes=row["changes"],
+        counted=bool(row["counted"]) and bool(holdings or row["holdings"] == "{}"),
+        holdings=holdings,
+    )
