@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
 
-.PHONY: help demo demo-s3 demo-ceph servers test check nightly most-tests spark-tests test-worm test-clickhouse static mutants bench generate lock clean
+.PHONY: help demo demo-s3 demo-ceph servers test check nightly most-tests spark-tests test-worm test-clickhouse static mutants simulate soak soak-machines bench generate lock clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -20,7 +20,7 @@ $(VENV)/.dev: requirements/dev.txt pyproject.toml
 	@bash configs/install/python-environment.sh $(PYTHON) $(VENV) requirements/dev.txt
 	@touch $@ $(VENV)/.base
 
-demo: $(VENV)/.base ## real data: insert, merge, tier, query, lose the metadata, get it back (under a minute)
+demo: $(VENV)/.base ## real data: insert, merge, tier, query, lose the metadata, back up, restore (under a minute)
 	@$(BIN)/frostline demo .demo
 
 # The bucket is one that the test server made; the disk `s3` of the default configuration is pointed at it.
@@ -46,17 +46,21 @@ check: export FROSTLINE_TURN ?= $(shell $(BIN)/python -m tests.turns)
 check: static ## what CI runs at each push: format, types, layers, generated files, tests with a third of the crash points
 	@$(MAKE) --no-print-directory -j 2 most-tests spark-tests CHOSEN='-m "not slow"'
 
+# In CI a test that fails is run once more, and both are told: one that fails twice fails the run. By hand none is.
+AGAIN = $(if $(CI),--reruns 1)
+
 # Spark's tests share one session, and so run in one process of their own, beside the others: they often wait.
 most-tests: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/spark $(CHOSEN)
+	$(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/spark $(AGAIN) $(CHOSEN)
 
 spark-tests: $(VENV)/.dev
-	@$(BIN)/python -m pytest tests/spark $(CHOSEN) >$(VENV)/spark-tests.log 2>&1; ended=$$?; cat $(VENV)/spark-tests.log; exit $$ended
+	@$(BIN)/python -m pytest tests/spark $(AGAIN) $(CHOSEN) >$(VENV)/spark-tests.log 2>&1; ended=$$?; cat $(VENV)/spark-tests.log; exit $$ended
 
 nightly: export FROSTLINE_TURN =
 nightly: servers static ## everything: all crash points and examples, the slow tests, worm, mutants (hours)
 	@$(MAKE) --no-print-directory -j 2 most-tests spark-tests
 	@$(MAKE) --no-print-directory test-worm mutants
+	@$(MAKE) --no-print-directory simulate SEEDS=$$(date +%y%j)00000:$$(date +%y%j)99999 SECONDS=3600
 
 test-worm: $(VENV)/.dev ## all tests again, on stores that refuse every overwrite and every early delete
 	@FROSTLINE_TEST_WORM=1 $(MAKE) --no-print-directory most-tests CHOSEN='-m "not slow"'
@@ -75,6 +79,15 @@ static: $(VENV)/.dev ## the checks that run nothing
 mutants: $(VENV)/.dev ## show that the crash tests kill every seeded fault
 	$(BIN)/python -m tests.crash.mutants
 
+simulate: $(VENV)/.dev ## three machines under one scheduler, by seeds (SEEDS=0:10000, SECONDS=3600, SEED=4711: replay one)
+	@$(BIN)/python -m tests.simulation $(SEED) --seeds $(or $(SEEDS),0:10000) $(if $(SECONDS),--seconds $(SECONDS))
+
+soak: $(VENV)/.dev ## an hour of kills, S3 faults and outages of disks (SECONDS=60, SEED=1, STORE=3: only that store of the seed)
+	@$(BIN)/python -m tests.soak --seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED)) $(if $(STORE),--store $(STORE))
+
+soak-machines: $(VENV)/.dev ## the same for three machines on one bucket, with stops (SECONDS=60, SEED=1, SERVER=ceph)
+	@$(BIN)/python -m tests.soak.machines --seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED)) $(if $(SERVER),--server $(SERVER))
+
 bench: $(VENV)/.dev ## every figure, each with its ratio to a peer measured in the same run (ROUNDS=1: in half an hour)
 	$(BIN)/python -m benchmarks.run_all $(if $(ROUNDS),--rounds $(ROUNDS))
 
@@ -84,7 +97,7 @@ generate: $(VENV)/.dev ## write docs/reference, the picture in docs/architecture
 lock: $(VENV)/.dev ## resolve the dependencies anew into requirements/
 	$(BIN)/python -m pip install -q uv
 	for name in demo dev; do \
-	  options="--extra demo --group build"; [ $$name = dev ] && options="$$options --group dev"; \
+	  options="--extra demo --extra tui --extra serve --group build"; [ $$name = dev ] && options="$$options --group dev"; \
 	  skip=""; [ $$name = demo ] && skip="--no-emit-package pandas"; \
 	  $(UV) pip compile -q --universal --generate-hashes --no-header --no-emit-index-url --no-annotate --python-version 3.11 \
 	    pyproject.toml $$options $$skip -o requirements/$$name.txt; done

@@ -33,7 +33,7 @@ OURS = """
 import sys, time
 from pathlib import Path
 from tiering.engine.store import Store
-from tiering import query
+from tiering.query import query
 with Store.open(Path(sys.argv[1])) as store:
     start = time.perf_counter()
     store.refresh()

@@ -9,6 +9,7 @@ import sys
 
 BENCHMARKS = {
     "bench_help": False,
+    "bench_catalog": False,
     "bench_open": False,
     "bench_rebuild": False,
     "bench_log": False,
@@ -18,6 +19,8 @@ BENCHMARKS = {
     "bench_merge": True,
     "bench_scan": True,
     "bench_move": True,
+    "bench_backup": True,
+    "bench_writers": True,
     "bench_spark_checks": False,
     "bench_spark_merge": True,
     "bench_spark_reader": True,

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import builtins
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, NamedTuple, Self
 
 from disks.file_table.commits import Commits
 from disks.file_table.table import FileTable
@@ -95,6 +95,21 @@ class Leftover:
     what: str = "leftover of a transaction that never ended: recovery removes it"
 
 
+Mark = tuple[int | str, ...]
+"""Tells what a path names now from all that it named before, or will: the same mark, the same bytes."""
+
+
+class SmallFile(NamedTuple):
+    """One file as `Disk.look_over` finds it."""
+
+    path: str
+    mark: Mark | None
+    """None where nothing tells it for certain from others that the path named, or may name."""
+    data: bytes | None
+    """None where the mark is the known one."""
+    revision: int | None
+
+
 class Transaction(ABC):
     """Changes collected and committed at once, or not at all. Used as a context manager; leaving it uncommitted
     abandons it: staged bytes are removed (local) or left to the garbage collector (object disk).
@@ -150,6 +165,11 @@ class Transaction(ABC):
     @abstractmethod
     def require(self, *, present: tuple[str, ...] = (), absent: tuple[str, ...] = ()) -> None:
         """Preconditions: files or directories that must, or must not, exist at commit. Else `Conflict`."""
+
+    def made_from(self, revision: int | None, within: Sequence[str] | None = None) -> None:  # noqa: B027
+        """What is staged follows from the disk as it was at this revision: `commit` raises `Conflict` when another
+        commit has touched it since, or one of the directories and files `within`. Nothing where revisions are not
+        counted: there the caller keeps others away."""
 
     @abstractmethod
     def commit(self) -> int | None:
@@ -259,6 +279,10 @@ class Disk(ABC):
             if child.endswith("/") and name in self.list(f"{prefix}{child[:-1]}"):
                 yield path, self.read(path), self.stat(path).revision
 
+    def look_over(self, directory: str, name: str, known: Mapping[str, Mark]) -> builtins.list[SmallFile]:
+        """The same files, but read are only those whose mark is not the one that is `known` of their path."""
+        return [SmallFile(path, None, data, revision) for path, data, revision in self.small_files(directory, name)]
+
     @property
     def revision(self) -> int | None:
         """The last applied revision; None on disks that number none."""
@@ -266,6 +290,10 @@ class Disk(ABC):
 
     def refresh(self) -> None:  # noqa: B027 - most disks have nothing to do
         """Take in what other writers committed. Nothing on disks with one writer."""
+
+    def remember(self) -> None:  # noqa: B027 - most disks keep no memory apart from themselves
+        """What the disk shows is shown from now on also while its bucket cannot be reached: for whoever takes away what
+        is needed no more because of it. Raises `NoSpace` or `ReadOnly` where this machine cannot note it."""
 
     @property
     def unreachable(self) -> str:
@@ -386,9 +414,19 @@ class LoggedDisk(BucketDisk):
         """Write a snapshot of the table as it is; returns its revision. Nothing for an empty log."""
 
     @abstractmethod
-    def replace_cache(self, rows: Iterable[FileRow], revision: int, digest: str) -> None:
+    def replace_cache(self, rows: Iterable[FileRow], revision: int, digest: str, *, proved: bool) -> None:
         """Replace the cached table, whatever it holds, with this one: all or nothing. The next use catches up from
         there. The rows come in path order, and are asked for anew when the table has to be made anew."""
+
+    @abstractmethod
+    def fence(self, announcement: str) -> int:
+        """Commit that a collection deletes what it has announced under this key; the revision. Who commits later looks
+        at its objects again."""
+
+    @abstractmethod
+    def settle(self, *, actor: str = "", dry_run: bool = False) -> int | None:
+        """Where an entry says of the file table what the entries up to it contradict, wherever one begins to read:
+        commit that what they do counts, and what the table is. The revision of that entry; None where there is none."""
 
     @abstractmethod
     def forget_commits(self, before: int) -> None:

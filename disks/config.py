@@ -42,6 +42,8 @@ class LocalDiskConfig(DiskConfig, frozen=True, tag="local"):
     """This much of the file system counts as used."""
     max_size_bytes: Size | None = None
     """A quota: the disk counts as full at this size. Default: the file system's size."""
+    reserve_bytes: Size = 1024 * 1024
+    """Kept in a file that is given up when the disk is full, so that parts can still be taken off it."""
 
 
 class ObjectDiskConfig(DiskConfig, frozen=True, tag="object_disk"):

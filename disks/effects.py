@@ -13,16 +13,19 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
-from oplog.errors import NoSpace
+from oplog.errors import FrostlineError, NoSpace, ReadOnly
 
 Hook = Callable[[Literal["before", "after"], str, tuple[object, ...]], None]
 
 _hook: Hook | None = None
+
+_SCANTY_BYTES = 128 * 1024
+"""With less room SQLite cannot even make the files that it needs beside a database."""
 
 
 def set_hook(hook: Hook | None) -> None:
@@ -32,7 +35,8 @@ def set_hook(hook: Hook | None) -> None:
 
 
 class op:  # noqa: N801 - read as a verb; a class because a generator costs three times as much, and effects are many
-    """Mark one side effect. A full disk becomes `NoSpace`, which names the path."""
+    """Mark one side effect. A full disk becomes `NoSpace`, one that is mounted read-only `ReadOnly`: both name the
+    path."""
 
     __slots__ = ("_args", "_name")
 
@@ -57,12 +61,46 @@ class op:  # noqa: N801 - read as a verb; a class because a generator costs thre
             _hook("after", self._name, self._args)
 
     def _translate(self, error: OSError) -> None:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            where = error.filename or (self._args[0] if self._args else "")
-            raise NoSpace(
-                f"no space left on device: {where}",
-                hint="free space, lower keep_free_space_bytes or move parts to a colder volume; nothing was changed",
-            ) from error
+        if (ours := of_the_system(error, self._args[0] if self._args else "")) is not None:
+            raise ours from error
+
+
+def of_the_system(error: OSError, where: object = "") -> FrostlineError | None:
+    """Our error for a full file system or one that is mounted read-only; None for any other. `where` is what was to be
+    written, if the error does not say it."""
+    where = error.filename or where
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return NoSpace(
+            f"no space left on device: {where}",
+            hint="free space, lower keep_free_space_bytes or move parts to a colder volume; nothing was changed",
+        )
+    if error.errno == errno.EROFS:
+        return read_only(where)
+    return None
+
+
+def read_only(where: object) -> ReadOnly:
+    """The error for a path that cannot be written because of its mount."""
+    return ReadOnly(f"mounted read-only: {where}", hint="remount it for writing; nothing was changed")
+
+
+def why_not_writable(directory: Path) -> FrostlineError | None:
+    """Why nothing can be written there: its file system, or that of the directory in which it would be made, is mounted
+    read-only or full. None when neither is so. Writes nothing."""
+    try:
+        status = os.statvfs(nearest_directory(directory))
+    except OSError:
+        return None
+    if status.f_flag & os.ST_RDONLY:
+        return read_only(directory)
+    if status.f_bavail * status.f_frsize < _SCANTY_BYTES:
+        return of_the_system(OSError(errno.ENOSPC, "", str(directory)))
+    return None
+
+
+def nearest_directory(path: Path) -> Path:
+    """The directory, or the one above it that exists: where it would be made."""
+    return next(directory for directory in (path.absolute(), *path.absolute().parents) if directory.is_dir())
 
 
 def fsync_directory(path: Path | str) -> None:
@@ -101,6 +139,25 @@ def make_directory(path: Path) -> None:
     with op("fs.mkdir", path):
         path.mkdir(mode=0o755, exist_ok=True)  # a careless umask must not open it to all
     fsync_directory(path.parent)
+
+
+def make_directories(paths: Iterable[Path]) -> None:
+    """As `make_directory` of each. A directory that gets many of them is made durable once: all are durable in the
+    end, and nothing is made in one that is not."""
+    missing: dict[Path, None] = {}
+    for path in paths:
+        while path not in missing and not path.is_dir():
+            missing[path] = None
+            path = path.parent
+    by_depth: dict[int, list[Path]] = {}
+    for path in missing:
+        by_depth.setdefault(len(path.parts), []).append(path)
+    for depth in sorted(by_depth):
+        for path in by_depth[depth]:
+            with op("fs.mkdir", path):
+                path.mkdir(mode=0o755, exist_ok=True)
+        for parent in dict.fromkeys(path.parent for path in by_depth[depth]):
+            fsync_directory(parent)
 
 
 def write_new_file(path: Path, data: bytes | memoryview) -> None:

@@ -19,8 +19,9 @@ import msgspec
 
 from disks import effects
 from disks.host.locks import OwnedDirectory
+from oplog import bounds
 from oplog.errors import AlreadyExists, Damaged, DiskUnreachable, NotFound, OutcomeUnknown, Refused
-from oplog.log import LogStore
+from oplog.log_end import LogStore
 from oplog.revision import DISK_KEY
 
 DISK_FILE = "disk.json"
@@ -35,6 +36,9 @@ class _Document(msgspec.Struct, frozen=True):
     id: str
 
 
+_decoder = msgspec.json.Decoder(_Document)
+
+
 def encode(identity: str) -> bytes:
     """The document that holds the id."""
     return msgspec.json.encode(_Document(_FORMAT, identity))
@@ -43,8 +47,8 @@ def encode(identity: str) -> bytes:
 def decode(data: bytes, *, name: str) -> str:
     """The id in the document. Raises `Damaged`; `Refused` for a format that this version does not know."""
     try:
-        document = msgspec.json.decode(data[:_LIMIT_BYTES], type=_Document)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        document = _decoder.decode(data[:_LIMIT_BYTES])
+    except bounds.UNREADABLE as error:
         raise Damaged(f"{name}, the id of the disk, cannot be read: {error}", hint=_HINT) from error
     if document.format != _FORMAT:
         raise Refused(f"{name} has format {document.format}; this version knows {_FORMAT}", hint="upgrade frostline")

@@ -49,6 +49,7 @@ def _open_local(opening: Opening, config: LocalDiskConfig) -> Disk:
         keep_free_space_bytes=config.keep_free_space_bytes,
         max_size_bytes=config.max_size_bytes,
         read_only=config.read_only,
+        reserve_bytes=config.reserve_bytes,
     )
 
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from oplog import kinds
+from oplog import bounds, kinds
 from oplog.errors import Damaged, UsageError
 from oplog.kinds import CommitKind
 
@@ -64,7 +64,8 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     previous: str
     """SHA-256 (hex) of the previous commit's bytes; `GENESIS_DIGEST` for revision 1."""
     writer: str
-    """Random id of one transaction attempt's writer and nonce: who won the race for this revision."""
+    """Who wrote it, and a nonce of the attempt, with `-` between; random both. It tells who won the race for this
+    revision, and whose turn is next. Older versions wrote one random word."""
     time: datetime
     kind: CommitKind
     """What it did, with all that is decided on."""
@@ -75,6 +76,10 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     """Preconditions: paths that existed when this committed."""
     absent: tuple[str, ...] = ()
     operations: tuple[Operation, ...] = ()
+    table_digest: str = ""
+    """`TableDigest` of the file table right after it; empty where its writer did not know."""
+    earlier: bytes = b""
+    """The texts of the entries before it, every 64th time (`oplog.earlier`)."""
 
     @property
     def size_bytes(self) -> int:
@@ -98,6 +103,8 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     present: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
     operations: tuple[Operation, ...] = ()
+    table_digest: str = ""
+    earlier: bytes = b""
 
 
 class _Format(msgspec.Struct):
@@ -124,13 +131,19 @@ def encode(commit: Commit) -> bytes:
         present=commit.present,
         absent=commit.absent,
         operations=commit.operations,
+        table_digest=commit.table_digest,
+        earlier=commit.earlier,
     )
     return _encoder.encode(document)
 
 
 def decode(data: bytes, *, name: str) -> Commit:
-    """The commit of an entry's bytes. Raises `Damaged` naming the entry, `UsageError` for a newer format."""
+    """The commit of an entry's bytes, with every field within its bounds. Raises `Damaged` naming the entry,
+    `UsageError` for a newer format."""
     document = _read(data, name)
+    fault = _fault_in(document)
+    if fault is not None:
+        raise _damaged(name, fault)
     return Commit(
         revision=document.revision,
         previous=document.previous,
@@ -142,6 +155,8 @@ def decode(data: bytes, *, name: str) -> Commit:
         present=document.present,
         absent=document.absent,
         operations=document.operations,
+        table_digest=document.table_digest,
+        earlier=document.earlier,
     )
 
 
@@ -154,12 +169,49 @@ def _read(data: bytes, name: str) -> _Document:
                 hint="upgrade frostline",
             )
         return _decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Damaged(
-            f"log entry {name} cannot be read: {error if data else 'it is empty'}",
-            hint="bring the object back from a copy or the bucket's versioning; the entries before it can still be "
-            "restored with --revision",
-        ) from error
+    except bounds.UNREADABLE as error:
+        raise _damaged(name, str(error) if data else "it is empty") from error
+
+
+def _damaged(name: str, why: str) -> Damaged:
+    return Damaged(
+        f"log entry {name} cannot be read: {why}",
+        hint="bring the object back from a copy or the bucket's versioning; the entries before it can still be "
+        "restored with --revision",
+    )
+
+
+def _fault_in(document: _Document) -> str | None:
+    return (
+        bounds.fault_in_count("revision", document.revision)
+        or (bounds.fault_in_digest("previous", document.previous) if document.previous else None)
+        or (bounds.fault_in_digest("table_digest", document.table_digest) if document.table_digest else None)
+        or bounds.fault_in_time("time", document.time)
+        or next(filter(None, map(_fault_in_operation, document.operations)), None)
+    )
+
+
+def _fault_in_operation(operation: Operation) -> str | None:
+    match operation:
+        case Link(source=source, target=target) | Rename(source=source, target=target):
+            return bounds.fault_in_path(source) or bounds.fault_in_path(target)
+        case Create(path=path, key=key):
+            return (
+                bounds.fault_in_path(path)
+                or bounds.fault_in_key(path, key)
+                or bounds.fault_in_digest(f"the SHA-256 of {path!r}", operation.sha256)
+                or bounds.fault_in_size(f"the size of {path!r}", operation.size_bytes)
+            )
+    return bounds.fault_in_path(operation.path)
+
+
+def is_consistent(commit: Commit) -> bool:
+    """Whether the bytes that ride along are what the commit says of them."""
+    return all(
+        operation.inline is None or hashlib.sha256(operation.inline).hexdigest() == operation.sha256
+        for operation in commit.operations
+        if isinstance(operation, Create)
+    )
 
 
 def digest(data: bytes) -> str:

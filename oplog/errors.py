@@ -13,7 +13,8 @@
     |-- AccessDenied              exit 12  the store refused our credentials
     |   `-- CredentialsExpired             they were good once: getting new ones can help
     |-- Refused                   exit 13  a safety rule says no
-    |   `-- Retained                       Object Lock keeps the object; later it may go
+    |   |-- Retained                       Object Lock keeps the object; later it may go
+    |   `-- ReadOnly                       a directory of ours is mounted read-only
     |-- AlreadyExists             exit 1   put-if-absent found an object; a name is taken
     |-- Conflict                  exit 1   a precondition of a transaction no longer holds; plan again
     |-- Damaged                   exit 1   stored bytes are not what was written; never returned as good data
@@ -140,6 +141,12 @@ class Retained(Refused):
         super().__init__(message, hint=hint)
         self.until = until
         """When the retention ends; None where the store does not say, or for a hold without an end."""
+
+
+class ReadOnly(Refused):
+    """A directory that had to be written lies on a file system that is mounted read-only; nothing was changed."""
+
+    kind = "read_only"
 
 
 class AlreadyExists(FrostlineError):

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from oplog import bounds
 from oplog.errors import Damaged
 
 
@@ -39,6 +40,9 @@ class Merged(_Kind, frozen=True, tag="merge"):
 
     merged_into: str = ""
     """Where inputs go and the output lies on another disk: the output."""
+    inputs: dict[str, tuple[int, str]] = {}
+    """Where the output comes: of each part that went into it the rows, and the digest of its `part.json`. Empty where
+    an older version wrote the entry."""
 
 
 class Moved(_Kind, frozen=True, tag="move"):
@@ -111,9 +115,21 @@ class Restored(_Kind, frozen=True, tag="restore"):
 class Repaired(_Kind, frozen=True, tag="repair"):
     """A check wrote again what it could derive."""
 
+    contradicted: int | None = None
+    """The first entry that says of the table what is not so: from it up to this one the operations count, and this one
+    says what they give."""
+
 
 class SetAside(_Kind, frozen=True, tag="set_aside"):
     """A check renamed a part that cannot be read."""
+
+
+class Fenced(_Kind, frozen=True, tag="fence"):
+    """A collection is about to delete what it has announced: who named an object before the entry is read by it, who
+    comes after looks at the announcement. Changes no file."""
+
+    announcement: str = ""
+    """Its key."""
 
 
 class OtherKind(msgspec.Struct, frozen=True):
@@ -136,6 +152,7 @@ KnownKind: TypeAlias = (
     | Restored
     | Repaired
     | SetAside
+    | Fenced
 )
 CommitKind: TypeAlias = KnownKind | OtherKind
 
@@ -188,10 +205,13 @@ def decode(word: str, details: Mapping[str, str], *, name: str) -> CommitKind:
         if text is not None:
             try:
                 values[field.name] = field.read(text)
-            except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            except bounds.UNREADABLE as error:
                 raise _damaged(name, word, f"{field.key} is {text[:60]!r}: {error}") from error
         elif field.default is msgspec.NODEFAULT:
             raise _damaged(name, word, f"{field.key} is missing")
+        value = values.get(field.name)
+        if isinstance(value, int) and abs(value) > bounds.LARGEST_COUNT:
+            raise _damaged(name, word, f"{field.key} is a number that no revision or time is")
     return known(**values)
 
 

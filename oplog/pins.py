@@ -15,9 +15,10 @@ from typing import Protocol
 
 import msgspec
 
+from oplog import bounds
 from oplog.entry import now
 from oplog.errors import AlreadyExists, Damaged, FrostlineError, NotFound, OutcomeUnknown, Retained, UsageError
-from oplog.log import LogStore
+from oplog.log_end import ListedEntry, LogStore
 from oplog.revision import PINS_PREFIX
 
 _RELEASED = "+released.json"
@@ -70,13 +71,23 @@ def create(
 
 def list_pins(store: LogStore) -> list[Pin]:
     """All pins, by name, also those that ran out. Raises `Damaged` when one cannot be read: it may keep anything."""
-    found: list[Pin] = []
-    for key in unreleased(item.key for item in store.list(PINS_PREFIX)):
-        try:
-            found.append(_read(store, key))
-        except NotFound:
-            continue  # released since the listing
-    return found
+    return [pin for item in listed(store) for pin in read_listed(store, item)]
+
+
+def listed(store: LogStore) -> list[ListedEntry]:
+    """The objects of all pins, by name."""
+    found = {item.key: item for item in store.list(PINS_PREFIX)}
+    return [found[key] for key in unreleased(found)]
+
+
+def read_listed(store: LogStore, item: ListedEntry) -> list[Pin]:
+    """The pin that a listing shows; none when it was released since. Raises `Damaged`."""
+    if item.size_bytes > bounds.LARGEST_NOTE_BYTES:
+        raise _damaged(f"{store.name}{item.key}", f"it has {item.size_bytes} bytes")
+    try:
+        return [_read(store, item.key)]
+    except NotFound:
+        return []
 
 
 def unreleased(keys: Iterable[str]) -> list[str]:
@@ -128,14 +139,31 @@ def _pin_of(mark: str) -> str:
 
 
 def _read(store: LogStore, key: str) -> Pin:
-    data = store.get(key)
-    try:
-        pin = _decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Damaged(f"pin {store.name}{key} cannot be read: {error}", hint="delete it if nobody needs it") from error
-    if pin.revision < 1 or _key(pin.name) != key or (pin.until is not None and pin.until.tzinfo is None):
+    pin = _decode(store.get(key), f"{store.name}{key}")
+    if _key(pin.name) != key:
         raise Damaged(f"pin {store.name}{key} does not say what its name says", hint="delete it if nobody needs it")
     return pin
+
+
+def _decode(data: bytes, name: str) -> Pin:
+    try:
+        pin = _decoder.decode(data)
+    except bounds.UNREADABLE as error:
+        raise _damaged(name, str(error)) from error
+    fault = (
+        bounds.fault_in_revision("revision", pin.revision)
+        or bounds.fault_in_time("created", pin.created)
+        or (bounds.fault_in_time("until", pin.until) if pin.until is not None else None)
+    )
+    if fault is None and not _NAME.match(pin.name):
+        fault = "its name is none"
+    if fault is not None:
+        raise _damaged(name, fault)
+    return pin
+
+
+def _damaged(name: str, why: str) -> Damaged:
+    return Damaged(f"pin {name} cannot be read: {why}", hint="delete it if nobody needs it")
 
 
 def _key(name: str) -> str:

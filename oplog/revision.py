@@ -15,19 +15,25 @@ PINS_PREFIX = "pins/"
 BLOBS_PREFIX = "r"
 """What every blob's key begins with; foreign names may do so too."""
 LEASES_PREFIX = "lease/"
+GC_PREFIX = "gc/"
+"""What collections say there: `disks.garbage.announcements`."""
 SCHEMA_VERSION_KEY = ".SCHEMA_VERSION"
 DISK_KEY = ".frostline-disk"
 """The id of the disk, put by its first commit and never changed."""
 DOCTOR_PREFIX = "doctor/"
 OBJBENCH_PREFIX = "objbench/"
 
+LARGEST_REVISION = (1 << 63) - 1
+"""What SQLite can hold. A key with a larger number is none that Frostline gives."""
+
 _DIGITS = 64
 _LETTERS = bytes(ord("a") + byte % 26 for byte in range(256))
 """A random byte as a letter. Some letters are a little likelier: 32 of them still hold more than 149 bits."""
-_COMMIT = re.compile(r"operations/r([01]{64})-commit\Z")
-_SNAPSHOT = re.compile(r"snapshots/r([01]{64})\.zst\Z")
+_COMMIT = re.compile(r"operations/r(0[01]{63})-commit\Z")
+_SNAPSHOT = re.compile(r"snapshots/r(0[01]{63})\.zst\Z")
+_FLOOR = re.compile(r"snapshots/r(0[01]{63})-floor\Z")
 _SCRATCH = re.compile(rf"(?:{DOCTOR_PREFIX}|{OBJBENCH_PREFIX})[0-9a-f]{{16}}/[a-z0-9-]+\Z")
-_BLOB = re.compile(r"r([01]{64})-file-([a-z]{32})\Z")
+_BLOB = re.compile(r"r(0[01]{63})-file-([a-z]{32})\Z")
 
 
 def _name(revision: int) -> str:
@@ -42,6 +48,12 @@ def commit_key(revision: int) -> str:
 def snapshot_key(revision: int) -> str:
     """The key of the file table at a revision."""
     return f"{SNAPSHOTS_PREFIX}{_name(revision)}.zst"
+
+
+def floor_key(revision: int) -> str:
+    """The key that says: entries below this revision were collected. Beside the snapshots that stand in for them, so
+    that one listing shows both."""
+    return f"{SNAPSHOTS_PREFIX}{_name(revision)}-floor"
 
 
 def blob_key(revision: int) -> str:
@@ -69,6 +81,12 @@ def parse_commit_key(key: str) -> int | None:
 def parse_snapshot_key(key: str) -> int | None:
     """The revision, or None when the key is not a snapshot's."""
     match = _SNAPSHOT.match(key)
+    return int(match[1], 2) if match else None
+
+
+def parse_floor_key(key: str) -> int | None:
+    """The revision, or None when the key is not a floor's."""
+    match = _FLOOR.match(key)
     return int(match[1], 2) if match else None
 
 

@@ -9,17 +9,20 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
 
 import msgspec
 import zstandard
 
-from oplog import paths
+from oplog import bounds
 from oplog.entry import now
 from oplog.errors import AlreadyExists, Damaged, UsageError
-from oplog.log import LogStore, OperationsLog
+from oplog.log import OperationsLog
+from oplog.log_end import LogStore
 from oplog.replay import FileRow
 from oplog.revision import SNAPSHOTS_PREFIX, parse_snapshot_key, snapshot_key
+from oplog.table_digest import TableDigest, line_of
 
 FORMAT = 2
 _LINE_LIMIT_BYTES = 1 << 20
@@ -42,9 +45,6 @@ class _End(msgspec.Struct, frozen=True):
     sha256: str
 
 
-_DEFAULTS = b",[],false]"
-"""How a row of one object ends: `more` and `read_only` are those of files that ClickHouse wrote."""
-
 _encoder = msgspec.json.Encoder()
 _header_decoder = msgspec.json.Decoder(Header)
 _row_decoder = msgspec.json.Decoder(FileRow)
@@ -64,41 +64,42 @@ def encode(revision: int, digest: str, rows: Iterable[FileRow]) -> bytes:
 
         write(_encoder.encode(Header(revision=revision, digest=digest, time=now())) + b"\n")
         for row in rows:
-            write(_line(row))
+            write(line_of(row))
             files += 1
         stream.write(_encoder.encode(_End(files, checksum.hexdigest())) + b"\n")
     return target.getvalue()
 
 
-def _line(row: FileRow) -> bytes:
-    """The row as JSON; without the fields that files of this format leave at their defaults."""
-    line = _encoder.encode(row)
-    return (line[: -len(_DEFAULTS)] + b"]\n") if line.endswith(_DEFAULTS) else line + b"\n"
-
-
-def decode(data: bytes, *, name: str) -> tuple[Header, Iterator[FileRow]]:
+def decode(data: bytes, *, name: str, digest: TableDigest | None = None) -> tuple[Header, Iterator[FileRow]]:
     """The header, and the rows as they are decompressed. Raises `Damaged`, at the latest after the last row: a caller
-    keeps the rows only when the iterator ended by itself.
+    keeps the rows only when the iterator ended by itself. `digest` takes every row.
     """
     lines = _lines(data, name)
     first = next(lines, b"")
     try:
         header = _header_decoder.decode(first)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except bounds.UNREADABLE as error:
         raise _damaged(name, "no header") from error
     if header.format != FORMAT:
         raise UsageError(f"snapshot {name} has format {header.format}; this version reads {FORMAT}", hint="upgrade")
-    return header, _rows(first, lines, name)
+    fault = (
+        bounds.fault_in_revision("revision", header.revision)
+        or bounds.fault_in_digest("digest", header.digest)
+        or bounds.fault_in_time("time", header.time)
+    )
+    if fault is not None:
+        raise _damaged(name, fault)
+    return header, _rows(first, lines, name, digest)
 
 
-def _rows(first: bytes, lines: Iterator[bytes], name: str) -> Iterator[FileRow]:
+def _rows(first: bytes, lines: Iterator[bytes], name: str, digest: TableDigest | None) -> Iterator[FileRow]:
     checksum = hashlib.sha256(first)
     last = ""
     for files, line in enumerate(lines):
         if line.startswith(b"{"):
             try:
                 end = _end_decoder.decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except bounds.UNREADABLE as error:
                 raise _damaged(name, str(error)) from error
             if (end.files, end.sha256) != (files, checksum.hexdigest()) or next(lines, None) is not None:
                 raise _damaged(name, "its checksum does not match")
@@ -106,15 +107,31 @@ def _rows(first: bytes, lines: Iterator[bytes], name: str) -> Iterator[FileRow]:
         checksum.update(line)
         try:
             row = _row_decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except bounds.UNREADABLE as error:
             raise _damaged(name, str(error)) from error
-        if not paths.is_safe(row.path):
-            raise _damaged(name, f"it names an unsafe path: {row.path!r}")
+        fault = _fault_in(row)
+        if fault is not None:
+            raise _damaged(name, fault)
         if row.path <= last:
             raise _damaged(name, f"its files are not in path order: {row.path} comes after {last}")
         last = row.path
+        if digest is not None:
+            digest.add_line(line)
         yield row
     raise _damaged(name, "it is cut off")
+
+
+def _fault_in(row: FileRow) -> str | None:
+    fault = (
+        bounds.fault_in_path(row.path)
+        or bounds.fault_in_count(f"the revision of {row.path!r}", row.revision)
+        or bounds.fault_in_size(f"the size of {row.path!r}", row.size_bytes)
+    )
+    if fault is None and row.sha256:
+        fault = bounds.fault_in_digest(f"the SHA-256 of {row.path!r}", row.sha256)
+    for key, size_bytes in (*row.blobs, *row.more):
+        fault = fault or bounds.fault_in_key(row.path, key) or bounds.fault_in_size(f"the size of {key!r}", size_bytes)
+    return fault
 
 
 def _lines(data: bytes, name: str) -> Iterator[bytes]:
@@ -157,24 +174,48 @@ def write(store: LogStore, revision: int, digest: str, rows: Iterable[FileRow]) 
 
 
 def revisions(store: LogStore) -> list[int]:
-    """The revisions that have a snapshot, ascending. One listing."""
-    found = (parse_snapshot_key(item.key) for item in store.list(SNAPSHOTS_PREFIX))
+    """The revisions that have a snapshot, ascending; without those too large to be any. One listing."""
+    listed = (item for item in store.list(SNAPSHOTS_PREFIX) if item.size_bytes <= bounds.LARGEST_SNAPSHOT_BYTES)
+    found = (parse_snapshot_key(item.key) for item in listed)
     return [revision for revision in found if revision is not None]
 
 
-def read(store: LogStore, revision: int) -> tuple[Header, Iterator[FileRow]]:
-    """The snapshot of exactly this revision. Raises `NotFound`, `Damaged`."""
+def read(store: LogStore, revision: int, *, digest: TableDigest | None = None) -> tuple[Header, Iterator[FileRow]]:
+    """The snapshot of exactly this revision. Raises `NotFound`, `Damaged`. `digest` takes every row."""
     key = snapshot_key(revision)
-    header, rows = decode(store.get(key), name=f"{store.name}{key}")
+    header, rows = decode(store.get(key), name=f"{store.name}{key}", digest=digest)
     if header.revision != revision:
         raise _damaged(f"{store.name}{key}", f"it says it is revision {header.revision}")
     return header, rows
 
 
-def read_confirmed(log: OperationsLog, revision: int) -> tuple[Header, Iterator[FileRow]]:
-    """The same, of a snapshot that belongs to this log: its digest is the one in the chain. Raises `Damaged` also for
-    one that is whole and was made of another log."""
-    header, rows = read(log.store, revision)
-    if not log.confirms(revision, header.digest):
-        raise _damaged(f"{log.store.name}{snapshot_key(revision)}", "the log has another digest for its revision")
-    return header, rows
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """A snapshot that belongs to its log. Its rows are to be read once, to their end."""
+
+    header: Header
+    rows: Iterator[FileRow]
+    digest: TableDigest
+    """Of the rows that were read."""
+    is_proved: bool
+    """The entry of its revision says what its files are, and they are compared with that."""
+
+
+def read_confirmed(log: OperationsLog, revision: int) -> Confirmed:
+    """The same, of a snapshot that belongs to this log: its digest is the one in the chain, and its files are those
+    that the entry of its revision says, where it does. Raises `Damaged` also for one that is whole and is not that: at
+    the latest after the last row."""
+    name, digest = f"{log.store.name}{snapshot_key(revision)}", TableDigest()
+    header, rows = read(log.store, revision, digest=digest)
+    expected = log.table_digest(revision, header.digest)
+    if expected is None:
+        raise _damaged(name, "the log has another digest for its revision")
+    if not expected:
+        return Confirmed(header, rows, digest, is_proved=False)
+    return Confirmed(header, _compared(rows, digest, expected, name), digest, is_proved=True)
+
+
+def _compared(rows: Iterator[FileRow], digest: TableDigest, expected: str, name: str) -> Iterator[FileRow]:
+    yield from rows
+    if digest.hex != expected:
+        raise _damaged(name, "its files are not those that the log says: it contradicts the log")

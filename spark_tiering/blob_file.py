@@ -27,7 +27,9 @@ def whole_file(store: ObjectStore, key: str, sha256: str, label: str) -> pa.Buff
     """The file in memory. Raises `Damaged` when its bytes are not those that were written."""
     data = store.get(key)
     if hashlib.sha256(data).hexdigest() != sha256:
-        raise Damaged(f"{label} is not what was written", hint="run 'frostline fsck'; no partial result is given")
+        raise Damaged(
+            f"{label} is not what was written", hint="run 'frostline fsck --read-data'; no partial result is given"
+        )
     return pa.BufferReader(data)
 
 
@@ -37,7 +39,7 @@ class BlobFile(RangedFile):
 
     def __init__(self, store: ObjectStore, key: str, file: DataFile, label: str) -> None:
         super().__init__(file.size_bytes)
-        hint = "run 'frostline fsck'; no partial result is given"
+        hint = "run 'frostline fsck --read-data'; no partial result is given"
         # What is held is held here: nothing is asked for twice.
         self._checked = CheckedFile(
             file, partial(store.get, key), label=label, hint=hint, held=HeldSections(limit_bytes=0)

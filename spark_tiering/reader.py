@@ -105,7 +105,7 @@ def _from_local_file(piece: Piece, wanted: Projection) -> Iterator[pa.RecordBatc
 
 def _check_local(piece: Piece, wanted: Projection, columns: Collection[int], groups: Collection[int]) -> None:
     assert piece.file is not None
-    hint = "run 'frostline fsck'; no partial result is given"
+    hint = "run 'frostline fsck --read-data'; no partial result is given"
     check_local([LocalRead(Path(piece.path), piece.file, _label(piece, wanted), hint, columns, groups)])
 
 

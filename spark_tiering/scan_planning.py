@@ -22,6 +22,7 @@ from disks.host.processes import nearest_ancestor
 from disks.stores.address import StoreAddress
 from oplog import pins
 from oplog.errors import Refused, UsageError
+from restore.rebuild.held_revision import require_clock
 from restore.rebuild.rebuild import revision_of
 from spark_tiering.read_options import ReadOptions
 from tiering.catalog import reachability
@@ -182,6 +183,7 @@ def _pin(disk: LoggedDisk, revision: int, until: datetime) -> None:
     cannot be pinned: an object that its owner collects is then an error of the read."""
     if revision == 0 or disk.read_only:
         return
+    require_clock(disk.store)
     name = f"spark-{secrets.token_hex(8)}"
     pins.create(disk.store, name, revision, holder=f"spark@{socket.gethostname()}", until=until, reason="read by Spark")
 
@@ -198,7 +200,7 @@ def _reachable(chosen: list[_Chosen], context: Context, options: ReadOptions) ->
         return chosen
     if options.local_disks == "skip":
         return [pair for pair in chosen if pair not in local]
-    names = ", ".join(stored.part.name for stored, _ in local[:3]) + (", …" if len(local) > 3 else "")
+    names = ", ".join(stored.facts.name for stored, _ in local[:3]) + (", …" if len(local) > 3 else "")
     raise Refused(
         f"{len(local)} parts of {options.table} lie on the local disk {local[0][0].disk} of this machine, which the "
         f"executors cannot reach: {names}",

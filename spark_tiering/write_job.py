@@ -29,6 +29,7 @@ from tiering.catalog import blocks, reachability
 from tiering.catalog.context import Context
 from tiering.catalog.new_parts import INSERT_CLAIM
 from tiering.config.reading import load
+from tiering.engine import replicated
 from tiering.engine.recovery import begin_disks
 from tiering.engine.store import Store
 from tiering.parquet.column_ranges import combine_ranges
@@ -88,6 +89,7 @@ def begin_job(options: WriteOptions) -> tuple[TableDefinition, WriteJob | None]:
     with Store.open(load(options.config), actor=_ACTOR, recover=False) as store:
         definition = store.definition(options.table)
         reachability.check_whole(store.context, definition, f"writing to {definition.full_name}")
+        replicated.refuse(definition, "a write of Spark to", "insert the rows with 'frostline insert'")
         disk = _target(store.context, definition)
         if _is_done(disk, definition, options):
             return definition, None
@@ -117,6 +119,7 @@ def commit_job(options: WriteOptions, job: WriteJob | None, parts: Sequence[Writ
     with Store.open(load(options.config), actor=_ACTOR) as store, ExitStack() as stack:
         definition = _same_table(store, job)
         reachability.check_whole(store.context, definition, f"writing to {definition.full_name}")
+        replicated.refuse(definition, "a write of Spark to", "insert the rows with 'frostline insert'")
         begin_disks(store.context)
         disk = store.object_disk(job.disk)
         size_bytes = sum(item.file.size_bytes for part in parts for item in part.files)

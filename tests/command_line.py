@@ -18,12 +18,17 @@ class Frostline:
         self.error = ""
 
     def __call__(self, *arguments: str, code: int = 0) -> str:
+        out, actual = self.any(*arguments)
+        assert actual == code, f"exit {actual}: {out}\n{self.error}"
+        return out
+
+    def any(self, *arguments: str) -> tuple[str, int]:
+        """What it printed and its exit code, whichever that is."""
         self._capsys.readouterr()
         actual = cli.run(arguments)
         captured = self._capsys.readouterr()
         self.error = captured.err
-        assert actual == code, f"exit {actual}: {captured.out}\n{captured.err}"
-        return captured.out
+        return captured.out, actual
 
     def json(self, *arguments: str, code: int = 0) -> Any:
         return json.loads(self(*arguments, "--json", code=code))

@@ -12,11 +12,8 @@ from shutil import disk_usage
 import pytest
 
 from tests import servers, turns
-from tests.crash.summary import pytest_terminal_summary
+from tests.crash import summary
 from tests.servers import Server
-
-__all__ = ["pytest_terminal_summary"]
-
 
 _MEMORY = Path("/dev/shm")
 _ENOUGH_BYTES = 2 << 30
@@ -41,11 +38,24 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("turn")
 
 
+@pytest.hookimpl(trylast=True)  # after Hypothesis, which marks its own
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes minutes may take an hour."""
+    """What takes minutes may take an hour. Random examples get the five minutes that Hypothesis may take to make a
+    failure small, and crash points the time of a busy machine: each has a limit of its own. A test whose time is over
+    ends its process, and then nobody learns what had failed."""
     for item in items:
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(3600))
+        elif item.get_closest_marker("hypothesis") or item.get_closest_marker("crash"):
+            item.add_marker(pytest.mark.timeout(900))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What failed at first and passed when it was run again is told whole: the test, or what it tests, is at fault."""
+    for report in terminalreporter.stats.get("rerun", []):
+        terminalreporter.section(f"failed, and was run again: {report.nodeid}")
+        terminalreporter.line(report.longreprtext)
+    summary.pytest_terminal_summary(terminalreporter)
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -24,10 +24,15 @@ class Exchange:
     headers: dict[str, str]
     body: bytes
     sent: dict[str, str] = field(default_factory=dict)
+    cut: int | None = None
+    """The connection breaks after so many bytes of the body."""
 
 
 Meddle = Callable[[Exchange], None]
 Drop = Callable[[dict[str, str]], None]
+Around = Callable[[Exchange, Callable[[], None]], None]
+"""Gets a request that was not forwarded yet, whose status is 0, and what forwards it. It may answer by itself, raise
+ConnectionResetError before or after forwarding, or `cut` the answer's body."""
 
 
 class _Proxy(ThreadingHTTPServer):
@@ -41,11 +46,13 @@ def meddling(
     *,
     answer: Meddle | None = None,
     request: Drop | None = None,
+    around: Around | None = None,
     tls: ssl.SSLContext | None = None,
     host: str = "127.0.0.1",
 ) -> Iterator[Server]:
     """The server as seen through the proxy. `answer` changes answers, `request` the headers of requests (names in
-    lower case); a server that checks signatures refuses what was signed otherwise. `tls` makes it an https server.
+    lower case); a server that checks signatures refuses what was signed otherwise. `around` decides whether a request
+    is forwarded at all. `tls` makes it an https server.
 
     A client that has it as its HTTP proxy is served too, whatever host name it asks for: no name needs an address.
     """
@@ -60,20 +67,35 @@ def meddling(
             if self.headers.get("Expect", "").lower() == "100-continue":
                 sent.pop("expect")
             body = self.rfile.read(length)
+            if len(body) < length:  # the client died on the way
+                self.close_connection = True
+                return
             if request is not None:
                 request(sent)
-            connection = http.client.HTTPConnection(upstream.hostname or "", upstream.port, timeout=30)
-            try:
-                target = urlsplit(self.path)
-                path = self.path if not target.netloc else target.path + (f"?{target.query}" if target.query else "")
-                connection.request(self.command, path, body, sent)
-                got = connection.getresponse()
-                headers = {name.lower(): value for name, value in got.getheaders()}
-                found = Exchange(self.command, self.path, got.status, headers, got.read(), sent)
-            finally:
-                connection.close()
+            found = Exchange(self.command, self.path, 0, {}, b"", sent)
+
+            def forward() -> None:
+                connection = http.client.HTTPConnection(upstream.hostname or "", upstream.port, timeout=30)
+                try:
+                    target = urlsplit(self.path)
+                    query = f"?{target.query}" if target.query else ""
+                    path = self.path if not target.netloc else target.path + query
+                    connection.request(self.command, path, body, sent)
+                    got = connection.getresponse()
+                    found.status, found.body = got.status, got.read()
+                    found.headers = {name.lower(): value for name, value in got.getheaders()}
+                finally:
+                    connection.close()
+
+            if around is None:
+                forward()
+            else:
+                around(found, forward)
             if answer is not None:
                 answer(found)
+            self._reply(found)
+
+        def _reply(self, found: Exchange) -> None:
             self.send_response_only(found.status)
             for name, value in found.headers.items():
                 if name not in ("transfer-encoding", "connection", "content-length"):
@@ -82,7 +104,9 @@ def meddling(
             self.send_header("content-length", size)
             self.end_headers()
             if self.command != "HEAD":
-                self.wfile.write(found.body)
+                self.wfile.write(found.body[: found.cut])
+            if found.cut is not None:
+                self.close_connection = True
 
         def log_message(self, *arguments: object) -> None:  # type: ignore[override]
             return

@@ -219,7 +219,7 @@ def _running(
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=_end_with_parent,
+            preexec_fn=end_with_parent,
         )
     try:
         _wait_until_ready(kind, process, port, log)
@@ -228,7 +228,7 @@ def _running(
         _stop(process)
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Ask the kernel to end the server when its parent dies, however that happens (prctl PR_SET_PDEATHSIG)."""
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
@@ -291,7 +291,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         with SERVERS[options.kind]() as server:
             bucket = server.new_bucket()
-            environment = {**_without_aws(), **server.environment(), "FROSTLINE_BUCKET": bucket}
+            environment = {**without_aws(), **server.environment(), "FROSTLINE_BUCKET": bucket}
             return subprocess.run(command, env=environment, check=False).returncode
     except ServerFailed as error:
         print(error, file=sys.stderr)
@@ -300,7 +300,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _without_aws() -> dict[str, str]:
+def without_aws() -> dict[str, str]:
     """This process's environment without any AWS account of the user: a demo must never reach it."""
     kept = {"AWS_CA_BUNDLE"}
     return {name: value for name, value in os.environ.items() if not name.startswith("AWS_") or name in kept}

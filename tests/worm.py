@@ -18,6 +18,8 @@ from email.utils import parsedate_to_datetime
 from functools import wraps
 from typing import Any
 
+from backup import repository
+from backup.retention import collect as repository_garbage
 from disks.garbage import clickhouse as clickhouse_garbage
 from disks.garbage import collect as garbage
 from disks.stores.base import ObjectStore
@@ -47,6 +49,12 @@ def install() -> None:
     for module in (clickhouse_garbage, garbage):
         if hasattr(module, "collect_clickhouse"):
             module.collect_clickhouse = clickhouse
+    repository_garbage._Collection.run = _at_its_time(  # type: ignore[method-assign]
+        repository_garbage._Collection.run, lambda self: self._now
+    )
+    repository.prune = _at_its_time(
+        repository.prune, lambda storage, request, release, now=None: now or datetime.now(UTC)
+    )
 
 
 def _write_once(original: Callable[..., None], *, key_at: int) -> Callable[..., None]:
@@ -86,7 +94,7 @@ def _by_a_test() -> bool:
 def _retention(store: ObjectStore, key: str) -> Retained | None:
     modified = _modified(store, key)
     until = modified + KEEP if modified is not None else None
-    if until is None or until <= getattr(_ahead, "now", datetime.now(UTC)):
+    if until is None or until <= (getattr(_ahead, "now", None) or datetime.now(UTC)):
         return None
     return Retained(f"{store.name}{key} is kept until {until:%H:%M:%S}Z", until=until)
 
@@ -96,18 +104,19 @@ def _modified(store: ObjectStore, key: str) -> datetime | None:
     try:
         if isinstance(store, S3Store):
             return parsedate_to_datetime(store.session.requests.head(key)["last-modified"])
-        return store.head(key).modified
+        return type(store).head(store, key).modified
     except (NotFound, ValueError):
         return None
 
 
-def _at_its_time(original: Callable[..., None], time_of: Callable[..., datetime]) -> Callable[..., None]:
+def _at_its_time(original: Callable[..., Any], time_of: Callable[..., datetime]) -> Callable[..., Any]:
     @wraps(original)
-    def run(*arguments: Any, **options: Any) -> None:
+    def run(*arguments: Any, **options: Any) -> Any:
+        before = getattr(_ahead, "now", None)
         _ahead.now = time_of(*arguments)
         try:
-            original(*arguments, **options)
+            return original(*arguments, **options)
         finally:
-            del _ahead.now
+            _ahead.now = before
 
     return run

@@ -32,6 +32,7 @@ from disks.clickhouse.transaction import ClickHouseTransaction
 from disks.effects import make_directory, remove_file, rename
 from disks.file_table.table import FileTable, TableDamaged
 from disks.host.locks import file_lock, sweep
+from disks.object_disk.basis import Basis
 from disks.object_disk.lease import Lease
 from disks.object_disk.table_disk import TableDisk
 from disks.object_disk.transaction import Target
@@ -131,7 +132,7 @@ class ClickHouseDisk(TableDisk, ClickHouseLogDisk):
 
     def _open_file(self) -> FileTable:
         try:
-            return FileTable(self.table_path, durable=True)
+            return FileTable(self.table_path)
         except TableDamaged as error:
             raise TableDamaged(
                 error.message, hint=f"'frostline restore {self.name} --apply' rebuilds it from the bucket's log"
@@ -159,7 +160,7 @@ class ClickHouseDisk(TableDisk, ClickHouseLogDisk):
                     f"'frostline clickhouse import {self.name} DIR' takes over that of a server",
                 )
         if not self.read_only:
-            with table.write() as view:
+            with table.write(forgettable=True) as view:
                 view.remember(store=self.store.name)
 
     def check_schema(self) -> bool:
@@ -265,7 +266,10 @@ class ClickHouseDisk(TableDisk, ClickHouseLogDisk):
         if self.read_only:
             raise Refused(f"disk {self.name} is read-only", hint="set read_only: false in its configuration")
 
-        def commit(draft: Commit) -> int:
+        def commit(draft: Commit, basis: Basis) -> int:
+            # Nobody else writes, and a collection has the lock and the newest table: the age alone counts.
+            basis.made_from = None
+            basis.check(self.revision, 0, lambda after: (), proved=self.revision)
             return self._commit(draft, transaction.staging, transaction.groups)
 
         target = Target(self.store, self.state_path / "scratch", lambda: self.revision, commit)

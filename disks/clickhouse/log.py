@@ -35,7 +35,7 @@ class LoggedTransaction(msgspec.Struct, frozen=True):
     def decode(cls, text: str, *, disk: str) -> Self:
         """The transaction that the file table of this disk holds. Raises `Damaged`."""
         try:
-            written = msgspec.json.decode(text, type=_Written)
+            written = _decoder.decode(text)
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise Damaged(
                 f"disk {disk}: what it was about to log cannot be read: {error}",
@@ -56,6 +56,9 @@ class _Written(msgspec.Struct, frozen=True):
     steps: tuple[LogStep, ...]
     commit: msgspec.Raw
     """As an entry of a log of commits."""
+
+
+_decoder = msgspec.json.Decoder(_Written)
 
 
 class ClickHouseLog:

@@ -16,15 +16,17 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from disks.effects import make_directory, op, remove_file
+from disks.effects import make_directory, op, remove_file, why_not_writable
+from disks.host.database_copy import check_openable
 from oplog import paths
-from oplog.entry import Commit, Create, Link, Remove, Rename
+from oplog.earlier import COMMITS, MOST_TEXT_BYTES
+from oplog.entry import Commit, Create, Link, Remove, Rename, encode
 from oplog.errors import FrostlineError
 from oplog.log import Entry
 
 logger = logging.getLogger(__name__)
 
-SCHEMA = 1
+SCHEMA = 2
 _BUSY_SECONDS = 10
 _CREATE = """
 CREATE TABLE commits (revision INTEGER PRIMARY KEY, digest BLOB NOT NULL);
@@ -34,6 +36,7 @@ CREATE TABLE touched (
   PRIMARY KEY (directory, whole, revision)
 ) WITHOUT ROWID;
 CREATE TABLE definitions (path TEXT NOT NULL, revision INTEGER NOT NULL, PRIMARY KEY (path, revision)) WITHOUT ROWID;
+CREATE TABLE texts (revision INTEGER PRIMARY KEY, text BLOB NOT NULL);
 CREATE TABLE state (name TEXT PRIMARY KEY NOT NULL, value TEXT NOT NULL)
 """
 _TROUBLE = (sqlite3.Error, OSError, FrostlineError)
@@ -68,6 +71,7 @@ class CommitIndex:
             return
         try:
             with self._writing() as connection:
+                _keep_texts(connection, entries)
                 _note(connection, entries)
         except _TROUBLE as error:
             logger.info("%s: commits up to %d are not noted: %s", self.path, entries[-1].commit.revision, error)
@@ -107,6 +111,27 @@ class CommitIndex:
                 "SELECT path, revision FROM definitions WHERE revision > ? ORDER BY revision", (since,)
             ).fetchall()
 
+    def directories(self, prefix: str) -> list[str]:
+        """The directories whose path begins so, and that a noted commit touched."""
+        with self._reading() as connection:
+            rows = connection.execute(
+                "SELECT path FROM directories WHERE path >= ? AND path < ?", (prefix, f"{prefix}\U0010ffff")
+            )
+            return [path for (path,) in rows]
+
+    def goes_back_whole(self) -> bool:
+        """Whether all that is kept of the log was noted at some time; then it still is."""
+        with self._reading() as connection:
+            return _state(connection).get("whole") == "yes"
+
+    def note_whole(self) -> None:
+        """Everything that is kept is noted now. Where that cannot be written, it is looked for again."""
+        try:
+            with self._writing() as connection:
+                _remember(connection, whole="yes")
+        except _TROUBLE as error:
+            logger.info("%s: not noted that it is whole: %s", self.path, error)
+
     def digests(self, revisions: Iterable[int]) -> dict[int, str]:
         """The digest of each noted revision among these."""
         found: dict[int, str] = {}
@@ -116,6 +141,16 @@ class CommitIndex:
                 if row:
                     found[revision] = row[0].hex()
         return found
+
+    def texts(self) -> dict[int, bytes]:
+        """The newest entries, those after the last one that brings others along: what the next of these brings. None
+        where they are not at hand."""
+        try:
+            with self._reading() as connection:
+                return dict(connection.execute("SELECT revision, text FROM texts"))
+        except _TROUBLE as error:
+            logger.info("%s cannot be read: %s", self.path, error)
+            return {}
 
     def forget_before(self, revision: int) -> None:
         """Take out what was noted of the revisions below this one: their entries are gone."""
@@ -180,10 +215,15 @@ class CommitIndex:
         if self._connection is None:
             try:
                 make_directory(self.path.parent)
+                check_openable(self.path)
                 self._connection = self._connect(str(self.path))
             except (sqlite3.OperationalError, OSError, FrostlineError) as error:
                 # Read-only, full, in use: the notes are then those of this process, read from the log when asked for.
-                logger.warning("%s cannot be used, so the log is read instead: %s", self.path, error)
+                logger.log(
+                    logging.WARNING if why_not_writable(self.path.parent) is None else logging.INFO,
+                    "%s cannot be used, so the log is read instead: %s",
+                    *(self.path, error),
+                )
                 self._connection = self._connect(":memory:")
         return self._connection
 
@@ -242,6 +282,15 @@ def touched(commit: Commit) -> set[tuple[str, bool]]:
                 found.add((path, True))
     found.update((directory, False) for directory in directories)
     return found
+
+
+def _keep_texts(connection: sqlite3.Connection, entries: Sequence[Entry]) -> None:
+    last = entries[-1].commit.revision
+    after = last - last % COMMITS
+    connection.execute("DELETE FROM texts WHERE revision <= ?", (after,))
+    texts = ((one.commit.revision, encode(one.commit)) for one in entries[-COMMITS:] if one.commit.revision > after)
+    small = (pair for pair in texts if len(pair[1]) <= MOST_TEXT_BYTES)
+    connection.executemany("INSERT OR REPLACE INTO texts VALUES (?, ?)", small)
 
 
 def _note(connection: sqlite3.Connection, entries: Sequence[Entry]) -> None:
@@ -304,6 +353,7 @@ def _span(connection: sqlite3.Connection) -> Span | None:
 def _clear(connection: sqlite3.Connection) -> None:
     for table in ("commits", "directories", "touched", "definitions"):
         connection.execute(f"DELETE FROM {table}")
+    _remember(connection, whole="no")
 
 
 def _state(connection: sqlite3.Connection) -> dict[str, str]:

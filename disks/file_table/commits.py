@@ -94,6 +94,17 @@ class Commits:
         since = self._complete_from(0)
         return self._ask(lambda: self._index.definitions(since=since))
 
+    def directories(self, prefix: str) -> list[str]:
+        """The directories whose path begins so, and that a kept commit touched. Asks the store for nothing once the
+        notes go back as far as the log does."""
+        span, known = self._index.span(), self._head()[0]
+        if not known:
+            return []
+        if span is None or span.last < known or not self._ask(self._index.goes_back_whole):
+            self._complete_from(0)
+            self._index.note_whole()
+        return self._ask(lambda: self._index.directories(prefix))
+
     def _checked(self, revisions: list[int]) -> Iterator[Entry]:
         """The entries, each against its noted digest; the newest one against that of the file table."""
         digests = self._ask(lambda: self._index.digests(revisions)) if len(revisions) <= _BATCH else {}

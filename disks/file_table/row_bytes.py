@@ -5,16 +5,23 @@ from __future__ import annotations
 import hashlib
 
 from disks.stores.base import ByteRange, ObjectStore
+from oplog import bounds
 from oplog.errors import Damaged, NotFound
 from oplog.replay import FileRow
+
+_DOCUMENT = ".json"
 
 
 def read_row(store: ObjectStore, row: FileRow, byte_range: ByteRange | None = None, *, disk: str) -> bytes:
     """The file's bytes, or those of the range; a whole file is checked against its SHA-256 where that is known.
 
     Raises `Damaged`, which names the file and the object: an object is gone or has another size, the range reaches past
-    the end, or the bytes are not those that were written.
+    the end, the bytes are not those that were written, or a document is larger than any.
     """
+    if byte_range is None and row.path.endswith(_DOCUMENT) and row.size_bytes > bounds.LARGEST_DOCUMENT_BYTES:
+        raise Damaged(
+            f"{disk}:{row.path} has {row.size_bytes} bytes, more than any real one", hint="run 'frostline fsck'"
+        )
     if byte_range is not None and not 0 <= byte_range.start <= byte_range.stop <= row.size_bytes:
         raise Damaged(
             f"{disk}:{row.path} ends at {row.size_bytes} bytes; {byte_range} is outside",
@@ -34,8 +41,11 @@ def read_row(store: ObjectStore, row: FileRow, byte_range: ByteRange | None = No
 
 
 def _pieces(row: FileRow, first: str, byte_range: ByteRange | None) -> list[tuple[str, ByteRange | None, int]]:
-    """Which object gives which of its bytes (None: all of them), and how many; in the order of the file."""
+    """Which object gives which of its bytes (None: all of them), and how many; in the order of the file. Of a document
+    no more is asked for than it has: the object may be of any size."""
     if not row.more:
+        if byte_range is None and row.path.endswith(_DOCUMENT):
+            byte_range = ByteRange(0, row.size_bytes)
         size = row.size_bytes if byte_range is None else byte_range.size_bytes
         return [(first, byte_range, size)] if size else []
     wanted = byte_range or ByteRange(0, row.size_bytes)

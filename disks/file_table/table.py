@@ -19,14 +19,19 @@ from typing import Any
 
 import msgspec
 
-from disks.effects import make_directory, op
+from disks.effects import make_directory, op, remove_file, why_not_writable
+from disks.host.database_copy import check_openable, in_memory
 from oplog import paths
 from oplog.entry import GENESIS_DIGEST
-from oplog.errors import Conflict, Damaged, Locked, NoSpace
+from oplog.errors import Conflict, Damaged, FrostlineError, Locked, NoSpace, ReadOnly
 from oplog.replay import FileRow
+from oplog.table_digest import TableDigest
 
 SCHEMA = 3
 _BUSY_SECONDS = 60
+DIGEST = "table_digest"
+"""Remembered beside the rows: the revision, and the digest of the table then. Who does not know of it leaves another
+revision there."""
 _INSERT = "INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _COLUMNS = "path, size_bytes, sha256, key, inline, blob_set, revision, more, read_only"
 _INDEX = "CREATE INDEX documents ON files (path) WHERE document = 1;"
@@ -129,6 +134,16 @@ class TableReader:
             if len(segments) == 2 and segments[1] == name:
                 yield _row(found)
 
+    def versions(self, directory: str, name: str) -> Iterator[tuple[str, int, str]]:
+        """Of the same files path, revision and SHA-256 (empty where none is known). Reads none of their bytes."""
+        start, stop = paths.below(directory)
+        where = "document = 1 AND" if _is_document(name) else ""
+        query = f"SELECT path, revision, sha256 FROM files WHERE {where} path >= ? AND path < ? ORDER BY path"
+        for path, revision, sha256 in self._connection.execute(query, (start, stop)):
+            segments = path[len(start) :].split("/")
+            if len(segments) == 2 and segments[1] == name:
+                yield path, revision, sha256.hex()
+
     def documents(self, pattern: str) -> Iterator[FileRow]:
         """The `.json` files whose path matches the pattern (`*`, `?`), in path order."""
         query = f"SELECT {_COLUMNS} FROM files WHERE document = 1 AND path GLOB ? ORDER BY path"
@@ -164,14 +179,36 @@ class TableReader:
 class TableWriter(TableReader):
     """The view of a transaction that may change the table."""
 
-    def __init__(self, connection: sqlite3.Connection, *, removed: set[str] | None = None) -> None:
-        """`removed` takes the objects of the files that are removed."""
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        *,
+        removed: set[str] | None = None,
+        balance: dict[str, int] | None = None,
+        digest: TableDigest | None = None,
+    ) -> None:
+        """`removed` takes the objects of the files that are removed; `balance` by how many files more (or fewer, below
+        zero) each object has come to be named, zeros left out; `digest` the files that come and go."""
         super().__init__(connection)
-        self._removed = removed
+        self._removed, self._balance, self.digest = removed, balance, digest
+
+    def count_digest(self) -> dict[str, str]:
+        """From now on `digest` is that of all rows, and `set_head` remembers it beside them; returns what is remembered
+        now. A table whose rows an older version wrote is read from end to end, once."""
+        state = self.state()
+        revision, _, text = state.get(DIGEST, "").partition(" ")
+        self.digest = TableDigest(text)
+        if revision != state.get("revision", ""):
+            self.digest = TableDigest()
+            for row in self.rows():
+                self.digest.add(row)
+        return state
 
     def set_head(self, revision: int, digest: str) -> None:
         """Say which revision the rows now stand for."""
         self.remember(revision=str(revision), digest=digest)
+        if self.digest is not None:
+            self.remember(**{DIGEST: f"{revision} {self.digest.hex}"})
 
     def remember(self, **values: str) -> None:
         """Keep small facts beside the rows."""
@@ -193,12 +230,21 @@ class TableWriter(TableReader):
     def insert(self, rows: Iterable[FileRow]) -> None:
         """Add files. Raises `Conflict` when a path is taken."""
         try:
-            self._connection.executemany(_INSERT, map(_values, rows))
+            counts = self._balance is not None or self.digest is not None
+            self._connection.executemany(_INSERT, map(_values, self._counted(rows) if counts else rows))
         except sqlite3.IntegrityError as error:
             raise Conflict("a file of this path exists already") from error
 
+    def bring(self, rows: Iterable[FileRow]) -> None:
+        """The same, of rows that `digest` has."""
+        digest, self.digest = self.digest, None
+        self.insert(rows)
+        self.digest = digest
+
     def rename(self, source: str, target: str, revision: int) -> int:
         """Move a file, or all files below a directory; how many."""
+        if self.digest is not None:
+            self._count_rename(self.digest, source, target, revision)
         start, stop = paths.below(source)
         update = "UPDATE files SET path = ? || substr(path, ?), revision = ?, document = {} WHERE {}"
         try:
@@ -217,15 +263,45 @@ class TableWriter(TableReader):
     def remove(self, path: str) -> int:
         """Take a file, or all files below a directory, out of the table; how many."""
         where, below = "path = ? OR (path >= ? AND path < ?)", (path, *paths.below(path))
-        if self._removed is not None:
+        if self._removed is not None or self._balance is not None or self.digest is not None:
             going = self._connection.execute(f"SELECT {_COLUMNS} FROM files WHERE {where}", below)
-            self._removed.update(key for row in map(_row, going) for key, _ in row.blobs)
+            for row in map(_row, going):
+                if self.digest is not None:
+                    self.digest.remove(row)
+                for key, _ in row.blobs:
+                    if self._removed is not None:
+                        self._removed.add(key)
+                    self._count(key, -1)
         return self._connection.execute(f"DELETE FROM files WHERE {where}", below).rowcount
 
     def clear(self) -> None:
         """Forget all rows and the revision."""
         self._connection.execute("DELETE FROM files")
         self._connection.execute("DELETE FROM state")
+        if self.digest is not None:
+            self.digest = TableDigest()
+
+    def _count_rename(self, digest: TableDigest, source: str, target: str, revision: int) -> None:
+        file = self.get(source)
+        for row in [file] if file is not None else self.rows(source):
+            digest.remove(row)
+            digest.add(row.at(target + row.path[len(source) :], revision))
+
+    def _counted(self, rows: Iterable[FileRow]) -> Iterator[FileRow]:
+        for row in rows:
+            if self.digest is not None:
+                self.digest.add(row)
+            for key, _ in row.blobs:
+                self._count(key, 1)
+            yield row
+
+    def _count(self, key: str, by: int) -> None:
+        if self._balance is None:
+            return
+        if count := self._balance.get(key, 0) + by:
+            self._balance[key] = count
+        else:
+            del self._balance[key]
 
 
 _in_use: Counter[str] = Counter()
@@ -238,34 +314,77 @@ class FileTable:
     """The cache file, shared by threads and processes: many readers and one writer at a time (SQLite's WAL).
 
     With `path` None the table is this process's own, in memory and what does not fit in a temporary file: a table of an
-    old revision, say.
+    old revision, say. Where the file cannot be written, its directory being full or read-only, the table is a copy in
+    memory (`is_copy`): it can be read, and told what may be forgotten.
     """
 
-    def __init__(self, path: Path | None, *, durable: bool = False) -> None:
-        """`durable`: a commit outlives a power cut; a cache has no need of that."""
+    def __init__(self, path: Path | None) -> None:
         self.path = path
-        self._synchronous = "FULL" if durable else "NORMAL"
         self._write_lock = threading.RLock()
         self._idle: list[sqlite3.Connection] = []
         self._idle_lock = threading.Lock()
         self._closed = False
+        self._attached = False
+        """Whether the file is open in this table, and counted in `_in_use`."""
+        self._detached: FrostlineError | None = None
+        """Why the table is a copy."""
         if path is None:
             self._writer = self._open()
-            self._prepare()
+            self._prepare(self._writer)
             return
-        make_directory(path.parent)
-        with _opening:
-            if not _in_use[str(path)]:
-                _check_file(path)
-            self._writer = self._open()
+        try:
+            self.attach()
+        except (NoSpace, ReadOnly) as error:
+            self.detach(error)
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether what is read, and written, is a copy in memory."""
+        return self._detached is not None
+
+    def attach(self) -> None:
+        """Use the file from now on; what was only written to a copy is forgotten. Raises `NoSpace` or `ReadOnly` where
+        the file still cannot be written."""
+        if self.path is None or self._attached:
+            return
+        with _opening, self._write_lock:
+            make_directory(self.path.parent)
+            if not _in_use[str(self.path)]:
+                _check_file(self.path)
+            check_openable(self.path)
+            fresh = not self.path.exists()
+            try:
+                opened = self._open()
+                try:
+                    with self._translated():
+                        self._prepare(opened)
+                except BaseException:
+                    opened.close()
+                    raise
+            except (NoSpace, ReadOnly):
+                if fresh:  # SQLite leaves an empty file, which would pass for a damaged one
+                    remove_file(self.path, missing_ok=True)
+                raise
+            _in_use[str(self.path)] += 1
+            self._writer, self._attached, self._detached = opened, True, None
+
+    def detach(self, error: FrostlineError) -> None:
+        """Use a copy in memory because of the error, until `attach`. Raises it for a table without a file."""
+        if self.path is None:
+            raise error
+        with _opening, self._write_lock:
+            if not _in_use[str(self.path)]:
+                _check_file(self.path)
             with self._translated():
-                self._prepare()
-            _in_use[str(path)] += 1
+                copy = in_memory(self.path)
+                self._prepare(copy)
+            self._let_go()
+            self._writer, self._detached = copy, error
 
     @contextmanager
     def read(self) -> Iterator[TableReader]:
         """A consistent view, for as long as the block lasts."""
-        if self.path is None:
+        if not self._attached:
             with self._write_lock, self._translated():
                 yield TableReader(self._writer)
             return
@@ -281,14 +400,24 @@ class FileTable:
             self._give_back(connection)
 
     @contextmanager
-    def write(self, *, removed: set[str] | None = None) -> Iterator[TableWriter]:
+    def write(
+        self,
+        *,
+        removed: set[str] | None = None,
+        balance: dict[str, int] | None = None,
+        digest: TableDigest | None = None,
+        forgettable: bool = False,
+    ) -> Iterator[TableWriter]:
         """One SQLite transaction, committed when the block ends and rolled back when it raises. Excludes the writers of
-        other processes. `removed` takes the objects of the files that are removed. Raises `Locked` when another process
-        holds the table for a minute."""
+        other processes. `removed`, `balance` and `digest` are as for `TableWriter`. Raises `Locked` when another
+        process holds the table for a minute; `NoSpace` or `ReadOnly` where the table is a copy, unless what is written
+        is `forgettable`: the next process finds it out again."""
         with self._write_lock, self._translated():
+            if self.is_copy and not forgettable:
+                self.attach()
             self._writer.execute("BEGIN IMMEDIATE")
             try:
-                yield TableWriter(self._writer, removed=removed)
+                yield TableWriter(self._writer, removed=removed, balance=balance, digest=digest)
             except BaseException:
                 self._writer.execute("ROLLBACK")
                 raise
@@ -346,10 +475,18 @@ class FileTable:
 
     def close(self) -> None:
         """Close every idle connection. The file stays."""
-        with _opening, self._write_lock, self._idle_lock:
-            if not self._closed and self.path is not None:
-                _in_use[str(self.path)] -= 1
+        with _opening, self._write_lock:
             self._closed = True
+            self._let_go()
+            self._writer.close()
+
+    def _let_go(self) -> None:
+        """Close the file, if it is open."""
+        if not self._attached:
+            return
+        _in_use[str(self.path)] -= 1
+        self._attached = False
+        with self._idle_lock:
             for connection in (*self._idle, self._writer):
                 connection.close()
             self._idle.clear()
@@ -375,20 +512,20 @@ class FileTable:
                 raise
         return connection
 
-    def _prepare(self) -> None:
-        version = self._writer.execute("PRAGMA user_version").fetchone()[0]
+    def _prepare(self, opened: sqlite3.Connection) -> None:
+        version = opened.execute("PRAGMA user_version").fetchone()[0]
         if version == SCHEMA:
-            self._writer.execute("SELECT count(*) FROM state").fetchone()
+            opened.execute("SELECT count(*) FROM state").fetchone()
             return
-        self._writer.execute("BEGIN IMMEDIATE")
+        opened.execute("BEGIN IMMEDIATE")
         try:
-            version = self._writer.execute("PRAGMA user_version").fetchone()[0]
-            if version == 0 and not self._writer.execute("SELECT 1 FROM sqlite_master").fetchone():
+            version = opened.execute("PRAGMA user_version").fetchone()[0]
+            if version == 0 and not opened.execute("SELECT 1 FROM sqlite_master").fetchone():
                 # A table of its own is read once or twice, from end to end: the index would cost more than it saves.
-                self._lay_out(_CREATE if self.path is not None else _CREATE.replace(_INDEX, ""), SCHEMA)
+                _lay_out(opened, _CREATE if self.path is not None else _CREATE.replace(_INDEX, ""), SCHEMA)
                 version = SCHEMA
             while version in _MIGRATE:
-                self._lay_out(_MIGRATE[version], version + 1)
+                _lay_out(opened, _MIGRATE[version], version + 1)
                 version += 1
             if version != SCHEMA:
                 raise TableDamaged(
@@ -396,17 +533,11 @@ class FileTable:
                     hint="it is rebuilt from the bucket",
                 )
             with op("sqlite.commit", self.path):
-                self._writer.execute("COMMIT")
+                opened.execute("COMMIT")
         except BaseException:
-            if self._writer.in_transaction:
-                self._writer.execute("ROLLBACK")
-            self._writer.close()
+            if opened.in_transaction:
+                opened.execute("ROLLBACK")
             raise
-
-    def _lay_out(self, statements: str, version: int) -> None:
-        for statement in statements.split(";"):
-            self._writer.execute(statement)
-        self._writer.execute(f"PRAGMA user_version = {version}")
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -421,6 +552,8 @@ class FileTable:
                 where = self.path or "a temporary table"
                 hint = "free space on the disk that holds it" if self.path else "free space, or set SQLITE_TMPDIR"
                 raise NoSpace(f"no space left for {where}", hint=hint) from error
+            if self.path is not None and (why := why_not_writable(self.path.parent)) is not None:
+                raise why from error
             raise TableDamaged(f"{self.path} cannot be used: {error}", hint="it is rebuilt from the bucket") from error
         except sqlite3.DatabaseError as error:
             raise TableDamaged(f"{self.path} cannot be used: {error}", hint="it is rebuilt from the bucket") from error
@@ -439,9 +572,10 @@ class FileTable:
         connection.close()
 
 
-def read_only_uri(path: Path) -> str:
-    """How SQLite opens the file (`uri=True`) without ever making or changing it."""
-    return f"{path.absolute().as_uri()}?mode=ro"
+def _lay_out(opened: sqlite3.Connection, statements: str, version: int) -> None:
+    for statement in statements.split(";"):
+        opened.execute(statement)
+    opened.execute(f"PRAGMA user_version = {version}")
 
 
 _more_decoder = msgspec.json.Decoder(tuple[tuple[str, int], ...])

@@ -2,42 +2,30 @@
 
 An intent binds for an hour: a restore that needs one of its objects waits. A list of condemned objects binds nobody: it
 only proves to a later collection that an earlier one, long enough ago, had found them orphaned.
+
+The collections of disks and of backup repositories announce and delete by these same functions.
 """
 
 from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Protocol
 
 import msgspec
 
-from disks.object_disk.references import INTENTS_PREFIX, sane_time
+from disks.garbage.report import GcReport, SafetyStop
+from disks.object_disk.doomed import CONDEMNED, INTENT_LIFETIME, Announcement, end_of, read_announcement
+from disks.object_disk.references import INTENTS_PREFIX, clock_objection, sane_time
 from disks.stores.base import ObjectInfo, ObjectStore
-from oplog.errors import Damaged, NotFound, Retained
+from oplog.errors import NotFound, Retained
 
-INTENT_LIFETIME = timedelta(hours=1)
-"""An announcement older than this binds nobody: its collector stops long before."""
-
-_ENDED = "+ended.json"
-_CONDEMNED = f"{INTENTS_PREFIX}condemned-"
+BATCH_KEYS = 5_000
+_BATCH_SECONDS = 600.0
+"""A collector that was held up longer than this after its last look does not delete on it."""
 _KEYS_A_LIST = 50_000
-
-
-class Announcement(msgspec.Struct, frozen=True, kw_only=True):
-    """An announcement: these objects are about to go."""
-
-    time: datetime
-    keys: tuple[str, ...]
-
-
-class Announcer(Protocol):
-    """A disk, as far as this is concerned."""
-
-    @property
-    def store(self) -> ObjectStore: ...
 
 
 def announce(store: ObjectStore, keys: Sequence[str], now: datetime) -> str:
@@ -48,31 +36,72 @@ def announce(store: ObjectStore, keys: Sequence[str], now: datetime) -> str:
 def withdraw(store: ObjectStore, intent: str) -> None:
     """Take the announcement back. One that a lock keeps gets a mark that it is over, until both are stale."""
     if isinstance(store.delete([intent])[intent], Retained):
-        store.put(_end_of(intent), b"{}", sha256=hashlib.sha256(b"{}").digest())
+        store.put(end_of(intent), b"{}", sha256=hashlib.sha256(b"{}").digest())
 
 
-def announced(disk: Announcer, *, now: datetime) -> set[str]:
-    """The objects that a running collection is about to delete. Raises `Damaged` for an unreadable announcement."""
-    keys: set[str] = set()
-    found = list(disk.store.list(INTENTS_PREFIX))
-    over = {item.key for item in found if item.key.endswith(_ENDED)}
-    for item in found:
-        stale = now - item.modified > INTENT_LIFETIME
-        if stale or item.key.startswith(_CONDEMNED) or item.key in over or _end_of(item.key) in over:
-            continue
-        keys.update(_read(disk.store, item.key).keys)
-    return keys
+def delete_announced(
+    store: ObjectStore,
+    keys: Sequence[str],
+    look_again: Callable[[str], Collection[str]],
+    report: GcReport,
+    now: datetime,
+    *,
+    batch_keys: int = BATCH_KEYS,
+    before_each: Callable[[], None] = lambda: None,
+    all_or_stop: bool = False,
+) -> list[str]:
+    """Delete in batches, each announced before `look_again` says, given the announcement, what of it has come to be
+    named. Returns the keys that are gone. With `all_or_stop` a batch of which something stays is the last one."""
+    gone: list[str] = []
+    for batch in batches(keys, batch_keys):
+        unable = len(report.failed) + len(report.kept)
+        intent = announce(store, batch, now)
+        looked_at = time.monotonic()
+        try:
+            named = look_again(intent)
+            if time.monotonic() - looked_at > _BATCH_SECONDS:
+                raise SafetyStop("looking at the references once more took too long; run it again")
+        except SafetyStop:
+            withdraw(store, intent)
+            raise
+        before_each()
+        for key, error in store.delete([key for key in batch if key not in named]).items():
+            if error is None:
+                gone.append(key)
+            elif isinstance(error, Retained):
+                report.kept[key] = error.until
+            else:
+                report.failed[key] = error.message
+        stays = len(report.failed) + len(report.kept) > unable
+        # Only now: a delete whose answer was lost may still arrive, so its announcement stays until it is stale.
+        withdraw(store, intent)
+        if all_or_stop and stays:
+            break
+    return gone
 
 
-def remove_stale(store: ObjectStore, intents: Iterable[ObjectInfo], now: datetime) -> None:
+def check_clocks(store: ObjectStore, clock: Callable[[], datetime]) -> None:
+    """Raise `SafetyStop` when the store's clock and ours differ too much to judge ages."""
+    skew = store.clock_skew()
+    if skew is None:  # then the date of an object tells
+        probe = announce(store, (), clock())
+        skew = store.head(probe).modified - clock()
+        withdraw(store, probe)
+    if objection := clock_objection(skew):
+        raise SafetyStop(objection)
+
+
+def remove_stale(
+    store: ObjectStore, intents: Iterable[ObjectInfo], now: datetime, *, after: timedelta = INTENT_LIFETIME
+) -> None:
     """Take away the intents of collections that are long over."""
     store.delete(
         [
             intent.key
             for intent in intents
-            if not intent.key.startswith(_CONDEMNED)
+            if not intent.key.startswith(CONDEMNED)
             and sane_time(intent.modified, now)
-            and now - intent.modified > INTENT_LIFETIME
+            and now - intent.modified > after
         ]
     )
 
@@ -87,10 +116,10 @@ class Announced:
         self.since: dict[str, datetime] = {}
         """Object -> when it was condemned first."""
         for item in intents:
-            if not item.key.startswith(_CONDEMNED) or not sane_time(item.modified, now):
+            if not item.key.startswith(CONDEMNED) or not sane_time(item.modified, now):
                 continue
             try:
-                self._lists[item.key] = _read(store, item.key).keys
+                self._lists[item.key] = read_announcement(store, item).keys
             except NotFound:
                 continue  # another collection is done with it
             for key in self._lists[item.key]:
@@ -99,7 +128,7 @@ class Announced:
     def add(self, keys: Sequence[str], now: datetime) -> None:
         """Write down what is condemned now."""
         for start in range(0, len(keys), _KEYS_A_LIST):
-            name = f"{_CONDEMNED}{secrets.token_hex(16)}.json"
+            name = f"{CONDEMNED}{secrets.token_hex(16)}.json"
             self._lists[name] = tuple(keys[start : start + _KEYS_A_LIST])
             _put(self._store, name, self._lists[name], now)
 
@@ -114,18 +143,7 @@ def batches(keys: Sequence[str], size: int) -> Iterator[list[str]]:
         yield list(keys[start : start + size])
 
 
-def _end_of(intent: str) -> str:
-    return intent.removesuffix(".json") + _ENDED
-
-
 def _put(store: ObjectStore, key: str, keys: Sequence[str], now: datetime) -> str:
     data = msgspec.json.encode(Announcement(time=now, keys=tuple(keys)))
     store.put(key, data, sha256=hashlib.sha256(data).digest())
     return key
-
-
-def _read(store: ObjectStore, key: str) -> Announcement:
-    try:
-        return msgspec.json.decode(store.get(key), type=Announcement)
-    except msgspec.DecodeError as error:
-        raise Damaged(f"{store.name}{key} cannot be read: {error}", hint="delete it if no gc runs") from error

@@ -11,20 +11,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from disks.base import ClickHouseLogDisk
-from disks.garbage.announcements import Announced, batches
+from disks.garbage.announcements import BATCH_KEYS, Announced, batches
 from disks.garbage.report import GcReport, SafetyStop
-from disks.garbage.rules import GcRules, check_caps, count_verdict, out_of_quarantine, within_limit
+from disks.garbage.rules import GcRules, by_age, check_caps, count_verdict, out_of_quarantine, within_limit
 from disks.object_disk.references import (
     FUTURE_TOLERANCE,
     INTENTS_PREFIX,
     Blobs,
     Verdict,
+    clock_objection,
     disagreement,
     is_set_aside,
-    sane_time,
 )
 from disks.stores.base import ObjectInfo
 from oplog.clickhouse.names import FILE, parse_key
@@ -32,8 +32,6 @@ from oplog.errors import FrostlineError, Retained
 from oplog.revision import LEASES_PREFIX, SCHEMA_VERSION_KEY
 
 logger = logging.getLogger(__name__)
-
-_BATCH_KEYS = 5_000
 
 
 @dataclass(slots=True)
@@ -61,13 +59,13 @@ def collect_clickhouse(
             _check_again(disk, listing)
         keys = set(disk.kept_keys())
         _check_present(disk, listing)
-        verdict = _classify(listing.files, keys, rules.guard, now)
+        verdict = by_age(listing.files, keys, rules.guard, now)
         count_verdict(verdict, report)
         if known is not None:
             raise SafetyStop(known)
         skew = disk.store.clock_skew() if check_clock and report.delete else None
-        if skew is not None and abs(skew) > FUTURE_TOLERANCE:
-            raise SafetyStop(f"the clocks of this machine and of the store differ by {skew}: ages cannot be judged")
+        if objection := clock_objection(skew):
+            raise SafetyStop(objection)
         if report.delete:
             _delete(disk, listing, verdict, rules, now, report)
     except SafetyStop as objection:
@@ -172,20 +170,6 @@ def _check_present(disk: ClickHouseLogDisk, listing: _Listing) -> None:
                     )
 
 
-def _classify(files: Blobs, named: set[str], guard: timedelta, now: datetime) -> Verdict:
-    pending, orphaned, suspicious = [], [], []
-    for blob in files.outside(named):
-        if not sane_time(blob.modified, now):
-            suspicious.append(blob)
-        elif now - blob.modified < guard:
-            pending.append(blob)
-        else:
-            orphaned.append(blob)
-    orphaned.sort(key=lambda blob: (blob.modified, blob.key))
-    counted = len(files) - len(pending) - len(orphaned) - len(suspicious)
-    return Verdict(counted, tuple(pending), tuple(orphaned), tuple(suspicious))
-
-
 def _delete(
     disk: ClickHouseLogDisk, listing: _Listing, verdict: Verdict, rules: GcRules, now: datetime, report: GcReport
 ) -> None:
@@ -197,7 +181,7 @@ def _delete(
     doomed = within_limit(out_of_quarantine(verdict.orphaned, condemned, rules, now, report), rules, report)
     sizes = {blob.key: blob.size_bytes for blob in doomed}
     gone: set[str] = set()
-    for batch in batches(list(sizes), _BATCH_KEYS):
+    for batch in batches(list(sizes), BATCH_KEYS):
         # Nobody commits meanwhile, so what the table names now is what it names while the batch goes.
         with disk.alone():
             named = set(disk.kept_keys())

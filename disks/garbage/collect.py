@@ -7,34 +7,37 @@ restore does the reverse, it takes its pin and then looks for announcements. So 
 
 from __future__ import annotations
 
+import hashlib
 import logging
-import time
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from datetime import UTC, datetime
 
 from disks.base import Disk, LoggedDisk, with_commits
-from disks.garbage.announcements import Announced, announce, announced, batches, remove_stale, withdraw
+from disks.garbage.announcements import BATCH_KEYS, Announced, check_clocks, delete_announced, remove_stale
 from disks.garbage.clickhouse import collect_clickhouse
+from disks.garbage.kept_revisions import tables_at
 from disks.garbage.listing import cut_ranges, in_key_order, list_ranges, list_whole
-from disks.garbage.live_references import LiveReferences, collect_references, renewed
+from disks.garbage.live_references import LiveReferences, check_start, collect_references, renewed
 from disks.garbage.report import GcReport, SafetyStop
 from disks.garbage.rules import GcRules, check_caps, count_verdict, is_root, out_of_quarantine, within_limit
-from disks.object_disk.history import past_at
+from disks.object_disk.history import TableAsOf
 from disks.object_disk.references import (
-    FUTURE_TOLERANCE,
     INTENTS_PREFIX,
     Inventory,
     Verdict,
     classify,
     collectable_log,
+    newest_at_or_below,
     sane_time,
 )
 from disks.stores.base import Upload
 from disks.workers.runner import Remote
 from oplog import pins, snapshot
-from oplog.errors import FrostlineError, Refused, Retained, UsageError
+from oplog.errors import AlreadyExists, FrostlineError, Refused, UsageError
 from oplog.revision import (
     commit_key,
+    floor_key,
     is_blob_key,
     is_scratch_key,
     parse_blob_key,
@@ -43,19 +46,15 @@ from oplog.revision import (
     snapshot_key,
 )
 
-__all__ = ["GUARD_FLOOR_SECONDS", "INTENTS_PREFIX", "GcReport", "announced", "collect", "is_root"]
+__all__ = ["GUARD_FLOOR_SECONDS", "INTENTS_PREFIX", "GcReport", "collect", "is_root"]
 
 logger = logging.getLogger(__name__)
 
 GUARD_FLOOR_SECONDS = 3600
 """No operation may run longer than the guard between its first upload and its commit, so it cannot be short."""
 
-_BATCH_KEYS = 5_000
 _LOG_BATCH_KEYS = 1_000
 """One request of S3's."""
-
-_BATCH_SECONDS = 600.0
-"""A collector that was held up longer than this after its last look does not delete on it."""
 
 
 def collect(disk: Disk, rules: GcRules, *, now: datetime | None = None, remote: Remote | None = None) -> GcReport:
@@ -195,11 +194,18 @@ class _Collection:
     # Deleting
 
     def _delete(self, found: Inventory, evidence: LiveReferences, verdict: Verdict, uploads: Sequence[Upload]) -> None:
+        self._compare_clocks()  # before anything is written: pins and announcements end by the clock, too
         check_caps(found.blobs, verdict, self._rules)
         remove_stale(self._store, found.intents, self._now)
-        log_keys = self._log_keys(found, evidence)
-        log_gone = self._delete_announced(log_keys, evidence, in_order=True)
+        try:
+            log_keys = self._log_keys(found, evidence)
+        except FrostlineError as error:
+            raise SafetyStop(f"the references cannot be read whole: {error.message}") from error
+        floor = self._floor(found, log_keys)
+        log_gone = self._delete_announced(log_keys, evidence, floor=floor)
         self._report.log_deleted = len(log_gone)
+        if log_gone:
+            self._store.delete([floor_key(older) for older in found.floors if older < floor])
         self._forget_commits(log_gone)
         condemned = self._condemned(found)
         due = out_of_quarantine(verdict.orphaned, condemned, self._rules, self._now, self._report)
@@ -237,66 +243,88 @@ class _Collection:
         now = self._collectable(found, snapshots, evidence)
         possible = self._collectable(found, snapshots | wanted, evidence)
         if wanted and len(possible) - len(now) >= self._rules.compact_after_commits:
-            for revision in sorted(wanted):
-                self._write_snapshot(found, revision)
+            self._write_snapshots(found, sorted(wanted))
             now = possible
+        self._prove_snapshots(found, evidence, now)
         return now
 
     @staticmethod
     def _collectable(found: Inventory, snapshots: set[int], evidence: LiveReferences) -> list[str]:
         commits, old = collectable_log(found.commits, snapshots, base=evidence.base, pinned=evidence.pinned)
-        return [*map(commit_key, commits), *map(snapshot_key, old)]
+        return [*map(commit_key, (*found.leftovers, *commits)), *map(snapshot_key, old)]
 
-    def _write_snapshot(self, found: Inventory, revision: int) -> None:
-        """Write it and read it back whole: entries go only when what replaces them is proved to be readable."""
-        past = past_at(self._disk.log, found, revision, until=revision, strict=True)
-        try:
-            snapshot.write(self._store, revision, past.digest, past.rows())
-            header, rows = snapshot.read(self._store, revision)
+    @staticmethod
+    def _floor(found: Inventory, log_keys: Iterable[str]) -> int:
+        """The first entry that is kept when these have gone."""
+        going = {parse_commit_key(key) for key in log_keys}
+        return min(revision for revision in found.commits if revision not in going)
+
+    def _write_snapshots(self, found: Inventory, revisions: Sequence[int]) -> None:
+        """Write them and read them back whole: entries go only when what replaces them is proved to be readable."""
+        for past in tables_at(self._disk.log, found, revisions):
+            snapshot.write(self._store, past.revision, past.digest, past.rows())
+            header, rows = snapshot.read(self._store, past.revision)
             if header.digest != past.digest or not past.holds(rows):
-                raise SafetyStop(f"the snapshot of revision {revision} does not hold what the log says")
-        finally:
-            past.close()
-        self._report.snapshots_written.append(revision)
+                raise SafetyStop(f"the snapshot of revision {past.revision} does not hold what the log says")
+            self._report.snapshots_written.append(past.revision)
 
-    def _delete_announced(self, keys: Sequence[str], evidence: LiveReferences, *, in_order: bool = False) -> list[str]:
-        """Delete in batches, each announced and checked once more. Returns the keys that are gone. With `in_order` a
-        batch of which something stays is the last one: what is left of a log shall have no gaps."""
-        gone: list[str] = []
-        for batch in batches(keys, _LOG_BATCH_KEYS if in_order else _BATCH_KEYS):
-            unable = len(self._report.failed) + len(self._report.kept)
-            intent = self._announce(batch)
-            looked_at = time.monotonic()
-            try:
-                named = self._renewed(evidence)
-                if time.monotonic() - looked_at > _BATCH_SECONDS:
-                    raise SafetyStop("looking at the references once more took too long; run it again")
-            except SafetyStop:
-                withdraw(self._store, intent)
-                raise
-            for key, error in self._store.delete([key for key in batch if key not in named]).items():
-                if error is None:
-                    gone.append(key)
-                elif isinstance(error, Retained):
-                    self._report.kept[key] = error.until
-                else:
-                    self._report.failed[key] = error.message
-            stays = len(self._report.failed) + len(self._report.kept) > unable
-            # Only now: a delete whose answer was lost may still arrive, so its announcement stays until it is stale.
-            withdraw(self._store, intent)
-            if in_order and stays:
-                break
-        return gone
+    def _prove_snapshots(self, found: Inventory, evidence: LiveReferences, doomed: Sequence[str]) -> None:
+        """Read those that a revision to keep will be rebuilt from once these entries are gone, and that were not read
+        yet: the references may have been read from the entries."""
+        gone = max((revision for key in doomed if (revision := parse_commit_key(key)) is not None), default=0)
+        proved = {*evidence.proved, *self._report.snapshots_written}
+        there = {*found.snapshots, *proved}
+        for revision in (*evidence.pinned, evidence.base):
+            if not any(min(gone, revision) <= start <= revision for start in proved):
+                start = newest_at_or_below(there, revision)
+                with closing(TableAsOf(self._disk.log, start, until=start, moves=False)) as past:
+                    check_start(self._disk, found, past)
+                proved.add(start)
 
-    def _announce(self, batch: Sequence[str]) -> str:
-        key = announce(self._store, batch, self._now)
+    def _delete_announced(
+        self, keys: Sequence[str], evidence: LiveReferences, *, floor: int | None = None
+    ) -> list[str]:
+        """Delete in batches, each announced and checked once more. Returns the keys that are gone. With a `floor` they
+        are the log's: it is put before the first goes, and a batch of which something stays is the last one, so that
+        what is left has no gaps."""
+
+        def look_again(intent: str) -> set[str]:
+            if floor is None:
+                self._put_fence(intent)
+            return self._renewed(evidence)
+
+        def put_floor() -> None:
+            if floor is not None:
+                self._put_floor(floor)
+
+        return delete_announced(
+            self._store,
+            keys,
+            look_again,
+            self._report,
+            self._now,
+            batch_keys=BATCH_KEYS if floor is None else _LOG_BATCH_KEYS,
+            before_each=put_floor,
+            all_or_stop=floor is not None,
+        )
+
+    def _put_fence(self, intent: str) -> None:
+        """Who commits after it looks at its objects again, and finds them announced; who did before is read next."""
+        try:
+            self._disk.fence(intent)
+        except FrostlineError as error:
+            raise SafetyStop(f"the log could not be told what goes: {error.message}") from error
+
+    def _put_floor(self, floor: int) -> None:
+        """Whoever still stands below it learns that its next entry is none of the log's (L1)."""
+        try:
+            self._store.put_if_absent(floor_key(floor), b"{}", sha256=hashlib.sha256(b"{}").digest())
+        except AlreadyExists:
+            return
+
+    def _compare_clocks(self) -> None:
         if self._check_clock:
-            skew = abs(datetime.now(UTC) - self._store.head(key).modified)
-            if skew > FUTURE_TOLERANCE:
-                withdraw(self._store, key)
-                raise SafetyStop(f"the clocks of this machine and of the store differ by {skew}: ages cannot be judged")
-            self._check_clock = False
-        return key
+            check_clocks(self._store, lambda: datetime.now(UTC))
 
     def _renewed(self, evidence: LiveReferences) -> set[str]:
         try:

@@ -41,6 +41,8 @@ from oplog.revision import BLOBS_PREFIX, commit_key, is_blob_key
 RANGE_KEYS = 50_000
 """Keys that one range is expected to have: 50 requests, and a megabyte of expectations."""
 _LOG_RANGE = 50_000
+_LOG_RANGES = 2_000
+"""Entries beyond these, or one with a number out of reach, are all in the last range."""
 _CHUNK_PAIRS = 2_000
 
 _Pair = tuple[str, int]
@@ -126,7 +128,7 @@ def cut_ranges(
     """Ranges that together are all keys, each with about as many blobs; `expected` in key order. `head` is about where
     the log ends, whose entries are listed in ranges of revisions."""
     after = ""
-    for revision in range(_LOG_RANGE, head, _LOG_RANGE):
+    for revision in range(_LOG_RANGE, min(head, _LOG_RANGE * _LOG_RANGES), _LOG_RANGE):
         until = commit_key(revision)
         yield ObjectKeyRange(store, after, until, pack([]), twice)
         after = until

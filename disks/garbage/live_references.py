@@ -6,16 +6,18 @@ source that cannot be read raises: a collection without all of its references de
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from disks.base import LoggedDisk
-from disks.object_disk.history import TableAsOf, named_blobs, named_in, past_at
+from disks.garbage.kept_revisions import tables_at
+from disks.object_disk.history import TableAsOf, contradicted_by, named_blobs, named_in
 from disks.object_disk.references import FUTURE_TOLERANCE, Inventory, is_set_aside, retained_from
 from oplog import pins
 from oplog.errors import Damaged, NotFound
 from oplog.pins import Pin
-from oplog.revision import commit_key
+from oplog.revision import commit_key, snapshot_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,8 @@ class LiveReferences:
     pinned: tuple[int, ...]
     """Revisions below `base` that live pins keep."""
     expired_pins: tuple[str, ...]
+    proved: frozenset[int]
+    """The snapshots that were read whole for this, and 0 for a log that was read from its beginning."""
 
 
 def is_live(pin: Pin, now: datetime) -> bool:
@@ -47,29 +51,63 @@ def collect_references(disk: LoggedDisk, found: Inventory, *, now: datetime, ret
         raise Damaged(f"{name} holds no log entry, so nothing says which objects are garbage", hint="check the prefix")
     known_pins = pins.list_pins(disk.store)
     base = retained_from(found.commits, now=now, retention=retention)
-    past = past_at(disk.log, found, base, strict=True)
-    among = found.blobs.doubtful
-    try:
-        keys = past.keys(among)
-        past.named.clear()
-        past.advance(found.head)
-        _check_present(found, past, name)
-        past.advance()
-        keys |= past.named if among is None else past.named.intersection(among)
-        head, digest = past.revision, past.digest
-    finally:
-        past.close()
-    _ends_at(disk, head)  # what is committed from now on, the look before each batch will see
-    keys |= _live_keys(disk, found, head)
     live = [pin for pin in known_pins if is_live(pin, now)]
     pinned = sorted({pin.revision for pin in live if pin.revision < base})
+    keys: set[str] = set()
+    proved: set[int] = set()
+    before: TableAsOf | None = None
+    with closing(tables_at(disk.log, found, [*pinned, base], open_end=True)) as tables:
+        for past in tables:
+            keys |= named_anew(past, found, gone_on=past is before)
+            proved.add(past.start)
+            before = past
+            if past.revision < base:
+                check_start(disk, found, past)
+                continue
+            past.balance = None
+            past.advance(found.head)
+            check_start(disk, found, past)
+            _check_present(found, past, name)
+            past.advance()
+            keys |= _among(past.named, found)
+            head, digest = past.revision, past.digest
+    _ends_at(disk, head)  # what is committed from now on, the look before each batch will see
+    keys |= _live_keys(disk, found, head)
     for pin in live:
         if pin.revision > head:
             raise Damaged(f"pin {pin.name} of {name} names revision {pin.revision}; the log ends at {head}")
-    for revision in pinned:
-        keys |= _pinned_keys(disk, found, revision)
     expired = tuple(pin.name for pin in known_pins if not is_live(pin, now))
-    return LiveReferences(frozenset(keys), base, head, digest, tuple(pinned), expired)
+    return LiveReferences(frozenset(keys), base, head, digest, tuple(pinned), expired, frozenset(proved))
+
+
+def named_anew(past: TableAsOf, found: Inventory, *, gone_on: bool) -> set[str]:
+    """The blobs that the table names and did not at the revision it stopped at before: those that more files name now.
+    What was named there already may be among them. Its counts begin anew."""
+    gained = past.balance or {}
+    past.balance = {}
+    past.named.clear()
+    if not gone_on:
+        return past.keys(found.blobs.doubtful)
+    return _among({key for key, more in gained.items() if more > 0}, found)
+
+
+def check_start(disk: LoggedDisk, found: Inventory, past: TableAsOf) -> None:
+    """The log must say the same from an older start. Reads it only where no entry tells what the table is, as those of
+    older versions; what no older start is left of is all there is. Raises `Damaged`."""
+    older = contradicted_by(disk.log, found, past, strict=True)
+    if older is None:
+        return
+    older.close()
+    raise Damaged(
+        f"{disk.store.name}{snapshot_key(past.start)} contradicts the log: from revision {older.start} on it "
+        f"gives another file table at revision {past.revision}",
+        hint="run 'frostline fsck'; nothing is collected until they agree",
+    )
+
+
+def _among(keys: set[str], found: Inventory) -> set[str]:
+    among = found.blobs.doubtful
+    return keys if among is None else keys.intersection(among)
 
 
 def _check_present(found: Inventory, past: TableAsOf, name: str) -> None:
@@ -109,14 +147,6 @@ def _live_keys(disk: LoggedDisk, found: Inventory, head: int) -> set[str]:
             f"the cache of disk {disk.name} ends at revision {revision} and the log at {max(found.head, head)}"
         )
     return keys
-
-
-def _pinned_keys(disk: LoggedDisk, found: Inventory, revision: int) -> set[str]:
-    past = past_at(disk.log, found, revision, until=revision, strict=True)
-    try:
-        return past.keys(found.blobs.doubtful)
-    finally:
-        past.close()
 
 
 def renewed(disk: LoggedDisk, evidence: LiveReferences, *, now: datetime) -> set[str]:

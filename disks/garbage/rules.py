@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from disks.base import BucketDisk
 from disks.garbage.announcements import Announced
 from disks.garbage.report import GcReport, SafetyStop
-from disks.object_disk.references import ListedBlobs, Verdict
+from disks.object_disk.references import Blobs, ListedBlobs, Verdict, sane_time
 from disks.stores.base import ObjectInfo
 
 
@@ -38,6 +38,21 @@ class GcRules:
     def retention_on(self, disk: BucketDisk) -> timedelta:
         """How long what was removed from this disk stays."""
         return timedelta(seconds=disk.retention_seconds) if self.retention is None else self.retention
+
+
+def by_age(blobs: Blobs, named: Collection[str], guard: timedelta, now: datetime) -> Verdict:
+    """Put every blob into its class where only references and ages tell."""
+    pending, orphaned, suspicious = [], [], []
+    for blob in blobs.outside(named):
+        if not sane_time(blob.modified, now):
+            suspicious.append(blob)
+        elif now - blob.modified < guard:
+            pending.append(blob)
+        else:
+            orphaned.append(blob)
+    orphaned.sort(key=lambda blob: (blob.modified, blob.key))
+    counted = len(blobs) - len(pending) - len(orphaned) - len(suspicious)
+    return Verdict(counted, tuple(pending), tuple(orphaned), tuple(suspicious))
 
 
 def count_verdict(verdict: Verdict, report: GcReport) -> None:

@@ -6,6 +6,7 @@ each exclude one another as two processes do.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import secrets
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from disks.effects import fsync_directory, make_directory, op, remove_file, remove_tree
+from disks.effects import fsync_directory, make_directory, of_the_system, op, remove_file, remove_tree
 from oplog.errors import Locked
 
 _POLL_SECONDS = 0.01
@@ -22,8 +23,15 @@ _POLL_SECONDS = 0.01
 
 @contextmanager
 def file_lock(path: Path, *, shared: bool = False, timeout_seconds: float = 60.0) -> Iterator[None]:
-    """Hold the lock of this file, created when missing. Raises `Locked` after the timeout."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    """Hold the lock of this file, created when missing. Raises `Locked` after the timeout.
+
+    Where nothing can be created because the file system is mounted read-only, a missing file needs no lock: nobody
+    writes here.
+    """
+    descriptor = _open(path)
+    if descriptor is None:
+        yield
+        return
     try:
         mode = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         deadline = time.monotonic() + timeout_seconds
@@ -39,11 +47,28 @@ def file_lock(path: Path, *, shared: bool = False, timeout_seconds: float = 60.0
 @contextmanager
 def try_file_lock(path: Path, *, shared: bool = False) -> Iterator[bool]:
     """Hold the lock of this file if nobody is in the way; yields whether we do. Never waits."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    descriptor = _open(path)
+    if descriptor is None:
+        yield True
+        return
     try:
         yield try_lock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
     finally:
         os.close(descriptor)
+
+
+def _open(path: Path) -> int | None:
+    """The lock file; None when it is missing on a file system that is mounted read-only. Raises `NoSpace`."""
+    flags = os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o644)
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise of_the_system(error) or error from None
+    try:
+        return os.open(path, os.O_RDONLY | flags)  # enough for flock
+    except FileNotFoundError:
+        return None
 
 
 def try_lock(descriptor: int, mode: int) -> bool:
@@ -88,8 +113,12 @@ class OwnedDirectory:
 
     def release(self) -> None:
         """Give up ownership; the directory has been moved away or removed."""
-        remove_file(self._owner_path, missing_ok=True)
-        os.close(self._descriptor)
+        try:
+            remove_file(self._owner_path, missing_ok=True)
+        finally:
+            if self._descriptor >= 0:  # an error above may bring us here once more
+                os.close(self._descriptor)
+                self._descriptor = -1
 
     def remove(self) -> None:
         """Remove the directory with its content, and the lock."""

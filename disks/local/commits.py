@@ -16,21 +16,25 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from disks.effects import (
     fsync_directories,
     fsync_directory,
+    make_directories,
     make_directory,
     remove_empty_directories,
     rename,
     write_new_file,
 )
 from disks.host.locks import file_lock, try_file_lock
+from disks.host.reserve import Reserve
 from disks.local.hidden import HiddenFiles, inode_of
 from disks.local.plan import CommitPlan, CommitRecord, Rename, has_chains
 from disks.local.transaction import RECORD, LocalTransaction
@@ -41,14 +45,17 @@ from oplog.errors import Damaged, NoSpace
 
 logger = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
+
 _MOVED = "moved"
+_decoder = msgspec.json.Decoder(CommitRecord)
 
 
 class LocalCommits:
     """The commits of one disk, one after the other, whichever process of this machine makes them; between two of them
     the tree stands still."""
 
-    def __init__(self, name: str, root: Path, *, read_only: bool, lock_timeout_seconds: float) -> None:
+    def __init__(self, name: str, root: Path, *, reserve: Reserve, lock_timeout_seconds: float) -> None:
         own = root / OWN_DIRECTORY
         self.staging = own / "staging"
         self.committed = own / "committed"
@@ -60,17 +67,16 @@ class LocalCommits:
         self._root = root
         self._commit_lock = own / "commit.lock"
         self._view_lock = own / "view.lock"
-        self._read_only = read_only
+        self._reserve = reserve
         self._ready = False
 
     def prepare(self) -> None:
-        """Make the disk's own directories, unless it is only read. Whoever only reads makes none: below the mount point
-        of a disk that is not mounted they would be one more disk."""
+        """Make the disk's own directories. Whoever only reads does not: below the mount point of a disk that is not
+        mounted they would be one more disk."""
         if self._ready:
             return
-        if not self._read_only:
-            for directory in (self.staging, self.committed, self.trash.path, self.hidden.directory):
-                make_directory(directory)
+        for directory in (self.staging, self.committed, self.trash.path, self.hidden.directory):
+            make_directory(directory)
         self._ready = True
 
     @contextmanager
@@ -104,7 +110,8 @@ class LocalCommits:
         with self.alone():
             self._roll_forward_pending()
             plan = transaction.plan(CommitPlan(TreeNow(self.tree)))
-            staging = transaction.seal(plan)
+            seal = partial(transaction.seal, plan)
+            staging = self._rescued(seal) if transaction.only_removes else seal()
             committed = self.committed / staging.name
             with file_lock(self._view_lock, timeout_seconds=self.lock_timeout_seconds):
                 rename(staging, committed)
@@ -116,6 +123,20 @@ class LocalCommits:
                     logger.error("disk %s: %s is committed but not in place yet: %s", self._name, staging.name, error)
             self.hidden.sweep()
             self.trash.empty_soon()
+            self._reserve.make()
+
+    def make_room(self) -> None:
+        """Give the reserve up, where the disk is full, for a transaction that frees more than it brings."""
+        self._reserve.make_room()
+
+    def _rescued(self, step: Callable[[], _T]) -> _T:
+        """The step, which can be repeated: once more, without the reserve, where the disk is full."""
+        try:
+            return step()
+        except NoSpace:
+            if not self._reserve.give_up():
+                raise
+            return step()
 
     def finish(self) -> list[tuple[str, str]]:
         """Carry out what is committed and not in place yet; name and kind of each transaction."""
@@ -130,9 +151,13 @@ class LocalCommits:
             return [(path.name, self._roll_forward(path)) for path in sorted(self.committed.iterdir())]
 
     def _roll_forward(self, committed: Path) -> str:
-        """Do what the record says and has not been done. Twice is as good as once."""
+        """Do what the record says and has not been done. Twice is as good as once; it is committed, so that it may use
+        the reserve."""
+        return self._rescued(partial(self._carry_out, committed))
+
+    def _carry_out(self, committed: Path) -> str:
         try:
-            record = msgspec.json.decode((committed / RECORD).read_bytes(), type=CommitRecord)
+            record = _decoder.decode((committed / RECORD).read_bytes())
         except (msgspec.DecodeError, FileNotFoundError) as error:
             raise Damaged(
                 f"{committed / RECORD} cannot be read: {error}",
@@ -145,14 +170,15 @@ class LocalCommits:
                 fsync_directories(touched)
             if record.moves and record.arrivals:
                 _mark(committed / _MOVED)
-        for arrival in record.arrivals:
-            staged = committed / "files" / str(arrival.number)
-            if staged.exists():
-                target = self._root / arrival.path
-                self._make_way(arrival.path, committed.name)
-                make_directory(target.parent)
-                rename(staged, target)
-                touched.add(str(target.parent))
+        files = committed / "files"
+        arrivals = [arrival for arrival in record.arrivals if (files / str(arrival.number)).exists()]
+        for arrival in arrivals:
+            self._make_way(arrival.path, committed.name)
+        make_directories((self._root / arrival.path).parent for arrival in arrivals)
+        for arrival in arrivals:
+            target = self._root / arrival.path
+            rename(files / str(arrival.number), target)
+            touched.add(str(target.parent))
         fsync_directories(touched)
         for parent in {move.source.rpartition("/")[0]: None for move in record.moves}:
             remove_empty_directories(self._root / parent, self._root)

@@ -8,6 +8,7 @@
 <root>/.frostline/trash/<tx>/          being deleted
 <root>/.frostline/readers/<id>/        second names of files that other processes read (`disks.local.held_files`)
 <root>/.frostline/disk.json            the id of the disk, written by its first transaction
+<root>/.frostline/reserve              room for what makes room, when there is none (`disks.host.reserve`)
 <root>/.frostline/{commit,view,readers,trash}.lock
 """
 
@@ -16,23 +17,40 @@ from __future__ import annotations
 import builtins
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from operator import attrgetter
 from pathlib import Path
 
-from disks.base import Disk, DiskCapabilities, DiskUsage, FileInfo, Leftover, Location, Transaction
+from disks.base import (
+    Disk,
+    DiskCapabilities,
+    DiskUsage,
+    FileInfo,
+    Leftover,
+    Location,
+    Mark,
+    SmallFile,
+    Transaction,
+)
+from disks.effects import nearest_directory, read_only, why_not_writable
 from disks.host.locks import abandoned, file_lock, sweep, try_file_lock
+from disks.host.reserve import Reserve
 from disks.identity import IdentityGuard, read_file, write_file
 from disks.local.commits import LocalCommits
 from disks.local.held_files import hold_files, let_go
 from disks.local.transaction import LocalTransaction
-from disks.local.tree import OWN_DIRECTORY, TreeNow, join, read_range, read_whole
+from disks.local.tree import OWN_DIRECTORY, TreeNow, join, mark_of, read_range, read_whole
 from disks.stores.base import ByteRange
-from oplog.errors import NotFound, Refused
-from oplog.kinds import CommitKind
+from oplog.errors import NotFound, ReadOnly, Refused
+from oplog.kinds import CommitKind, Dropped
 
 logger = logging.getLogger(__name__)
+
+SETTLED_NS = 2_000_000_000
+"""A file that was changed more recently has no mark: another change may leave the same times, which are coarse."""
 
 
 class LocalDisk(Disk):
@@ -49,25 +67,36 @@ class LocalDisk(Disk):
         keep_free_space_bytes: int = 0,
         max_size_bytes: int | None = None,
         read_only: bool = False,
+        reserve_bytes: int = 0,
         lock_timeout_seconds: float = 60.0,
     ) -> None:
         self.name = name
         self.root = path
-        self.read_only = read_only
+        self._read_only = read_only
         self._own = path / OWN_DIRECTORY
-        self._commits = LocalCommits(name, path, read_only=read_only, lock_timeout_seconds=lock_timeout_seconds)
+        self._commits = LocalCommits(
+            name, path, reserve=Reserve(self._own, reserve_bytes), lock_timeout_seconds=lock_timeout_seconds
+        )
         self._identity = IdentityGuard(name, str(path), self.identity, lambda: write_file(self._own), cheap=True)
         self._hidden = self._commits.hidden
         self._trash = self._commits.trash
         self.keep_free_space_bytes = keep_free_space_bytes
         self.max_size_bytes = max_size_bytes
 
+    @property
+    def read_only(self) -> bool:  # type: ignore[override]
+        """By its configuration, or because its file system is mounted so."""
+        return self._read_only or self._is_mounted_read_only()
+
+    def _is_mounted_read_only(self) -> bool:
+        return isinstance(why_not_writable(self.root), ReadOnly)
+
     # Reading
 
     def usage(self) -> DiskUsage:
         self._trash.wait()
         try:
-            status = os.statvfs(self.root if self.read_only else _nearest(self.root))
+            status = os.statvfs(self.root if self.read_only else nearest_directory(self.root))
         except FileNotFoundError:
             return DiskUsage(0, 0, 0)
         total = status.f_blocks * status.f_frsize
@@ -137,6 +166,24 @@ class LocalDisk(Disk):
         for path, data in sorted(found, key=lambda item: item[0].encode()):
             yield path, data, None
 
+    def look_over(self, directory: str, name: str, known: Mapping[str, Mark]) -> builtins.list[SmallFile]:
+        found: builtins.list[SmallFile] = []
+        with self._commits.view() as tree:
+            hidden = self._hidden.inodes()
+            settled_ns = time.time_ns() - SETTLED_NS
+            for entry, is_directory in tree.scan(directory):
+                if not is_directory:
+                    continue
+                path = f"{join(directory, entry.name)}/{name}"
+                mark = mark_of(f"{entry.path}/{name}", settled_ns)
+                if mark is not None and known.get(path) == mark and hidden.get(path) != mark[0]:
+                    found.append(SmallFile(path, mark, None, None))
+                    continue
+                with suppress(NotFound):
+                    found.append(SmallFile(path, mark, read_whole(*tree.open(path, hidden)), None))
+        found.sort(key=attrgetter("path"))  # the order of its bytes
+        return found
+
     def location(self, path: str) -> Location:
         with self._commits.view() as tree:
             tree.stat_file(path)
@@ -169,7 +216,8 @@ class LocalDisk(Disk):
 
     def hold(self, paths: Sequence[str], *, until: datetime, process: int) -> builtins.list[Path]:
         """As promised; costs no space while the files are there."""
-        self._commits.prepare()
+        if self._is_mounted_read_only():  # nobody removes them
+            return [self.root / path for path in paths]
         let_go(self._own)
         try:
             return hold_files(self._own, [self.root / path for path in paths], until=until, process=process)
@@ -179,10 +227,14 @@ class LocalDisk(Disk):
     # Writing
 
     def transaction(self, kind: CommitKind, *, reason: str = "", actor: str = "") -> Transaction:
-        if self.read_only:
+        if self._read_only:
             raise Refused(f"disk {self.name} is read-only", hint="set read_only: false in its configuration")
+        if self._is_mounted_read_only():
+            raise read_only(f"disk {self.name}, {self.root}")
         self._identity.before_writing()
         self._commits.prepare()
+        if isinstance(kind, Dropped):  # which leaves small marks of what it takes away
+            self._commits.make_room()
         return LocalTransaction(self._commits.staging, self._commits.commit, kind, reason)
 
     def inspect(self) -> tuple[builtins.list[FileInfo], builtins.list[str]]:
@@ -243,8 +295,3 @@ class LocalDisk(Disk):
 
     def close(self) -> None:
         self._trash.wait()
-
-
-def _nearest(path: Path) -> Path:
-    """The directory, or the one above it that exists: where it would be made."""
-    return next(directory for directory in (path.absolute(), *path.absolute().parents) if directory.is_dir())

@@ -30,6 +30,9 @@ class _Until(msgspec.Struct, frozen=True):
     start: str
 
 
+_decoder = msgspec.json.Decoder(_Until)
+
+
 def hold_files(own: Path, files: Sequence[Path], *, until: datetime, process: int) -> list[Path]:
     """Names under which the files stay readable until then, or until the process ends; in the order of the files.
 
@@ -58,7 +61,7 @@ def let_go(own: Path) -> list[str]:
 
 def _is_over(held: Path) -> bool:
     try:
-        note = msgspec.json.decode((held / _NOTE).read_bytes(), type=_Until)
+        note = _decoder.decode((held / _NOTE).read_bytes())
     except FileNotFoundError:
         # Somebody is making it just now, unless it is old.
         return datetime.now(UTC).timestamp() - held.stat().st_mtime > 60

@@ -113,6 +113,11 @@ class LocalTransaction(Transaction):
             self._staging.remove()
             self._staging = None
 
+    @property
+    def only_removes(self) -> bool:
+        """Whether it makes room and brings nothing."""
+        return all(verb == "remove" for verb, _, _ in self._operations)
+
     def plan(self, plan: CommitPlan) -> CommitPlan:
         """Apply the operations to the plan in order. Raises `Conflict`."""
         plan.require(self._present, self._absent)

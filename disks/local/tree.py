@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from disks.base import check_path
+from disks.base import Mark, check_path
 from disks.local.hidden import HiddenFiles, lstat
 from disks.stores.base import ByteRange
 from oplog.errors import Damaged, NotFound
@@ -127,6 +127,20 @@ class TreeNow:
         if path not in self._seen:
             self._seen[path] = lstat(f"{self._root}/{path}")
         return self._seen[path]
+
+
+def mark_of(file: str, settled_ns: int) -> Mark | None:
+    """The mark of a file in the file system; None where there is none, and of one that was changed since then.
+
+    The time of the last change to the inode cannot be set by anybody, and goes on with each write and rename.
+    """
+    try:
+        found = os.lstat(file)
+    except OSError:
+        return None
+    if not stat.S_ISREG(found.st_mode) or max(found.st_ctime_ns, found.st_mtime_ns) > settled_ns:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def read_whole(descriptor: int, size_bytes: int) -> bytes:

@@ -7,22 +7,26 @@ read anew.
 from __future__ import annotations
 
 import logging
+import math
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
 from disks.effects import make_directory, remove_file, rename
 from disks.file_table.commit_index import CommitIndex
-from disks.file_table.table import FileTable, TableDamaged, TableWriter
+from disks.file_table.table import DIGEST, FileTable, TableDamaged, TableWriter
 from disks.host.locks import file_lock
+from disks.host.moment import Moment
 from disks.identity import not_there, read_object
-from oplog import replay, snapshot
-from oplog.errors import Conflict, Damaged, NotFound
+from disks.object_disk.following import CONTRADICTED, UNPROVED, Contradiction, apply_entries
+from disks.object_disk.turns import Turns
+from oplog import snapshot
+from oplog.errors import Conflict, Damaged, NoSpace, NotFound, ReadOnly
 from oplog.log import Entry, OperationsLog
 from oplog.replay import FileRow
-from oplog.revision import commit_key
+from oplog.revision import commit_key, snapshot_key
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +50,7 @@ class TableCache:
         self.lock = threading.RLock()
         self.path = state_path / "files.db"
         self.index = CommitIndex(state_path / "commits.db", log.store.name)
+        self.turns = Turns()
         self._disk_name = disk_name
         self._log = log
         self._store = log.store
@@ -53,6 +58,10 @@ class TableCache:
         self._table: FileTable | None = None
         self._caught_up = False
         self._notes: list[str] = []
+        self._told = False
+        """Whether `recover` has said that the log contradicts itself."""
+        self.end_seen = Moment(-math.inf, -math.inf)
+        """When the bucket was last seen to end where the table did."""
 
     @property
     def is_certain(self) -> bool:
@@ -79,8 +88,17 @@ class TableCache:
 
     def remember_identity(self, identity: str) -> None:
         """The table is that of the disk with this id."""
-        with self.lock, self._open().write() as view:
+        with self.lock, self._open().write(forgettable=True) as view:
             view.remember(**{IDENTITY: identity})
+
+    def remember(self) -> None:
+        """What `table` shows is in the file, durably, from now on. Raises `NoSpace` or `ReadOnly` where the file cannot
+        be written."""
+        with self.lock:
+            table = self.table
+            if table.is_copy:
+                table.attach()
+                self._catch_up(table)
 
     def _identity_in(self, table: FileTable) -> str | None:
         with table.read() as view:
@@ -131,25 +149,45 @@ class TableCache:
     def recover(self) -> list[str]:
         """Open the table; what had to be done for it since the last call, one sentence each."""
         with self.lock:
-            self._open()
+            with self._open().read() as view:
+                contradicted = view.state().get(CONTRADICTED)
+            if contradicted and not self._told:
+                self._told = True
+                self._notes.append(
+                    f"the log contradicts itself after revision {contradicted}: nothing is collected; 'frostline fsck "
+                    f"{self._disk_name}' says more"
+                )
             notes, self._notes = self._notes, []
         return notes
+
+    def contradicted(self) -> int | None:
+        """The first entry that is wrong about the table wherever one begins; None when there is no such, or when two
+        snapshots contradict each other and no entry tells which is right."""
+        with self.lock:
+            try:
+                if self._table is None and self.path.exists():
+                    FileTable(self.path).close()  # of a file that is damaged this says nothing, and leaves it there
+                with self.table.read() as view:
+                    state = view.state()
+            except (Damaged, NotFound):
+                return None
+        return int(state[CONTRADICTED]) + 1 if CONTRADICTED in state and UNPROVED not in state else None
 
     def hold(self, table: FileTable) -> None:
         """Use this table as it is, instead of the one that follows the log."""
         with self.lock:
             self._table, self._caught_up = table, True
 
-    def replace(self, rows: Iterable[FileRow], revision: int, digest: str) -> None:
+    def replace(self, rows: Iterable[FileRow], revision: int, digest: str, *, proved: bool) -> None:
         """Replace the cached table, whatever it holds, with this one: in one SQLite transaction, so all or nothing. The
         next use catches up from there. The rows come in path order, and are asked for anew when the table has to be
         made anew."""
         with self.lock:
             try:
-                self._fill(self._open(), rows, revision, digest)
+                self._fill(self._open(), rows, revision, digest, proved=proved)
             except TableDamaged as error:
                 self._set_damaged_aside(error)
-                self._fill(self._open(), rows, revision, digest)
+                self._fill(self._open(), rows, revision, digest, proved=proved)
             self._caught_up = False
 
     def table_at(self, revision: int, *, path: Path | None = None) -> FileTable:
@@ -199,10 +237,16 @@ class TableCache:
     def _open(self) -> FileTable:
         with self.lock:
             if self._table is None:
-                make_directory(self.path.parent)
-                with file_lock(self._open_lock):
-                    self._table = self._open_or_replace()
+                self._table = self._open_locked()
             return self._table
+
+    def _open_locked(self) -> FileTable:
+        try:
+            make_directory(self.path.parent)
+        except (NoSpace, ReadOnly):  # the table is then a copy of nothing, which is nobody else's
+            return self._open_or_replace()
+        with file_lock(self._open_lock):
+            return self._open_or_replace()
 
     def _open_or_replace(self) -> FileTable:
         try:
@@ -223,7 +267,7 @@ class TableCache:
             known = view.state().get("store")
         if known == self._store.name:
             return
-        with table.write() as view:
+        with table.write(forgettable=True) as view:
             if known is not None:
                 self._notes.append(
                     f"disk {self._disk_name}: the table was that of {known}; it is rebuilt from {self._store.name}"
@@ -242,66 +286,153 @@ class TableCache:
         for suffix in ("-wal", "-shm"):
             remove_file(self.path.with_name(f"files.db{suffix}"), missing_ok=True)
         rename(self.path, aside)
-        self._note(f"{why}; set aside as {aside.name} and rebuilt from {self._store.name}")
+        self.note(f"{why}; set aside as {aside.name} and rebuilt from {self._store.name}")
 
-    def _fill(self, table: FileTable, rows: Iterable[FileRow], revision: int, digest: str) -> None:
+    def _fill(self, table: FileTable, rows: Iterable[FileRow], revision: int, digest: str, *, proved: bool) -> None:
         with table.write() as view:
             self._clear(view)
+            view.count_digest()
             view.insert(rows)
             view.set_head(revision, digest)
+            if not proved:
+                view.remember(**{UNPROVED: str(revision)})
 
     def _clear(self, view: TableWriter) -> None:
         view.clear()
         view.remember(store=self._store.name)
 
-    def _note(self, what: str) -> None:
+    def note(self, what: str) -> None:
+        """Tell it: in the log of this process, and to who calls `recover` next."""
         self._notes.append(f"disk {self._disk_name}: {what}")
         logger.warning(self._notes[-1])
 
     # Catching up
 
-    def catch_up(self, table: FileTable, *, until: int | None = None) -> None:
-        """Apply what the log holds past the table's revision; from the newest snapshot when the table is empty."""
+    def catch_up(self, table: FileTable, *, until: int | None = None, read: Sequence[Entry] = ()) -> None:
+        """Apply what the log holds past the table's revision; from the newest snapshot when the table is empty. Where
+        the file cannot be written the table goes on as a copy: reading needs no more. Entries that were `read` already
+        are not read again."""
+        try:
+            self._catch_up(table, until=until, read=read)
+        except (NoSpace, ReadOnly) as error:
+            if table.is_copy:
+                raise
+            table.detach(error)
+            self._catch_up(table, until=until)
+
+    def _catch_up(self, table: FileTable, *, until: int | None = None, read: Sequence[Entry] = ()) -> None:
         revision, digest = table.head()
         following = self._log.revisions(revision - 1) if revision else None
-        if following is None or next(following, None) != revision:
-            following = None
-            if not self._can_begin_anew(revision):
-                self._remember_whole(table, until)
-                return
-            with table.write() as view:
-                if view.head()[0] == revision > 0:
-                    self._clear(view)
-                revision, digest = self._load_snapshot(view, until)
-        entries = self._log.entries(revision, until, previous=digest, listed=following)
-        if until is None:
-            entries = self._unbroken(entries, revision + 1)
-        while batch := list(islice(entries, _APPLY_BATCH)):
-            with table.write() as view:
-                _apply(view, batch)
-            if table is self._table:
-                self.index.note(batch)
+        begins_anew = following is None or next(following, None) != revision
+        if not begins_anew:
+            try:
+                known = {entry.commit.revision: entry for entry in read}
+                entries = self._log.entries(
+                    revision, until, previous=digest, listed=following, read=known, by_copy=True
+                )
+                self._take_in(table, entries)
+            except NotFound:
+                if until is not None:
+                    raise
+                revision, begins_anew = table.head()[0], True  # below the floor: it counts no more, though it is there
+        if begins_anew and self._can_begin_anew(revision):
+            self._begin_anew(table, revision, until)
         self._remember_whole(table, until)
+        if until is None:
+            self.end_seen = Moment()
+
+    def _begin_anew(
+        self, table: FileTable, known: int, until: int | None, *, below: int | None = None, passed: int = -1
+    ) -> None:
+        """Read the table from the newest snapshot (`below` a revision), and the entries after it. `passed`: the one
+        that did not reach them before."""
+        with table.write(forgettable=True) as view:
+            if view.head()[0] == known > 0 or below is not None:
+                self._clear(view)
+            revision, digest = self._load_snapshot(view, until, below)
+            start = view.state().get(UNPROVED)
+        try:
+            self._take_in(table, self._log.entries(revision, until, previous=digest, by_copy=True))
+        except Contradiction as error:
+            if start is not None:
+                self.note(f"{error.message}; an older snapshot is used")
+                self._begin_anew(table, 0, until, below=int(start))
+                return
+            head, digest = table.head()
+            if self._log.settled(head + 1, self._log.read(head + 1).digest) is None:
+                self.note(f"{error.message}; no older one tells more. {error.hint}")
+            with table.write(forgettable=True) as view:
+                view.remember(**{CONTRADICTED: str(head)})
+            try:
+                self._take_in(table, self._log.entries(head, until, previous=digest))
+            except Damaged:  # the entry was altered, and may be brought back
+                with table.write(forgettable=True) as view:
+                    view.forget(CONTRADICTED)
+                raise
+        except NotFound as error:
+            if until is not None:
+                raise
+            if revision != passed and revision + 1 < self._log.floor():  # collected since the snapshots were listed
+                self._begin_anew(table, table.head()[0], None, passed=revision)
+                return
+            raise Damaged(  # not a question of retention
+                f"log entry {self._store.name}{commit_key(revision + 1)} is missing (revision {revision + 1}), and no "
+                "snapshot stands in for it",
+                hint=f"run 'frostline fsck {self._disk_name}'; bring the objects back from a backup of the bucket",
+            ) from error
+        if start is not None and until is None:
+            self._compare_with_older(table, int(start))
+
+    def _compare_with_older(self, table: FileTable, start: int) -> None:
+        """Where no entry told what the files of snapshot `start` are, the next older one tells, by way of the entries
+        between. Where it gives other files the whole log is believed; of two snapshots nobody knows which is right."""
+        with table.read() as view:
+            state = view.state()
+        if UNPROVED not in state or self._gives_the_same(state, below=start) is not False:
+            return
+        key = f"{self._store.name}{snapshot_key(start)}"
+        if self._gives_the_same(state, below=1) is not None:
+            self.note(f"{key} contradicts the log; an older one is used")
+            self._begin_anew(table, 0, None, below=1)
+            return
+        self.note(f"{key} contradicts the snapshot before it, and no entry tells which of them is right")
+        with table.write(forgettable=True) as view:
+            view.remember(**{CONTRADICTED: state["revision"]})
+
+    def _gives_the_same(self, state: Mapping[str, str], *, below: int) -> bool | None:
+        """Whether the log gives the table with these facts also from a start below a revision; None when there is none
+        that can be read."""
+        older = FileTable(None)
+        try:
+            self._begin_anew(older, 0, int(state["revision"]), below=below)
+            with older.read() as view:
+                found = view.state()
+        except (NotFound, Damaged):
+            return None
+        finally:
+            older.close()
+        return found.get(DIGEST) == state.get(DIGEST) if found.get("revision") == state["revision"] else None
+
+    def _take_in(self, table: FileTable, entries: Iterator[Entry]) -> None:
+        while batch := list(islice(entries, _APPLY_BATCH)):
+            with table.write(forgettable=True) as view:
+                apply_entries(view, batch)
+            if table is self._table:
+                self.note_entries(batch)
+
+    def note_entries(self, entries: Sequence[Entry]) -> None:
+        """What the table has just taken in."""
+        self.index.note(entries)
+        self.turns.note(entry.commit for entry in entries)
 
     def _remember_whole(self, table: FileTable, until: int | None) -> None:
         with table.read() as view:
             known, revision = _WHOLE in view.state(), view.head()[0]
         if until is not None or known:
             return
-        with table.write() as view:
+        with table.write(forgettable=True) as view:
             if view.head()[0] >= revision:  # else another process has just begun to fill it anew
                 view.remember(**{_WHOLE: "yes"})
-
-    def _unbroken(self, entries: Iterator[Entry], first: int) -> Iterator[Entry]:
-        """The entries up to the newest: that the first of them are gone is damage, not a question of retention."""
-        try:
-            yield from entries
-        except NotFound as error:
-            raise Damaged(
-                f"log entry {self._store.name}{commit_key(first)} is missing (revision {first}), and no snapshot "
-                "stands in for it",
-                hint=f"run 'frostline fsck {self._disk_name}'; bring the objects back from a backup of the bucket",
-            ) from error
 
     def _can_begin_anew(self, revision: int) -> bool:
         """Whether there is a log to read a table from. One that was at `revision`, which the bucket does not hold, may
@@ -318,34 +449,34 @@ class TableCache:
         )
 
     def _check_identity(self) -> None:
-        """The log has gone on without the entry that is known here, or is another one: the id tells."""
+        """The log has gone on without the entry that is known here, or is another one: the id tells. Where there is no
+        id and no log either, the bucket is not there (an empty mount point): that is an outage."""
         known = self.remembered_identity()
-        found = read_object(self._store) if known is not None else None
-        if known is not None and found not in (None, known):
+        if known is None:
+            return
+        found = read_object(self._store)
+        if found not in (None, known) or (found is None and self._log.first_revision() is None):
             raise not_there(self._disk_name, self._store.name, known, found)
 
-    def _load_snapshot(self, view: TableWriter, until: int | None) -> tuple[int, str]:
+    def _load_snapshot(self, view: TableWriter, until: int | None, below: int | None) -> tuple[int, str]:
         """Fill an empty table from the newest readable snapshot; the head it then has."""
         found = [] if view.head()[0] else snapshot.revisions(self._store)
         for revision in reversed([one for one in found if until is None or one <= until]):
+            if below is not None and revision >= below:
+                continue
             try:
-                header, rows = snapshot.read_confirmed(self._log, revision)
-                view.insert(rows)
+                start = snapshot.read_confirmed(self._log, revision)
+                view.digest = start.digest
+                view.bring(start.rows)
             except (Damaged, Conflict, NotFound) as error:
                 if isinstance(error, TableDamaged):
                     raise
                 self._clear(view)
-                self._note(f"{error.message}; an older one is used")
+                self.note(f"{error.message}; an older one is used")
                 continue
-            view.set_head(header.revision, header.digest)
+            view.set_head(revision, start.header.digest)
+            view.remember(fence=str(revision))  # one of the entries before it may have been
+            if not start.is_proved:
+                view.remember(**{UNPROVED: str(revision)})
             break
         return view.head()
-
-
-def _apply(view: TableWriter, entries: Iterable[Entry]) -> None:
-    """Apply entries that follow one another; those another process has applied meanwhile are passed over."""
-    applied, _ = view.head()
-    for entry in entries:
-        if entry.commit.revision > applied:
-            replay.apply(view, entry.commit)
-            view.set_head(entry.commit.revision, entry.digest)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import builtins
 import logging
 import math
-import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
+from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,27 +22,40 @@ from disks.base import DiskCapabilities, Leftover, Location, LoggedDisk, Transac
 from disks.file_table.commits import Commits
 from disks.file_table.table import FileTable, TableWriter
 from disks.host.locks import abandoned, sweep
+from disks.host.moment import Moment
 from disks.identity import IdentityGuard, put_object, read_object
+from disks.object_disk.basis import Basis
 from disks.object_disk.cache import IDENTITY, TableCache
+from disks.object_disk.following import CONTRADICTED, apply_entries, is_proved, newest_fence, note_fence
 from disks.object_disk.lease import Lease
 from disks.object_disk.table_disk import TableDisk
 from disks.object_disk.transaction import ObjectTransaction, Target
+from disks.object_disk.unproved import UnprovedEntries
 from disks.stores.base import ByteRange, ObjectStore
-from oplog import replay, snapshot
-from oplog.entry import Commit, now
-from oplog.errors import Conflict, DiskUnreachable, FrostlineError, Refused, Transient
-from oplog.kinds import CommitKind
-from oplog.log import Entry, OperationsLog, RevisionTaken
+from disks.stores.time_budget import last_look
+from oplog import earlier, replay, snapshot
+from oplog.entry import Commit, encode, now
+from oplog.errors import Conflict, Damaged, DiskUnreachable, FrostlineError, NotFound, Refused, Transient
+from oplog.kinds import CommitKind, Fenced, Repaired
+from oplog.log import Entry, OperationsLog
+from oplog.log_end import RevisionTaken, StrayEntry
 from oplog.replay import FileRow
+from oplog.revision import commit_key
 
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
 _COMMIT_ATTEMPTS = 100
+_COMMIT_SECONDS = 60.0
+"""Both must be over before a writer that always comes second gives up."""
 _EARLY_SNAPSHOTS = (1, 10, 100)
 """Revisions that get a snapshot although the first regular one is far: the first entries hold the tables themselves,
 and losing one of them must not make everything after it unreadable."""
+_OLD_HEAD_SHARE = 4
+_YOUNG_HEAD_SECONDS = 60.0
+"""A head that was seen longer ago than this share of the retention (and than a minute) is looked at again before a
+commit: what follows it may be collected, and its entry would be a stray one."""
 _ASK_AGAIN_SECONDS = 15.0
 """How long an unreachable bucket is left in peace: a command waits for it once, not with every step."""
 
@@ -127,6 +141,9 @@ class ObjectDisk(TableDisk, LoggedDisk):
     def unreachable(self) -> str:
         return self._offline.message if self._offline is not None else ""
 
+    def remember(self) -> None:
+        self.cache.remember()
+
     def work_offline(self, error: Transient) -> None:
         if self._offline is None:
             if not self.cache.is_certain:
@@ -182,8 +199,8 @@ class ObjectDisk(TableDisk, LoggedDisk):
                 snapshot.write(self.store, revision, digest, view.rows())
         return revision
 
-    def replace_cache(self, rows: Iterable[FileRow], revision: int, digest: str) -> None:
-        self.cache.replace(rows, revision, digest)
+    def replace_cache(self, rows: Iterable[FileRow], revision: int, digest: str, *, proved: bool) -> None:
+        self.cache.replace(rows, revision, digest, proved=proved)
 
     def forget_commits(self, before: int) -> None:
         self.cache.index.forget_before(before)
@@ -200,28 +217,99 @@ class ObjectDisk(TableDisk, LoggedDisk):
         target = Target(self.store, self._scratch, lambda: self.revision, self._commit)
         return ObjectTransaction(target, kind, reason=reason, actor=actor)
 
-    def _commit(self, draft: Commit) -> int:
-        """Commit the draft at the next free revision. Raises `Conflict` when it does not fit the newest table."""
+    def _commit(self, draft: Commit, basis: Basis) -> int:
+        """Commit the draft at the next free revision. Raises `Conflict` when it does not fit the newest table, and what
+        `Basis.check` raises."""
         with self.cache.lock:
+            self.cache.remember()
             table = self.file_table
-            for attempt in range(_COMMIT_ATTEMPTS):
-                before = table.head()[0]
+            if self.cache.end_seen.age_seconds > max(self.retention_seconds / _OLD_HEAD_SHARE, _YOUNG_HEAD_SECONDS):
+                self.cache.catch_up(table)
+            began, unproved = Moment(), UnprovedEntries()
+            for lost in count():
+                if lost >= _COMMIT_ATTEMPTS and began.age_seconds >= _COMMIT_SECONDS:
+                    raise Conflict(
+                        f"disk {self.name}: {lost} other writers came first, one after the other",
+                        hint="run the command again; fewer writers at a time help",
+                    )
+                self._wait_for_turn(table, unproved)
+                before = self._check_basis(table, basis, unproved)
                 try:
                     with table.write() as view:
-                        entry = self._append(view, draft)
+                        if view.head() != before:
+                            continue  # another process of this machine committed: look again
+                        entry = self._append(view, draft, unproved)
                 except (RevisionTaken, Conflict) as error:
-                    self.cache.catch_up(table)
-                    if isinstance(error, Conflict) and table.head()[0] == before:
+                    if isinstance(error, StrayEntry):
+                        self.cache.note(f"{error.message}; it was committed anew")
+                    elif isinstance(error, RevisionTaken) and self._take(table, unproved, error.winner):
+                        continue  # at once: who waits is behind again, and the others win without end
+                    told = not unproved.entries
+                    self._prove(table, unproved, getattr(error, "winner", None))
+                    if isinstance(error, Conflict) and told and table.head() == before:
                         raise
-                    time.sleep(secrets.randbelow(20) / 1000 * min(attempt, 10))
                     continue
-                self.cache.index.note([entry])
+                self.cache.note_entries([*unproved.entries, entry])
+                self.cache.end_seen = Moment()
                 self._snapshot_when_due(entry.commit.revision)
                 return entry.commit.revision
-        raise Conflict(
-            f"disk {self.name}: {_COMMIT_ATTEMPTS} other writers came first, one after the other",
-            hint="run the command again; fewer writers at a time help",
+        raise AssertionError("unreachable")
+
+    def _wait_for_turn(self, table: FileTable, unproved: UnprovedEntries) -> None:
+        """Let those go first whose turn it is, and read what they commit."""
+
+        def look() -> None:
+            try:
+                found = self.log.peek(unproved.head_after(table.head())[0] + 1)
+            except NotFound:
+                return
+            if not self._take(table, unproved, found):
+                self._prove(table, unproved, found)
+
+        self.cache.turns.wait(look)
+
+    def _prove(self, table: FileTable, unproved: UnprovedEntries, last: Entry | None) -> None:
+        """List what the log holds, and take it in; nothing of what was read is read again."""
+        entries, unproved.entries = unproved.entries, []
+        self.cache.catch_up(table, read=entries if last is None else [*entries, last])
+
+    def _take(self, table: FileTable, unproved: UnprovedEntries, entry: Entry | None) -> bool:
+        """Build on what was found in the place of the next entry. False where it does not fit what is known."""
+        if entry is None or not unproved.take(entry, table.head()):
+            return False
+        self.cache.turns.note([entry.commit])
+        return True
+
+    def _check_basis(self, table: FileTable, basis: Basis, unproved: UnprovedEntries) -> tuple[int, str]:
+        """Check it against the table as it is and what follows; the table's head."""
+        with table.read() as view:
+            before, fence = view.head(), max(newest_fence(view), unproved.newest_fence)
+        known = before[0]
+
+        def between(after: int) -> Iterator[Commit]:
+            if after < known:
+                yield from (entry.commit for entry in self.log.entries(after, known))
+            yield from (commit for commit in unproved.commits if commit.revision > after)
+
+        basis.check(unproved.head_after(before)[0], fence, between, proved=known)
+        return before
+
+    def fence(self, announcement: str) -> int:
+        return self._commit_word(
+            Fenced(announcement=announcement), "fence", "a collection deletes what it has announced"
         )
+
+    def settle(self, *, actor: str = "", dry_run: bool = False) -> int | None:
+        revision = self.cache.contradicted()
+        if revision is not None and not dry_run:
+            reason = f"fsck: entry {revision} is wrong about the file table; what the log does counts"
+            self._commit_word(Repaired(contradicted=revision), "repair", reason, actor)
+        return revision
+
+    def _commit_word(self, kind: CommitKind, word: str, reason: str, actor: str = "") -> int:
+        """Commit what changes no file; the revision."""
+        draft = Commit(revision=0, previous="", writer="", time=now(), kind=kind, reason=reason, actor=actor)
+        return self._commit(draft, Basis(self.store, word, (), None, 0))
 
     def identity(self) -> str | None:
         """As promised; no request where the table of this bucket remembers it: its log proves that it is the same."""
@@ -242,21 +330,71 @@ class ObjectDisk(TableDisk, LoggedDisk):
             return read_object(self.store) or put_object(self.store)
         return put_object(self.store)
 
-    def _append(self, view: TableWriter, draft: Commit) -> Entry:
-        """In one SQLite transaction: check against the table, put the entry, take the change in. Dying after the put
-        leaves the table behind the log, and catching up applies the entry."""
+    def _append(self, view: TableWriter, draft: Commit, unproved: UnprovedEntries) -> Entry:
+        """In one SQLite transaction: take in what others were read to have committed, check against the table, put the
+        entry, take the change in. That the log ends with it proves the others'. Dying after the put leaves the table
+        behind the log, and catching up applies the entries."""
+        if unproved.entries:
+            try:
+                apply_entries(view, unproved.entries)
+            except Damaged as error:
+                raise RevisionTaken(error.message) from error  # a listing has to tell what the log holds
         revision, previous = view.head()
-        commit = msgspec.structs.replace(draft, revision=revision + 1, previous=previous, time=now())
+        writer = self.cache.turns.sign()  # of this attempt: another one's entry is not this one's
+        commit = msgspec.structs.replace(draft, revision=revision + 1, previous=previous, writer=writer, time=now())
+        known = view.count_digest()
         replay.execute(view, commit)
+        settling = isinstance(commit.kind, Repaired) and commit.kind.contradicted is not None
+        if view.digest is not None and (settling or is_proved(known)):
+            commit = msgspec.structs.replace(commit, table_digest=view.digest.hex)
+        if earlier.brings(commit.revision):
+            commit = self._bringing_earlier(commit, unproved)
         leased = self._single_writer or not self.store.capabilities.conditional_put
         if leased:
             self._lease.hold()
+            self._check_last(revision, previous)
         view.remember(**{IDENTITY: self._identity.before_writing()})
-        digest = self.log.append(commit)
-        if leased and self.log.read(commit.revision).commit.writer != commit.writer:
-            raise RevisionTaken(f"revision {commit.revision} of {self.store.name} was overwritten by another writer")
+        began = Moment()
+        with last_look(self._lease.check) if leased else nullcontext():
+            digest = self.log.append(commit)
+        self.cache.turns.took(began.age_seconds)
+        if leased:
+            if self.log.read(commit.revision).commit.writer != commit.writer:
+                raise RevisionTaken(
+                    f"revision {commit.revision} of {self.store.name} was overwritten by another writer"
+                )
+            self._lease.check_held(self.store.head(commit_key(commit.revision)).modified)
         view.set_head(commit.revision, digest)
+        if "fence" not in view.state():
+            view.remember(fence=str(revision))  # what was named so far was looked at
+        note_fence(view, commit)
+        if settling:
+            view.forget(CONTRADICTED)
         return Entry(commit, digest)
+
+    def _bringing_earlier(self, commit: Commit, unproved: UnprovedEntries) -> Commit:
+        """The commit with the texts of those before it, as far as they are at hand. Nothing is read for it."""
+        texts = {entry.revision: encode(entry) for entry in unproved.commits}
+        texts = self.cache.index.texts() | texts
+        wanted = range(commit.revision - earlier.COMMITS + 1, commit.revision)
+        if any(revision not in texts for revision in wanted):
+            return commit
+        brings = msgspec.structs.replace(commit, earlier=earlier.pack([texts[revision] for revision in wanted]))
+        return brings if earlier.unpack(brings, name=self.store.name) else commit
+
+    def _check_last(self, revision: int, digest: str) -> None:
+        """Nobody wrote over the entry that the next one is built on. Raises `Damaged`."""
+        try:
+            same = revision == 0 or self.log.read(revision).digest == digest
+        except NotFound:
+            same = True  # collected
+        if not same:
+            raise Damaged(
+                f"log entry {self.store.name}{commit_key(revision)} (revision {revision}) is not the one that was "
+                "written: another machine, which had stood still for longer than its lease, wrote over it",
+                hint=f"nothing was committed; 'frostline fsck {self.name}' and 'frostline restore {self.name}' show "
+                "the difference, restore --apply takes the bucket's log for the truth",
+            )
 
     def _snapshot_when_due(self, revision: int) -> None:
         every = self.snapshot_every_commits

@@ -6,13 +6,13 @@ Reads only. What exists is taken from an `Inventory` (one listing), so that a ca
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import datetime
 from itertools import zip_longest
 
 from disks.file_table.sorted_run import SortedRun
 from disks.file_table.table import FileTable, TableWriter
-from disks.object_disk.references import Inventory, NamesBlobs
+from disks.object_disk.references import FUTURE_TOLERANCE, Inventory, NamesBlobs
 from disks.stores.base import ObjectInfo
 from oplog import replay, snapshot
 from oplog.entry import GENESIS_DIGEST, Commit, Create, Link, Remove, Rename
@@ -20,6 +20,7 @@ from oplog.errors import Damaged, NotFound
 from oplog.kinds import Moved
 from oplog.log import Entry, OperationsLog
 from oplog.replay import FileRow
+from oplog.table_digest import TableDigest, agrees
 
 logger = logging.getLogger(__name__)
 
@@ -34,40 +35,53 @@ class TableAsOf:
     def __init__(self, log: OperationsLog, start: int = 0, *, until: int | None = None, moves: bool = True) -> None:
         """The table of snapshot `start`, or the empty one; it can go on to `until`. Without `moves`, `moved_in`
         stays empty. Raises `NotFound`, `Damaged`."""
-        self.revision = start
+        self.start = self.revision = start
+        self._log, self._settled = log, 0
+        """Up to this revision entries are not compared: a later one says that they are wrong about the table."""
         self.digest = GENESIS_DIGEST
         self._run: SortedRun | None = None
         """The snapshot's rows that no entry has changed; None when they are in `_changes`."""
+        self.table_digest = TableDigest()
+        """Of the files as they are."""
+        self.is_proved = start == 0
+        """The log says what the table is, and it is that: all entries were applied, or one of them says it."""
         if start > 0:
-            header, rows = snapshot.read_confirmed(log, start)
-            self._run = SortedRun(rows)
-            self.digest = header.digest
+            found = snapshot.read_confirmed(log, start)
+            self._run = SortedRun(found.rows)
+            self.digest, self.table_digest, self.is_proved = found.header.digest, found.digest, found.is_proved
         self._changes = FileTable(None)
         self.named: set[str] = set()
         """Blobs that the entries gone past since the last `clear()` of this set have created."""
         self.removed: set[str] | None = None
         """Once it is a set, the blobs of the files that the entries gone past remove. A link may still name them."""
+        self.balance: dict[str, int] | None = None
+        """Once it is a dict, by how many files more each blob is named than before. A row that an entry touches comes
+        out of the snapshot's run and counts as new; what it names was named before."""
+        self.on_commit: Callable[[Commit], None] = lambda commit: None
+        """Is told of every entry gone past."""
         self.moved_in: set[str] = set()
         """Paths that moves from other disks have created since the start."""
         self._entries = log.entries(after=start, until=until, previous=self.digest)
         self._held: Entry | None = None
         self._moves = moves
 
-    def advance(self, until: int | None = None, *, before: datetime | None = None) -> None:
-        """Apply entries up to a revision, or up to the last before the first that is later than a moment, or all."""
+    def advance(self, until: int | None = None, *, before: Callable[[Commit], bool] | None = None) -> None:
+        """Apply entries up to a revision, or up to the first that is not `before` any more, or all."""
         if until is not None and until <= self.revision:
             return
-        with self._changes.write(removed=self.removed) as view:
+        with self._changes.write(removed=self.removed, balance=self.balance, digest=self.table_digest) as view:
             while (entry := self._next()) is not None:
-                late = before is not None and entry.commit.time > before
+                late = before is not None and not before(entry.commit)
                 if late or (until is not None and entry.commit.revision > until):
                     self._held = entry
                     return
                 if self._run is not None:
                     _lift(self._run, view, entry.commit)
                 replay.apply(view, entry.commit)
+                self.is_proved = self._agrees(entry) or self.is_proved
                 self.revision, self.digest = entry.commit.revision, entry.digest
                 self.named.update(named_blobs(entry.commit))
+                self.on_commit(entry.commit)
                 if self._moves and isinstance(entry.commit.kind, Moved):
                     self.moved_in.update(step.path for step in entry.commit.operations if isinstance(step, Create))
 
@@ -130,6 +144,16 @@ class TableAsOf:
         if self._run is not None:
             self._run.close()
 
+    def _agrees(self, entry: Entry) -> bool:
+        try:
+            return entry.commit.revision >= self._settled and agrees(entry.commit, self.table_digest)
+        except Damaged:
+            settled = self._log.settled(entry.commit.revision, entry.digest)
+            if settled is None:
+                raise
+            self._settled = settled
+            return False
+
     def _next(self) -> Entry | None:
         if self._held is not None:
             entry, self._held = self._held, None
@@ -150,25 +174,36 @@ def _lift(run: SortedRun, view: TableWriter, commit: Commit) -> None:
                 lifted += run.take(source)
                 lifted += run.take(target)
     if lifted:
-        view.insert(lifted)
+        view.bring(lifted)
 
 
 def past_at(
-    log: OperationsLog, found: Inventory, revision: int, *, until: int | None = None, strict: bool = False
+    log: OperationsLog,
+    found: Inventory,
+    revision: int,
+    *,
+    until: int | None = None,
+    strict: bool = False,
+    moves: bool = True,
+    before: int | None = None,
 ) -> TableAsOf:
     """The table at the revision, from the newest readable snapshot at or below it and the commits after that.
 
     It can be advanced to `until` (None: the head). A damaged snapshot is passed over for an older one, but raises if
-    `strict`. Raises `NotFound` when the revision is above the head or is not kept any more.
+    `strict`. `moves` is as for `TableAsOf`. With `before` it begins below that revision. Raises `NotFound` when the
+    revision is above the head or is not kept any more.
     """
     if not 0 <= revision <= found.head:
         raise NotFound(f"{log.store.name} has no revision {revision}", hint=available(found))
+    log.listed(found.commits)
     reach = _reach(found, revision)
     starts = [start for start in sorted(found.snapshots, reverse=True) if reach <= start <= revision]
+    if before is not None:
+        starts = [start for start in starts if start < before]
     problem: Damaged | None = None
     for start in [*starts, *([0] if reach == 0 else [])]:
         try:
-            past = TableAsOf(log, start, until=until)
+            past = TableAsOf(log, start, until=until, moves=moves)
         except Damaged as error:
             if strict:
                 raise
@@ -179,12 +214,28 @@ def past_at(
         return past
     if problem is not None:
         raise problem
-    if max(found.snapshots, default=0) < reach:
+    if before is None and max(found.snapshots, default=0) < reach:
         raise Damaged(
             f"revision {revision} of {log.store.name} cannot be rebuilt: the entry of revision {reach} is missing",
             hint=available(found),
         )
     raise NotFound(f"revision {revision} of {log.store.name} is no longer kept", hint=available(found))
+
+
+def contradicted_by(log: OperationsLog, found: Inventory, past: TableAsOf, *, strict: bool = False) -> TableAsOf | None:
+    """What the next older start gives at the revision of `past`, where that is another table; the caller closes it.
+    Reads only where no entry tells what the table is, as those of older versions. None also when no older start is
+    left. Raises as `past_at` does, with its `strict`."""
+    if past.is_proved:
+        return None
+    try:
+        older = past_at(log, found, past.revision, until=past.revision, strict=strict, moves=False, before=past.start)
+    except NotFound:
+        return None
+    if older.table_digest.hex != past.table_digest.hex:
+        return older
+    older.close()
+    return None
 
 
 def at_head(log: OperationsLog, found: Inventory, past: TableAsOf) -> TableAsOf:
@@ -229,9 +280,9 @@ def available(found: Inventory) -> str:
 
 
 def past_before(log: OperationsLog, found: Inventory, moment: datetime) -> TableAsOf:
-    """The table as it was at the moment: before the first commit that calls itself later.
+    """The table as it was at the moment: before the first commit that is later (`committed_at`).
 
-    Starts from the newest snapshot whose commit the store dates at or before the moment, so that the reading is short.
+    Starts from the newest snapshot whose commit the store dates before the moment, so that the reading is short.
     Raises `NotFound` when the log begins later.
     """
     ranges = restorable(found)
@@ -239,15 +290,43 @@ def past_before(log: OperationsLog, found: Inventory, moment: datetime) -> Table
         raise NotFound(f"{log.store.name} has no commit", hint=available(found))
     first, _ = ranges[-1]
     dated = [
-        start for start, entry in found.snapshots.items() if start >= first and _dated(found, start, entry) <= moment
+        start
+        for start, entry in found.snapshots.items()
+        if start >= first and _dated(found, start, entry) + FUTURE_TOLERANCE <= moment
     ]
     start = max(dated, default=first)
     past = past_at(log, found, start)
-    past.advance(before=moment)
+    dates = _Dates(found, _dated(found, start, found.snapshots[start]) if start in dated else None)
+    past.advance(before=lambda commit: dates.of(commit) <= moment)
     if start > 0 and past.revision == start and not dated:
         past.close()
         raise NotFound(f"{log.store.name}: the log begins after {moment.isoformat()}", hint=available(found))
     return past
+
+
+def committed_at(found: Inventory, commit: Commit) -> datetime:
+    """When the commit was made, as its writer says, unless its clock was ahead of the store's: then as that says."""
+    entry = found.commits.get(commit.revision)
+    if entry is not None and commit.time > entry.modified + FUTURE_TOLERANCE:
+        return entry.modified
+    return commit.time
+
+
+class _Dates:
+    """The times of commits that come in order, which only go up: one that goes back was made by a clock that was
+    behind, and counts as of when the store took it in. (Of a copy of a bucket the store's dates are all late.)"""
+
+    def __init__(self, found: Inventory, last: datetime | None) -> None:
+        self._found, self._last = found, last
+
+    def of(self, commit: Commit) -> datetime:
+        """When the commit was made, as far as that can be told."""
+        time = committed_at(self._found, commit)
+        entry, last = self._found.commits.get(commit.revision), self._last
+        if entry is not None and last is not None and time < last - FUTURE_TOLERANCE:
+            time = entry.modified
+        self._last = max(time, last or time)
+        return self._last
 
 
 def _dated(found: Inventory, revision: int, snapshot_object: ObjectInfo) -> datetime:

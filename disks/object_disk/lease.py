@@ -6,10 +6,17 @@ The last claim of an owner counts, until the time in it and some grace for clock
 whose first claim the store dates earlier wins; the other withdraws. Nothing depends on a delete: where Object Lock
 keeps old claims, an owner that lets go or withdraws adds one that has ended.
 
-The promise is weaker than that of a conditional write: it needs clocks that agree within the grace, listings that show
-what was put, and an owner that is not stopped for minutes between its check and its put. Where that fails, the digest
-chain of the log shows it. Processes that share a state directory share the lease, for they commit one after the other
-under the lock of its table.
+An owner goes by a clock that nobody can set, and which counts while the machine sleeps; the time in a claim is for the
+others, and they take the earlier of their own time and the store's. So a clock that jumps costs a wait, and no second
+writer.
+
+The promise is weaker than that of a conditional write: it needs clocks that agree within the grace when a claim is
+made, and listings that show what was put. An owner that is stopped for minutes between its check and its put may
+overwrite what its successor wrote. It looks at its clock right before the put, and after the put it looks whether the
+lease was still its own, by the dates of the store, and acknowledges nothing otherwise; and who commits next looks
+whether the last entry is still the one it knows.
+
+Processes that share a state directory share the lease, for they commit one after the other under the lock of its table.
 """
 
 from __future__ import annotations
@@ -27,14 +34,17 @@ import msgspec
 
 from disks.effects import make_directory, replace_file
 from disks.stores.base import ObjectInfo, ObjectStore
+from oplog import bounds
 from oplog.entry import now
-from oplog.errors import Damaged, Locked, NotFound
+from oplog.errors import Damaged, Locked, NotFound, OutcomeUnknown
 from oplog.revision import LEASES_PREFIX
 
 _TERM_SECONDS = 120.0
 _GRACE_SECONDS = 30.0
 _CLOCKS_APART = timedelta(minutes=15)
 """S3 takes no request from a machine whose clock is further off."""
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _ENDED = datetime(1970, 1, 1, tzinfo=UTC)
 _OLD = timedelta(days=1)
 _MOST_SWEPT = 100
@@ -53,6 +63,18 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def key(self) -> str:
         return f"{LEASES_PREFIX}{self.owner}-{self.number}.json"
+
+
+class _Held(msgspec.Struct, frozen=True, kw_only=True):
+    """Our own claim as this machine remembers it: the steady clock until when it is ours, and of which boot that is."""
+
+    claim: Claim
+    boot: str
+    steady_until: float
+
+
+_claim_decoder = msgspec.json.Decoder(Claim)
+_held_decoder = msgspec.json.Decoder(_Held)
 
 
 class Lease:
@@ -80,20 +102,52 @@ class Lease:
 
     def hold(self) -> None:
         """Make sure that the lease is ours for the next minute. Raises `Locked` when it is somebody else's."""
-        mine = self._remembered()
-        if mine is None or mine.until <= now():
+        held, left_seconds = self._remembered(), self._left_seconds()
+        if held is None or left_seconds <= 0:
             self.release()  # what ran out would keep us waiting for its grace
             self._acquire()
-        elif mine.until - now() < self._term / 2:
+        elif left_seconds < self._term.total_seconds() / 2:
+            mine = held.claim
             self._put(msgspec.structs.replace(mine, number=mine.number + 1, until=now() + self._term))
             self._store.delete([mine.key])
 
+    def check(self) -> None:
+        """Raise `Locked` unless the lease is still ours by our own clock. Sends nothing: for right before a put."""
+        if self._left_seconds() <= 0:
+            raise Locked(
+                f"{self._store.name}: this machine stood still until its lease had run out; nothing was written",
+                hint="run the command again: another machine may have written meanwhile",
+            )
+
+    def check_held(self, written: datetime) -> None:
+        """The lease was ours when the store dated what was written; else `OutcomeUnknown`, and it is let go."""
+        held = self._remembered()
+        mine = held.claim if held is not None else None
+        listed = {item.key: item.modified for item in self._store.list(LEASES_PREFIX)}
+        ours = listed.get(mine.key) if mine is not None else None
+        if mine is not None and ours is not None and written <= ours + self._term + self._grace:
+            began = mine.since or ours
+            others = ((_parsed(key), modified) for key, modified in listed.items())
+            if not any(owner != mine.owner and number > 1 and modified > began for (owner, number), modified in others):
+                return
+        replace_file(self._path, b"")
+        raise OutcomeUnknown(
+            f"{self._store.name} takes one writer, and this machine stood still until its turn was over: what it "
+            "wrote may have taken the place of what another machine wrote",
+            hint="run 'frostline fsck' here and there before anything else: this store has no conditional writes, "
+            "which would have prevented it",
+        )
+
     def release(self) -> None:
         """Let others write at once. Nothing when it is not ours."""
-        mine = self._remembered()
-        if mine is not None:
-            self._end(mine)
+        held = self._remembered()
+        if held is not None:
+            self._end(held.claim)
             replace_file(self._path, b"")
+
+    def _left_seconds(self) -> float:
+        held = self._remembered()
+        return held.steady_until - _steady() if held is not None and held.boot == _boot() else 0.0
 
     def _end(self, mine: Claim) -> None:
         """Take the claim away or, where it cannot be deleted, add one that has ended."""
@@ -116,11 +170,13 @@ class Lease:
         self._sweep()
 
     def _refuse_if_held(self, mine: Claim | None = None) -> datetime | None:
-        """Raise `Locked` when another live claim comes before ours; returns when the store dated ours."""
+        """Raise `Locked` when another live claim comes before ours; returns when the store dated ours. A clock of ours
+        that is ahead must not end the claims of others: the store's counts as well."""
         claims = self._claims()
         own = next((item for item, claim in claims if claim == mine), None)
+        moment = now() if own is None else min(now(), own.modified)
         for item, other in claims:
-            if item is own or other.until + self._grace < now():
+            if item is own or other.until + self._grace < moment:
                 continue
             if own is None or ((other.since or item.modified), item.key) < (own.modified, own.key):
                 raise Locked(
@@ -140,7 +196,8 @@ class Lease:
                 owner, number = _parsed(item.key)
                 if owner not in last or number > last[owner][0]:
                     last[owner] = (number, item)
-            cannot_count = now() - self._term - self._grace - _CLOCKS_APART
+            newest = max((item.modified for _, item in last.values()), default=now())
+            cannot_count = min(now(), newest) - self._term - self._grace - _CLOCKS_APART
             try:
                 return [(item, self._read(item)) for _, item in last.values() if item.modified > cannot_count]
             except NotFound:
@@ -153,20 +210,50 @@ class Lease:
 
     def _read(self, item: ObjectInfo) -> Claim:
         try:
-            return msgspec.json.decode(self._store.get(item.key), type=Claim)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            if item.size_bytes > bounds.LARGEST_NOTE_BYTES:
+                raise ValueError(f"it has {item.size_bytes} bytes")
+            claim = _claim_decoder.decode(self._store.get(item.key))
+            fault = bounds.fault_in_time("until", claim.until)
+            if claim.since is not None:
+                fault = fault or bounds.fault_in_time("since", claim.since)
+            if fault is not None:
+                raise ValueError(fault)
+        except bounds.UNREADABLE as error:
             raise Damaged(f"lease {self._store.name}{item.key} cannot be read: {error}", hint="delete it") from error
+        return claim
 
     def _put(self, claim: Claim) -> None:
+        until = _steady() + self._term.total_seconds()  # before the put, which may take its time
         _write(self._store, claim)
         make_directory(self._path.parent)
-        replace_file(self._path, msgspec.json.encode(claim))
+        replace_file(self._path, msgspec.json.encode(_Held(claim=claim, boot=_boot(), steady_until=until)))
 
-    def _remembered(self) -> Claim | None:
+    def _remembered(self) -> _Held | None:
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=Claim)
-        except (FileNotFoundError, msgspec.DecodeError):
+            data = self._path.read_bytes()
+        except FileNotFoundError:
             return None
+        try:
+            return _held_decoder.decode(data)
+        except msgspec.DecodeError:
+            pass
+        try:  # of a version that went by the wall clock: it has run out, and is ended
+            return _Held(claim=_claim_decoder.decode(data), boot="", steady_until=0.0)
+        except msgspec.DecodeError:
+            return None
+
+
+def _steady() -> float:
+    """Seconds by a clock that nobody sets; it counts while the machine sleeps, and is that of all processes."""
+    return time.clock_gettime(_STEADY)
+
+
+def _boot() -> str:
+    """Which run of this machine the steady clock is of; on systems that do not say, which process."""
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return f"process {os.getpid()}"
 
 
 def _parsed(key: str) -> tuple[str, int]:

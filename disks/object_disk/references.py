@@ -14,9 +14,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from disks.stores.base import ObjectInfo
+from oplog import bounds
 from oplog.pins import unreleased
 from oplog.revision import (
     DISK_KEY,
+    GC_PREFIX,
     LEASES_PREFIX,
     PINS_PREFIX,
     SCHEMA_VERSION_KEY,
@@ -24,10 +26,11 @@ from oplog.revision import (
     is_scratch_key,
     parse_blob_key,
     parse_commit_key,
+    parse_floor_key,
     parse_snapshot_key,
 )
 
-INTENTS_PREFIX = "gc/"
+INTENTS_PREFIX = GC_PREFIX
 """A collection announces here what it is about to delete; a restore looks here after it has taken its pin."""
 
 DETACHED_DIRECTORY = "detached"
@@ -148,6 +151,11 @@ class Inventory:
 
     blobs: ListedBlobs
     commits: Mapping[int, ObjectInfo]
+    leftovers: Mapping[int, ObjectInfo]
+    """Entries below the floor: an interrupted collection left them, or a machine that lagged behind put them there.
+    None is of the log."""
+    floors: tuple[int, ...]
+    """What the collections said they keep from, ascending; the last one counts."""
     snapshots: Mapping[int, ObjectInfo]
     pins: tuple[ObjectInfo, ...]
     intents: tuple[ObjectInfo, ...]
@@ -180,6 +188,7 @@ def inventory(objects: Iterable[ObjectInfo]) -> Inventory:
     """Sort a listing by what the names mean."""
     blobs = Blobs()
     commits: dict[int, ObjectInfo] = {}
+    floors: list[int] = []
     snapshots: dict[int, ObjectInfo] = {}
     pins: list[ObjectInfo] = []
     intents: list[ObjectInfo] = []
@@ -191,8 +200,10 @@ def inventory(objects: Iterable[ObjectInfo]) -> Inventory:
             blobs.add(entry)
         elif (revision := parse_commit_key(key)) is not None:
             commits[revision] = entry
-        elif (revision := parse_snapshot_key(key)) is not None:
+        elif (revision := parse_snapshot_key(key)) is not None and entry.size_bytes <= bounds.LARGEST_SNAPSHOT_BYTES:
             snapshots[revision] = entry
+        elif (revision := parse_floor_key(key)) is not None:
+            floors.append(revision)
         elif _is_document(key, LEASES_PREFIX):
             continue
         elif _is_document(key, PINS_PREFIX):
@@ -205,7 +216,19 @@ def inventory(objects: Iterable[ObjectInfo]) -> Inventory:
             foreign.append(key)
     wanted = set(unreleased(pin.key for pin in pins))
     in_force = tuple(pin for pin in pins if pin.key in wanted)
-    return Inventory(blobs, commits, snapshots, in_force, tuple(intents), tuple(scratch), tuple(foreign))
+    floor = max(floors, default=0)
+    leftovers = {revision: commits.pop(revision) for revision in sorted(commits) if revision < floor}
+    return Inventory(
+        blobs,
+        commits,
+        leftovers,
+        tuple(sorted(floors)),
+        snapshots,
+        in_force,
+        tuple(intents),
+        tuple(scratch),
+        tuple(foreign),
+    )
 
 
 def _is_document(key: str, prefix: str) -> bool:
@@ -221,6 +244,13 @@ def is_set_aside(path: str) -> bool:
 def sane_time(modified: datetime, now: datetime) -> bool:
     """Whether an object's time can be believed."""
     return EARLIEST_SANE <= modified <= now + FUTURE_TOLERANCE
+
+
+def clock_objection(skew: timedelta | None) -> str | None:
+    """Why ages cannot be judged, by how far the store's clock is ahead of ours; None when they can, as far as known."""
+    if skew is None or abs(skew) <= FUTURE_TOLERANCE:
+        return None
+    return f"the clocks of this machine and of the store differ by {abs(skew)}: ages cannot be judged"
 
 
 def classify(blobs: ListedBlobs, referenced: Collection[str], *, head: int, now: datetime, guard: timedelta) -> Verdict:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from disks.base import BucketDisk, DiskUsage, FileInfo, Location
+from disks.base import BucketDisk, DiskUsage, FileInfo, Location, Mark, SmallFile
 from disks.file_table.row_bytes import read_row
 from disks.file_table.table import FileTable
 from disks.stores.base import ByteRange
@@ -83,13 +83,32 @@ class TableDisk(BucketDisk):
                 return builtins.list(view.named(directory, name))
 
         rows = self._reading(named)
-        uploaded = {row.path: row for row in rows if row.inline is None}
-        fetched: dict[str, bytes] = {}
-        if uploaded:
-            with ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="read") as pool:
-                fetched = dict(zip(uploaded, pool.map(self._content, uploaded.values()), strict=True))
+        contents = self._contents(rows)
         for row in rows:
-            yield row.path, fetched[row.path] if row.inline is None else row.inline, row.revision
+            yield row.path, contents[row.path], row.revision
+
+    def look_over(self, directory: str, name: str, known: Mapping[str, Mark]) -> builtins.list[SmallFile]:
+        def look(table: FileTable) -> tuple[builtins.list[tuple[str, int, str]], dict[str, FileRow]]:
+            with table.read() as view:
+                versions = builtins.list(view.versions(directory, name))
+                new = (path for path, *mark in versions if not mark[1] or known.get(path) != tuple(mark))
+                return versions, {row.path: row for row in map(view.get, new) if row is not None}
+
+        versions, rows = self._reading(look)
+        contents = self._contents(rows.values())
+        return [
+            SmallFile(path, (revision, sha256) if sha256 else None, contents.get(path), revision)
+            for path, revision, sha256 in versions
+        ]
+
+    def _contents(self, rows: Collection[FileRow]) -> dict[str, bytes]:
+        """The bytes of these files by path."""
+        contents = {row.path: row.inline for row in rows if row.inline is not None}
+        if uploaded := [row for row in rows if row.inline is None]:
+            with ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="read") as pool:
+                fetched = pool.map(self._content, uploaded)
+                contents.update((row.path, data) for row, data in zip(uploaded, fetched, strict=True))
+        return contents
 
     def location(self, path: str) -> Location:
         row = self._row(path)

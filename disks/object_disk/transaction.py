@@ -7,27 +7,21 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from disks.base import INLINE_LIMIT_BYTES, FileInfo, Transaction, check_path
 from disks.host.locks import OwnedDirectory
+from disks.host.moment import Moment
+from disks.object_disk.basis import Basis
 from disks.object_disk.blobs import put_blob
 from disks.stores.base import ObjectStore
 from oplog.entry import Commit, Create, Link, Operation, Remove, Rename, now
-from oplog.errors import Conflict, Damaged, NotFound, Refused
+from oplog.errors import Conflict, Damaged, Refused
 from oplog.kinds import CommitKind
 from oplog.replay import FileRow
 
-VERIFY_AFTER_SECONDS = 3600
-"""From this age on a transaction asks the bucket for its blobs before it names them: gc's shortest guard interval."""
-
-MAX_AGE_SECONDS = 12 * 3600
-"""An older transaction does not commit: half of gc's usual guard interval, so that no collection can be close."""
-
-_HEAD_THREADS = 16
 _REVISION_SECONDS = 0.5
 """How old the revision may be that a blob's key names: to read it for each of thousands of small files costs more than
 it tells, and the network delays an upload as long."""
@@ -40,7 +34,7 @@ class Target:
     store: ObjectStore
     scratch_directory: Path
     revision: Callable[[], int]
-    commit: Callable[[Commit], int]
+    commit: Callable[[Commit, Basis], int]
 
 
 class ObjectTransaction(Transaction):
@@ -60,9 +54,10 @@ class ObjectTransaction(Transaction):
         self._lock = threading.Lock()
         self._finished = False
         self._revision, self._revision_read = 0, -math.inf
-        self._began = (time.time(), time.monotonic())
-        self._first_upload: tuple[float, float] | None = None
-        """Wall clock and monotonic: the one sees a machine that slept, the other a clock that was set back."""
+        self._began = Moment()
+        self._began_at = target.revision()
+        self._first_upload: Moment | None = None
+        self._made_from: tuple[int | None, Sequence[str] | None] = (None, None)
 
     def create(
         self, path: str, data: bytes | Path, *, sha256: str | None = None, blob_set: str | None = None
@@ -102,17 +97,20 @@ class ObjectTransaction(Transaction):
         before it (seconds, as `time.time`), under a key of its own. The bucket is asked for it. Raises `Refused` when
         it is not there with this size.
         """
-        wall, steady = self._began
-        began = (since, steady - max(0.0, wall - since)) if since is not None else self._began
+        began = self._began
+        if since is not None:
+            began = Moment(since, began.steady - max(0.0, began.wall - since))
         with self._lock:
             self._first_upload = min(self._first_upload or began, began)
+            if since is not None:
+                self._began_at = 0  # nobody knows what the newest revision was then
         operation = Create(check_path(path), size_bytes, sha256, key, None, None)
-        self._check_blob(operation)
+        self._basis().check_blob(operation)
         self._add(operation)
 
     def _upload(self, path: str, data: bytes | Path, sha256: str) -> str:
         with self._lock:
-            self._first_upload = self._first_upload or (time.time(), time.monotonic())
+            self._first_upload = self._first_upload or Moment()
         return self._put(path, data, sha256)
 
     def _put(self, path: str, data: bytes | Path, sha256: str) -> str:
@@ -143,12 +141,15 @@ class ObjectTransaction(Transaction):
         self._present.extend(map(check_path, present))
         self._absent.extend(map(check_path, absent))
 
+    def made_from(self, revision: int | None, within: Sequence[str] | None = None) -> None:
+        self._check_open()
+        self._made_from = (revision, within)
+
     def commit(self) -> int | None:
         self._check_open()
         if not self._operations:
             self.abandon()
             return None
-        self._check_age()
         draft = Commit(
             revision=0,
             previous="",
@@ -161,7 +162,7 @@ class ObjectTransaction(Transaction):
             absent=tuple(self._absent),
             operations=tuple(self._operations),
         )
-        revision = self._target.commit(draft)
+        revision = self._target.commit(draft, self._basis())
         self.abandon()
         return revision
 
@@ -171,34 +172,10 @@ class ObjectTransaction(Transaction):
             self._scratch.remove()
             self._scratch = None
 
-    def _check_age(self) -> None:
-        """Whether gc can have taken blobs that nothing named so far. Raises `Refused`; nothing is committed."""
-        if self._first_upload is None:
-            return
-        wall, steady = self._first_upload
-        age = max(time.time() - wall, time.monotonic() - steady)
-        if age > MAX_AGE_SECONDS:
-            raise Refused(
-                f"the uploads for this {self._kind.word} began {age / 3600:.0f} h ago: gc may have removed them",
-                hint="nothing was changed; run the command again, in smaller steps if it takes that long",
-            )
-        if age > VERIFY_AFTER_SECONDS:
-            with ThreadPoolExecutor(_HEAD_THREADS, thread_name_prefix="head") as pool:
-                list(pool.map(self._check_blob, self._operations))
-
-    def _check_blob(self, operation: Operation) -> None:
-        if not isinstance(operation, Create) or operation.key is None:
-            return
-        try:
-            size = self._target.store.head(operation.key).size_bytes
-        except NotFound:
-            size = -1
-        if size != operation.size_bytes:
-            what = "is gone" if size < 0 else f"has {size} bytes instead of {operation.size_bytes}"
-            raise Refused(
-                f"object {operation.key} of {operation.path} {what}: uploaded too long before its commit?",
-                hint="nothing was changed; run the command again",
-            )
+    def _basis(self) -> Basis:
+        blobs = [one for one in self._operations if isinstance(one, Create) and one.key is not None]
+        made_from, within = self._made_from
+        return Basis(self._target.store, self._kind.word, blobs, self._first_upload, self._began_at, made_from, within)
 
     def _add(self, operation: Operation) -> None:
         self._check_open()

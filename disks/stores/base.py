@@ -113,7 +113,8 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
-        """The object's bytes, or those of the range. A range that reaches past the end is `Damaged`: never short."""
+        """The object's bytes, or those of the range. A range that reaches past the end is `Damaged`: never short; so is
+        what is larger than whoever reads it allows (`oplog.bounds.check_received`), before it takes memory."""
 
     @abstractmethod
     def head(self, key: str) -> ObjectInfo:

@@ -68,5 +68,9 @@ class Unreachable(Transient):
     """No connection was made, so the request cannot have taken effect. Waited for, but not as long as a busy server."""
 
 
+class Untrusted(Unreachable):
+    """The server's certificate is not accepted, so nothing was sent. No second try: that changes no certificate."""
+
+
 class Truncated(Transient):
     """A body that ended early. Tried again like any `Transient`; when it stays so, the retry layer says `Damaged`."""

@@ -15,6 +15,7 @@ import itertools
 import json
 import os
 import socket
+import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -29,13 +30,15 @@ from disks.stores.base import ByteRange, ObjectInfo, ObjectStore, Payload, Store
 from disks.stores.checks import check_digest_length, check_metadata, check_range, wrong_sha256
 from disks.stores.payload import opened
 from disks.stores.wrappers.wrapped import unwrapped
-from oplog.errors import AccessDenied, AlreadyExists, Damaged, FrostlineError, NotFound, Refused, Transient
+from oplog.bounds import check_received
+from oplog.errors import AccessDenied, AlreadyExists, Damaged, FrostlineError, NotFound, ReadOnly, Refused, Transient
 
 _INCOMING = ".incoming"
 _METADATA = ".metadata"
 _LOCK = "put.lock"
 _CHUNK_BYTES = 1024 * 1024
 _FOREIGN_LEFTOVER_SECONDS = 600
+_MAY_NOT_WRITE = (errno.EROFS, errno.EACCES, errno.EPERM)
 _serial = itertools.count()
 _active: set[str] = set()
 
@@ -43,15 +46,17 @@ _active: set[str] = set()
 class DirectoryStore(ObjectStore):
     """Objects are files below `root`. Safe for several processes; on NFS for several machines."""
 
-    def __init__(self, root: Path, *, read_only: bool = False) -> None:
+    def __init__(self, root: Path, *, read_only: bool = False, conditional_put: bool = True) -> None:
+        """`conditional_put=False`: machines may not rely on it between them, so that one at a time writes."""
         self._root = root.absolute()
+        self._conditional_put = conditional_put
         self.name = f"file://{self._root}/"
         if not read_only:
             self._remove_leftovers()
 
     @property
     def capabilities(self) -> StoreCapabilities:
-        return StoreCapabilities(conditional_put=True, checks_sha256=True)
+        return StoreCapabilities(conditional_put=self._conditional_put, checks_sha256=True)
 
     # ---------------------------------------------------------------------------------------------- writing
 
@@ -124,7 +129,13 @@ class DirectoryStore(ObjectStore):
         for path in sorted(incoming.iterdir()):
             if path.name == _LOCK or not _writer_is_gone(path):
                 continue
-            effects.remove_file(path, missing_ok=True)
+            try:
+                effects.remove_file(path, missing_ok=True)
+            except ReadOnly:
+                return
+            except OSError as error:
+                if error.errno not in _MAY_NOT_WRITE:  # whoever may only read leaves them to those who may write
+                    raise
 
     def _write_metadata(self, key: str, metadata: Mapping[str, str]) -> None:
         path = self._root / _METADATA / key
@@ -180,11 +191,15 @@ class DirectoryStore(ObjectStore):
     def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
         path = self._path(key)
         with self._translated(key):
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe would be waited for
             with os.fdopen(descriptor, "rb", buffering=0) as file:
-                size_bytes = os.fstat(descriptor).st_size
+                status = os.fstat(descriptor)
+                if not stat.S_ISREG(status.st_mode):
+                    raise NotFound(f"no object {self.name}{key}: it is no plain file")
+                size_bytes = status.st_size
                 wanted = byte_range or ByteRange(0, size_bytes)
                 check_range(self.name, key, wanted, size_bytes)
+                check_received(wanted.size_bytes)
                 file.seek(wanted.start)
                 data = _read_exactly(file, wanted.size_bytes)
         if len(data) != wanted.size_bytes:
@@ -268,6 +283,11 @@ class DirectoryStore(ObjectStore):
                 hint="the user that runs frostline must be able to read and write the bucket's directory",
             ) from error
         except OSError as error:
+            if error.errno == errno.EROFS:
+                raise AccessDenied(
+                    f"{self.name}{key}: the file system is mounted read-only",
+                    hint="mount it for writing; to only read the bucket, set `read_only: true` for its disk",
+                ) from error
             if error.errno in (errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT, errno.EINTR):
                 raise Transient(f"{self.name}{key}: {error.strerror}") from error
             if error.errno == errno.ELOOP:

@@ -11,6 +11,7 @@ from disks.stores.base import ByteRange, ObjectInfo, ObjectStore, Payload, Store
 from disks.stores.checks import check_digest_length, check_metadata, check_range, check_sha256
 from disks.stores.payload import opened
 from disks.stores.wrappers.wrapped import unwrapped
+from oplog.bounds import check_received
 from oplog.errors import AlreadyExists, FrostlineError, NotFound, Refused, Retained
 
 
@@ -58,6 +59,7 @@ class MemoryStore(ObjectStore):
     def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
         data, _ = self._find(key)
         if byte_range is None:
+            check_received(len(data))
             return data
         check_range(self.name, key, byte_range, len(data))
         return data[byte_range.start : byte_range.stop]

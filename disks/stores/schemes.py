@@ -45,7 +45,7 @@ def _open_directory(config: ObjectDiskConfig, meter: Meter) -> ObjectStore:
     path = Path(unquote(parts.path))
     if parts.netloc not in ("", "localhost") or not path.is_absolute():
         raise UsageError(f"a directory needs an absolute path: {config.url}", hint="file:///path/to/bucket/")
-    return DirectoryStore(path, read_only=config.read_only)
+    return DirectoryStore(path, read_only=config.read_only, conditional_put=config.conditional_put != "no")
 
 
 def _open_memory(config: ObjectDiskConfig, meter: Meter) -> ObjectStore:

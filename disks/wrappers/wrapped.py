@@ -7,7 +7,7 @@ the wrapper's own methods in front: what a wrapper changes holds for `undo` and 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import cached_property
@@ -24,6 +24,8 @@ from disks.base import (
     Leftover,
     Location,
     LoggedDisk,
+    Mark,
+    SmallFile,
     Transaction,
 )
 from disks.file_table.commits import Commits
@@ -42,7 +44,10 @@ class WrappedDisk(Disk):
         self.inner = inner
         self.name = inner.name
         self.kind = inner.kind
-        self.read_only = inner.read_only
+
+    @property
+    def read_only(self) -> bool:  # type: ignore[override]
+        return self.inner.read_only
 
     def around(self, inner: Disk) -> Self:
         """The same wrapper round another disk, such as a past state of this one."""
@@ -100,6 +105,9 @@ class WrappedDisk(Disk):
     def small_files(self, directory: str, name: str) -> Iterator[tuple[str, bytes, int | None]]:
         return self.inner.small_files(directory, name)
 
+    def look_over(self, directory: str, name: str, known: Mapping[str, Mark]) -> builtins.list[SmallFile]:
+        return self.inner.look_over(directory, name, known)
+
     def read_lease(self) -> AbstractContextManager[None]:
         return self.inner.read_lease()
 
@@ -120,6 +128,9 @@ class WrappedDisk(Disk):
 
     def refresh(self) -> None:
         self.inner.refresh()
+
+    def remember(self) -> None:
+        self.inner.remember()
 
     @property
     def unreachable(self) -> str:
@@ -206,8 +217,14 @@ class _WrappedLoggedDisk(_WrappedBucketDisk, LoggedDisk):
     def write_snapshot(self) -> int:
         return self._log.write_snapshot()
 
-    def replace_cache(self, rows: Iterable[FileRow], revision: int, digest: str) -> None:
-        self._log.replace_cache(rows, revision, digest)
+    def replace_cache(self, rows: Iterable[FileRow], revision: int, digest: str, *, proved: bool) -> None:
+        self._log.replace_cache(rows, revision, digest, proved=proved)
+
+    def fence(self, announcement: str) -> int:
+        return self._log.fence(announcement)
+
+    def settle(self, *, actor: str = "", dry_run: bool = False) -> int | None:
+        return self._log.settle(actor=actor, dry_run=dry_run)
 
     def forget_commits(self, before: int) -> None:
         self._log.forget_commits(before)

@@ -41,8 +41,9 @@ PATH_NAMES: Mapping[str, tuple[str, str]] = {
 }
 """The user metadata of an operation: its source and its target."""
 
-_FILE_KEY = re.compile(r"r([01]{64})-file-([a-z]{3}/[a-z]{29}|[a-z]{32})\Z")
-_OPERATION_KEY = re.compile(r"operations/r([01]{64})-(?:(.+)-)?([a-z_]+)\Z", re.DOTALL)
+# A revision that does not fit into 63 bits is none: no server counts so far, and SQLite cannot hold it.
+_FILE_KEY = re.compile(r"r(0[01]{63})-file-([a-z]{3}/[a-z]{29}|[a-z]{32})\Z")
+_OPERATION_KEY = re.compile(r"operations/r(0[01]{63})-(?:(.+)-)?([a-z_]+)\Z", re.DOTALL)
 _COPY_DISORDER = 0.1
 _OVERTAKING = timedelta(seconds=1)
 """By so much uploads that began one after the other may end in another order."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -19,34 +19,31 @@ from datetime import UTC, datetime, timedelta
 from disks.base import LoggedDisk
 from disks.file_table.row_bytes import read_row
 from disks.file_table.table import FileTable, TableReader
-from disks.garbage.announcements import announced
+from disks.object_disk.doomed import announced
 from disks.object_disk.history import TableAsOf
 from disks.object_disk.references import (
-    DETACHED_DIRECTORY,
     Inventory,
     ListedBlobs,
     inventory,
-    newest_at_or_below,
     retained_from,
 )
 from disks.stores.base import ByteRange
 from disks.workers.progress import Progress
 from oplog import pins, snapshot
-from oplog.errors import Damaged, NotFound
+from oplog.errors import Damaged, NotFound, Refused
 from oplog.replay import FileRow
 from oplog.revision import OPERATIONS_PREFIX, SNAPSHOTS_PREFIX, commit_key, snapshot_key
 from restore.check.cache import CachedTable
 from restore.check.findings import Checked, CheckResult, Findings, Problem
 from restore.check.listing import Listing, still_kept
-from restore.check.options import CheckOptions
+from restore.check.options import CheckOptions, CountedPin
+from restore.check.strays import SharedObjects, add_at, check_gaps, check_strangers, check_uncounted
 from tiering.table.part import PART_FILE
-from tiering.table.places import locate
 from tiering.table.schema import TABLE_FILE
 
 _NAMED_OBJECT = re.compile(r"(?:operations|snapshots|pins|gc)/\S+?(?=[\s:,)]|\Z)")
 _SECOND_LOOKS = 100
 """Blobs missing from the listing that are looked up one by one: is the blob gone, or the listing short?"""
-_GAPS_SHOWN = 10
 _READ_BY_SURVEY = (f"/{PART_FILE}", f"/{TABLE_FILE}")
 """Whoever reads these checks them against their digest."""
 _SNAPSHOTS_COMPARED = 3
@@ -77,6 +74,8 @@ class BucketTree:
     checked: Checked
     look_at_all: bool = False
     """Look up every blob that the listing lacks, and not only the first: a repair acts on it."""
+    counted: Sequence[CountedPin] = ()
+    """The pins that something elsewhere counts on."""
 
     @property
     def disk(self) -> str:
@@ -84,21 +83,25 @@ class BucketTree:
 
     def sweep(self, findings: Findings) -> Iterator[FileRow]:
         """As `FileTree.sweep`; at its end, what the listing shows."""
+        shared = SharedObjects()
         for row in self.table.rows():
+            shared.note(row)
             inline = row.inline
             if inline is not None:
                 if not row.path.endswith(_READ_BY_SURVEY) and hashlib.sha256(inline).hexdigest() != row.sha256:
-                    _add_at(findings, "I15", "inline bytes do not match their SHA-256", self.disk, row)
+                    add_at(findings, "I15", "inline bytes do not match their SHA-256", self.disk, row)
             elif row.key is None and row.size_bytes:
                 what = "the file has neither an object nor inline bytes"
-                _add_at(findings, "I3", what, self.disk, row, unusable="missing")
+                add_at(findings, "I3", what, self.disk, row, unusable="missing")
             yield row
+        shared.tell(self.disk, self.table.rows(), findings)
         found = self.listing.result()
         self.checked.objects += len(found.blobs)
         _check_listing(self.source, self.log, found, findings)
         _check_schema(self.source, found, findings)
-        _check_gaps(self.source, found, findings)
-        _check_pins(self.source, found, findings)
+        check_gaps(self.source, found, findings)
+        check_strangers(self.source, found, findings)
+        _check_pins(self.source, found, findings, self.counted)
         if isinstance(self.table, TableAsOf):
             _check_end(self.source, self.log, findings)
             _check_retained(self.source, found, self.table, findings)
@@ -143,39 +146,20 @@ class BucketTree:
             there = sizes.get(lost.key)
             if there is not None:
                 what = "the listing does not show the object, which exists: the listing is incomplete"
-                _add_at(findings, "I15", what, self.disk, lost.row, key=lost.key)
+                add_at(findings, "I15", what, self.disk, lost.row, key=lost.key)
             elif lost.found_bytes is None:
                 several = times[lost.key] > 1
                 what = f"object {lost.key} is missing" + (f", which {times[lost.key]} paths name" if several else "")
-                _add_at(
-                    findings, "I8" if several else "I3", what, self.disk, lost.row, key=lost.key, unusable="missing"
-                )
+                add_at(findings, "I8" if several else "I3", what, self.disk, lost.row, key=lost.key, unusable="missing")
             else:
                 what = f"object {lost.key} has {lost.found_bytes} bytes and the file table says {lost.size_bytes}"
-                _add_at(findings, "I3", what, self.disk, lost.row, key=lost.key, unusable="altered")
+                add_at(findings, "I3", what, self.disk, lost.row, key=lost.key, unusable="altered")
 
     def _size(self, key: str) -> int | None:
         try:
             return self.source.store.head(key).size_bytes
         except NotFound:
             return None
-
-
-def _add_at(
-    findings: Findings,
-    invariant: str,
-    what: str,
-    disk: str,
-    row: FileRow,
-    *,
-    key: str | None = None,
-    unusable: str | None = None,
-) -> None:
-    place = locate(row.path)
-    table, part = (place.uuid, place.part) if place else (None, None)
-    if part == DETACHED_DIRECTORY:
-        return  # set aside because of this, and shown as that
-    findings.add(Problem(invariant, what, disk, table, part, row.path, key or row.key), unusable=unusable)
 
 
 def check_bucket(
@@ -190,24 +174,35 @@ def check_bucket(
     rebuilt, or would be."""
     store = disk.store
     log = inventory([*store.list(OPERATIONS_PREFIX), *store.list(SNAPSHOTS_PREFIX)])
+    check_uncounted(disk, log, findings)
     with ExitStack() as stack:
         listing = stack.enter_context(closing(Listing(disk, how.lister(disk.name), progress, head=log.head)))
         cache = stack.enter_context(closing(CachedTable(disk)))
         past = _replay(disk, log, cache, findings, every_snapshot=how.read_data)
         table = past if past is not None else cache.rows_or_nothing()
-        tree = BucketTree(disk, table, cache, log, listing, result.checked, look_at_all=how.repair)
+        tree = BucketTree(
+            disk,
+            table,
+            cache,
+            log,
+            listing,
+            result.checked,
+            look_at_all=how.repair,
+            counted=how.pins.get(disk.name, ()),
+        )
         stack.pop_all()
     if past is None:
         if cache.problem is not None:
             findings.add(Problem("I7", cache.problem, disk.name, path=str(disk.table_path)))
         return tree
     what = _fault_of_cache(disk, cache, past)
-    if what is not None and how.repair:
+    repair = how.repair and not (past.revision == 0 and cache.count())  # an empty bucket is an empty mount point
+    if what is not None and repair:
         if not how.dry_run:
-            disk.replace_cache(past, past.revision, past.digest)
+            disk.replace_cache(past, past.revision, past.digest, proved=past.is_proved)
         verb = "would rebuild" if how.dry_run else "rebuilt"
         result.repaired.append(f"disk {disk.name}: {verb} the local file table from {disk.store.name} ({what})")
-    if what is not None and (how.dry_run or not how.repair):
+    if what is not None and (how.dry_run or not repair):
         findings.add(Problem("I7", what, disk.name, path=str(disk.table_path)))
     return tree
 
@@ -235,27 +230,15 @@ def _check_schema(disk: LoggedDisk, found: Inventory, findings: Findings) -> Non
         findings.add(Problem("I15", what, disk.name, object=".SCHEMA_VERSION"))
 
 
-def _check_gaps(disk: LoggedDisk, found: Inventory, findings: Findings) -> None:
-    """Entries may be missing only where a snapshot stands in for them and the retention has run out."""
-    retention = timedelta(seconds=disk.retention_seconds)
-    base = retained_from(found.commits, now=datetime.now(UTC), retention=retention)
-    start = newest_at_or_below(found.snapshots, base)
-    end = max(found.head, max(found.snapshots, default=0))
-    lost = [revision for revision in range(start + 1, end + 1) if revision not in found.commits]
-    for revision in lost[:_GAPS_SHOWN]:
-        what = f"log entry of revision {revision} is missing"
-        if revision == lost[:_GAPS_SHOWN][-1] and len(lost) > _GAPS_SHOWN:
-            what += f"; so are {len(lost) - _GAPS_SHOWN} more"
-        findings.add(Problem("I6", what, disk.name, object=commit_key(revision)))
-
-
-def _check_pins(disk: LoggedDisk, found: Inventory, findings: Findings) -> None:
-    """Every pin can be read, and what it holds is still there (I4): the log gives that revision."""
-    try:
-        known = pins.list_pins(disk.store)
-    except Damaged as error:
-        _damage(disk, findings, "I15", error)
-        return
+def _check_pins(disk: LoggedDisk, found: Inventory, findings: Findings, counted: Sequence[CountedPin]) -> None:
+    """Every pin can be read, what it holds is still there (I4: the log gives that revision), and none is gone that
+    something counts on (I12)."""
+    known: list[pins.Pin] = []
+    for pin_object in pins.listed(disk.store):
+        try:
+            known += pins.read_listed(disk.store, pin_object)
+        except Damaged as error:
+            _damage(disk, findings, "I15", error)
     for pin in known:
         reach = pin.revision
         while reach in found.commits:
@@ -263,17 +246,28 @@ def _check_pins(disk: LoggedDisk, found: Inventory, findings: Findings) -> None:
         if pin.revision > found.head or not any(reach <= start <= pin.revision for start in {0, *found.snapshots}):
             what = f"pin {pin.name} of {pin.holder} holds revision {pin.revision}, which the log does not give any more"
             findings.add(Problem("I4", what, disk.name, object=f"pins/{pin.name}.json"))
+    held = {pin.name: pin.revision for pin in known}
+    for wanted in counted:
+        if held.get(wanted.name) != wanted.revision:
+            there = "is gone" if wanted.name not in held else f"holds revision {held[wanted.name]}"
+            what = f"pin {wanted.name} {there}: {wanted.by} counts on it, and nothing keeps revision {wanted.revision}"
+            findings.add(Problem("I12", what, disk.name, object=f"pins/{wanted.name}.json"))
 
 
 def _check_end(disk: LoggedDisk, log: Inventory, findings: Findings) -> None:
     """The entry after the last listed one must not exist: else the listing is short."""
     key = commit_key(log.head + 1)
-    if any(True for _ in disk.log.revisions(log.head)):
-        return  # somebody committed while we looked
+    try:
+        if any(True for _ in disk.log.revisions(log.head)):
+            return  # somebody committed while we looked
+    except Damaged:
+        return  # what lies behind the log has no name of an entry, and was named
     try:
         disk.store.get(key)
     except NotFound:
         return
+    except Refused:  # a link: no object, though it has the name of one
+        pass
     findings.add(Problem("I15", f"the listing does not show log entry {key}, which exists", disk.name, object=key))
 
 
@@ -376,6 +370,13 @@ def _compare_snapshot(disk: LoggedDisk, past: TableAsOf, revision: int, findings
 
 
 def _fault_of_cache(disk: LoggedDisk, cache: CachedTable, past: TableAsOf) -> str | None:
-    if cache.problem is None and cache.revision > past.revision and disk.log.head(past.revision) < cache.revision:
+    if cache.problem is None and cache.revision > max(past.revision, _head(disk, past.revision)):
         return f"the local file table is at revision {cache.revision} and the log ends at {past.revision}"
     return cache.problem
+
+
+def _head(disk: LoggedDisk, after: int) -> int:
+    try:
+        return disk.log.head(after)
+    except Damaged:  # what lies behind the log was named
+        return after

@@ -6,7 +6,8 @@ import sqlite3
 from contextlib import closing
 
 from disks.base import LoggedDisk
-from disks.file_table.table import SCHEMA, FileTable, TableReader, read_only_uri
+from disks.file_table.table import SCHEMA, FileTable, TableReader
+from disks.host.database_copy import for_reading
 from disks.object_disk.history import TableAsOf
 
 
@@ -43,7 +44,7 @@ class CachedTable:
             return 0
 
     def _open(self, store: str) -> None:
-        self._connection = sqlite3.connect(read_only_uri(self._path), uri=True, check_same_thread=False)
+        self._connection = for_reading(self._path)
         self._connection.execute("BEGIN")
         view = TableReader(self._connection)
         known = view.state().get("store", store)

@@ -16,7 +16,7 @@ from functools import partial
 from disks.base import Disk
 from disks.workers.progress import SILENT, Progress
 from oplog.kinds import Repaired
-from restore.check.bucket import check_bucket
+from restore.check.bucket import BucketTree, check_bucket
 from restore.check.clickhouse import clickhouse_files
 from restore.check.copies import check_copies
 from restore.check.data import read_data, readable_files, share_of
@@ -26,6 +26,7 @@ from restore.check.options import CheckOptions
 from restore.check.parts import Survey, disks_lacking_definition, survey
 from restore.check.set_aside import Claim, no_claim, set_aside
 from restore.check.share_history import ShareHistory, choose
+from tiering.catalog.lineage import Lineage, Merges, no_merges
 from tiering.table.schema import TABLE_FILE, encode
 
 __all__ = ["CheckOptions", "CheckResult", "Problem", "check"]
@@ -38,12 +39,14 @@ def check(
     moving: Collection[tuple[str, str]] = (),
     policies: Mapping[str, Sequence[str]] | None = None,
     claim: Claim = no_claim,
+    merges: Merges = no_merges,
     progress: Progress = SILENT,
 ) -> CheckResult:
     """Check the disks as one store.
 
     `moving` names (table uuid, part) that a journal says are under way, so that two copies are no fault. `policies`
     maps a policy to its disks: each must hold `table.json`. `claim` keeps others off parts that a repair sets aside.
+    `merges` are those of a table that the journal knows.
     """
     how = how or CheckOptions()
     result, findings, found = CheckResult(), Findings(), Survey()
@@ -54,17 +57,24 @@ def check(
                 tree = trees[name] = _tree(disk, findings, result, how, progress)
                 open_trees.callback(tree.close)
                 survey(tree, found, findings, result.checked)
-        check_copies(found, trees, findings, moving=moving)
+        check_copies(found, trees, findings, lineage=Lineage(disks, merges, search=False), moving=moving)
         _check_definitions(disks, trees, found, findings, policies or {}, result, how)
         if how.read_data or how.subset is not None:
             for tree in trees.values():
                 _read(tree, findings, result, how, progress)
     if how.repair:
-        sentences = set_aside(disks, findings, keep=moving, claim=claim, actor=how.actor, dry_run=how.dry_run)
+        sentences = set_aside(
+            disks, findings, seen=_seen(trees), keep=moving, claim=claim, actor=how.actor, dry_run=how.dry_run
+        )
         result.repaired += sentences
     result.set_aside = list(found.set_aside)
     result.problems = [_with_table_name(problem, found) for problem in findings.sorted()]
     return result
+
+
+def _seen(trees: Mapping[str, FileTree]) -> dict[str, int]:
+    """The revision that was checked, of each disk with a log."""
+    return {name: tree.log.head for name, tree in trees.items() if isinstance(tree, BucketTree)}
 
 
 def _with_table_name(problem: Problem, found: Survey) -> Problem:
@@ -75,6 +85,11 @@ def _tree(disk: Disk, findings: Findings, result: CheckResult, how: CheckOptions
     if how.repair and not how.dry_run:
         result.repaired += disk.tidy()
     if (logged := disk.logged) is not None:
+        if how.repair and (wrong := logged.settle(actor=how.actor, dry_run=how.dry_run)) is not None:
+            verb = "would commit" if how.dry_run else "committed"
+            result.repaired.append(
+                f"disk {disk.name}: {verb} that entry {wrong} is wrong about the file table: what the log does counts"
+            )
         report_leftovers(disk, findings)
         return check_bucket(logged, findings, result, how, progress)
     if (clickhouse := disk.clickhouse) is not None:
@@ -132,6 +147,7 @@ def _check_definitions(
                 continue
             if not how.dry_run:
                 with disks[name].transaction(Repaired(), reason=f"fsck: {what}", actor=how.actor) as transaction:
+                    transaction.made_from(_seen(trees).get(name), [path])
                     if there:
                         transaction.remove(path)
                     transaction.create(path, encode(newest))

@@ -5,7 +5,7 @@ A part of a MergeTree table has no `part.json`; its own `checksums.txt` says whi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from disks.base import ClickHouseLogDisk
@@ -22,6 +22,7 @@ from tiering.table.part import PART_FILE
 from tiering.table.places import directory_of, locate
 
 _MARKS = (CHECKSUMS, "columns.txt", "default_compression_codec.txt")
+_PROJECTION = ".proj"
 _SECOND_LOOK_THREADS = 16
 
 
@@ -93,7 +94,8 @@ def is_clickhouse_part(files: Mapping[str, FileRow]) -> bool:
 
 
 def check_part(tree: FileTree, findings: Findings, uuid: str, name: str, files: Mapping[str, FileRow]) -> None:
-    """Compare the part with its own checksums. What is found is reported only: a repair leaves foreign parts alone."""
+    """Compare the part, and each of its projections, with its own checksums. What is found is reported only: a repair
+    leaves foreign parts alone."""
     directory = directory_of(uuid, name)
 
     def report(invariant: str, what: str, file: str) -> None:
@@ -104,17 +106,30 @@ def check_part(tree: FileTree, findings: Findings, uuid: str, name: str, files: 
     for file in (CHECKSUMS, "columns.txt"):
         if file not in files:
             report("I1", f"part {name} of a ClickHouse table lacks {file}", file)
-    row = files.get(CHECKSUMS)
-    if row is None:
+    if (row := files.get(CHECKSUMS)) is None:
         return
-    try:
-        listed = parse(tree.content(row), name=f"{tree.disk}:{row.path}")
-    except (Damaged, NotFound) as error:
-        report("I15", error.message, CHECKSUMS)
-        return
+    listed = _listed(tree, row, report, CHECKSUMS)
+    for projection in [file for file in listed if file.endswith(_PROJECTION)]:
+        own = f"{projection}/{CHECKSUMS}"
+        if (row := files.get(own)) is None:
+            report("I1", f"projection {projection} of part {name} lacks {CHECKSUMS}: that of the part lists it", own)
+        else:
+            found = _listed(tree, row, report, own)
+            listed.update((f"{projection}/{file}", size) for file, size in found.items())
     for file, size in listed.items():
         there = files.get(file)
-        if there is None and size and not file.endswith(".proj"):  # empty files have no object, from 25.5 on
+        if file.endswith(_PROJECTION):
+            continue
+        if there is None and size:  # empty files have no object, from 25.5 on
             report("I1", f"file {file} of part {name} is missing: {CHECKSUMS} lists it", file)
         elif there is not None and there.size_bytes != size:
             report("I1", f"file has {there.size_bytes} bytes and {CHECKSUMS} says {size}", file)
+
+
+def _listed(tree: FileTree, row: FileRow, report: Callable[[str, str, str], None], file: str) -> dict[str, int]:
+    """What the checksums say; nothing, and told, where they cannot be read."""
+    try:
+        return parse(tree.content(row), name=f"{tree.disk}:{row.path}")
+    except (Damaged, NotFound) as error:
+        report("I15", error.message, file)
+        return {}

@@ -9,17 +9,24 @@ from operator import itemgetter
 from oplog.errors import Damaged, NotFound
 from restore.check.findings import FileTree, Findings, Problem
 from restore.check.parts import Copy, Survey, copy_of, read_part
-from tiering.table.part import PART_FILE, Part, PartName
-from tiering.table.places import directory_of
+from tiering.catalog.catalog import StoredPart
+from tiering.catalog.lineage import Lineage, claims
+from tiering.table.part import PART_FILE, PartName
+from tiering.table.schema import TableDefinition
 
 _NAME = itemgetter(0, 1, 2, 3, 4)
 
 
 def check_copies(
-    found: Survey, trees: Mapping[str, FileTree], findings: Findings, *, moving: Collection[tuple[str, str]] = ()
+    found: Survey,
+    trees: Mapping[str, FileTree],
+    findings: Findings,
+    *,
+    lineage: Lineage,
+    moving: Collection[tuple[str, str]] = (),
 ) -> None:
     """No part on two disks unless it is being moved (I1), no two active parts of a table that overlap (I2), and no part
-    hidden by one that was not made from it: its rows would be in no answer (I1)."""
+    whose place another one claims that was not made from it: rows would be in no answer, or twice (I1)."""
     under_way = set(moving)
     for uuid, copies in found.copies.items():
         copies.sort()
@@ -36,7 +43,11 @@ def check_copies(
             if cover is None:
                 active.append(part)
             elif part.readable and cover.readable:
-                _check_hidden(uuid, part, cover, found, trees, findings)
+                _check_hidden(uuid, part, cover, found, trees, findings, lineage)
+        named = {name: by for by in parts if by.readable for name in found.replaces.get((uuid, by), ())}
+        for part in parts:
+            if part.readable and (by := named.get(str(part.name))) is not None:
+                _check_hidden(uuid, part, by, found, trees, findings, lineage)
         for one, other in _overlaps(active):
             what = f"active parts {one.name} and {other.name} overlap: their rows would count twice"
             findings.add(Problem("I2", what, other.disk, table=uuid, part=str(other.name)))
@@ -60,25 +71,42 @@ def _covered(parts: Iterable[Copy]) -> Iterator[tuple[Copy, Copy | None]]:
 
 
 def _check_hidden(
-    uuid: str, hidden: Copy, cover: Copy, found: Survey, trees: Mapping[str, FileTree], findings: Findings
+    uuid: str,
+    hidden: Copy,
+    cover: Copy,
+    found: Survey,
+    trees: Mapping[str, FileTree],
+    findings: Findings,
+    lineage: Lineage,
 ) -> None:
-    small, large = _part(uuid, hidden, trees), _part(uuid, cover, trees)
     definition = found.newest(uuid)
-    window = definition.settings.deduplication_window if definition is not None else 0
-    if small is None or large is None or large.may_hold(small, window=window):
+    if definition is None:
         return
-    what = f"part {hidden.name} is hidden by {cover.name}, which was not made from it: its rows are in no answer"
-    findings.add(Problem("I1", what, hidden.disk, table=uuid, part=str(hidden.name)))
+    small, large = _part(definition, hidden, trees), _part(definition, cover, trees)
+    if small is None or large is None:
+        return
+    if not claims(large, small):
+        return
+    if not lineage.hides(large, small):
+        what = f"part {cover.name} on {cover.disk} takes the place of {hidden.name} on {hidden.disk}, and neither the "
+        what += "journal nor the log shows that it was made from it: both are in every answer"
+        findings.add(Problem("I1", what, cover.disk, table=uuid, part=str(cover.name)))
+    elif not large.part.may_hold(small.part, window=definition.settings.deduplication_window):
+        what = f"part {hidden.name} is hidden by {cover.name}, which was not made from it: its rows are in no answer"
+        findings.add(Problem("I1", what, hidden.disk, table=uuid, part=str(hidden.name)))
 
 
-def _part(uuid: str, copy: Copy, trees: Mapping[str, FileTree]) -> Part | None:
+def _part(definition: TableDefinition, copy: Copy, trees: Mapping[str, FileTree]) -> StoredPart | None:
     """Read again: few parts are covered at any time, so none is kept for this."""
     tree, name = trees[copy.disk], str(copy.name)
     try:
-        row = tree.find(f"{directory_of(uuid, name)}/{PART_FILE}")
-        return read_part(tree, row, uuid, name) if row is not None else None
+        row = tree.find(f"{definition.part_directory(name)}/{PART_FILE}")
+        if row is None:
+            return None
+        part = read_part(tree, row, definition.uuid, name)
     except (Damaged, NotFound):
         return None
+    return StoredPart(definition, part, copy.name, copy.disk, None, row.revision)
 
 
 def overlaps(active: Iterable[PartName]) -> list[tuple[PartName, PartName]]:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from disks.workers.runner import Remote
 from restore.check.share_history import Subset
+
+
+@dataclass(frozen=True, slots=True)
+class CountedPin:
+    """A pin of a bucket that something elsewhere, such as a backup, counts on."""
+
+    name: str
+    revision: int
+    by: str
+    """What counts on it, for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +42,8 @@ class CheckOptions:
     """The disks in buckets that others list and read."""
     listers: Mapping[str, Remote] = field(default_factory=dict)
     """The disks in buckets that others only list."""
+    pins: Mapping[str, Sequence[CountedPin]] = field(default_factory=dict)
+    """By disk: the pins that must be there."""
 
     def lister(self, disk: str) -> Remote | None:
         """Who lists the disk's bucket, if others do."""

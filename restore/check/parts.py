@@ -16,7 +16,7 @@ from oplog.replay import FileRow
 from restore.check.clickhouse import check_part, is_clickhouse_part
 from restore.check.findings import Checked, FileTree, Findings, Problem
 from tiering.table import part as part_format
-from tiering.table import schema
+from tiering.table import schema, tombstones
 from tiering.table.part import PART_FILE, DataFile, Part, PartName
 from tiering.table.places import directory_of, locate, part_name
 from tiering.table.schema import TABLE_FILE, TableDefinition
@@ -51,6 +51,10 @@ class Survey:
     """uuid -> disk -> what that disk's table.json says"""
     copies: dict[str, list[Copy]] = field(default_factory=lambda: defaultdict(list))
     """uuid -> its part directories"""
+    replaces: dict[tuple[str, Copy], tuple[str, ...]] = field(default_factory=dict)
+    """Part directory -> the parts that it names as those it replaces"""
+    tombstones: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
+    """uuid -> disk -> the version at which that disk's tombstone says that the table went"""
     holding: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     """uuid -> disks with parts of it"""
     damaged_definitions: set[tuple[str, str]] = field(default_factory=set)
@@ -61,6 +65,12 @@ class Survey:
     def newest(self, uuid: str) -> TableDefinition | None:
         """The definition with the highest version."""
         return max(self.definitions.get(uuid, {}).values(), key=lambda definition: definition.version, default=None)
+
+    def is_dropped(self, uuid: str) -> bool:
+        """Whether a tombstone is the newest that any disk says of the table; void is one beside a `table.json`."""
+        newest, defining = self.newest(uuid), self.definitions.get(uuid, {})
+        versions = [version for disk, version in self.tombstones.get(uuid, {}).items() if disk not in defining]
+        return bool(versions) and (newest is None or max(versions) >= newest.version)
 
     def table_name(self, uuid: str) -> str:
         """`db.name`, or the uuid of a table that no disk defines."""
@@ -119,12 +129,18 @@ def survey(tree: FileTree, found: Survey, findings: Findings, checked: Checked) 
             _survey_part(tree, found, findings, directory.uuid, directory.name, directory.files)
             continue
         (row,) = directory.files.values()
+        if (dropped := tombstones.uuid_of(row.path)) is not None:
+            _read_tombstone(tree, found, findings, dropped, row)
+            continue
         place = locate(row.path)
         if place is not None and place.part is None and place.file == TABLE_FILE:
             _read_definition(tree, found, findings, place.uuid, row)
         elif place is not None and place.part == DETACHED_DIRECTORY and "/" in place.file:
             aside = directory_of(place.uuid, f"{DETACHED_DIRECTORY}/{place.file.partition('/')[0]}")
             found.set_aside.setdefault(f"{tree.disk}:{aside}")
+        elif place is not None and place.part is not None and place.file == PART_FILE:
+            what = f"{place.part!r} is no name of a part: its rows are in no answer; move the directory away"
+            findings.add(Problem("I15", what, tree.disk, table=place.uuid, path=row.path, object=row.key))
 
 
 def _read_definition(tree: FileTree, found: Survey, findings: Findings, uuid: str, row: FileRow) -> None:
@@ -139,11 +155,23 @@ def _read_definition(tree: FileTree, found: Survey, findings: Findings, uuid: st
     found.definitions[uuid][tree.disk] = definition
 
 
+def _read_tombstone(tree: FileTree, found: Survey, findings: Findings, uuid: str, row: FileRow) -> None:
+    try:
+        tombstone = tombstones.decode(tree.content(row), path=f"{tree.disk}:{row.path}")
+    except (Damaged, NotFound) as error:
+        findings.add(Problem("I15", error.message, tree.disk, table=uuid, path=row.path, object=row.key))
+        return
+    found.tombstones[uuid][tree.disk] = tombstone.version
+
+
 def _survey_part(
     tree: FileTree, found: Survey, findings: Findings, uuid: str, name: PartName, files: Mapping[str, FileRow]
 ) -> None:
     part = _read_part(tree, findings, uuid, str(name), files)
-    found.copies[uuid].append(copy_of(name, tree.disk, readable=part is not None))
+    copy = copy_of(name, tree.disk, readable=part is not None)
+    found.copies[uuid].append(copy)
+    if part is not None and part.replaces:
+        found.replaces[uuid, copy] = part.replaces
     found.holding[uuid].add(tree.disk)
     if part is not None:
         _compare_files(tree.disk, findings, part, files)
@@ -220,12 +248,15 @@ def _add(
 
 
 def disks_lacking_definition(found: Survey, policies: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """uuid -> disks that must hold the table's newest `table.json` and do not: its policy's and those with parts.
+    """uuid -> disks that must hold the table's newest `table.json` and do not: its policy's and those with parts. None
+    of a table that was dropped: what a disk still has of it is hidden.
 
     Disks whose file is there but damaged are left out: they were reported, and a repair must not hide the evidence.
     """
     result: dict[str, list[str]] = {}
     for uuid in sorted({*found.definitions, *found.holding}):
+        if found.is_dropped(uuid):
+            continue
         newest = found.newest(uuid)
         needed = set(found.holding.get(uuid, ()))
         if newest is not None:

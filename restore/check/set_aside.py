@@ -28,6 +28,7 @@ def set_aside(
     disks: Mapping[str, Disk],
     findings: Findings,
     *,
+    seen: Mapping[str, int] | None = None,
     keep: Collection[tuple[str, str]] = (),
     claim: Claim = no_claim,
     actor: str = "",
@@ -35,6 +36,7 @@ def set_aside(
 ) -> list[str]:
     """Set aside every part that the findings call unusable; one sentence each. Their problems are settled then.
 
+    `seen`: the revision that was checked, of disks with a log; a part that changed since is left to the next check.
     `keep` names (table uuid, part) that are being moved. A disk that cannot be written to keeps its parts and problems.
     """
     sentences: list[str] = []
@@ -48,7 +50,7 @@ def set_aside(
             sentences.append(f"disk {name}: would set part {part} aside as {target}")
             continue
         try:
-            _rename(disk, key, target, reason, claim, actor)
+            _rename(disk, key, target, reason, claim, actor, (seen or {}).get(name))
         except FrostlineError as error:
             sentences.append(f"disk {name}: part {part} could not be set aside: {error.message}")
             continue
@@ -57,10 +59,11 @@ def set_aside(
     return sentences
 
 
-def _rename(disk: Disk, key: PartKey, target: str, reason: str, claim: Claim, actor: str) -> None:
+def _rename(disk: Disk, key: PartKey, target: str, reason: str, claim: Claim, actor: str, revision: int | None) -> None:
     _, uuid, part = key
     why = f"fsck: part {part} is {reason}"
     with claim(uuid, [part], why), disk.transaction(SetAside(), reason=why, actor=actor) as transaction:
+        transaction.made_from(revision, [directory_of(uuid, part)])
         transaction.rename(directory_of(uuid, part), target)
         transaction.commit()
 

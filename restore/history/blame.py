@@ -160,7 +160,7 @@ class _Inquiry:
         return Blame(
             table=self._identity.full_name,
             part=part,
-            disk=next((stored.disk for stored in self._stored if stored.part.name == part), None),
+            disk=next((stored.disk for stored in self._stored if stored.facts.name == part), None),
             merged_into=self._holder(part),
             deeds=self._deeds,
             log_since={name: log.oldest for name, log in self._logs.items()},
@@ -171,12 +171,12 @@ class _Inquiry:
     def _holder(self, part: str) -> str | None:
         name = PartName.parse(part)
         active = (stored for stored in self._stored if stored.state == "active")
-        return next((stored.part.name for stored in active if stored.name.covers(name)), None)
+        return next((stored.facts.name for stored in active if stored.name.covers(name)), None)
 
     def _follow(self, part: str) -> tuple[str, ...]:
         """Tell what happened to one part; the parts it was merged from."""
         own: list[PartEvent] = []
-        known: Part | None = next((stored.part for stored in self._stored if stored.part.name == part), None)
+        known: Part | None = next((stored.part for stored in self._stored if stored.facts.name == part), None)
         for disk, log in self._logs.items():
             deeds, written = self._from_log(disk, log, part)
             own += deeds

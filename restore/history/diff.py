@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from disks.base import LoggedDisk
+from disks.effects import why_not_writable
 from disks.file_table.commits import Commits
 from disks.file_table.row_bytes import read_row
 from disks.file_table.table import FileTable
 from disks.host.locks import OwnedDirectory
+from disks.host.scratch import task_scratch
 from disks.object_disk.history import available
 from disks.object_disk.references import inventory
 from disks.workers.progress import SILENT, Progress
@@ -102,7 +104,7 @@ def diff(
             hint=f"name the older one first: diff {disk.name} {after} {before}",
         )
     with ExitStack() as stack:
-        scratch = OwnedDirectory(disk.state_path / "scratch")
+        scratch = _scratch(disk)
         stack.callback(scratch.remove)
         task = stack.enter_context(progress.task("reading two revisions", items=2))
         tables = []
@@ -114,6 +116,13 @@ def diff(
         changes = list(compare_parts(_counted(replay.diff(*views), result, scope, paths)))
         _describe(disk, result, changes, tables[0], tables[1], disk.commits(reading))
     return result
+
+
+def _scratch(disk: LoggedDisk) -> OwnedDirectory:
+    """Beside the cached table; where nothing can be written there, below the machine's temporary directory."""
+    if why_not_writable(disk.state_path) is None:
+        return OwnedDirectory(disk.state_path / "scratch")
+    return task_scratch("frostline-diff")
 
 
 def _table_at(disk: LoggedDisk, revision: int, path: Path) -> FileTable:

@@ -6,17 +6,19 @@ machine's moves and merges off the parts, a pin keeps gc off the blobs, and one 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 from disks.base import LoggedDisk
 from disks.file_table.row_bytes import read_row
 from disks.file_table.table import FileTable
-from disks.garbage.collect import announced
 from disks.host.locks import OwnedDirectory
+from disks.object_disk.doomed import announced
 from disks.object_disk.history import available
 from disks.object_disk.references import inventory
 from oplog import replay
@@ -25,20 +27,26 @@ from oplog.errors import Conflict, Damaged, NotFound, Refused
 from oplog.kinds import TableAltered, Undone
 from oplog.replay import FileRow
 from oplog.revision import OPERATIONS_PREFIX, SNAPSHOTS_PREFIX
-from restore.history.undo_context import OtherDiskPart, Situation, UndoPlan
-from restore.history.undo_plan import plan
-from restore.rebuild.held_revision import pinned
+from restore.history.undo_context import Situation, UndoPlan
+from restore.history.undo_plan import levels_given, plan
+from restore.rebuild.allowed import check_writable, objection_of
+from restore.rebuild.elsewhere import present_parts
+from restore.rebuild.held_revision import pinned, require_clock
+from restore.rebuild.presence import PresentPart
 from tiering.catalog import reachability, tables
 from tiering.catalog.context import Context
 from tiering.table import part as parts_format
-from tiering.table import schema
+from tiering.table import schema, tombstones
 from tiering.table.part import PART_FILE, Part
-from tiering.table.places import locate
+from tiering.table.places import level_mark, locate, table_directory
 from tiering.table.schema import TABLE_FILE, TableDefinition
+from tiering.table.tombstones import Tombstone
 
 _COMMIT_ATTEMPTS = 5
 _MOST_OBJECTIONS = 9
 _HEAD_THREADS = 16
+_LOOKED_AT = 100
+"""Directories, and commits of each, that are looked at for what has to be undone first."""
 _HEADS_AT_MOST = 1000
 """More blobs than this are looked up by listing the prefix."""
 
@@ -74,7 +82,16 @@ def preview(context: Context, disk: LoggedDisk, revision: int, *, change: Change
     decided = plan(_situation(context, disk, change or read_change(disk, revision)))
     if not decided.done:
         _check_blobs(disk, decided)
+        checks = [partial(check_writable, disk), partial(_check_reach, context, disk, revision)]
+        if decided.creates and decided.alter is None:
+            checks.append(partial(require_clock, disk.store))
+        if objection := objection_of(*checks):
+            decided.refuse(objection)
     return decided
+
+
+def _check_reach(context: Context, disk: LoggedDisk, revision: int) -> None:
+    reachability.require(context.disks.values(), f"undoing revision {revision} of disk {disk.name}")
 
 
 def undo(
@@ -85,22 +102,27 @@ def undo(
     Raises `Refused` with every objection, `Locked` when a part is in use here. A killed undo is run again: it happened
     as a whole or not at all.
     """
-    if disk.read_only:
-        raise Refused(f"disk {disk.name} is read-only", hint="--dry-run shows what an undo would do")
-    reachability.require(context.disks.values(), f"undoing revision {revision} of disk {disk.name}")
+    check_writable(disk)
+    _check_reach(context, disk, revision)
     change = change or read_change(disk, revision)
     for _ in range(_COMMIT_ATTEMPTS):
         decided = plan(_situation(context, disk, change))
         _refuse(decided)
         if decided.done:
             return decided, None
+        head = disk.revision
         with ExitStack() as stack:
             for uuid, parts in _parts_by_table(decided).items():
                 stack.enter_context(context.journal.claim(uuid, parts, "undo"))
             try:
                 done = _carry_out(context, disk, change)
-            except Conflict:  # another writer came first: look again
+            except Conflict as error:
                 disk.refresh()
+                if disk.revision == head:  # nobody came first: the disk itself is not as the commit left it
+                    raise Refused(
+                        f"revision {revision} of disk {disk.name} cannot be undone: {error.message}",
+                        hint=f"'frostline diff {disk.name} {revision} {head} --files' shows what changed since",
+                    ) from error
                 continue
         context.catalog.refresh()
         return done
@@ -110,6 +132,7 @@ def undo(
 def _carry_out(context: Context, disk: LoggedDisk, change: Change) -> tuple[UndoPlan, int | None]:
     """Decide once more, now that nothing moves, and do it."""
     context.catalog.refresh()
+    head = disk.revision
     decided = plan(_situation(context, disk, change))
     _refuse(decided)
     if decided.done:
@@ -125,11 +148,15 @@ def _carry_out(context: Context, disk: LoggedDisk, change: Change) -> tuple[Undo
         _refuse(decided)
         kind = Undone(undoes=revision, undone=word)
         with disk.transaction(kind, reason=reason, actor=context.actor) as transaction:
+            transaction.made_from(head, _places(decided))
             transaction.require(present=tuple(decided.present))
             for path in decided.removes:
                 transaction.remove(path)
             for row in decided.creates:
                 transaction.adopt(row)
+            for path in itertools.starmap(level_mark, levels_given(decided).items()):
+                if not disk.exists(path):
+                    transaction.create(path, b"{}")
             if pin is not None:
                 pin.check()
             return decided, transaction.commit()
@@ -146,6 +173,12 @@ def _refuse(decided: UndoPlan) -> None:
         )
 
 
+def _places(decided: UndoPlan) -> list[str]:
+    """What the plan is about: the tables whose files come and go, and the files that are in none."""
+    paths = {*decided.removes, *(row.path for row in decided.creates)}
+    return sorted({table_directory(place.uuid) if (place := locate(path)) else path for path in paths})
+
+
 def _parts_by_table(decided: UndoPlan) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for note in (*decided.parts_removed, *decided.parts_back):
@@ -160,12 +193,15 @@ def _parts_by_table(decided: UndoPlan) -> dict[str, list[str]]:
 def _situation(context: Context, disk: LoggedDisk, change: Change) -> Situation:
     commit, before, after = change.commit, change.before, change.after
     paths = {*before, *after}
+    homes = {place.uuid for path in paths if (place := locate(path)) is not None}
     with disk.file_table.read() as view:
-        now = {path: row for path in paths if (row := view.get(path)) is not None}
-        homes = {place.uuid for path in paths if (place := locate(path)) is not None}
-        definitions = {path for uuid in homes if view.get(path := f"store/{uuid[:3]}/{uuid}/{TABLE_FILE}") is not None}
+        looked_at = {*paths, *map(tombstones.path_of, homes)}
+        now = {path: row for path in looked_at if (row := view.get(path)) is not None}
+        definitions = {path for uuid in homes if view.get(path := tombstones.definition_path(uuid)) is not None}
     directories = {path.rpartition("/")[0] for path in paths}
     later = disk.commits().last_touching(directories, commit.revision, disk.revision)
+    other = {path.rpartition("/")[0] for path in paths if now.get(path) != after.get(path)}
+    gone = {table_directory(uuid) for uuid in homes if tombstones.definition_path(uuid) not in definitions}
     return Situation(
         disk=disk.name,
         commit=commit,
@@ -173,10 +209,13 @@ def _situation(context: Context, disk: LoggedDisk, change: Change) -> Situation:
         after=after,
         now=now,
         later=tuple(sorted({entry.commit.revision: entry.commit for entry in later.values()}.values(), key=_revision)),
-        documents=change.documents,
+        newer=_touching(disk, sorted(other | gone), commit.revision),
+        documents={**_documents(disk, map(now.__getitem__, filter(tombstones.is_definition, now))), **change.documents},
         parts=tuple(_parts(context, homes)),
         tables=tuple(context.catalog.tables()),
         definitions_here=frozenset(definitions),
+        tombstones={uuid: stone for uuid in homes if (stone := _tombstone(context, uuid)) is not None},
+        actor=context.actor,
         broken=tuple(
             broken.text
             for broken in context.catalog.broken
@@ -187,6 +226,17 @@ def _situation(context: Context, disk: LoggedDisk, change: Change) -> Situation:
             for name, policy in context.config.policies.items()
         },
     )
+
+
+def _touching(disk: LoggedDisk, directories: Sequence[str], since: int) -> tuple[Commit, ...]:
+    """Commits that touched the directories, ascending. They are named to a person: so many will do."""
+    commits = disk.commits()
+    found = {
+        entry.commit.revision: entry.commit
+        for directory in directories[:_LOOKED_AT]
+        for entry in commits.touching(directory, since, limit=_LOOKED_AT)
+    }
+    return tuple(sorted(found.values(), key=_revision))
 
 
 def _revision(commit: Commit) -> int:
@@ -263,11 +313,19 @@ def _documents(disk: LoggedDisk, rows: Iterable[FileRow]) -> dict[str, Part | Ta
     return found
 
 
-def _parts(context: Context, uuids: set[str]) -> Iterator[OtherDiskPart]:
-    for definition in context.catalog.tables():
+def _tombstone(context: Context, uuid: str) -> Tombstone | None:
+    """The newest of all disks."""
+    path = tombstones.path_of(uuid)
+    shared = [disk for disk in context.disks.values() if disk.capabilities.shared and disk.exists(path)]
+    found = [tombstones.decode(disk.read(path), path=f"{disk.name}:{path}") for disk in shared]
+    return max(found, key=lambda tombstone: tombstone.version, default=None)
+
+
+def _parts(context: Context, uuids: set[str]) -> Iterator[PresentPart]:
+    hidden = (gone.definition for gone in context.catalog.dropped())
+    for definition in (*context.catalog.tables(), *hidden):
         if definition.uuid in uuids:
-            for stored in context.catalog.parts(definition, include_outdated=True):
-                yield OtherDiskPart(definition.uuid, stored.part, stored.disk, stored.state == "active")
+            yield from present_parts(context, definition)
 
 
 # Blobs

@@ -6,11 +6,11 @@ would change nothing. Ids of columns that were given out are never reused.
 
 from __future__ import annotations
 
-import msgspec
-
 from oplog.kinds import TableAltered
 from restore.history.undo_context import Situation, UndoPlan
+from restore.history.undo_first import undo_first_of_table
 from tiering.table.schema import TABLE_FILE, TableDefinition
+from tiering.table.tombstones import essence, succeeding
 
 
 def altered_definition(situation: Situation) -> str | None:
@@ -27,30 +27,17 @@ def plan_alter(situation: Situation, result: UndoPlan, path: str) -> None:
         return
     current = next((table for table in situation.tables if table.uuid == old.uuid), None)
     if current is None:
-        result.refuse(f"table {old.full_name} was dropped since", "undo the drop of the table first")
+        result.refuse(f"table {old.full_name} was dropped since", undo_first_of_table(situation, path))
         return
-    if _essence(current) == _essence(old):
+    if essence(current) == essence(old):
         result.done = f"Table {old.full_name} is defined as it was before revision {situation.commit.revision}."
         return
-    if _essence(current) != _essence(new):
-        result.refuse(
-            f"table {old.full_name} was altered again since", "undo the later commits first, the newest first"
-        )
+    if essence(current) != essence(new):
+        result.refuse(f"table {old.full_name} was altered again since", undo_first_of_table(situation, path))
         return
-    columns = _essence(current).columns != _essence(old).columns
-    wanted = msgspec.structs.replace(
-        old,
-        version=current.version,
-        schema_version=current.schema_version + columns,
-        last_column_id=max(old.last_column_id, current.last_column_id, *(column.id for column in current.columns)),
-    )
+    wanted = succeeding(old, current)
     result.alter = (current, wanted)
     _check_alter(situation, result, current, wanted)
-
-
-def _essence(table: TableDefinition) -> TableDefinition:
-    """The definition without what only counts its changes."""
-    return msgspec.structs.replace(table, version=0, schema_version=0, last_column_id=0)
 
 
 def _check_alter(situation: Situation, result: UndoPlan, current: TableDefinition, wanted: TableDefinition) -> None:

@@ -7,22 +7,11 @@ from dataclasses import dataclass, field
 
 from oplog.entry import Commit
 from oplog.replay import FileRow
-from tiering.table.part import PART_FILE, Part, PartName
-from tiering.table.schema import TABLE_FILE, TableDefinition
-
-
-@dataclass(frozen=True, slots=True)
-class OtherDiskPart:
-    """A part as the catalog shows it now, on this disk or another."""
-
-    table_uuid: str
-    part: Part
-    disk: str
-    active: bool
-
-    @property
-    def name(self) -> PartName:
-        return self.part.part_name
+from restore.rebuild.presence import PresentPart
+from tiering.table.part import PART_FILE, Part
+from tiering.table.places import directory_of
+from tiering.table.schema import TableDefinition
+from tiering.table.tombstones import Tombstone
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +26,10 @@ class Situation:
     now: Mapping[str, FileRow]
     """The same paths in the newest table."""
     later: tuple[Commit, ...]
-    """Later commits that touched these directories, ascending."""
+    """Of each of these directories the last commit that touched it, ascending."""
     documents: Mapping[str, Part | TableDefinition]
     """By SHA-256: what the `part.json` and `table.json` files of `before` and `after` say. Unreadable ones lack."""
-    parts: tuple[OtherDiskPart, ...]
+    parts: tuple[PresentPart, ...]
     """Every part of the tables concerned, on all disks, now."""
     tables: tuple[TableDefinition, ...]
     """Every table there is now."""
@@ -48,6 +37,12 @@ class Situation:
     """The paths of the `table.json` files that are on the disk now."""
     policies: Mapping[str, frozenset[str]]
     """By policy: its disks."""
+    tombstones: Mapping[str, Tombstone] = field(default_factory=dict)
+    """By uuid: the newest that any disk has of a table concerned."""
+    newer: tuple[Commit, ...] = ()
+    """All later commits that touched what is not as the commit left it, ascending; of very many the newest."""
+    actor: str = ""
+    """Who undoes."""
     broken: tuple[str, ...] = ()
     """What cannot be read of the tables concerned, wherever it lies: it may hold any rows."""
 
@@ -57,7 +52,7 @@ class Situation:
 
     def part(self, note: PartNote) -> Part | None:
         """The `part.json` of a part that comes or goes."""
-        path = f"{directory_of(note.table_uuid)}/{note.part}/{PART_FILE}"
+        path = f"{directory_of(note.table_uuid, note.part)}/{PART_FILE}"
         found = self.says(self.after.get(path) or self.before.get(path))
         return found if isinstance(found, Part) else None
 
@@ -85,6 +80,8 @@ class UndoPlan:
     """Files that come back: the old rows, naming the old blobs."""
     parts_removed: list[PartNote] = field(default_factory=list)
     parts_back: list[PartNote] = field(default_factory=list)
+    definitions: list[TableDefinition] = field(default_factory=list)
+    """Those that tables get, in `creates`."""
     tables_back: list[str] = field(default_factory=list)
     present: list[str] = field(default_factory=list)
     """Files that must be there when it commits: the definitions of the parts that come back."""
@@ -100,13 +97,3 @@ class UndoPlan:
         """Speak against it; the first hint stands."""
         self.objections.append(objection)
         self.hint = self.hint or hint
-
-
-def directory_of(uuid: str) -> str:
-    """Where a table lies."""
-    return f"store/{uuid[:3]}/{uuid}"
-
-
-def definition_path(uuid: str) -> str:
-    """Where its `table.json` lies."""
-    return f"{directory_of(uuid)}/{TABLE_FILE}"

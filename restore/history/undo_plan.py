@@ -11,16 +11,20 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from oplog.entry import Rename
-from oplog.kinds import BlocksAllocated, Dropped, Merged, Moved, OtherKind, Tidied, undone_revision
+from oplog.kinds import BlocksAllocated, Dropped, Merged, Moved, OtherKind, Restored, Tidied, Undone, undone_revision
 from oplog.replay import FileRow
 from restore.history.part_events import event
 from restore.history.undo_alter import altered_definition, plan_alter
-from restore.history.undo_context import OtherDiskPart, PartNote, Situation, UndoPlan, definition_path
+from restore.history.undo_context import PartNote, Situation, UndoPlan
+from restore.history.undo_definitions import are_as_before, is_of_definitions, plan_definitions
+from restore.history.undo_first import undo_first, undo_first_of_table
+from restore.rebuild.presence import name_taken, presence
 from tiering.table.part import PART_FILE, Part
-from tiering.table.places import locate
-from tiering.table.schema import TABLE_FILE, TableDefinition
+from tiering.table.places import locate, part_name
+from tiering.table.schema import TableDefinition
+from tiering.table.tombstones import definition_path
 
-_MARK = re.compile(r"/(?:blocks|altered)-\d+\.json\Z", re.ASCII)
+_MARK = re.compile(r"/(?:blocks|levels|altered)-\d+\.json\Z", re.ASCII)
 """Marks that say a number was given out. They stay, whatever is undone."""
 
 
@@ -33,14 +37,17 @@ def plan(situation: Situation) -> UndoPlan:
     if (path := altered_definition(situation)) is not None:
         plan_alter(situation, result, path)
         return result
-    if _same(situation.now, situation.before) and not _only_marks(situation):
-        for objection in _lives_on(situation):
-            result.refuse(objection, "undo the later commits first, the newest first")
+    unchanged = _same(situation.now, situation.before) and are_as_before(situation)
+    if unchanged and (not _only_marks(situation) or isinstance(kind, Restored | Undone)):
+        for directory in _living_on(situation):
+            result.refuse(_changed_since(situation, directory), undo_first(situation, [directory]))
         if not result.objections:
             result.done = _undone_by(situation)
         return result
     _effect(situation, result)
-    _describe(situation, result)
+    _describe_parts(situation, result)
+    plan_definitions(situation, result)
+    _describe_tables(situation, result)
     _check_unchanged(situation, result)
     _check_kind(situation, result)
     _check_leaving(situation, result)
@@ -50,26 +57,33 @@ def plan(situation: Situation) -> UndoPlan:
 
 
 def _same(one: Mapping[str, FileRow], other: Mapping[str, FileRow]) -> bool:
-    """Whether two sets of paths hold the same bytes. Marks do not count."""
-    left, right = ({path: _content(row) for path, row in rows.items() if not _is_mark(path)} for rows in (one, other))
+    """Whether two sets of paths hold the same bytes. Only what is of parts counts."""
+    left, right = ({path: _content(row) for path, row in rows.items() if _goes_back(path)} for rows in (one, other))
     return left == right
 
 
 def _content(row: FileRow) -> tuple[object, ...]:
-    return row.size_bytes, row.sha256, row.blobs, row.inline
+    """The bytes, whichever objects hold them: what was moved away and back is what it was."""
+    return row.size_bytes, row.sha256
 
 
 def _is_mark(path: str) -> bool:
     return _MARK.search(path) is not None
 
 
+def _goes_back(path: str) -> bool:
+    """Whether the file is put back as it was: marks stay, and definitions go the way of versions."""
+    return not _is_mark(path) and not is_of_definitions(path)
+
+
 def _only_marks(situation: Situation) -> bool:
     return all(_is_mark(path) for path in (*situation.before, *situation.after))
 
 
-def _lives_on(situation: Situation) -> Iterator[str]:
-    """What the commit made is not under its old names, and yet not gone: it has other names, disks or parts now."""
-    made = (path.rpartition("/")[0] for path in situation.after if path not in situation.before)
+def _living_on(situation: Situation) -> Iterator[str]:
+    """The directories of what the commit made and that is not under its old names, and yet not gone: it has other
+    names, disks or parts now."""
+    made = (path.rpartition("/")[0] for path in situation.after if path not in situation.before and _goes_back(path))
     for directory in dict.fromkeys(made):
         last = next((commit for commit in reversed(situation.later) if event(commit, directory) is not None), None)
         if last is None:
@@ -77,7 +91,7 @@ def _lives_on(situation: Situation) -> Iterator[str]:
         seen = event(last, directory)
         renamed = any(isinstance(operation, Rename) for operation in last.operations)
         if renamed or isinstance(last.kind, Tidied) or (seen is not None and seen.verb in ("merged away", "moved out")):
-            yield _changed_since(situation, directory)
+            yield directory
 
 
 def _undone_by(situation: Situation) -> str:
@@ -92,23 +106,37 @@ def _effect(situation: Situation, result: UndoPlan) -> None:
     """The files that go and come back. Marks stay; a table that comes back brings its own."""
     before, after = situation.before, situation.after
     changed = {path for path in before.keys() & after.keys() if _content(before[path]) != _content(after[path])}
-    result.removes = sorted(path for path in (after.keys() - before.keys()) | changed if not _is_mark(path))
-    result.creates = [before[path] for path in sorted((before.keys() - after.keys()) | changed)]
+    result.removes = sorted(path for path in (after.keys() - before.keys()) | changed if _goes_back(path))
+    back = sorted((before.keys() - after.keys()) | changed)
+    back = [path for path in back if not (is_of_definitions(path) or (_is_mark(path) and path in situation.now))]
+    result.creates = [before[path] for path in back]
 
 
-def _describe(situation: Situation, result: UndoPlan) -> None:
+def _describe_parts(situation: Situation, result: UndoPlan) -> None:
     gone = [path for path in result.removes if path not in situation.before]
     back = [row.path for row in result.creates if row.path not in situation.after]
     result.parts_removed = list(_part_notes(situation, gone))
     result.parts_back = list(_part_notes(situation, back))
-    for path in back:
-        table = situation.says(situation.before[path])
-        if isinstance(table, TableDefinition):
-            result.tables_back.append(table.full_name)
-    here = situation.definitions_here | set(back)
-    result.present = sorted(
-        {path for note in result.parts_back if (path := definition_path(note.table_uuid)) not in back and path in here}
-    )
+
+
+def _describe_tables(situation: Situation, result: UndoPlan) -> None:
+    coming = {definition.path for definition in result.definitions}
+    result.tables_back = [table.full_name for table in result.definitions if table.path not in situation.now]
+    here = situation.definitions_here | coming
+    paths = {definition_path(note.table_uuid) for note in result.parts_back}
+    result.present = sorted(path for path in paths if path not in coming and path in here)
+
+
+def levels_given(result: UndoPlan) -> dict[str, int]:
+    """Of each table the highest level of a merged part that goes while what it was made of comes back: that is merged
+    again, and must not get the name that it had."""
+    levels: dict[str, int] = {}
+    back = {note.table_uuid for note in result.parts_back}
+    for note in result.parts_removed:
+        name = part_name(note.part)
+        if name is not None and name.level > 0 and note.table_uuid in back:
+            levels[note.table_uuid] = max(name.level, levels.get(note.table_uuid, 0))
+    return levels
 
 
 def _part_notes(situation: Situation, paths: Iterable[str]) -> Iterator[PartNote]:
@@ -138,10 +166,11 @@ def _part_notes(situation: Situation, paths: Iterable[str]) -> Iterator[PartNote
 
 def _check_unchanged(situation: Situation, result: UndoPlan) -> None:
     """Later commits must have left these paths alone."""
-    paths = {path for path in (*situation.before, *situation.after) if not _is_mark(path)}
+    paths = {path for path in (*situation.before, *situation.after) if _goes_back(path)}
     changed = [path for path in sorted(paths) if _row(situation.now, path) != _row(situation.after, path)]
-    for directory in dict.fromkeys(path.rpartition("/")[0] for path in changed):
-        result.refuse(_changed_since(situation, directory), "undo the later commits first, the newest first")
+    directories = list(dict.fromkeys(path.rpartition("/")[0] for path in changed))
+    for directory in directories:
+        result.refuse(_changed_since(situation, directory), undo_first(situation, directories))
 
 
 def _row(rows: Mapping[str, FileRow], path: str) -> tuple[object, ...] | None:
@@ -152,6 +181,8 @@ def _row(rows: Mapping[str, FileRow], path: str) -> tuple[object, ...] | None:
 def _changed_since(situation: Situation, directory: str) -> str:
     place = locate(f"{directory}/{PART_FILE}")
     name = f"part {place.part}" if place is not None and place.part is not None else directory
+    of_table = next((table for table in situation.tables if place is not None and table.directory == directory), None)
+    name = f"a file of table {of_table.full_name}" if of_table is not None else name
     for commit in reversed(situation.later):
         seen = event(commit, directory)
         if seen is not None:
@@ -161,17 +192,9 @@ def _changed_since(situation: Situation, directory: str) -> str:
 
 def _check_kind(situation: Situation, result: UndoPlan) -> None:
     commit = situation.commit
-    made = [path for path in result.removes if path.endswith(f"/{TABLE_FILE}") and path not in situation.before]
-    if isinstance(commit.kind, BlocksAllocated) or _only_marks(situation):
+    if isinstance(commit.kind, BlocksAllocated) or _only_marks(situation):  # a way back of marks alone changed nothing
         result.refuse(
             "it gave block numbers to a machine, which may have used them", "unused numbers cost nothing: leave it"
-        )
-    for path in made:
-        table = situation.says(situation.after[path])
-        name = table.full_name if isinstance(table, TableDefinition) else path
-        result.refuse(
-            f"it brought the definition of table {name}, which other disks may hold as well",
-            f"'frostline table drop {name}' drops the table from all disks",
         )
     if isinstance(commit.kind, Moved) and result.creates:
         target = commit.kind.moved_to or "another disk"
@@ -239,42 +262,24 @@ def _check_coming_back(situation: Situation, result: UndoPlan) -> None:
         if path not in situation.definitions_here and path not in coming:
             result.refuse(
                 f"the table of part {note.part} is not on disk {situation.disk} any more: dropped since",
-                "undo the drop of the table first",
+                undo_first_of_table(situation, path),
             )
         part = situation.part(note)
         if part is None:
             result.refuse(f"the {PART_FILE} of part {note.part} cannot be read", "run 'frostline fsck'")
             continue
-        if objection := _doubled(note, part, [other for other in staying if other.table_uuid == note.table_uuid]):
-            result.refuse(objection)
+        if found := presence(part, [other for other in staying if other.table_uuid == note.table_uuid]):
+            result.refuse(found.text(note.table))
     _check_names(situation, result)
 
 
-def _doubled(note: PartNote, part: Part, others: list[OtherDiskPart]) -> str:
-    """Why the rows of this part would be there twice, or hide others; empty when they would not."""
-    name = part.part_name
-    for other in others:
-        where = f"{other.part.name} on disk {other.disk}"
-        if other.name == name:
-            return f"part {note.part} of {note.table} is on disk {other.disk}: it would be on two"
-        if other.name.covers(name):
-            return f"the rows of part {note.part} of {note.table} are in part {where}, which it was merged into"
-        if name.covers(other.name) and other.active:
-            return f"part {note.part} of {note.table} would take the place of part {where}"
-        if other.active and not set(part.digests).isdisjoint(other.part.digests):
-            return f"the rows of part {note.part} of {note.table} were inserted again since: they are in part {where}"
-    return ""
-
-
 def _check_names(situation: Situation, result: UndoPlan) -> None:
-    taken = {table.full_name: table.uuid for table in situation.tables}
-    for row in result.creates:
-        table = situation.says(row)
-        if isinstance(table, TableDefinition) and taken.get(table.full_name, table.uuid) != table.uuid:
-            result.refuse(
-                f"it would bring back a table {table.full_name}, and another one has that name now",
-                f"drop the other one first: frostline table drop {table.full_name}",
-            )
+    staying = [table for table in situation.tables if table.path not in result.removes]
+    if (table := name_taken(result.definitions, staying)) is not None:
+        result.refuse(
+            f"it would bring back a table {table.full_name}, and another one has that name now",
+            f"drop the other one first: frostline table drop {table.full_name}",
+        )
 
 
 def _add_notes(situation: Situation, result: UndoPlan) -> None:

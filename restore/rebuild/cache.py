@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import msgspec
 
 from disks.base import LoggedDisk
-from disks.file_table.table import TableReader, read_only_uri
+from disks.file_table.table import TableReader
+from disks.host.database_copy import for_reading
 
 UNREADABLE = (sqlite3.Error, ValueError, TypeError, AttributeError, msgspec.MsgspecError)
 """What reading a damaged file may raise, at any row."""
@@ -36,7 +37,7 @@ def opened_cache(disk: LoggedDisk) -> Iterator[tuple[Cache, TableReader | None]]
     if not disk.local_state_exists():
         yield Cache(), None
         return
-    with closing(sqlite3.connect(read_only_uri(disk.table_path), uri=True)) as connection:
+    with closing(for_reading(disk.table_path)) as connection:
         connection.execute("BEGIN")
         view = TableReader(connection)
         store = view.state().get("store", disk.store.name)

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 from disks.base import LoggedDisk
+from disks.object_disk.references import clock_objection
+from disks.stores.base import ObjectStore
 from oplog import pins
 from oplog.errors import FrostlineError, Refused
 
@@ -52,6 +54,16 @@ class HeldRevision:
         pins.release(self._disk.store, self._name)
 
 
+def require_clock(store: ObjectStore) -> None:
+    """Raise `Refused` when this machine's clock is not the store's: a pin would end at a time that others do not know,
+    and a running collection's announcement would look old."""
+    if objection := clock_objection(store.clock_skew()):
+        raise Refused(
+            f"{store.name}: {objection}",
+            hint="nothing was changed; set the clock, then run the command again",
+        )
+
+
 @contextmanager
 def pinned(
     disk: LoggedDisk, revision: int, actor: str, reason: str, *, lifetime: timedelta | None = None
@@ -60,6 +72,7 @@ def pinned(
     if revision == 0:
         yield None  # the empty disk needs nothing
         return
+    require_clock(disk.store)
     held = HeldRevision(disk, revision, actor, reason, lifetime or PIN_LIFETIME)
     held.renew()
     stop = threading.Event()

@@ -7,12 +7,12 @@ revision that made a path does not count, for a restore makes paths anew.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-_RESERVATION = re.compile(r"/blocks-\d+\.json\Z", re.ASCII)
+from tiering.table.places import is_reservation
+
 Row = TypeVar("Row", bound="StoredFile")
 
 
@@ -151,15 +151,12 @@ def compare(
     return TableDifference(tuple(created), tuple(removed), unchanged, created_files, removed_files)
 
 
-def kept_reservations(newest: Iterable[tuple[str, Row]], is_wanted: Callable[[str], bool]) -> Iterator[tuple[str, Row]]:
-    """The ranges of block numbers (`blocks-<n>.json`) that the newest table shows as taken, of those of its tables that
-    are wanted (`is_wanted` of their `table.json`).
+def kept_reservations(newest: Iterable[tuple[str, Row]]) -> Iterator[tuple[str, Row]]:
+    """What the newest table says of names that were given (`is_reservation`), also to parts of tables that are gone.
 
     Who took a range goes on numbering parts in it: a restore that freed it would let two machines give one name.
     """
-    for path, file in newest:
-        if (match := _RESERVATION.search(path)) and is_wanted(f"{path[: match.start()]}/table.json"):
-            yield path, file
+    return ((path, file) for path, file in newest if is_reservation(path))
 
 
 def lost_objects(blobs: Iterable[tuple[str, int, str]], listed: Iterable[tuple[str, int]]) -> Iterator[MissingObject]:

@@ -6,27 +6,41 @@ commit on top of it, whose creates name the old blobs, so nothing is copied and 
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 import time as clock
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
+from functools import partial
 
 from disks.base import LoggedDisk
+from disks.file_table.row_bytes import read_row
 from disks.file_table.table import FileTable, TableReader
-from disks.garbage.collect import announced
-from disks.object_disk.history import TableAsOf, at_head, past_at, past_before
-from disks.object_disk.references import INTENTS_PREFIX, Inventory, inventory, is_set_aside
+from disks.object_disk.history import TableAsOf, at_head, contradicted_by, past_at
+from disks.object_disk.references import Inventory, inventory
 from disks.stores.base import ObjectStore
 from disks.stores.wrappers.metered import MeteredStore
 from disks.workers.progress import SILENT, Progress, Task
-from oplog.errors import Conflict, Damaged, Locked, NotFound, Refused, UsageError
+from oplog.entry import Commit, Create, Link, Rename
+from oplog.errors import Conflict, Damaged, NotFound, Refused
 from oplog.kinds import Restored
 from oplog.replay import FileRow
-from oplog.revision import BLOBS_PREFIX, OPERATIONS_PREFIX, SNAPSHOTS_PREFIX, parse_blob_key
+from oplog.revision import BLOBS_PREFIX, OPERATIONS_PREFIX, SNAPSHOTS_PREFIX, parse_blob_key, snapshot_key
+from restore.rebuild.allowed import (
+    check_arrivals,
+    check_names,
+    check_objects,
+    check_revision,
+    check_writable,
+    objection_of,
+)
+from restore.rebuild.arrivals import Arrivals, sort_arrivals
 from restore.rebuild.cache import UNREADABLE, Cache, opened_cache, unreadable
+from restore.rebuild.definitions import Settled, settle
 from restore.rebuild.held_revision import pinned
+from restore.rebuild.moments import past_at_time
 from restore.rebuild.plan import (
     TableDifference,
     Tally,
@@ -36,17 +50,23 @@ from restore.rebuild.plan import (
     leaves_frozen,
     lost_objects,
 )
+from restore.rebuild.presence import Elsewhere, Look, nothing_known
 from restore.rebuild.request import RestoreRequest
 from restore.rebuild.result import RestoreResult
 from restore.rebuild.scope import scope_of
-from tiering.table import schema
+from tiering.table import part as parts_format
+from tiering.table import schema, tombstones
+from tiering.table.part import PART_FILE, Part
+from tiering.table.places import level_mark, name_at
 from tiering.table.schema import TABLE_FILE
 
-_COMMIT_ATTEMPTS = 5
+_COMMIT_ATTEMPTS = 20
 
 
-def restore(disk: LoggedDisk, request: RestoreRequest, *, progress: Progress = SILENT) -> RestoreResult:
-    """Compare, and with `request.apply` restore.
+def restore(
+    disk: LoggedDisk, request: RestoreRequest, *, progress: Progress = SILENT, look: Look = nothing_known
+) -> RestoreResult:
+    """Compare, and with `request.apply` restore. `look`: what the other disks hold, asked before each decision.
 
     Neither revision nor time: the local cache against the bucket; `apply` replaces the whole cache, whatever the
     report is about. A revision or time: the tree as it was then; `apply` commits the difference within what is asked
@@ -57,7 +77,7 @@ def restore(disk: LoggedDisk, request: RestoreRequest, *, progress: Progress = S
     started = clock.monotonic()
     before = requests_so_far(disk.store)
     newest = request.revision is None and request.time is None
-    result = _rebuild_cache(disk, request, progress) if newest else _go_back(disk, request)
+    result = _rebuild_cache(disk, request, progress) if newest else _go_back(disk, request, look)
     result.requests = {verb: count - before.get(verb, 0) for verb, count in requests_so_far(disk.store).items()}
     result.seconds = clock.monotonic() - started
     return result
@@ -87,7 +107,7 @@ def _rebuild_cache(disk: LoggedDisk, request: RestoreRequest, progress: Progress
     scope = request.scope
     found = log_inventory(disk.store)
     with progress.task(f"reading the log of {disk.name}"):
-        past = past_at(disk.log, found, found.head, until=found.head)
+        past, doubts = _newest(disk, found)
     with closing(past):
         with past.table.read() as truth:
             files = truth.count()
@@ -95,7 +115,7 @@ def _rebuild_cache(disk: LoggedDisk, request: RestoreRequest, progress: Progress
                 cache, cached_files, difference, tally = _against_cache(disk, truth, scope, task)
             notes = (
                 [cache.problem] if cache.problem else [] if cache.exists else [f"disk {disk.name} has no local state"]
-            )
+            ) + doubts
             if found.head == 0:
                 disk.log.check_schema()
                 if request.apply and cached_files:
@@ -109,9 +129,25 @@ def _rebuild_cache(disk: LoggedDisk, request: RestoreRequest, progress: Progress
         result.revision = past.revision
         if request.apply:
             with progress.task(f"writing the file table of {disk.name}", items=files) as task:
-                disk.replace_cache(Watched(past.table, task), past.revision, past.digest)
+                disk.replace_cache(Watched(past.table, task), past.revision, past.digest, proved=past.is_proved)
             result.applied = True
         return result
+
+
+def _newest(disk: LoggedDisk, found: Inventory) -> tuple[TableAsOf, list[str]]:
+    """The newest table, and what is to be said of the snapshot that it did not begin with, or ought not to have."""
+    past = past_at(disk.log, found, found.head, until=found.head)
+    older = contradicted_by(disk.log, found, past)
+    if older is None:
+        return past, []
+    older.close()
+    key = f"{disk.store.name}{snapshot_key(past.start)}"
+    try:
+        whole = past_at(disk.log, found, past.revision, until=found.head, before=1)
+    except (NotFound, Damaged):
+        return past, [f"{key} contradicts the snapshot before it, and no entry tells which of them is right"]
+    past.close()
+    return whole, [f"{key} contradicts the log; an older one is used"]
 
 
 def _against_cache(
@@ -203,27 +239,39 @@ def _result(
 # An old revision
 
 
-def _go_back(disk: LoggedDisk, request: RestoreRequest) -> RestoreResult:
-    if request.apply and disk.read_only:
-        raise Refused(f"disk {disk.name} is read-only", hint="a preview, without --apply, is allowed")
+def _go_back(disk: LoggedDisk, request: RestoreRequest, look: Look) -> RestoreResult:
+    if request.apply:
+        check_writable(disk)
     past = _at_time(disk, request.time) if request.time is not None else None
     target = past.revision if past is not None else request.revision or 0
-    scope = request.scope
     if not request.apply:
-        with _tables(disk, past, target) as tables:
-            return _compared(disk, tables, target, scope)
+        with _tables(disk, past, target, request) as tables:
+            result = _compared(disk, tables, target, request.scope, elsewhere := look())
+            result.objection = objection_of(
+                partial(check_writable, disk), partial(_check_allowed, disk, request, result, tables, elsewhere)
+            )
+            return result
     if target > disk.revision:
         raise NotFound(f"disk {disk.name} has no revision {target}", hint=f"the newest is {disk.revision}")
     # The listings come after the pin: what they show stays, unless a collection had announced it already.
-    with pinned(disk, target, request.actor, request.reason) as held, _tables(disk, past, target) as tables:
-        result = _compared(disk, tables, target, scope)
-        _check_restorable(disk, result, tables.wanted, scope)
-        check_names(disk, result, tables.wanted)
+    with pinned(disk, target, request.actor, request.reason) as held, _tables(disk, past, target, request) as tables:
+        result = _compared(disk, tables, target, request.scope, elsewhere := look())
+        _check_allowed(disk, request, result, tables, elsewhere)
         if held is not None:
             held.check()
-        result.commit = _commit(disk, tables.wanted, result, request)
+        result.commit = _commit(disk, tables, result, request, look)
         result.applied = True
-    return result
+        return result
+
+
+def _check_allowed(
+    disk: LoggedDisk, request: RestoreRequest, result: RestoreResult, tables: _ThenAndNow, elsewhere: Elsewhere
+) -> None:
+    """Raise `Refused` or `Locked` where the restore may not be done as things are."""
+    check_revision(disk, tables.found, request, result)
+    check_arrivals(result)
+    check_objects(disk, result, tables.wanted, request.scope)
+    check_names(disk, result, tables.wanted, elsewhere)
 
 
 def revision_of(disk: LoggedDisk, revision: int | None, time: datetime | None) -> int:
@@ -239,9 +287,7 @@ def revision_of(disk: LoggedDisk, revision: int | None, time: datetime | None) -
 
 def _at_time(disk: LoggedDisk, moment: datetime) -> TableAsOf:
     """The table at a time, found from the log's own objects alone."""
-    if moment.tzinfo is None:
-        raise UsageError(f"the time {moment.isoformat()} has no time zone", hint="write it like 2026-01-31T12:00:00Z")
-    return past_before(disk.log, log_inventory(disk.store), moment)
+    return past_at_time(disk.log, log_inventory(disk.store), moment)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,10 +298,12 @@ class _ThenAndNow:
     wanted: FileTable
     newest: FileTable
     moved_in: Collection[str]
+    settled: Settled
+    levels: Sequence[FileRow]
 
 
 @contextmanager
-def _tables(disk: LoggedDisk, past: TableAsOf | None, target: int) -> Iterator[_ThenAndNow]:
+def _tables(disk: LoggedDisk, past: TableAsOf | None, target: int, request: RestoreRequest) -> Iterator[_ThenAndNow]:
     """The wanted table and the newest. Closes the past."""
     with ExitStack() as stack:
         if past is not None:
@@ -264,30 +312,101 @@ def _tables(disk: LoggedDisk, past: TableAsOf | None, target: int) -> Iterator[_
         then = past or stack.enter_context(closing(past_at(disk.log, found, target)))
         wanted = stack.enter_context(closing(then.table.copy()))
         then.moved_in.clear()
+        merged: dict[str, int] = {}
+        then.on_commit = lambda commit: _note_levels(commit, merged)
         newest = stack.enter_context(closing(at_head(disk.log, found, then)))
         keep_reservations(wanted, newest.table)
-        yield _ThenAndNow(found, wanted, newest.table, newest.moved_in)
+        levels = level_marks(wanted, merged)
+        settled = settle(wanted, newest.table, request.scope, actor=request.actor, given=levels)
+        yield _ThenAndNow(found, wanted, newest.table, newest.moved_in, settled, levels)
 
 
 def keep_reservations(wanted: FileTable, newest: FileTable) -> None:
-    """Put the ranges of block numbers that are taken now into the wanted table."""
+    """Put the ranges of block numbers that are taken now into the wanted table, of the tables that it has. What else
+    the newest table says of names that were given, `settle` keeps."""
     with newest.read() as now, wanted.write() as view:
-        taken = now.documents("*/blocks-*.json")
-        for path, row in kept_reservations(by_path(taken), lambda table: view.get(table) is not None):
-            view.remove(path)
-            view.insert([row])
+        for path, row in kept_reservations(by_path(now.documents("*/blocks-*.json"))):
+            if view.get(f"{path.rpartition('/')[0]}/{TABLE_FILE}") is not None:
+                view.remove(path)
+                view.insert([row])
 
 
-def _compared(disk: LoggedDisk, tables: _ThenAndNow, target: int, scope: Sequence[str] | None) -> RestoreResult:
+def _note_levels(commit: Commit, merged: dict[str, int]) -> None:
+    """Note the highest level of merged parts that the commit brought, for each table."""
+    for step in commit.operations:
+        path = step.path if isinstance(step, Create) else step.target if isinstance(step, Link | Rename) else ""
+        if (found := name_at(path)) is not None and found[1].level > 0:
+            uuid, name = found
+            merged[uuid] = max(name.level, merged.get(uuid, 0))
+
+
+def levels_going(wanted: FileTable, newest: FileTable) -> dict[str, int]:
+    """The highest level of the merged parts that the newest table has and the wanted one has not, for each table."""
+    merged: dict[str, int] = {}
+    with newest.read() as now, wanted.read() as then:
+        for row in now.documents(f"*/{PART_FILE}"):
+            found = name_at(row.path)
+            if found is not None and found[1].level > merged.get(found[0], 0) and then.get(row.path) is None:
+                merged[found[0]] = found[1].level
+    return merged
+
+
+def level_marks(wanted: FileTable, merged: Mapping[str, int]) -> list[FileRow]:
+    """What says which levels were given since, to tables that the wanted table has: what was merged comes back and is
+    merged again, and must not get the name that it had."""
+    with wanted.read() as view:
+        paths = [level_mark(uuid, level) for uuid, level in merged.items()]
+        return [
+            FileRow(path, 2, hashlib.sha256(b"{}").hexdigest(), None, b"{}", None, 0)
+            for path in paths
+            if view.exists(f"{path.rpartition('/')[0]}/{TABLE_FILE}") and not view.exists(path)
+        ]
+
+
+def _compared(
+    disk: LoggedDisk, tables: _ThenAndNow, target: int, scope: Sequence[str] | None, elsewhere: Elsewhere
+) -> RestoreResult:
     """How the newest table differs from the wanted one."""
     tally = Tally(scope)
-    wanted_rows = tally.counting(by_path(tables.wanted))
-    difference = compare(by_path(tables.newest), wanted_rows, scope, goes=leaves_frozen(scope))
+    wanted_rows = tables.settled.over(tally.counting(by_path(tables.wanted)))
+    inside = tables.settled.scope(scope)
+    difference = compare(by_path(tables.newest), wanted_rows, inside, goes=leaves_frozen(scope))
+    arrivals = arriving(disk, disk.store, difference, scope, elsewhere, tables.wanted, tables.newest)
     with tables.wanted.read() as wanted:
         result = _result(disk, tables.found, wanted, scope, difference, tally, [])
     result.revision = target
+    result.take(arrivals, elsewhere)
     _note_moves(disk, result, tables.moved_in)
     return result
+
+
+def arriving(
+    disk: LoggedDisk,
+    store: ObjectStore,
+    difference: TableDifference,
+    scope: Sequence[str] | None,
+    elsewhere: Elsewhere,
+    wanted: FileTable,
+    newest: FileTable,
+) -> Arrivals:
+    """Which parts of the difference come. The bytes of the wanted table's files are in `store`."""
+
+    def read(path: str) -> Part | None:
+        row = wanted.get(path)
+        try:
+            return parts_format.decode(read_row(store, row, disk=disk.name), path=path) if row is not None else None
+        except (Damaged, NotFound):
+            return None  # of a part that cannot be read nobody can say whose rows it has
+
+    def name(uuid: str) -> str:
+        path = tombstones.definition_path(uuid)
+        row = wanted.get(path) or newest.get(path)
+        try:
+            return schema.decode(row.inline or b"", path=path).full_name if row is not None else uuid
+        except Damaged:
+            return uuid
+
+    return sort_arrivals(disk.name, difference, scope, elsewhere, read=read, name=name)
 
 
 def _note_moves(disk: LoggedDisk, result: RestoreResult, moved_in: Collection[str]) -> None:
@@ -302,72 +421,35 @@ def _note_moves(disk: LoggedDisk, result: RestoreResult, moved_in: Collection[st
         )
 
 
-def check_names(disk: LoggedDisk, result: RestoreResult, wanted: FileTable) -> None:
-    """A table that comes back must not bear the name of one that stays: nobody could tell them apart."""
-    back: dict[str, str] = {}
-    for path in filter(_is_table, result.difference.created):
-        if (row := wanted.get(path)) is not None:
-            back[_table_name(row)] = path
-    if not back:
-        return
-    gone = set(result.difference.removed) | set(result.difference.created)
-    with disk.file_table.read() as view:
-        for row in view.documents(f"*/{TABLE_FILE}"):
-            if row.path not in gone and back.get(_table_name(row), row.path) != row.path:
-                raise Refused(
-                    f"revision {result.revision} of disk {disk.name} brings back a table {_table_name(row)}, and "
-                    "another one has that name now",
-                    hint="drop the new one first, or name the tables to restore with --table",
-                )
-
-
-def _is_table(path: str) -> bool:
-    return path.endswith(f"/{TABLE_FILE}")
-
-
-def _table_name(row: FileRow) -> str:
-    try:
-        return schema.decode(row.inline or b"", path=row.path).full_name
-    except Damaged:
-        return row.path
-
-
-def _check_restorable(disk: LoggedDisk, result: RestoreResult, wanted: FileTable, scope: Sequence[str] | None) -> None:
-    missing = [lost for lost in result.missing_objects if not is_set_aside(lost.path)]
-    if missing:
-        raise Refused(
-            f"revision {result.revision} of disk {disk.name} needs {len(missing)} objects that are "
-            f"gone, such as {missing[0].key} ({missing[0].path})",
-            hint="the preview lists them; choose another revision, or the tables that are whole",
-        )
-    if next(iter(disk.store.list(INTENTS_PREFIX)), None) is None:
-        return
-    going = announced(disk, now=datetime.now(UTC))
-    with wanted.read() as view:
-        needed = any(key in going and in_scope(path, scope) for key, _, path in view.blobs_by_key())
-    if needed:
-        raise Locked(
-            f"a collection is deleting objects that revision {result.revision} of disk {disk.name} needs",
-            hint="wait until it has ended and look at the preview again; an abandoned one counts for an hour",
-        )
-
-
-def _commit(disk: LoggedDisk, wanted: FileTable, result: RestoreResult, request: RestoreRequest) -> int | None:
+def _commit(
+    disk: LoggedDisk, tables: _ThenAndNow, result: RestoreResult, request: RestoreRequest, look: Look
+) -> int | None:
     """Commit the difference to the newest table; again with a new difference when another writer came between."""
-    scope = request.scope
+    wanted = tables.wanted
     kind = Restored(
-        revision=result.revision, epoch=secrets.token_hex(8), scope=" ".join(scope) if scope is not None else None
+        revision=result.revision,
+        epoch=secrets.token_hex(8),
+        scope=" ".join(request.scope) if request.scope is not None else None,
     )
     for _ in range(_COMMIT_ATTEMPTS):
         disk.refresh()
-        result.difference = compare(by_path(disk.file_table), by_path(wanted), scope, goes=leaves_frozen(scope))
+        revision = disk.revision
+        settled = settle(wanted, disk.file_table, request.scope, actor=request.actor, given=tables.levels)
+        scope, rows = settled.scope(request.scope), settled.over(by_path(wanted))
+        difference = compare(by_path(disk.file_table), rows, scope, goes=leaves_frozen(request.scope))
+        elsewhere = look()
+        result.take(
+            arriving(disk, disk.store, difference, request.scope, elsewhere, wanted, disk.file_table), elsewhere
+        )
+        check_arrivals(result)
         if result.difference.empty:
             return None
         with disk.transaction(kind, reason=request.reason, actor=request.actor) as transaction:
+            transaction.made_from(revision, scope)
             for path in result.difference.removed:
                 transaction.remove(path)
             for path in result.difference.created:
-                if (row := wanted.get(path)) is not None:
+                if (row := settled.get(wanted, path)) is not None:
                     transaction.adopt(row)
             try:
                 return transaction.commit()

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from oplog.clickhouse.replay import LogProblem
+from restore.rebuild.arrivals import Arrivals, StaysAway
 from restore.rebuild.plan import MissingObject, TableDifference
+from restore.rebuild.presence import Elsewhere
 
 
 @dataclass(slots=True)
@@ -56,7 +58,13 @@ class RestoreResult:
     seconds: float = 0.0
     moved_in: list[str] = field(default_factory=list)
     """Directories of parts that go although they lay on another disk at the time: now they lie on none."""
+    left_out: list[StaysAway] = field(default_factory=list)
+    """Parts that do not come, for their rows are there."""
+    in_the_way: list[StaysAway] = field(default_factory=list)
+    """Parts for which it is refused."""
     notes: list[str] = field(default_factory=list)
+    objection: str = ""
+    """Of a preview: why it would be refused."""
     copy: Copies | None = None
     """For a restore from another bucket: what has to come over."""
     problems: list[LogProblem] = field(default_factory=list)
@@ -73,6 +81,14 @@ class RestoreResult:
     @property
     def unchanged(self) -> int:
         return self.difference.unchanged
+
+    def take(self, arrivals: Arrivals, elsewhere: Elsewhere) -> None:
+        """Take in which parts come, as things are now."""
+        self.difference = arrivals.difference
+        self.left_out, self.in_the_way = arrivals.stay_away, arrivals.forbid
+        self.missing_objects = [lost for lost in self.missing_objects if not arrivals.keeps_out(lost.path)]
+        if arrivals.parts:
+            self.notes += [note for note in elsewhere.notes if note not in self.notes]
 
     def document(self) -> dict[str, object]:
         """The JSON of the command line."""
@@ -94,7 +110,9 @@ class RestoreResult:
             "requests": self.requests,
             "seconds": round(self.seconds, 3),
             "moved_in": self.moved_in,
+            "left_out": [one.document() for one in self.left_out],
             "notes": self.notes,
+            **({"objection": self.objection} if self.objection else {}),
             **(self.copy.document() if self.copy is not None else {}),
             **({"problems": [_problem_document(problem) for problem in self.problems]} if self.problems else {}),
         }

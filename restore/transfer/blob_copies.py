@@ -1,4 +1,4 @@
-"""Bring the objects of files over from another store: copied inside the store where both are one, else streamed.
+"""Bring the objects of files over from another store, under keys of this disk.
 
 The keys are derived from a nonce that is kept in the local state before anything is copied. A restore that was killed
 finds by one listing what it had copied, and copies nothing twice. Copies that no commit names are garbage for gc.
@@ -10,7 +10,7 @@ import hashlib
 import secrets
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,20 +19,19 @@ from urllib.parse import quote
 import msgspec
 
 from disks.base import LoggedDisk
-from disks.effects import op, remove_file, replace_file
-from disks.host.locks import OwnedDirectory
-from disks.stores.base import ByteRange, ObjectStore
+from disks.effects import remove_file, replace_file
+from disks.stores.base import ObjectStore
 from disks.workers.batches import cut
+from disks.workers.object_copier import Copy, ObjectCopier, SourceDamaged, pieces
 from disks.workers.parallel import in_parallel
 from disks.workers.progress import Progress, Silent, Task
 from disks.workers.runner import OpensStore, Remote, Runner
-from oplog.errors import AccessDenied, AlreadyExists, Damaged, NotFound, Refused
+from oplog.errors import Damaged, NotFound
 from oplog.replay import FileRow
 from oplog.revision import blob_prefix, derived_blob_key
 
 RESUME_WITHIN = timedelta(hours=12)
 """Copies of an interrupted restore are used when they are younger: half of gc's usual guard interval."""
-_IN_MEMORY_BYTES = 16 * 1024 * 1024
 _STATE_NAME = "restore.json"
 _LEAST_BATCH_BYTES = 32 * 1024 * 1024
 _BATCH_BYTES = 256 * 1024 * 1024
@@ -60,6 +59,9 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     def key(self, blobs: Sequence[tuple[str, int]]) -> str:
         """Where the bytes of these objects go."""
         return derived_blob_key(self.number, "\n".join([self.nonce, self.source, *(key for key, _ in blobs)]).encode())
+
+
+_decoder = msgspec.json.Decoder(Attempt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ def begin_copy_journal(disk: LoggedDisk, source: str, *, fresh: bool = False) ->
 
 def _read(path: Path) -> Attempt | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Attempt)
+        return _decoder.decode(path.read_bytes())
     except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
         return None  # nothing is lost but the copies of an interrupted run
 
@@ -109,17 +111,11 @@ def digest_of(source: ObjectStore, row: FileRow) -> str:
     """SHA-256 (hex) of the file as it lies in the source, read piece by piece. Raises `SourceChanged`."""
     digest = hashlib.sha256()
     try:
-        for data in _pieces(source, row):
+        for data in pieces(source, row.blobs):
             digest.update(data)
     except NotFound as error:
         raise SourceChanged(f"{source.name}: an object of {row.path} is gone: {error.message}") from error
     return digest.hexdigest()
-
-
-def _pieces(source: ObjectStore, row: FileRow) -> Iterator[bytes]:
-    for key, size_bytes in row.blobs:
-        for start in range(0, size_bytes, _IN_MEMORY_BYTES):
-            yield source.get(key, ByteRange(start, min(start + _IN_MEMORY_BYTES, size_bytes)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +154,7 @@ class BlobCopier:
     @property
     def inside_store(self) -> bool | None:
         """Whether the store makes the copies itself; None as long as nothing was copied."""
-        return self._copying.inside_store
+        return self._copying.copier.inside_store
 
     @property
     def done(self) -> int:
@@ -187,12 +183,13 @@ class BlobCopier:
         most = max(_LEAST_BATCH_BYTES, min(_BATCH_BYTES, sum(map(_work, wanted)) // _PIECES))
         batches = [batch(rows) for rows in cut(wanted, _work, most=most, most_items=_BATCH_OBJECTS)]
         copied: CopiedBlobs = {}
+        copier = self._copying.copier
 
         def keep(index: int, result: BatchCopied) -> None:
             copied.update(result.copied)
             self._copying.done += result.done
             if result.inside_store is not None:
-                self._copying.inside_store = result.inside_store and self._copying.inside_store is not False
+                copier.inside_store = result.inside_store and copier.inside_store is not False
             rows = batches[index].rows
             task.advance(items=len(rows), size_bytes=sum(row.size_bytes for row in rows))
 
@@ -246,7 +243,7 @@ def copy_batch(batch: CopyBatch) -> BatchCopied:
     with tempfile.TemporaryDirectory(prefix="frostline-") as scratch:
         copying = Copying(batch.target.open(), batch.source.open(), batch.attempt, batch.there, Path(scratch))
         copied = copying.bring(batch.rows, _THREADS_ELSEWHERE, Silent())
-    return BatchCopied(copied, copying.done, copying.inside_store)
+    return BatchCopied(copied, copying.done, copying.copier.inside_store)
 
 
 class Copying:
@@ -262,10 +259,9 @@ class Copying:
     ) -> None:
         """`there`: the copies of an earlier run, with their sizes. `scratch` takes objects on their way through."""
         self._target, self._source, self._attempt = target, source, attempt
-        self._scratch = scratch
         self._lock = threading.Lock()
+        self.copier = ObjectCopier(target, source, scratch)
         self.there = there
-        self.inside_store: bool | None = None
         self.done = 0
 
     def bring(self, rows: Sequence[FileRow], workers: int, task: Task) -> CopiedBlobs:
@@ -291,73 +287,18 @@ class Copying:
             if digest_of(self._source, row) == sha256:  # a source without digests may also write to its objects again
                 return Copied(key, sha256)
             key = self._attempt.key((*row.blobs, (sha256, 0)))
+        wanted = Copy(row.blobs, key, row.sha256, {"path": quote(row.path, safe="/=+,@ ")})
         try:
-            if row.sha256 and not row.more and self.inside_store is not False and self._copied_inside(row, key):
-                sha256 = row.sha256
-            else:
-                sha256 = self._stream(row, key)
+            sha256 = self.copier.copy(wanted)
         except NotFound as error:
             raise SourceChanged(
                 f"{self._source.name}: an object of {row.path} is gone: {error.message}", hint=error.hint
             ) from error
+        except SourceDamaged as error:
+            raise Damaged(
+                f"{self._source.name}: {row.path} is damaged: {error.message}",
+                hint="restore an older revision, or the tables that are whole (--table)",
+            ) from error
         with self._lock:
             self.done += 1
         return Copied(key, sha256)
-
-    def _copied_inside(self, row: FileRow, key: str) -> bool:
-        """Whether the store made the copy itself. One that cannot, or may not, is not asked again."""
-        try:
-            self._target.copy(row.blobs[0][0], key, source=self._source)
-        except AlreadyExists:  # made by an earlier try of this work; the key is nobody else's, and `_check` looks at it
-            pass
-        except (Refused, AccessDenied):
-            if self.inside_store:
-                raise
-            self.inside_store = False
-            return False
-        self.inside_store = True
-        return True
-
-    def _stream(self, row: FileRow, key: str) -> str:
-        self.inside_store = False if self.inside_store is None else self.inside_store
-        if row.size_bytes <= _IN_MEMORY_BYTES:
-            data = b"".join(self._whole(row, blob, size) for blob, size in row.blobs)
-            return self._put(row, key, data, hashlib.sha256(data).digest())
-        directory = OwnedDirectory(self._scratch)
-        try:
-            path = directory.path / "object"
-            return self._put(row, key, path, self._download(row, path))
-        finally:
-            directory.remove()
-
-    def _whole(self, row: FileRow, key: str, size_bytes: int) -> bytes:
-        data = self._source.get(key)
-        if len(data) != size_bytes:
-            raise self._wrong(row, f"object {key} has {len(data)} bytes instead of {size_bytes}")
-        return data
-
-    def _download(self, row: FileRow, path: Path) -> bytes:
-        digest = hashlib.sha256()
-        with op("fs.write", path), path.open("xb") as file:
-            for data in _pieces(self._source, row):
-                digest.update(data)
-                file.write(data)
-        return digest.digest()
-
-    def _put(self, row: FileRow, key: str, payload: bytes | Path, digest: bytes) -> str:
-        sha256 = digest.hex()
-        if row.sha256 and sha256 != row.sha256:
-            raise self._wrong(row, f"its bytes have SHA-256 {sha256} instead of {row.sha256}")
-        metadata = {"path": quote(row.path, safe="/=+,@ "), "sha256": sha256}
-        try:
-            self._target.put(key, payload, sha256=digest, metadata=metadata)
-        except AlreadyExists:
-            if self._target.head(key).metadata.get("sha256") != sha256:
-                raise
-        return sha256
-
-    def _wrong(self, row: FileRow, what: str) -> Damaged:
-        return Damaged(
-            f"{self._source.name}: {row.path} is damaged: {what}",
-            hint="restore an older revision, or the tables that are whole (--table)",
-        )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from disks.file_table.table import FileTable
-from disks.object_disk.history import TableAsOf, available, past_at, past_before
+from disks.object_disk.history import TableAsOf, available, past_at
 from disks.object_disk.references import Inventory
 from disks.stores.base import ObjectStore
 from disks.workers.parallel import HERE, Askers
@@ -18,6 +18,7 @@ from oplog.log import SCHEMA_VERSION, OperationsLog
 from oplog.revision import BLOBS_PREFIX, OPERATIONS_PREFIX, SCHEMA_VERSION_KEY, parse_commit_key
 from restore.clickhouse.bucket import read_bucket
 from restore.clickhouse.tree import rows_of
+from restore.rebuild.moments import nothing_yet, past_at_time
 from restore.rebuild.rebuild import log_inventory
 
 
@@ -91,5 +92,9 @@ def _past(log: OperationsLog, found: Inventory, revision: int | None, time: date
     if found.head == 0:
         raise NotFound(f"{log.store.name} holds no log entry", hint=available(found))
     if time is not None:
-        return past_before(log, found, time)
+        past = past_at_time(log, found, time)
+        if past.revision == 0:
+            past.close()
+            raise nothing_yet(log, found, time, log.store.name)
+        return past
     return past_at(log, found, found.head if revision is None else revision)

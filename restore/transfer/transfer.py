@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import time as clock
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 from disks.base import LoggedDisk
 from disks.effects import make_directory
 from disks.file_table.table import FileTable
-from disks.garbage.collect import announced
 from disks.host.locks import file_lock
+from disks.object_disk.doomed import announced
 from disks.object_disk.history import past_at
 from disks.stores.base import ObjectStore
 from disks.workers.counting import CountingRunner, add_requests
@@ -28,7 +29,11 @@ from oplog import paths
 from oplog.errors import Conflict, Refused
 from oplog.kinds import Restored
 from oplog.replay import FileRow
+from oplog.revision import BLOBS_PREFIX
 from restore.clickhouse.findings import losses, sentences
+from restore.rebuild.allowed import check_arrivals, check_names, check_writable, objection_of
+from restore.rebuild.definitions import reservations_coming, settle
+from restore.rebuild.held_revision import require_clock
 from restore.rebuild.plan import (
     MissingObject,
     TableDifference,
@@ -39,7 +44,16 @@ from restore.rebuild.plan import (
     lost_objects,
     matched,
 )
-from restore.rebuild.rebuild import by_path, check_names, keep_reservations, log_inventory, requests_so_far
+from restore.rebuild.presence import Elsewhere, Look, nothing_known
+from restore.rebuild.rebuild import (
+    arriving,
+    by_path,
+    keep_reservations,
+    level_marks,
+    levels_going,
+    log_inventory,
+    requests_so_far,
+)
 from restore.rebuild.request import RestoreRequest
 from restore.rebuild.result import Copies, RestoreResult
 from restore.rebuild.scope import scope_of
@@ -55,6 +69,7 @@ from restore.transfer.blob_copies import (
 )
 from restore.transfer.source import SourceTree, read_source
 from tiering.table.schema import TABLE_FILE
+from tiering.table.tombstones import uuid_of
 
 WORKERS = 16
 _DIGESTS_EACH = 20
@@ -74,8 +89,10 @@ def restore_from(
     workers: int = WORKERS,
     progress: Progress = SILENT,
     elsewhere: RemoteCopying | None = None,
+    look: Look = nothing_known,
 ) -> RestoreResult:
     """Compare the disk with the source at a revision or a time (by default the newest), and with `apply` restore it.
+    `look`: what the other disks of this machine hold, asked before each decision.
 
     Tables are named as in the source. With `elsewhere` others copy, compare and ask the objects of a ClickHouse server
     for their paths; what is decided and committed is so here. Raises `NotFound` for a revision that the source does not
@@ -83,15 +100,15 @@ def restore_from(
     disk runs here.
     """
     _check_apart(disk.store, source)
-    if request.apply and disk.read_only:
-        raise Refused(f"disk {disk.name} is read-only", hint="a preview, without --apply, is allowed")
+    if request.apply:
+        check_writable(disk)
     started = clock.monotonic()
     before = [requests_so_far(disk.store), requests_so_far(source)]
     counting = None
     if elsewhere is not None:
         counting = CountingRunner(elsewhere.runner, elsewhere.target, elsewhere.source)
         elsewhere = RemoteCopying(counting, elsewhere.target, elsewhere.source)
-    transfer = _Transfer(disk, source, request, workers, progress, elsewhere)
+    transfer = _Transfer(disk, source, request, workers, progress, elsewhere, look)
     result = transfer.carry_out() if request.apply else transfer.preview()
     for store, earlier in zip((disk.store, source), before, strict=True):
         sent = {verb: count - earlier.get(verb, 0) for verb, count in requests_so_far(store).items()}
@@ -120,6 +137,7 @@ class _Transfer:
     workers: int
     progress: Progress
     elsewhere: RemoteCopying | None
+    look: Look
 
     def preview(self) -> RestoreResult:
         """What would come over and what would go."""
@@ -127,7 +145,17 @@ class _Transfer:
             tree = stack.enter_context(self._read())
             found = log_inventory(self.disk.store)
             newest = stack.enter_context(closing(past_at(self.disk.log, found, found.head)))
-            return _Changes(self.disk, tree, newest.table, self._scope(tree, newest.table)).read_result()
+            around = self.look()
+            scope = self._scope(tree, newest.table)
+            plan = _Changes(self.disk, tree, newest.table, scope, self.request.actor, around)
+            result = plan.read_result()
+            result.objection = objection_of(
+                partial(check_writable, self.disk),
+                partial(require_clock, self.disk.store),
+                partial(plan.check, result),
+                partial(check_names, self.disk, result, tree.table, around),
+            )
+            return result
 
     def _read(self) -> AbstractContextManager[SourceTree]:
         request = self.request
@@ -148,6 +176,7 @@ class _Transfer:
 
     def carry_out(self) -> RestoreResult:
         """Copy and commit; once more when the source's log has moved on meanwhile."""
+        require_clock(self.disk.store)
         make_directory(self.disk.state_path)
         with file_lock(self.disk.state_path / "restore.lock", timeout_seconds=0):
             for attempt in range(_ATTEMPTS):
@@ -163,18 +192,24 @@ class _Transfer:
         """Batch after batch, each planned anew against the newest table."""
         disk = self.disk
         result: RestoreResult | None = None
-        settled: dict[str, str] = {}
+        proved: dict[str, str] = {}
+        lost: Collection[str] = ()
         fresh = False
         conflicts = 0
         while True:
             disk.refresh()
+            revision = disk.revision
             if result is None:
-                settled = self._proved_alike(tree)
-            plan = _Changes(disk, tree, disk.file_table, self._scope(tree, disk.file_table), settled)
+                proved, lost = self._proved_alike(tree), lost_here(disk, disk.file_table)
+            scope = self._scope(tree, disk.file_table)
+            around = self.look()
+            plan = _Changes(disk, tree, disk.file_table, scope, self.request.actor, around, proved, lost)
             if result is None:
                 result = plan.read_result()
                 plan.check(result)
-                check_names(disk, result, tree.table)
+                check_names(disk, result, tree.table, around)
+            result.left_out, result.in_the_way = plan.arrivals.stay_away, plan.arrivals.forbid
+            check_arrivals(result)
             if plan.difference.empty:
                 break
             batch = plan.batch()
@@ -193,14 +228,14 @@ class _Transfer:
             if fresh := _is_going(disk, copied):
                 continue
             try:
-                result.commit = self._commit(tree, batch, copied, attempt)
+                result.commit = self._commit(tree, batch, copied, attempt, revision)
             except Conflict:
                 conflicts += 1
                 if conflicts == _ATTEMPTS:
                     raise
                 continue
-            settled.update({row.path: copied[row.blobs].key for row in batch.rows if row.blobs in copied})
-            fresh = True
+            proved.update({row.path: copied[row.blobs].key for row in batch.rows if row.blobs in copied})
+            fresh, lost = True, set(lost).difference(row.path for row in batch.rows)
             if batch.last:
                 break
         end(disk)
@@ -233,7 +268,9 @@ class _Transfer:
                 alike[row.path] = there.key
         return alike
 
-    def _commit(self, tree: SourceTree, batch: _Batch, copied: CopiedBlobs, attempt: Attempt) -> int | None:
+    def _commit(
+        self, tree: SourceTree, batch: _Batch, copied: CopiedBlobs, attempt: Attempt, revision: int
+    ) -> int | None:
         kind = Restored(
             source=tree.store.name,
             source_revision=tree.revision,
@@ -241,11 +278,20 @@ class _Transfer:
             scope=" ".join(batch.scope) if batch.scope is not None else None,
         )
         with self.disk.transaction(kind, reason=self.request.reason, actor=self.request.actor) as transaction:
+            if batch.last:  # which makes the disk what was asked for; those before it only add
+                transaction.made_from(revision, batch.scope)
             for path in batch.removed:
                 transaction.remove(path)
             for row in batch.rows:
                 transaction.adopt(_held_here(row, copied))
             return transaction.commit()
+
+
+def lost_here(disk: LoggedDisk, files: FileTable) -> set[str]:
+    """The paths of the disk's files whose objects are not in its bucket, or not with their size."""
+    listed = ((item.key, item.size_bytes) for item in disk.store.list(BLOBS_PREFIX))
+    with files.read() as view:
+        return {lost.path for lost in lost_objects(view.blobs_by_key(), listed)}
 
 
 def _note(result: RestoreResult, copier: BlobCopier) -> None:
@@ -280,35 +326,49 @@ class _Changes:
         tree: SourceTree,
         newest: FileTable,
         scope: Sequence[str] | None,
-        settled: dict[str, str] | None = None,
+        actor: str,
+        around: Elsewhere,
+        proved: dict[str, str] | None = None,
+        lost: Collection[str] | None = None,
     ) -> None:
-        """`settled`: the keys that this restore has given to paths, for files whose digest nobody knew before."""
+        """`proved`: the keys that this restore has given to paths, for files whose digest nobody knew before. `lost`:
+        the paths of the disk's own files whose objects are gone: they are copied anew."""
         self._disk, self._tree, self._newest = disk, tree, newest
         self.scope = scope
-        self._settled = settled or {}
+        self._proved = proved or {}
+        self._lost = lost_here(disk, newest) if lost is None else lost
         keep_reservations(tree.table, newest)
+        levels = level_marks(tree.table, levels_going(tree.table, newest))
+        coming = reservations_coming(tree.table, newest, scope) if scope is not None else ()
+        self._settled = settle(tree.table, newest, scope, actor=actor, others_stay=True, given=levels, coming=coming)
         with tree.table.read() as view:
             tables = {row.path.rpartition("/")[0] for row in view.documents(f"*/{TABLE_FILE}")}
         self._tables = {table for table in tables if in_scope(f"{table}/{TABLE_FILE}", scope)}
         self._tally = Tally(scope)
-        self.difference: TableDifference = compare(
+        difference = compare(
             by_path(newest),
-            self._tally.counting(by_path(tree.table)),
-            scope,
+            self._settled.over(self._tally.counting(by_path(tree.table))),
+            self._settled.scope(scope),
             same=self._same,
             goes=leaves_frozen(scope) if scope is not None else self._is_of_a_table,
         )
+        self._around = around
+        inside = sorted(self._tables) if scope is None else scope
+        self.arrivals = arriving(disk, tree.store, difference, inside, around, tree.table, newest)
+        self.difference: TableDifference = self.arrivals.difference
 
     def _same(self, there: FileRow, file: FileRow) -> bool:
-        if there.size_bytes != file.size_bytes:
+        if there.size_bytes != file.size_bytes or there.path in self._lost:
             return False
         if file.sha256 and there.sha256:
             return there.sha256 == file.sha256
         if file.inline is not None and there.inline is not None:
             return there.inline == file.inline
-        return there.key is not None and self._settled.get(file.path) == there.key
+        return there.key is not None and self._proved.get(file.path) == there.key
 
     def _is_of_a_table(self, path: str) -> bool:
+        if (uuid := uuid_of(path)) is not None:
+            return f"store/{uuid[:3]}/{uuid}" in self._tables
         return any(directory in self._tables for directory in paths.ancestors(path))
 
     def read_result(self) -> RestoreResult:
@@ -321,7 +381,7 @@ class _Changes:
         with self._newest.read() as view:
             head, _ = view.head()
         findings = [one for one in self._tree.findings if one.path is None or in_scope(one.path, self.scope)]
-        return RestoreResult(
+        result = RestoreResult(
             disk=self._disk.name,
             revision=self._tree.revision,
             head=head,
@@ -334,11 +394,13 @@ class _Changes:
             problems=losses(findings),
             copy=Copies(self._tree.store.name, len(copies), sum(copies.values())),
         )
+        result.take(self.arrivals, self._around)
+        return result
 
     def _created(self) -> Iterator[FileRow]:
         with self._tree.table.read() as view:
             for path in self.difference.created:
-                if (row := view.get(path)) is not None:
+                if (row := self._settled.get(view, path)) is not None:
                     yield row
 
     def _missing(self) -> list[MissingObject]:
@@ -349,7 +411,8 @@ class _Changes:
             return sorted(lost_objects(wanted, listed), key=lambda lost: lost.path)
 
     def check(self, result: RestoreResult) -> None:
-        """Raise `Refused` when an object that has to be copied is not there."""
+        """Raise `Refused` when a part must not come, or an object that has to be copied is not there."""
+        check_arrivals(result)
         if result.missing_objects:
             lost = result.missing_objects[0]
             raise Refused(

@@ -143,6 +143,8 @@ def import_metadata(
     """
     from restore.clickhouse.rebuild import import_tree
 
+    if apply:
+        session.begin()
     chosen = session.disk(disk).clickhouse
     if chosen is None:
         raise UsageError(f"disk {disk} has no log of ClickHouse's", hint=f"set log_format: 1 for disk {disk}")

@@ -56,6 +56,7 @@ def convert(
         askers = Askers(session.options.workers or WORKERS, session.progress())
         source = read_source_table(bucket, uuid, metadata=metadata, askers=askers)
         plan = plan_columns(source, defaults)
+        session.begin()
         store = session.store()
         definition = next((one for one in store.definitions() if one.full_name == table), None)
         if definition is None:
@@ -63,7 +64,7 @@ def convert(
             if not session.dry_run:
                 definition = store.create_table(definition)
         else:
-            check_target(definition, plan, sum(stored.part.rows for stored in store.parts(table)))
+            check_target(definition, plan, sum(stored.facts.rows for stored in store.parts(table)))
         document: dict[str, Any] = {
             "url": bucket.name,
             "source_table": source.uuid,

@@ -15,13 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from disks.base import LoggedDisk
-    from oplog.entry import Commit
-    from restore.history.diff import DiskDiff
-    from restore.history.part_changes import FileCounts
-    from restore.history.undo_context import PartNote, UndoPlan
-
-_SHOWN = 50
-"""How many lines of one kind a text shows; --json has all."""
 
 DiskName = Annotated[str, typer.Argument(metavar="DISK", help="an object disk")]
 
@@ -42,6 +35,8 @@ def log(
     limit: Annotated[int | None, typer.Option(metavar="N", help="the newest so many", min=0)] = None,
 ) -> None:
     """Show the operations log of a bucket: who changed what, when and why."""
+    from restore.history.documents import log_document
+
     store = session.store()
     if "." not in target:
         disk, directory = store.object_disk(target), None
@@ -55,9 +50,7 @@ def log(
             else commits.touching(directory, since, until, limit)
         )
         listed = [entry.commit for entry in found]
-    documents = [
-        {**_commit(commit), "operations": len(commit.operations), "bytes": commit.size_bytes} for commit in listed
-    ]
+    documents = [log_document(commit) for commit in listed]
     if session.options.json:
         session.output.document({"disk": disk.name, "entries": documents})
         return
@@ -94,15 +87,19 @@ def diff(
     Parts that came and went in between are not shown: see 'frostline log' and 'frostline blame'.
     """
     from restore.history.diff import diff as compare
+    from restore.history.documents import diff_document, diff_lines
 
     chosen = session.store().object_disk(disk)
     with _reading(session) as reading:
         scope = _directory(session, chosen, table) if table is not None else None
         found = compare(chosen, before, after, scope=scope, paths=files, progress=session.progress(), reading=reading)
     if session.options.json:
-        session.output.document(_diff_document(found, files=files))
-    else:
-        _print_diff(session, found, files=files)
+        session.output.document(diff_document(found, files=files))
+        return
+    for line in diff_lines(found, files=files):
+        session.output.line(line)
+    if found.empty:
+        session.nothing_to_do("The two revisions do not differ.")
 
 
 def blame(
@@ -153,6 +150,7 @@ def undo(
     Nothing is copied and history stays as it is: an undo is itself undone by undoing its revision. Refused (exit 13)
     when later commits changed what it made, when rows would be lost or doubled, or when the bytes are gone.
     """
+    from restore.history.documents import undo_document, undo_lines
     from restore.history.undo import preview, read_change
     from restore.history.undo import undo as reverse
 
@@ -164,13 +162,14 @@ def undo(
     done = None
     if not planned.done:
         if not session.options.json:
-            _print_undo(session, planned)
+            for line in undo_lines(planned):
+                session.output.line(line)
         if not planned.objections:
             session.confirm(f"Undo revision {revision} of disk {disk}?")
         if planned.objections or not session.dry_run:
             planned, done = reverse(store.context, chosen, revision, change=change)
     if session.options.json:
-        session.output.document(_undo_document(planned, done, dry_run=session.dry_run))
+        session.output.document(undo_document(planned, done, dry_run=session.dry_run))
     elif done is not None:
         back = "" if planned.tables_back else f" 'frostline undo {disk} {done}' takes that back."
         session.output.line(f"Undone by revision {done}.{back}")
@@ -217,162 +216,6 @@ def _directory(session: Session, disk: "LoggedDisk", table: str) -> str:
     from restore.history.blame import identities
 
     return next(identities(session.store().context, {disk.name: disk.commits()}, table)).directory
-
-
-# Documents and texts
-
-
-def _commit(commit: "Commit") -> dict[str, Any]:
-    return {
-        "revision": commit.revision,
-        "time": commit.time,
-        "kind": commit.kind.word,
-        "actor": commit.actor,
-        "reason": commit.reason,
-    }
-
-
-def _diff_document(found: "DiskDiff", *, files: bool) -> dict[str, Any]:
-    document: dict[str, Any] = {
-        "disk": found.disk,
-        "from": found.before,
-        "to": found.after,
-        "tables": [
-            {
-                "table": change.table,
-                "change": change.change,
-                "details": change.details,
-                "commit": _commit(change.commit) if change.commit else None,
-            }
-            for change in found.tables
-        ],
-        "parts": [
-            {
-                "table": change.table,
-                "part": change.part,
-                "change": change.change,
-                "what": change.what,
-                "rows": change.rows,
-                "bytes": change.bytes,
-                "files": change.files,
-                "commit": _commit(change.commit) if change.commit else None,
-            }
-            for change in found.parts
-        ],
-        "files": asdict(found.files),
-        "other_files": found.other_files,
-    }
-    if files:
-        document["paths"] = [{"change": change, "path": path, "bytes": size} for change, path, size in found.paths]
-    return document
-
-
-_SIGNS = {"added": "+", "created": "+", "removed": "-", "dropped": "-", "changed": "~", "altered": "~"}
-
-
-def _print_diff(session: Session, found: "DiskDiff", *, files: bool) -> None:
-    from tiering.config.units import format_size
-
-    line = session.output.line
-    line(f"disk {found.disk}, from revision {found.before} to {found.after}: {_counts(found.files)}")
-    for table in found.tables:
-        line(f"  {_SIGNS[table.change]} table {table.table} {table.change}{_by(table.commit)}")
-        for detail in table.details:
-            line(f"      {detail}")
-    by_table: dict[str, list[Any]] = {}
-    for part in found.parts:
-        by_table.setdefault(part.table, []).append(part)
-    for name, parts in by_table.items():
-        line(f"  {name}")
-        for part in parts[:_SHOWN]:
-            rows = f"{part.rows:,} rows, " if part.rows is not None else ""
-            line(
-                f"    {_SIGNS[part.change]} {part.part}  {part.what} "
-                f"({rows}{format_size(part.bytes)}){_by(part.commit)}"
-            )
-        if len(parts) > _SHOWN:
-            line(f"      … and {counted(len(parts) - _SHOWN, 'part')} more: --json names them")
-    if found.other_files:
-        line(
-            f"  {counted(found.other_files, 'other file')}: names of tables, marks of block numbers; --files names them"
-        )
-    if files:
-        for change, path, size in found.paths:
-            line(f"  {_SIGNS[change]} {path}  {format_size(size)}")
-    if found.empty:
-        session.nothing_to_do("The two revisions do not differ.")
-
-
-def _by(commit: "Commit | None") -> str:
-    if commit is None:
-        return ""
-    return f"  by revision {commit.revision}, {commit.actor or 'unknown'}, {commit.time:%Y-%m-%d %H:%M}"
-
-
-def _counts(files: "FileCounts") -> str:
-    from tiering.config.units import format_size
-
-    changed = f", {files.changed:,} changed" if files.changed else ""
-    return (
-        f"{counted(files.added, 'file')} added ({format_size(files.added_bytes)}), "
-        f"{files.removed:,} removed ({format_size(files.removed_bytes)}){changed}"
-    )
-
-
-def _undo_document(planned: "UndoPlan", done: int | None, *, dry_run: bool) -> dict[str, Any]:
-    from restore.history.part_changes import altered
-
-    return {
-        "disk": planned.disk,
-        "undoes": _commit(planned.commit),
-        "parts_removed": [asdict(note) for note in planned.parts_removed],
-        "parts_back": [asdict(note) for note in planned.parts_back],
-        "tables_back": planned.tables_back,
-        "altered": altered(*planned.alter) if planned.alter else [],
-        "files_removed": len(planned.removes),
-        "files_back": len(planned.creates),
-        "notes": planned.notes,
-        "done": planned.done or None,
-        "applied": done is not None,
-        "commit": done,
-        "dry_run": dry_run,
-    }
-
-
-def _print_undo(session: Session, planned: "UndoPlan") -> None:
-    from restore.history.part_changes import altered
-
-    line = session.output.line
-    commit = planned.commit
-    line(f"revision {commit.revision} of disk {planned.disk}: {commit.kind.word} by {commit.actor or 'unknown'}")
-    line(f"  {commit.time:%Y-%m-%d %H:%M:%S}  {commit.reason}")
-    line("undoing it")
-    for table in planned.tables_back:
-        line(f"  brings back   table {table}")
-    _print_parts(session, "removes     ", planned.parts_removed)
-    _print_parts(session, "brings back ", planned.parts_back)
-    if planned.alter:
-        for change in altered(*planned.alter):
-            line(f"  alters        {planned.alter[1].full_name}: {change}")
-    else:
-        line(
-            f"  in all        {counted(len(planned.removes), 'file')} removed, "
-            f"{counted(len(planned.creates), 'file')} back; no bytes are copied"
-        )
-    for note in planned.notes:
-        line(f"  note          {note}")
-
-
-def _print_parts(session: Session, what: str, parts: "list[PartNote]") -> None:
-    from tiering.config.units import format_size
-
-    for note in parts[:_SHOWN]:
-        session.output.line(
-            f"  {what}  part {note.part} of {note.table} ({note.rows:,} rows, {format_size(note.size_bytes)})"
-        )
-    if len(parts) > _SHOWN:
-        rows = sum(note.rows for note in parts[_SHOWN:])
-        session.output.line(f"  {what}  {counted(len(parts) - _SHOWN, 'part')} more ({rows:,} rows)")
 
 
 @contextmanager

@@ -8,8 +8,9 @@ from oplog.errors import PartlyDone, Refused, UsageError
 from restore.verbs.listers import lister
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.remote_work import Master, Spark, SparkWork, wanted
-from tiering.cli.frame.session import Session, actor
+from tiering.cli.frame.session import BEGIN_OR_FIND, Session, actor
 from tiering.cli.frame.verb import verb
+from tiering.cli.frame.verb_table import PIN_RECORDS
 from tiering.cli.reports.garbage import gc_document, print_gc
 
 if TYPE_CHECKING:
@@ -46,17 +47,20 @@ def fsck(
 ) -> None:
     """Check the invariants: tables, parts, files, objects. Exit 4 when something is wrong.
 
+    Where a backup repository is configured, also the pins that its backups count on.
+
     With --spark the executors list the buckets in ranges of keys and read the data in them. Local disks are checked
     here.
     """
     from contextlib import ExitStack
+    from importlib import import_module
 
     from restore.check.check import CheckOptions, Problem, check
     from restore.check.share_history import parse_subset
 
     if read_data and read_data_subset:
         raise UsageError("say either --read-data or --read-data-subset")
-    config = session.loaded.config
+    config = session.config
     names = disk or list(config.disks)
     identities = session.identities(names)
     disks = {name: one for name, one in identities.disks.items() if one.broken is None}
@@ -72,17 +76,23 @@ def fsck(
         actor=actor(),
         remote={name: work.remote(config.bucket(name)) for name in listed} if work is not None else {},
         listers={} if work is not None else _listers(session, disks.values()),
+        pins=import_module(PIN_RECORDS).counted_pins(config, session.limiter()),
     )
     with ExitStack() as stack:
+        journal = stack.enter_context(_journal(session))
         result = check(
             disks,
             how,
             moving=session.parts_under_way(),
             policies=_policy_disks(config, identities) if len(names) == len(config.disks) else None,
-            claim=stack.enter_context(_journal(session)).claim,
+            claim=journal.claim,
+            merges=lambda uuid: journal.work.merges(table_uuid=uuid),
             progress=session.progress(),
         )
     result.problems[:0] = [Problem("I16", fault.error.message, fault.disk) for fault in identities.faults]
+    if len(names) == len(config.disks) and not identities.is_begun:
+        session.output.note(BEGIN_OR_FIND)
+        result.problems.insert(0, Problem("I16", session.no_store(), names[0]))
     if work is not None:
         work.report()
     if session.options.json:
@@ -117,7 +127,7 @@ def _journal(session: Session) -> Any:
 
     from tiering.journal.journal import Journal
 
-    return closing(Journal(session.loaded.config.state_directory))
+    return closing(Journal(session.config.state_directory))
 
 
 def _policy_disks(config: "Config", identities: "Identities") -> dict[str, list[str]]:
@@ -158,6 +168,8 @@ def _print_check(session: Session, result: "CheckResult", how: "CheckOptions") -
         line(f"repair: {sentence}")
     for path in result.set_aside:
         line(f"set aside earlier, read by nobody: {path}")
+    if how.repair and not (how.read_data or how.subset):
+        session.output.note("no data was read: what has other bytes of the same size, --read-data --repair sets aside")
     for share in result.shares:
         size = format_size(share.bytes)
         line(

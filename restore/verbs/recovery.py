@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oplog.errors import UsageError
+from oplog.errors import PartlyDone, UsageError
 from tiering.cli.frame.location import location, open_read_only
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.remote_work import Master, Spark, SparkWork, wanted
@@ -15,8 +15,10 @@ from tiering.cli.frame.verb import verb
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import datetime
 
     from disks.base import ClickHouseLogDisk, LoggedDisk
+    from restore.rebuild.presence import Look
     from restore.rebuild.request import RestoreRequest
     from restore.rebuild.result import RestoreResult
     from restore.transfer.blob_copies import RemoteCopying
@@ -59,17 +61,19 @@ def restore(
     With --spark the executors copy what comes from another bucket, and ask the objects of a ClickHouse server for their
     paths. A rebuild from our own log reads it in order: Spark does nothing for that.
 
-    Exit 4: objects are missing from the bucket, or parts of a ClickHouse server's are known not to be whole.
+    A part whose rows are there without it (on another disk, merged, or inserted again) stays away, which is said.
+
+    Exit 3: parts stayed away. Exit 4: objects are missing from the bucket, or parts of a ClickHouse server's are known
+    not to be whole.
     """
     from disks.base import with_commits
     from restore.rebuild.request import RestoreRequest
-    from tiering.config.units import parse_time
 
     if revision is not None and time is not None:
         raise UsageError("say either --revision or --time")
     request = RestoreRequest(
         revision=revision,
-        time=parse_time(time) if time else None,
+        time=_end_of_second(time) if time else None,
         tables=table or (),
         partitions=partition or (),
         paths=path or (),
@@ -78,6 +82,8 @@ def restore(
         reason=f"restore {_named(table, partition, path)}",
     )
     start = partial(SparkWork, session, "restore", master) if wanted(spark, master) else None
+    if apply:
+        session.begin()
     opened = session.disk(disk)
     if (clickhouse := opened.clickhouse) is not None:
         if path or source or partition:
@@ -103,15 +109,55 @@ def _restore_here(session: Session, disk: "LoggedDisk", request: "RestoreRequest
     from restore.rebuild.rebuild import located
     from restore.rebuild.rebuild import restore as restore_disk
 
-    request = located(disk, request)
+    request, look = located(disk, request), _look(session)
     if request.apply and (request.revision is not None or request.time is not None):
-        preview = restore_disk(disk, replace(request, apply=False))
+        preview = restore_disk(disk, replace(request, apply=False), look=look)
         if removed := preview.removed:
             for note in preview.notes:
                 session.output.note(f"WARNING: {note}")
             files = counted(removed, "file")
             session.confirm(f"Put disk {disk.name} back to revision {preview.revision}? {files} will go.")
-    _show(session, restore_disk(disk, _effective(session, request), progress=session.progress()))
+    result = restore_disk(disk, _effective(session, request), progress=session.progress(), look=look)
+    _tell_other_disks(session, result)
+    _show(session, result)
+
+
+def _look(session: Session) -> "Look":
+    """What all disks of this machine hold, looked at without changing anything. Where the store cannot be opened, as
+    may be after a disaster, the disk is restored by itself, and that is said."""
+    from oplog.errors import FrostlineError
+    from restore.rebuild.elsewhere import look_around
+    from restore.rebuild.presence import Elsewhere
+
+    def look() -> Elsewhere:
+        try:
+            return look_around(session.unrecovered().context)
+        except FrostlineError as error:
+            return Elsewhere(notes=[f"what other disks hold is not known: {error.message}"])
+
+    return look
+
+
+def _tell_other_disks(session: Session, result: "RestoreResult") -> None:
+    """Definitions that came back are written to the other disks, as each verb does that opens the store."""
+    from oplog.errors import FrostlineError
+
+    if result.applied and result.commit is not None:
+        try:
+            session.store()
+        except FrostlineError as error:  # the restore is done; what is wrong elsewhere was so before
+            session.output.note(error.message)
+
+
+def _end_of_second(time: str) -> "datetime":
+    """A time as the log shows it, in whole seconds, means the whole of its second."""
+    from datetime import timedelta
+
+    from tiering.config.units import parse_time
+
+    moment = parse_time(time)
+    whole = len(time.strip()) > len("2026-01-31") and "." not in time
+    return moment + timedelta(seconds=1, microseconds=-1) if whole else moment
 
 
 def _effective(session: Session, request: "RestoreRequest") -> "RestoreRequest":
@@ -129,9 +175,17 @@ def _show(session: Session, result: "RestoreResult") -> None:
     if session.options.json:
         session.output.document({**document, "dry_run": session.dry_run})
     else:
-        _print_restore(session, document)
+        _print_restore(session, result, document)
     if result.missing_objects or result.problems:
         session.found_something()
+    if result.applied and result.left_out:
+        raise PartlyDone(
+            f"{counted(len(result.left_out), 'part')} did not come back, for the rows are there: "
+            f"{result.left_out[0].text}",
+            hint=result.left_out[0].hint(result.disk),
+        )
+    if result.applied and result.difference.empty:
+        session.nothing_to_do(f"Nothing to do: disk {result.disk} is as it is to be.")
 
 
 def _restore_from(
@@ -159,12 +213,14 @@ def _restore_from(
             workers=session.options.workers or WORKERS,
             progress=session.progress(),
             elsewhere=_elsewhere(session, work, disk.name, url) if work is not None else None,
+            look=_look(session),
         )
         if request.apply and not session.options.yes and (removed := run(replace(request, apply=False)).removed):
             session.confirm(f"Restore disk {disk.name} from {url}? {counted(removed, 'file')} of it will go.")
         result = run(request)
     if work is not None:
         work.report()
+    _tell_other_disks(session, result)
     _show(session, result)
 
 
@@ -194,7 +250,7 @@ def _restore_clickhouse(
     _show(session, result)
 
 
-def _print_restore(session: Session, document: dict[str, Any]) -> None:
+def _print_restore(session: Session, result: "RestoreResult", document: dict[str, Any]) -> None:
     from tiering.config.units import format_size
 
     line = session.output.line
@@ -215,10 +271,19 @@ def _print_restore(session: Session, document: dict[str, Any]) -> None:
         line(f"  {'copied   ' if done else 'to copy  '}  {objects:,} {moved}, {format_size(copy['bytes'])}{how}")
     for item in document["missing_objects"]:
         line(f"  MISSING    {item['path']} (object {item['object']}, {format_size(item['bytes'])})")
+    for one in result.left_out:
+        line(f"  stays away {one.text}")
     for note in document.get("notes", ()):
         line(f"  note       {note}")
     shown = ", ".join(f"{count} {verb}" for verb, count in document["requests"].items() if count)
     line(f"  requests   {shown or 'none'}, {document['seconds']:.2f} s")
     if lost := len(document.get("problems", ())):
         line(f"NOT WHOLE: {counted(lost, 'loss', 'losses')} in the source, as told above.")
-    line("Restored." if done else "A preview: nothing was changed. Add --apply to do it.")
+    if objection := document.get("objection"):
+        line(f"A preview: nothing was changed, and it would be refused: {objection}")
+        return
+    line(
+        ("Restored, but for what stays away." if result.left_out else "Restored.")
+        if done
+        else "A preview: nothing was changed. Add --apply to do it."
+    )

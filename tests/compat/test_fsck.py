@@ -16,7 +16,7 @@ from restore.check.check import check
 from restore.clickhouse.rebuild import import_tree
 from restore.rebuild.request import RestoreRequest
 from restore.transfer.transfer import restore_from
-from tests.compat.buckets import captured, checksums_txt, in_memory
+from tests.compat.buckets import TABLE, ClickHouse, captured, checksums_txt, in_memory
 from tests.compat.captures import CLICKHOUSE
 
 PART = "store/db7/db7fa105-d417-4a64-977b-94ff5177349e/202401_1_3_1"
@@ -109,3 +109,32 @@ class TestPartsOnADiskOfOurs:
         assert [(problem.invariant, problem.path) for problem in check({"s3": ours}).problems] == [
             (invariant, f"{PART}/{file}")
         ]
+
+    @pytest.mark.parametrize(
+        ("lost", "data", "invariant"),
+        [
+            ("p.proj/k.bin", None, "I1"),
+            ("p.proj/k.bin", b"other", "I1"),
+            ("p.proj/checksums.txt", None, "I1"),
+            ("p.proj/checksums.txt", b"nonsense", "I15"),
+            (None, None, None),
+        ],
+    )
+    def test_a_projection_is_compared_with_its_own_checksums(
+        self, tmp_path: Path, lost: str | None, data: bytes | None, invariant: str | None
+    ) -> None:
+        """I1: a server drops a projection that lacks a file, and says so only in its log."""
+        server = ClickHouse()
+        server.part(f"{TABLE}/all_1_1_0/p.proj", "k.bin", checksums={"k.bin": 10, "empty.bin": 0})
+        server.part(f"{TABLE}/all_1_1_0", "k.bin", checksums={"k.bin": 10, "p.proj": 20})
+        disk = ObjectDisk("s3", MemoryStore("ours"), tmp_path / "state")
+        restore_from(disk, server.store(), RestoreRequest(apply=True))
+        if lost is not None:
+            with disk.transaction(OtherKind("test")) as transaction:
+                transaction.remove(f"{TABLE}/all_1_1_0/{lost}")
+                if data is not None:
+                    transaction.create(f"{TABLE}/all_1_1_0/{lost}", data)
+                transaction.commit()
+        expected = [(invariant, f"{TABLE}/all_1_1_0/{lost}")] if lost else []
+        assert [(problem.invariant, problem.path) for problem in check({"s3": disk}).problems] == expected
+        disk.close()

@@ -210,6 +210,26 @@ def test_small_files_one_directory_down(disk: Disk) -> None:
     assert [path for path, _, _ in disk.small_files("t", "x")] == ["t/p2/x", "t/p3/x"]
 
 
+def test_of_small_files_that_are_known_none_is_read(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a disk has marks is its own business: one that has none gives the bytes."""
+    monkeypatch.setattr("disks.local.disk.SETTLED_NS", 0)
+    put(disk, {"t/p1/part.json": b"1", "t/p2/part.json": b"2", "t/p3/x": b"", "t/p1/deep/part.json": b"below"})
+    first = disk.look_over("t", "part.json", {})
+    assert [(file.path, file.data) for file in first] == [("t/p1/part.json", b"1"), ("t/p2/part.json", b"2")]
+    assert [file.revision for file in first] == [revision for _, _, revision in disk.small_files("t", "part.json")]
+    known = {file.path: file.mark for file in first if file.mark is not None}
+    assert len(known) in (0, 2)
+    with disk.transaction(Merged()) as transaction:
+        transaction.remove("t/p1")
+        transaction.create("t/p4/part.json", b"4")
+        transaction.commit()
+    put(disk, {"t/p1/part.json": b"7"})
+    again = disk.look_over("t", "part.json", known)
+    assert [file.path for file in again] == ["t/p1/part.json", "t/p2/part.json", "t/p4/part.json"]
+    assert [file.data for file in again] == [b"7", None if known else b"2", b"4"]
+    assert [file.mark for file in again][1] == known.get("t/p2/part.json")
+
+
 def test_ranges_and_never_short(disk: Disk) -> None:
     data = bytes(range(256)) * 100
     put(disk, {"small.json": data[:100], "large": data})

@@ -21,13 +21,14 @@ from disks.stores.directory import DirectoryStore
 from disks.stores.memory import MemoryStore
 from disks.stores.open import open_store
 from disks.stores.s3.store import S3Store
-from disks.stores.wrappers.faulty import FaultyStore
 from disks.stores.wrappers.limit import LimitedStore, Limiter
 from disks.stores.wrappers.metered import MeteredStore
 from disks.stores.wrappers.retry import RetryingStore
 from disks.stores.wrappers.wrapped import unwrapped
+from oplog.bounds import at_most
 from oplog.errors import AlreadyExists, Damaged, NotFound
 from tests.documented import documented
+from tests.faulty_store import FaultyStore
 from tests.servers import Server
 
 MIB = 1024 * 1024
@@ -191,6 +192,15 @@ def test_ranges(store: ObjectStore) -> None:
         (len(data), len(data)),
     ]:
         assert store.get("data", ByteRange(start, stop)) == data[start:stop]
+
+
+def test_no_object_is_taken_in_that_is_larger_than_whoever_reads_it_allows(store: ObjectStore) -> None:
+    put(store, "large", b"x" * 100_000)
+    with at_most(100_000):
+        assert len(store.get("large")) == 100_000
+    with at_most(99_999), pytest.raises(Damaged, match="more than any real one"):
+        store.get("large")
+    assert len(store.get("large")) == 100_000
 
 
 def test_range_past_the_end_is_damage_never_short(store: ObjectStore) -> None:

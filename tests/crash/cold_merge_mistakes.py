@@ -100,9 +100,10 @@ def _inputs_kept() -> None:
 
 
 def _blob_not_asked_for() -> None:
-    from disks.object_disk.transaction import ObjectTransaction
 
-    ObjectTransaction._check_blob = lambda self, operation: None  # type: ignore[method-assign]
+    from disks.object_disk.basis import Basis
+
+    Basis.check_blob = lambda self, blob: None  # type: ignore[method-assign]
 
 
 def _partial_merge_drops_tombstones() -> None:

@@ -52,8 +52,8 @@ class Failpoints:
 
     mode: Mode = "count"
     at: int = 0
-    only: str = ""
-    """Count only effects whose name begins with this."""
+    without: str = ""
+    """Count no effect whose name begins with this."""
     mount: str = ""
     """power_cut: the mounted file system that loses what was not synced."""
     names: list[str] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Failpoints:
     _striking: set[int] = field(default_factory=set)
 
     def __call__(self, phase: Literal["before", "after"], name: str, arguments: tuple[object, ...]) -> None:
-        if not name.startswith(self.only) or (self.mode in ("kill", "power_cut") and name.startswith("store.")):
+        if self._passes_over(name):
             return
         if phase == "after":
             self._after(name)
@@ -74,6 +74,11 @@ class Failpoints:
                 self._striking.add(threading.get_ident())
         if strikes:
             self.strike(name)
+
+    def _passes_over(self, name: str) -> bool:
+        if self.mode in ("kill", "power_cut"):
+            return name.startswith("store.")
+        return bool(self.without) and name.startswith(self.without)
 
     def strike(self, name: str) -> None:
         """What happens at the chosen effect."""
@@ -159,7 +164,7 @@ class ForkServer:
         """End the server."""
         assert self._process.stdin
         self._process.stdin.close()
-        self._process.wait(10)
+        self._process.wait(CHILD_SECONDS)
 
     def __enter__(self) -> Self:
         return self

@@ -27,13 +27,14 @@ def _plan_without(name: str) -> Callable[[], None]:
 def _rows_doubled() -> None:
     from restore.history import undo_plan
 
-    undo_plan._doubled = lambda note, part, others: ""
+    undo_plan.presence = lambda part, staying: None
 
 
 def _old_bytes_of_a_definition() -> None:
-    from restore.history import undo_plan
+    from restore.history import undo_definitions, undo_plan
 
     undo_plan.altered_definition = lambda situation: None
+    undo_definitions.succeeding = lambda old, newest: old
 
 
 def _undo_unpinned() -> None:

@@ -24,13 +24,25 @@ def _whole_whatever_is_missing() -> None:
     reachability.fault_of = lambda context, definition: None
 
 
+def _uncounted_is_empty() -> None:
+    from tiering.catalog.identity import Identities
+
+    real = Identities._unconfigured
+
+    def counted_only(self: Identities, faults: Any) -> None:
+        self._known = {name: known for name, known in self._known.items() if known.counted or name in self._places}
+        real(self, faults)
+
+    Identities._unconfigured = counted_only  # type: ignore[method-assign]
+
+
 Mistake = tuple[str, str, str, Callable[[], Any]]
 
 MISTAKES: tuple[Mistake, ...] = (
     (
         "ids not compared (I16)",
         "a place without a disk, or with another one, is what its name stands for",
-        f"{_CHECKS}::TestNotMounted::test_is_not_an_empty_disk",
+        f"{_CHECKS}::test_another_disk_at_the_place",
         replaced("tiering.catalog.identity:Identities", "_examine", nothing),
     ),
     (
@@ -68,5 +80,17 @@ MISTAKES: tuple[Mistake, ...] = (
         "the configuration does not compare places",
         f"{_PLACES}::test_two_disks_of_one_place_are_an_error",
         replaced("tiering.config.reading", "check_places", nothing),
+    ),
+    (
+        "uncounted is empty (I16)",
+        "a disk whose parts nobody counted since the last write held none",
+        f"{_CHECKS}::test_a_disk_that_was_not_counted_since_it_was_written_to",
+        _uncounted_is_empty,
+    ),
+    (
+        "no id, any place (I16)",
+        "a disk without an id is whatever lies where the configuration says",
+        f"{_CHECKS}::TestWithoutAnId::test_a_mistyped_bucket",
+        replaced("tiering.catalog.identity:Identities", "_is_elsewhere", lambda self, name, known: False),
     ),
 )

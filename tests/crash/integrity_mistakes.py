@@ -15,6 +15,7 @@ _CLICKHOUSE = "tests/unit/disks/garbage/test_clickhouse_garbage.py"
 _FSCK = "tests/unit/restore/check/test_check.py"
 _SERVERS = "tests/integration/test_collecting.py"
 _PAST = "tests/property/test_past.py"
+_KEPT_REVISIONS = "tests/property/test_kept_revisions.py"
 
 
 def _delete_unread(self: Any, keys: Any, evidence: Any, *, in_order: bool = False) -> list[str]:
@@ -66,6 +67,22 @@ def _log_in_any_order() -> None:
         return original(self, keys, evidence)
 
     garbage._Collection._delete_announced = delete  # type: ignore[method-assign, assignment]
+
+
+def _one_path_a_blob(self: Any, key: str, by: int) -> None:
+    if self._balance is not None:
+        self._balance[key] = by
+
+
+def _first_snapshot_only() -> None:
+    from disks.garbage import live_references
+
+    original = live_references.named_anew
+
+    def named_anew(past: Any, found: Any, *, gone_on: bool) -> set[str]:
+        return original(past, found, gone_on=gone_on or past.start > 1)
+
+    live_references.named_anew = named_anew
 
 
 Mistake = tuple[str, str, str, Callable[[], None]]
@@ -146,6 +163,24 @@ _GC_MISTAKES: tuple[Mistake, ...] = (
         replaced("disks.garbage.live_references", "is_live", lambda pin, now: False),
     ),
     (
+        "a removal counts for all links",
+        "gc takes a blob for unnamed at a pinned revision when one of its paths was removed before",
+        f"{_KEPT_REVISIONS}::test_together_they_name_what_each_names",
+        replaced("disks.file_table.table:TableWriter", "_count", _one_path_a_blob),
+    ),
+    (
+        "a later pass is not looked through",
+        "gc counts of a snapshot that it begins anew from only what comes after it",
+        f"{_KEPT_REVISIONS}::test_together_they_name_what_each_names",
+        _first_snapshot_only,
+    ),
+    (
+        "snapshots believed unread",
+        "log entries go for a snapshot that nobody has read",
+        f"{_GC}::test_entries_go_only_behind_a_snapshot_that_was_read",
+        replaced("disks.garbage.collect:_Collection", "_prove_snapshots", nothing),
+    ),
+    (
         "versions overlooked (P34)",
         "the report says nothing of old versions",
         f"{_GC}::test_old_versions_are_counted_and_never_touched",
@@ -212,7 +247,7 @@ _FSCK_MISTAKES: tuple[Mistake, ...] = (
         "fsck blind for I6",
         "gaps in the log are not looked for",
         f"{_FSCK}::test_a_gap_before_a_young_snapshot_is_still_a_gap",
-        replaced("restore.check.bucket", "_check_gaps", nothing),
+        replaced("restore.check.bucket", "check_gaps", nothing),
     ),
     (
         "fsck blind for I7",
@@ -243,6 +278,12 @@ _FSCK_MISTAKES: tuple[Mistake, ...] = (
         "links are not counted",
         f"{_FSCK}::test_an_object_of_two_paths_that_is_gone",
         replaced("restore.check.bucket", "Counter", lambda keys: Counter()),
+    ),
+    (
+        "fsck blind for I12",
+        "nobody misses a pin that a backup counts on",
+        "tests/integration/test_counted_pins.py::test_a_pin_that_is_gone_is_missed",
+        replaced("backup.counted_pins", "counted_pins", lambda config, limiter=None: {}),
     ),
     (
         "data read and not compared",

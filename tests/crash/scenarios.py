@@ -29,7 +29,7 @@ from oplog.kinds import Dropped, OtherKind, undone_revision
 from restore.history.undo import undo
 from restore.rebuild.rebuild import restore
 from restore.rebuild.request import RestoreRequest
-from tiering.config.settings import Config, PolicyConfig, VolumeConfig
+from tiering.config.settings import Config, LimitsConfig, PolicyConfig, VolumeConfig
 from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest
 from tiering.table.schema import Column, PartitionField, TableDefinition
@@ -40,17 +40,21 @@ JANUARY, FEBRUARY = "202601", "202602"
 ROWS_A_PART = 40
 GUARD = timedelta(hours=24)
 _MEMORY = Path("/dev/shm")
+_RESERVE_BYTES = 16 * 1024
 SCHEMA = pa.schema([("ts", pa.timestamp("us", tz="UTC")), ("key", pa.int64()), ("text", pa.string())])
 
 
 def import_everything() -> None:
     """Load what operations use, so that no child pays for it."""
-    import disks.stores.open  # noqa: F401
+    import tests.crash.backing_up
+    import tests.replicas.killing  # noqa: F401
     import tiering.cli.main
     import tiering.insert.insert
     import tiering.merge.cold.job
     import tiering.merge.merger
     import tiering.query.scan  # noqa: F401
+    import zerocopy.interserver.client
+    import zerocopy.interserver.server  # noqa: F401
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +82,13 @@ class Site:
         return self.root / "bucket" / "store"
 
     def config(self) -> Config:
-        """A local disk and a directory bucket; snapshots often, so that crashes meet them."""
+        """A local disk and a directory bucket; snapshots often, so that crashes meet them; small reserves, for each
+        crash point copies them."""
         root = self.root
         return Config(
             state_path=str(root / "state"),
             disks={
-                "ssd": LocalDiskConfig(path=str(root / "ssd")),
+                "ssd": LocalDiskConfig(path=str(root / "ssd"), reserve_bytes=_RESERVE_BYTES),
                 "s3": ObjectDiskConfig(
                     url=self.bucket.as_uri() + "/",
                     snapshot_every_commits=4,
@@ -95,6 +100,7 @@ class Site:
                     volumes=(VolumeConfig(name="hot", disks=("ssd",)), VolumeConfig(name="cold", disks=("s3",)))
                 )
             },
+            limits=LimitsConfig(state_reserve_bytes=_RESERVE_BYTES),
         )
 
     def open(self, *, recover: bool = True, workers: int = 1, ahead: timedelta = timedelta(0)) -> Store:
@@ -259,6 +265,13 @@ def drop_january(store: Store, site: Site) -> None:
     tables.drop_parts(store.context, doomed, reason="test")
 
 
+def _drop_all_parts(store: Store, site: Site) -> None:
+    """On two disks: the bucket's commit alone would leave half of them."""
+    from tiering.catalog import tables
+
+    tables.drop_parts(store.context, store.parts(TABLE), reason="test")
+
+
 def _drop_table(store: Store, site: Site) -> None:
     with suppress(NotFound):
         store.drop_table(TABLE)
@@ -377,6 +390,63 @@ def cold_merge(store: Store, site: Site) -> None:
             raise failure.error
 
 
+def _repository(store: Store, site: Site) -> None:
+    """January cold, February hot, and a repository without a backup."""
+    from tests.crash import backing_up
+
+    mixed(store, site)
+    backing_up.init(site)
+
+
+def _backed_up(store: Store, site: Site) -> None:
+    _repository(store, site)
+    _back_up(store, site)
+
+
+def _back_up(store: Store, site: Site) -> None:
+    from tests.crash import backing_up
+
+    backing_up.back_up(store, site)
+
+
+def _back_up_pinned(store: Store, site: Site) -> None:
+    from tests.crash import backing_up
+
+    backing_up.back_up(store, site, cold="pin")
+
+
+def _backed_up_twice(store: Store, site: Site) -> None:
+    from tests.crash import backing_up
+
+    _repository(store, site)
+    backing_up.back_up_twice(store, site)
+
+
+def _prune(store: Store, site: Site) -> None:
+    from tests.crash import backing_up
+
+    backing_up.prune(store, site)
+
+
+def _damaged_backup(store: Store, site: Site) -> None:
+    from tests.crash import backing_up
+
+    _repository(store, site)
+    backing_up.damaged(store, site)
+
+
+def _verify_backup(store: Store, site: Site) -> None:
+    from tests.crash import backing_up
+
+    backing_up.verify(store, site)
+
+
+def _restore_backup(store: Store, site: Site) -> None:
+    from tests.crash import backing_up
+
+    backing_up.restore(store, site)
+
+
 def _lose_local_state(store: Store, site: Site) -> None:
     mixed(store, site)
     store.disk("s3").close()
@@ -397,6 +467,7 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario("move", _hot, lambda store, site: move(store, "cold"), keeps_rows=True),
         Scenario("move_back", _cold, lambda store, site: move(store, "hot"), keeps_rows=True),
         Scenario("drop_parts", mixed, drop_january),
+        Scenario("drop_all_parts", mixed, _drop_all_parts),
         Scenario("drop_table", mixed, _drop_table),
         Scenario("gc", _garbage, _collect, keeps_rows=True),
         Scenario("gc_beside_hot", _garbage_beside_hot, _collect, keeps_rows=True),
@@ -406,6 +477,11 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario("undo_drop", _dropped, _take_back("drop")),
         Scenario("undo_merge", _merged, _take_back("merge"), keeps_rows=True),
         Scenario("undo_alter", _altered, _take_back("alter_table")),
+        Scenario("backup_create", _repository, _back_up, keeps_rows=True),
+        Scenario("backup_create_pin", _repository, _back_up_pinned, keeps_rows=True),
+        Scenario("backup_verify", _damaged_backup, _verify_backup, keeps_rows=True),
+        Scenario("backup_prune", _backed_up_twice, _prune, keeps_rows=True),
+        Scenario("backup_restore", _backed_up, _restore_backup),
         Scenario("restore_cache", _lose_local_state, _rebuild, fresh=True, keeps_rows=True),
         Scenario("rebuild_on_open", _lose_local_state, _reopen, fresh=True, keeps_rows=True),
     )

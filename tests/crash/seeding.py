@@ -13,7 +13,9 @@ def replaced(module: str, name: str, value: Any) -> Callable[[], None]:
     def apply() -> None:
         path, _, owner = module.partition(":")
         found: Any = importlib.import_module(path)
-        setattr(getattr(found, owner) if owner else found, name, value)
+        changed = getattr(found, owner) if owner else found
+        getattr(changed, name)  # a mistake in what is no longer there would be none
+        setattr(changed, name, value)
 
     return apply
 

@@ -195,7 +195,7 @@ def check_races(server: ForkServer, site: Site, name: str, *, there: bool, strid
         assert not problems, (where, problems)
         at += stride
     assert at > 25, "the merge was hardly interrupted"
-    if there and not name.startswith(("insert", "alter")):
+    if there and not name.startswith(("insert", "alter", "move")):  # what it has not adopted it moves to no SSD
         assert failed, "no group ever met the other's change"
 
 

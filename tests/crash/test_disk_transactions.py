@@ -109,7 +109,7 @@ class Killed(BaseException):
     """The process is dead; every later effect raises as well."""
 
 
-class _Count:
+class Effects:
     def __init__(self, stop: int | None = None, when: Literal["before", "after"] = "before") -> None:
         self.count = 0
         self._stop, self._when, self._dead = stop, when, False
@@ -182,7 +182,7 @@ def rebuilt(root: Path) -> Disk:
     return disk
 
 
-def attempt(disk: Disk, change: Callable[[Transaction], None], hook: _Count, reading: bool) -> bool:
+def attempt(disk: Disk, change: Callable[[Transaction], None], hook: Effects, reading: bool) -> bool:
     """Whether the transaction was acknowledged before the kill."""
     acknowledged = False
     effects.set_hook(hook)
@@ -229,7 +229,7 @@ def test_killed_at_every_effect(
     template = place / "template"
     fill(opened(template))
     after = expected(change)
-    whole = _Count()
+    whole = Effects()
     shutil.copytree(template, place / "whole")
     disk = opened(place / "whole")
     assert attempt(disk, change, whole, reading)
@@ -244,7 +244,7 @@ def test_killed_at_every_effect(
             root = place / f"{stop}-{when}"
             shutil.copytree(template, root)
             disk = opened(root)
-            acknowledged = attempt(disk, change, _Count(stop, when), reading)  # type: ignore[arg-type]
+            acknowledged = attempt(disk, change, Effects(stop, when), reading)  # type: ignore[arg-type]
             disk.close()
             release_locks(root)
             again = opened(root)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -10,7 +11,8 @@ import pytest
 
 from disks import effects
 from disks.effects import op
-from tests.crash import powercut
+from tests.crash import enumeration, powercut
+from tests.crash.enumeration import Tally
 from tests.crash.harness import Audit, Failpoints, ForkServer, Mode, hooked
 from tests.crash.scenarios import Site
 
@@ -68,6 +70,24 @@ def test_errors_strike_before_or_after_the_effect(tmp_path: Path, mode: Mode, le
     with pytest.raises(OSError, match="injected"):
         place_with_hook(tmp_path, mode, 4)
     assert os.listdir(tmp_path) == left
+
+
+@pytest.mark.parametrize("mode", ["raise_before", "raise_after"])
+def test_an_error_that_a_run_does_not_come_to_proves_nothing(server: ForkServer, site: Site, mode: Mode) -> None:
+    server.value(enumeration.prepare, "drop_parts", site)
+    found = server.value(enumeration.fail_and_repeat, "drop_parts", site, mode, 10_000)
+    assert found == ["the error never happened"]
+
+
+def test_nor_does_a_kill(server: ForkServer, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = enumeration.reference(server, site, "drop_parts")
+    longer = replace(known, countable=known.countable + 1)
+    monkeypatch.setattr(enumeration, "reference", lambda *_: longer)
+    monkeypatch.setattr(Tally, "due", lambda tally, operation, points: [longer.countable])
+    once = enumeration.kill_everywhere(server, site, "drop_parts")
+    again = enumeration.kill_twice(server, site, "drop_parts")
+    for tally in (once, again):
+        assert [line.split(": ")[1] for line in tally.violations] == ["the kill never happened"]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,10 @@ from tests.crash.scenarios import SCENARIOS, Site
 pytestmark = pytest.mark.crash
 
 SAMPLE = 60
-MODELLED = ["first_open", "alter_table", "insert", "merge", "move", "move_back", "drop_parts", "drop_table", "gc"]
+MODELLED = [
+    *("first_open", "alter_table", "insert", "merge", "move", "move_back", "drop_parts", "drop_table", "gc"),
+    *("backup_create", "backup_create_pin", "backup_verify", "backup_restore"),
+]
 
 
 @pytest.mark.parametrize("name", MODELLED)

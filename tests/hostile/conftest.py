@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.command_line import Frostline
+from tests.crash import mutants
+
+mutants.apply_from_environment()
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@
 | a mistyped bucket URL | `count(*)` 0, and a log begun there by a reading verb | exit 5, the place stays empty |
 | two endpoints of one bucket | moves delete the only copy | exit 13 |
 | parts are gone from a disk that is there | an answer without their rows | exit 5 |
+| a mistyped URL of a bucket without an id | an answer without its rows | exit 5, or 13 where another bucket is |
 """
 
 from __future__ import annotations
@@ -21,8 +22,12 @@ from typing import Any
 import pytest
 
 from disks.identity import put_object, read_file, read_object, write_file
+from disks.object_disk.disk import ObjectDisk
+from disks.stores.base import StoreCapabilities
+from disks.stores.directory import DirectoryStore
 from disks.stores.memory import MemoryStore
-from oplog.errors import DiskUnreachable, OutcomeUnknown
+from disks.stores.wrappers.wrapped import WrappedStore
+from oplog.errors import DiskUnreachable, Locked, OutcomeUnknown
 from oplog.kinds import Inserted
 from tests.command_line import Frostline
 from tests.crash.harness import Failpoints, hooked
@@ -31,6 +36,14 @@ from tiering.config.reading import load
 from tiering.engine.store import Store
 
 COUNT = "select count(*) from d.t"
+
+
+class Unconditional(WrappedStore):
+    """A store that overwrites: conditional writes are a look followed by a put."""
+
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        return StoreCapabilities(conditional_put=False, checks_sha256=True)
 
 
 def files_below(directory: Path) -> list[Path]:
@@ -166,6 +179,168 @@ def test_a_disk_that_is_not_configured_any_more(home: Path, store: Frostline) ->
     assert count(store) == 100
 
 
+@pytest.mark.parametrize("gone", ["ssd", "s3"])
+def test_a_disk_that_was_not_counted_since_it_was_written_to(home: Path, store: Frostline, gone: str) -> None:
+    """Nobody opened the store between the last write and the change of the configuration."""
+    store("move", "d.t", "--partition", "202602", "--to-disk", "s3")
+    kept = {
+        "ssd": f"{{type: local, path: {home}/ssd}}",
+        "s3": f"{{type: object_disk, url: 'file://{home}/bucket/store/'}}",
+    }
+    del kept[gone]
+    (name, disk), path = next(iter(kept.items())), Path("frostline.yaml")
+    path.write_text(
+        f"state_path: {home}/state\ndisks:\n  {name}: {disk}\n"
+        f"policies: {{hot_cold: {{volumes: [{{name: all, disks: [{name}]}}]}}}}\n"
+    )
+    refused(store, 13)
+    path.unlink()
+    assert count(store) == 300
+
+
+class TestWithoutAnId:
+    """Disks of an earlier version, read-only ones, and those with ClickHouse's log."""
+
+    @pytest.fixture
+    def reader(self, home: Path, store: Frostline, monkeypatch: pytest.MonkeyPatch) -> Frostline:
+        """Another machine, which only reads a bucket that an earlier version wrote."""
+        (home / "bucket" / "store" / ".frostline-disk").unlink()
+        monkeypatch.setenv("FROSTLINE_DISKS__S3__URL", f"file://{home}/bucket/store/")
+        monkeypatch.setenv("FROSTLINE_DISKS__S3__READ_ONLY", "true")
+        monkeypatch.setenv("FROSTLINE_HOME", str(home.with_name("reader")))
+        assert count(store) == 100
+        assert count(store) == 100
+        return store
+
+    def test_a_mistyped_bucket(self, home: Path, reader: Frostline, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("FROSTLINE_DISKS__S3__URL", f"file://{home}/bucket/stor/")
+        reader("query", COUNT, code=5)
+        assert not reader.json("fsck", code=4)["ok"]
+        assert files_below(home / "bucket" / "stor") == []
+        monkeypatch.setenv("FROSTLINE_DISKS__S3__URL", f"file://{home}/bucket/store/")
+        assert count(reader) == 100
+
+    def test_the_bucket_of_another_store(self, home: Path, reader: Frostline, monkeypatch: pytest.MonkeyPatch) -> None:
+        other = home.with_name("other")
+        with monkeypatch.context() as there:
+            there.setenv("FROSTLINE_HOME", str(other))
+            there.delenv("FROSTLINE_DISKS__S3__URL")
+            there.delenv("FROSTLINE_DISKS__S3__READ_ONLY")
+            reader("table", "create", "e.t", "--column", "n:int64", "--order-by", "n")
+        monkeypatch.setenv("FROSTLINE_DISKS__S3__URL", f"file://{other}/bucket/store/")
+        reader("query", COUNT, code=13)
+
+    def test_a_bucket_that_moved_is_the_same(
+        self, home: Path, reader: Frostline, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (home / "bucket").rename(home / "moved")
+        monkeypatch.setenv("FROSTLINE_DISKS__S3__URL", f"file://{home}/moved/store/")
+        assert count(reader) == 100
+
+    def test_with_clickhouses_log(self, home: Path, frostline: Frostline, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Its table is that of one bucket, and names objects that must be there."""
+        monkeypatch.setenv("FROSTLINE_DISKS__S3__LOG_FORMAT", "1")
+        Path("rows.csv").write_text("n\n1\n2\n")
+        frostline("table", "create", "d.t", "--column", "n:int64", "--order-by", "n")
+        frostline("insert", "d.t", "rows.csv")
+        frostline("move", "d.t", "--partition", "all", "--to-disk", "s3")
+        monkeypatch.setenv("FROSTLINE_DISKS__S3__URL", f"file://{home}/bucket/stor/")
+        for verb in (["query", COUNT], ["fsck"], ["table", "alter", "d.t", "--add-column", "more:int64"]):
+            frostline(*verb, code=13)
+        assert files_below(home / "bucket" / "stor") == []
+        monkeypatch.delenv("FROSTLINE_DISKS__S3__URL")
+        (home / "bucket").rename(home / "away")
+        for verb in (["query", COUNT], ["table", "alter", "d.t", "--add-column", "more:int64"]):
+            frostline(*verb, code=1)
+        assert files_below(home / "bucket") == []
+        (home / "away").rename(home / "bucket")
+        assert count(frostline) == 2
+
+
+class TestWithoutConditionalWrites:
+    def test_the_id_is_given_below_the_lease(
+        self, home: Path, frostline: Frostline, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("FROSTLINE_DISKS__S3__CONDITIONAL_PUT", "no")
+        monkeypatch.setenv("FROSTLINE_DISKS__S3__URL", f"file://{home}/bucket/store/")
+        frostline("table", "create", "d.t", "--column", "n:int64", "--order-by", "n")
+        given = (home / "bucket" / "store" / ".frostline-disk").read_bytes()
+        monkeypatch.setenv("FROSTLINE_HOME", str(home.with_name("second")))
+        frostline("table", "alter", "d.t", "--add-column", "more:int64", code=11)
+        assert (home / "bucket" / "store" / ".frostline-disk").read_bytes() == given
+        for lease in (home / "bucket" / "store" / "lease").iterdir():
+            lease.unlink()
+        frostline("table", "alter", "d.t", "--add-column", "more:int64")
+        assert (home / "bucket" / "store" / ".frostline-disk").read_bytes() == given
+        assert frostline.json("fsck")["ok"]
+
+    def test_of_several_machines_one_gives_it(self, tmp_path: Path) -> None:
+        bucket = Unconditional(MemoryStore("bucket"))
+        disks = [ObjectDisk("s3", bucket, tmp_path / f"{n}", lease_settle_seconds=0.2) for n in range(4)]
+
+        def write(disk: ObjectDisk) -> bool:
+            with suppress(Locked), disk.transaction(Inserted()) as transaction:
+                transaction.create(f"{disk.state_path.name}.json", b"{}")
+                transaction.commit()
+                return True
+            return False
+
+        with ThreadPoolExecutor(len(disks)) as pool:
+            written = list(pool.map(write, disks))
+        assert written.count(True) == 1
+        winner = disks[written.index(True)]
+        assert winner.identity() == read_object(bucket)
+
+
+class TestInsertsAndTheColdDisk:
+    """Hot space is there in each of these. Whether an insert is a repetition, only the parts on all disks can say."""
+
+    def test_an_outage_stops_no_insert(
+        self, frostline: Frostline, bucket: str, ministack: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("FROSTLINE_DISKS__S3__URL", f"s3://{bucket}/p/")
+        Path("one.csv").write_text("n\n1\n2\n")
+        Path("two.csv").write_text("n\n3\n")
+        frostline("table", "create", "d.t", "--column", "n:int64", "--order-by", "n")
+        frostline("insert", "d.t", "one.csv")
+        frostline("move", "d.t", "--partition", "all", "--to-disk", "s3")
+        monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+        assert frostline.json("insert", "d.t", "two.csv")["rows"] == 1
+        repeated = frostline.json("insert", "d.t", "one.csv")
+        assert (repeated["rows"], repeated["duplicates"]) == (0, 1)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", ministack.endpoint_url)
+        assert count(frostline) == 3
+
+    def test_an_unmounted_directory_is_an_outage(self, home: Path, store: Frostline) -> None:
+        (home / "bucket").rename(home / "away")
+        repeated = store.json("insert", "d.t", "rows.csv")
+        assert (repeated["duplicates"], repeated["unreachable"]) == (3, ["s3"])
+        Path("more.csv").write_text("ts,n\n2026-02-01T00:00:00Z,300\n")
+        store("insert", "d.t", "more.csv")
+        store("query", "select sum(n) from d.t", code=5)
+        store("move", "d.t", "--partition", "202602", "--to-disk", "s3", code=5)
+        store("restore", "s3", "--apply", "-y", code=13)
+        store("fsck", "--repair", code=5)  # leaves the table that says what was there
+        assert store.json("insert", "d.t", "rows.csv")["duplicates"] == 3
+        assert files_below(home / "bucket") == []
+        (home / "away").rename(home / "bucket")
+        assert count(store) == 301
+        assert store.json("fsck")["ok"]
+
+    def test_a_missing_or_wrong_one_does(self, home: Path, store: Frostline) -> None:
+        shutil.rmtree(home / "state" / "disks")  # with it, what is known of the parts there
+        (home / "bucket").rename(home / "away")
+        store("insert", "d.t", "rows.csv", code=5)
+        shutil.copytree(home / "away", home / "bucket")
+        (home / "bucket" / "store" / ".frostline-disk").unlink()
+        put_object(DirectoryStore(home / "bucket" / "store"))
+        store("insert", "d.t", "rows.csv", code=13)
+        shutil.rmtree(home / "bucket")
+        (home / "away").rename(home / "bucket")
+        assert store.json("insert", "d.t", "rows.csv")["duplicates"] == 3
+        assert count(store) == 300
+
+
 def test_a_disk_may_be_renamed_and_moved(home: Path, store: Frostline) -> None:
     (home / "ssd").rename(home / "elsewhere")
     Path("frostline.yaml").write_text(
@@ -234,7 +409,7 @@ class TestMistypedBucket:
 
 def test_a_reading_verb_begins_no_disk(home: Path, frostline: Frostline) -> None:
     for verb in (["status"], ["parts"], ["disks"], ["fsck"], ["table", "list"], ["log", "s3"], ["gc"]):
-        frostline(*verb)
+        frostline(*verb, code=4 if verb == ["fsck"] else 0)
         assert not (home / "ssd").exists(), verb
         assert files_below(home / "bucket") == [], verb
 

@@ -401,6 +401,33 @@ def test_a_zero_byte_part_json(cli: Cli) -> None:
     cli.is_sound()
 
 
+def test_a_part_directory_whose_name_is_no_part_s(cli: Cli) -> None:
+    """A copy that somebody made, its name in digits that only look like a part's: in no answer, and found."""
+    (path,) = _files(cli.home / "ssd", "part.json")
+    copy = path.parent.with_name("202602_\u0661_\u0661_0")
+    shutil.copytree(path.parent, copy)
+    answer = cli("--json", "query", f"select count(*) from {TABLE}")
+    assert (answer.code, answer.document["rows"]) == (3, [[len(GOOD)]])
+    found = cli("--json", "fsck")
+    assert found.code == 4
+    assert [problem["path"].split("/")[-2] for problem in found.document["problems"]] == [copy.name]
+    shutil.rmtree(copy)
+    cli.is_sound()
+
+
+def test_a_careless_umask_opens_no_file_to_others(cli: Cli, tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        cli.ok("insert", TABLE, csv(tmp_path / "more.csv", "2026-02-07T00:00:00Z,7,more"))
+        cli.ok("merge", TABLE, "--final")
+        cli.ok("move", TABLE, "--partition", JANUARY, "--to-volume", "hot")
+    finally:
+        os.umask(before)
+    written = [path for path in cli.home.rglob("*") if not path.is_symlink()]
+    assert any(path.suffix == ".parquet" for path in written)
+    assert [path for path in written if path.stat().st_mode & 0o022] == []
+
+
 def test_an_object_deleted_behind_our_back(cli: Cli) -> None:
     path = _january_object(cli)
     whole = path.read_bytes()

@@ -23,7 +23,7 @@ from disks.workers.runner import LocalRunner, Remote
 from oplog import pins
 from oplog.errors import FrostlineError, Refused
 from oplog.kinds import Dropped, Inserted
-from oplog.revision import blob_key
+from oplog.revision import blob_key, commit_key
 from restore.rebuild.rebuild import restore
 from restore.rebuild.request import RestoreRequest
 from tests.meddling import Exchange, meddling
@@ -228,7 +228,8 @@ def test_a_range_that_is_not_listed_whole_deletes_nothing(
             refused: str | None = error.message
         else:
             refused = report.refused
-    assert sum(listings.values()) > 1
+    # A listing that cannot be believed may end the others before they begin.
+    assert sum(listings.values()) > (refused is None)
     gone = before - keys(ministack, bucket)
     assert gone <= {f"p/{orphan}"}
     if refused is None:
@@ -321,5 +322,6 @@ def test_all_that_killed_writers_left_in_the_bucket_goes(server: Server, opened:
     pins.create(disk.store, "restore-x", 1, holder="test", until=datetime.now(UTC) + timedelta(hours=1))
     report = run(disk)
     assert (report.deleted, report.pins_expired) == (3, ["restore-x"])
-    assert keys(server, bucket) == settled
+    fence = f"p/{commit_key(disk.log.head())}"
+    assert keys(server, bucket) == settled | {fence}
     assert f"p/{live}" in settled

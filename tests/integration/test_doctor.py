@@ -325,6 +325,15 @@ class TestReaching:
         for sentence in LIMITATIONS:
             assert f"note       log-format-1: {sentence}" in shown
 
+    def test_one_disk_of_a_store_that_holds_parts_on_another(self, doctor: Doctor, tmp_path: Path) -> None:
+        (tmp_path / "rows.csv").write_text("k\n1\n")
+        assert cli.run(["table", "create", "d.t", "--like", str(tmp_path / "rows.csv"), "--order-by", "k"]) == 0
+        assert cli.run(["insert", "d.t", str(tmp_path / "rows.csv")]) == 0
+        assert "identity" not in doctor.findings("s3")
+        (tmp_path / "home" / "ssd").rename(tmp_path / "home" / "elsewhere")
+        assert "identity" not in doctor.findings("s3")
+        assert doctor.findings("ssd", code=4)["identity"]["subject"] == "disk ssd"
+
     def test_an_unknown_disk(self, doctor: Doctor) -> None:
         assert cli.run(["doctor", "nope"]) == 10
 
@@ -356,7 +365,7 @@ class TestHere:
 
     @pytest.mark.parametrize("damage", [b"", b"not a database" * 1000])
     def test_a_damaged_journal_is_found_and_left_alone(self, damage: bytes, doctor: Doctor, tmp_path: Path) -> None:
-        assert cli.run(["status"]) == 0
+        assert cli.run(["table", "create", "d.t", "--column", "n:int64", "--order-by", "n"]) == 0
         path = tmp_path / "home" / "state" / "journal.db"
         assert doctor.findings()["journal"]["level"] == "ok"
         path.write_bytes(damage)
@@ -364,7 +373,7 @@ class TestHere:
         assert path.read_bytes() == damage
 
     def test_unfinished_and_failed_moves(self, doctor: Doctor, tmp_path: Path) -> None:
-        assert cli.run(["status"]) == 0
+        assert cli.run(["table", "create", "d.t", "--column", "n:int64", "--order-by", "n"]) == 0
         with sqlite3.connect(tmp_path / "home" / "state" / "journal.db") as database:
             for state in ("copying", "failed"):
                 database.execute(

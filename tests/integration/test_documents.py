@@ -9,11 +9,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+from typer.core import TyperGroup
 
 from tests.crash.scenarios import SCENARIOS
 from tests.servers import Server
+from tiering.cli import main as cli
 
 REPOSITORY = Path(__file__).parents[2]
 SHOWN = (
@@ -57,7 +61,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "All of it worked" in done.stdout
-    assert done.stdout.count("the same rows (SHA-256") == 2
+    assert done.stdout.count("the same rows (SHA-256") == 3
     return place
 
 
@@ -140,7 +144,7 @@ def test_links_between_documents_lead_somewhere() -> None:
 
 
 def test_files_and_tests_that_documents_name_exist() -> None:
-    packages = "oplog|disks|tiering|restore|spark_tiering|tests|benchmarks"
+    packages = "oplog|disks|tiering|restore|backup|spark_tiering|tests|benchmarks"
     named = re.compile(rf"`((?:{packages})/[\w./-]*)(?:::(\w+))?`")
     dotted = re.compile(rf"`((?:{packages})(?:\.[a-z_]+)+)(?<!\.json)(?<!\.lock)`")
     for path in documents():
@@ -153,7 +157,47 @@ def test_files_and_tests_that_documents_name_exist() -> None:
         for name, function in named.findall(path.read_text()):
             there = REPOSITORY / name
             assert there.exists(), f"{path.relative_to(REPOSITORY)} names {name}"
-            assert not function or f"def {function}(" in there.read_text(), f"{path.name} names {name}::{function}"
+            is_there = not function or re.search(rf"^ *(?:def|class) {function}\b", there.read_text(), re.MULTILINE)
+            assert is_there, f"{path.name} names {name}::{function}"
+
+
+def rows_of_damage() -> list[list[str]]:
+    """The cells of each row of the tables of damage, their heads left out."""
+    text = (REPOSITORY / "docs/integrity.md").read_text().partition("## Each kind of damage")[2]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in re.findall(r"^\|.*\|$", text, re.MULTILINE)
+    ]
+    return [row for row in rows if row[0] != "damage" and not row[0].startswith("---")]
+
+
+def test_each_kind_of_damage_has_a_test() -> None:
+    rows = rows_of_damage()
+    assert len(rows) > 40
+    for damage, _, answered, test in rows:
+        assert re.fullmatch(r"`tests/[\w/.]+(::\w+)?`", test), damage
+        assert answered, damage
+
+
+def test_every_verb_and_option_of_the_page_on_damage_exists() -> None:
+    root = typer.main.get_command(cli.build())
+    assert isinstance(root, TyperGroup)
+    known = set(root.list_commands(typer.Context(root)))
+    everywhere = {option for parameter in root.params for option in parameter.opts}
+    seen = set()
+    for span in re.findall(r"`([^`\n]+)`", (REPOSITORY / "docs/integrity.md").read_text()):
+        words = span.removeprefix("frostline ").split()
+        if words[0] not in known:
+            assert not span.startswith("frostline ") or words[0] == "demo", span
+            assert " --" not in span, f"{span} is no verb"
+            continue
+        command: Any = root
+        while isinstance(command, TyperGroup) and words:
+            command = command.get_command(typer.Context(command), words.pop(0))
+            assert command is not None, span
+        options = {option for parameter in command.params for option in parameter.opts} | everywhere
+        assert {word for word in words if word.startswith("-")} <= options, span
+        seen.add(span)
+    assert {"fsck --repair", "gc --delete", "disk adopt"} <= seen
 
 
 def test_the_order_of_writes_of_every_operation_that_crash_tests_stop_is_told() -> None:

@@ -243,7 +243,8 @@ def test_after_the_retention(frostline: Frostline, tmp_path: Path) -> None:
     assert "not kept" in frostline.error
     frostline("diff", "s3", "1", str(dropped), code=10)
     frostline("blame", "db.t", PARTS[0], code=10)
-    assert [entry["revision"] for entry in frostline.json("log", "s3")["entries"]] == [dropped + 1, dropped + 2]
+    entries = [(entry["revision"], entry["kind"]) for entry in frostline.json("log", "s3")["entries"]]
+    assert entries == [(dropped + 1, "create_table"), (dropped + 2, "create_table"), (dropped + 3, "fence")]
     assert frostline.json("diff", "s3", str(dropped + 1), str(dropped + 2))["tables"][0]["change"] == "created"
 
 

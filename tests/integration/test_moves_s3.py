@@ -43,7 +43,7 @@ def test_a_batch_costs_one_put_a_file_and_one_commit(context: Context) -> None:
     after = disk.store.counts()
     assert len(report.moved) == 20
     spent = {verb: after[verb] - before[verb] for verb in after if after[verb] != before[verb]}
-    assert spent == {"PUT": 41}, "no HEAD, no LIST, no GET: only what is written"
+    assert spent == {"PUT": 41, "LIST": 1}, "no HEAD, no GET: what is written, and the proof that the log ends with it"
     assert all(holders(context, made) == ["s3"] for made in parts)
 
 

@@ -16,10 +16,10 @@ import pytest
 
 from disks.config import ObjectDiskConfig
 from disks.effects import set_hook
-from disks.garbage.announcements import Announcement
 from disks.garbage.collect import collect
 from disks.garbage.rules import GcRules
 from disks.object_disk.disk import ObjectDisk
+from disks.object_disk.doomed import Announcement
 from disks.object_disk.references import INTENTS_PREFIX, inventory
 from disks.registry import open_disk
 from disks.stores.wrappers.metered import MeteredStore
@@ -442,17 +442,28 @@ def test_it_pins_what_it_restores(local: ObjectDisk, monkeypatch: pytest.MonkeyP
 
     import restore.rebuild.rebuild as module
 
-    checked = module._check_restorable
+    checked = module.check_objects
 
     def racing(*arguments: object) -> None:
         checked(*arguments)  # type: ignore[arg-type]
         collecting(local)
 
-    monkeypatch.setattr(module, "_check_restorable", racing)
+    monkeypatch.setattr(module, "check_objects", racing)
     assert restore(local, RestoreRequest(revision=1, apply=True)).applied
     assert reports[0].refused is None
     assert reports[0].deleted == 0
     assert local.read("a/1") == b"content of a/1"
+
+
+def test_no_way_back_begins_with_a_wrong_clock(local: ObjectDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pin would end when others do not expect it, and an announcement of gc would look as if it were over (I4)."""
+    put(local, "t/a")
+    put(local, "t/b")
+    before = {info.key for info in local.store.list()}
+    monkeypatch.setattr(type(local.store), "clock_skew", lambda store: timedelta(hours=-2))
+    with pytest.raises(Refused, match="clocks of this machine and of the store differ by 2:00:00"):
+        restore(local, RestoreRequest(revision=1, apply=True))
+    assert {info.key for info in local.store.list()} == before
 
 
 def test_a_restore_that_outlasts_its_pin_renews_it(local: ObjectDisk) -> None:

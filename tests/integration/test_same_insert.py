@@ -79,7 +79,7 @@ def test_the_second_goes_in_when_the_first_fails(tmp_path: Path, monkeypatch: py
     with Store.open(config) as store:
         create(store)
     failed = threading.Event()
-    original = inserting._Insert._commit
+    original = inserting.Inserting._commit
 
     def commit(self: Any, *arguments: Any) -> None:
         if not failed.is_set():
@@ -87,7 +87,7 @@ def test_the_second_goes_in_when_the_first_fails(tmp_path: Path, monkeypatch: py
             raise inserting.FrostlineError("the first one fails")
         original(self, *arguments)
 
-    monkeypatch.setattr(inserting._Insert, "_commit", commit)
+    monkeypatch.setattr(inserting.Inserting, "_commit", commit)
     with pytest.raises(inserting.FrostlineError, match="the first one fails"):
         both_at_once([config, config], monkeypatch)
     with Store.open(config) as store:
@@ -129,7 +129,7 @@ def test_status_names_what_two_machines_inserted_alike(
 def test_an_insert_that_is_alone_does_not_look_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Looking costs a listing of all parts; whether anybody else was there, the journal knows for nothing."""
     looks: list[set[str]] = []
-    monkeypatch.setattr(inserting._Insert, "_learn", lambda self, partitions: looks.append(partitions))
+    monkeypatch.setattr(inserting.Inserting, "_learn", lambda self, partitions: looks.append(partitions))
     with Store.open(machine(tmp_path, "a")) as store, Store.open(machine(tmp_path, "a")) as other:
         create(store)
         store.table("d.t").insert(ROWS.to_batches())

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-import ssl
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +18,8 @@ from disks.stores.base import ByteRange, ObjectStore
 from disks.stores.open import open_store
 from disks.stores.s3 import store as s3
 from oplog.errors import FrostlineError, UsageError
+from tests.certificates import context
+from tests.certificates import made as certificates_of
 from tests.meddling import Exchange, meddling
 from tests.servers import Server
 from tiering.cli import main as cli
@@ -31,28 +30,13 @@ MIB = 1024 * 1024
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An authority (`ca.pem`) and what it signed for 127.0.0.1 and localhost (`server.pem` with its key)."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is missing")
-    place = tmp_path_factory.mktemp("tls")
-    names = "subjectAltName=IP:127.0.0.1,DNS:localhost\nbasicConstraints=CA:FALSE\n"
-    (place / "names").write_text(names)
-    for command in (
-        "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=test-authority -keyout ca.key -out ca.pem"
-        " -addext basicConstraints=critical,CA:TRUE -addext keyUsage=critical,keyCertSign",
-        "req -newkey rsa:2048 -nodes -subj /CN=localhost -keyout server.key -out server.csr",
-        "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names -out server.crt",
-    ):
-        subprocess.run(["openssl", *command.split()], cwd=place, check=True, capture_output=True)
-    (place / "server.pem").write_bytes((place / "server.crt").read_bytes() + (place / "server.key").read_bytes())
-    return place
+    return certificates_of(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture(params=["ministack", pytest.param("ceph", marks=pytest.mark.ceph)])
 def secure(request: pytest.FixtureRequest, certificates: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setattr(s3, "_probed", {})
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificates / "server.pem")
-    with meddling(request.getfixturevalue(request.param), tls=context) as server:
+    with meddling(request.getfixturevalue(request.param), tls=context(certificates)) as server:
         yield server
 
 

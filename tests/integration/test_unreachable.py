@@ -198,7 +198,7 @@ def test_nothing_is_answered_from_a_table_that_may_lack_parts(
             def breaks(view: Any, entries: Any) -> None:
                 raise Transient("the line broke after the snapshot was read")
 
-            patch.setattr(table_cache, "_apply", breaks)
+            patch.setattr(table_cache, "apply_entries", breaks)
             with pytest.raises(FrostlineError):
                 site.open()
     site.line.cut()

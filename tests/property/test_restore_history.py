@@ -92,12 +92,24 @@ class RestoreMachine(RuleBasedStateMachine):
             self.history[self.disk.revision] = content(self.disk)
             self.committed[self.disk.revision] = self.store.now
 
+    def record_fences(self) -> None:
+        """Those that a collection has committed: they change no file."""
+        self.disk.refresh()
+        newest = max(self.history)
+        for revision in range(newest + 1, self.disk.revision + 1):
+            self.history[revision] = self.history[newest]
+            self.committed[revision] = self.store.now
+
     def kept(self) -> list[int]:
         """Revisions that were current within the retention, and pinned ones. An empty log keeps none."""
         horizon = self.store.now - RETENTION
         newest = max(self.history)
-        current = [one for one in self.history if one == newest or self.committed[one + 1] > horizon]
+        current = [one for one in self.history if one == newest or self._followed(one) > horizon]
         return sorted({*current, *self.pinned})
+
+    def _followed(self, revision: int) -> datetime:
+        """When the next one came."""
+        return self.committed[revision + 1]
 
     @initialize(data=st.data())
     def begin(self, data: st.DataObject) -> None:
@@ -138,6 +150,7 @@ class RestoreMachine(RuleBasedStateMachine):
             now=self.store.now,
         )
         assert report.refused is None or "no log entry" in report.refused
+        self.record_fences()
 
     @rule(data=st.data())
     def go_back(self, data: st.DataObject) -> None:

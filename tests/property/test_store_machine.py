@@ -18,6 +18,7 @@ from oplog.errors import Refused
 from tests.crash import invariants
 from tests.crash.harness import Failpoints, ForkServer, Mode, hooked
 from tests.crash.scenarios import FEBRUARY, JANUARY, TABLE, Site, collect, events, rows, temporary_site
+from tests.keeping import keeping
 from tests.turns import examples
 from tiering.catalog import tables
 from tiering.engine.store import Store
@@ -58,7 +59,7 @@ def carry_out(store: Store, verb: Verb, partition: str, number: int) -> None:
 def carry_out_in_child(
     site: Site, ahead: timedelta, verb: Verb, partition: str, number: int, mode: Mode, at: int
 ) -> None:
-    with site.open(ahead=ahead) as store, hooked(Failpoints(mode, at)):
+    with keeping(), site.open(ahead=ahead) as store, hooked(Failpoints(mode, at)):
         carry_out(store, verb, partition, number)
 
 
@@ -85,6 +86,7 @@ class StoreMachine(RuleBasedStateMachine):
         super().__init__()
         self.server = server
         self.stack = ExitStack()
+        self.stack.enter_context(keeping())
         self.site = self.stack.enter_context(temporary_site())
         self.ahead = timedelta(0)
         self.model: Model = {}
@@ -183,6 +185,7 @@ class StoreMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_is_wrong(self) -> None:
         assert self._seen() == self.model
+        assert [*invariants.catalog_is_as_read(self.store)] == []
         assert [*invariants.readable_once(self.store)] == []
         assert [*invariants.no_overlap(self.store)] == []
         assert [*invariants.no_dangling_reference(self.store)] == []

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from tests.servers import REPOSITORY, _end_with_parent, free_port
+from tests.servers import REPOSITORY, end_with_parent, free_port
 
 START_SECONDS = 60.0
 
@@ -102,7 +102,7 @@ def _start(
 
 
 def _begin(core: int | None) -> None:
-    _end_with_parent()
+    end_with_parent()
     if core is not None:
         os.sched_setaffinity(0, {core})
 

@@ -9,13 +9,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
 
 import spark_tiering
 from disks.garbage.rules import GcRules
-from disks.object_disk.transaction import MAX_AGE_SECONDS
+from disks.object_disk.basis import MAX_AGE_SECONDS
 from oplog.entry import Create
 from oplog.errors import NotFound, Refused
 from restore.check.check import CheckOptions, check
@@ -348,7 +349,7 @@ class TestFailures:
                     for column in strict.columns
                 )
                 raw = {name: getattr(strict, name) for name in strict.__struct_fields__}
-                store.create_table(TableDefinition(**{**raw, "columns": columns}))
+                store.create_table(TableDefinition(**{**raw, "uuid": str(uuid4()), "columns": columns}))
         with pytest.raises(Exception, match=message) as caught:
             write(frame, config, **options)
         assert "Traceback" not in str(caught.value)

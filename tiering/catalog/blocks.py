@@ -1,25 +1,32 @@
 """Block numbers: what makes a part's name its own, also where several machines write to one bucket.
 
 Each machine takes a range of a million numbers a table; whoever creates the table begins with the first. The bucket is
-the arbiter: the machine whose transaction creates `blocks-<range>.json` in the table's directory owns the range. Its
-own disks and its journal remember that: losing one of them costs nothing, losing both costs the rest of a range, and
-the next insert takes another one.
+the arbiter: the machine whose transaction creates `blocks-<range>.json` in the table's directory owns the range, and
+such a file never goes, whatever is dropped or put back. The machine's journal and its own disks remember which are its
+own.
 
-Parts of different ranges are never merged, and parts of a range that another machine owns only when no number is
-between them: a number that is missing here may be a part on the other machine's SSD.
+A number is never given twice. Which ones were given only the journal knows: parts go without a trace. So numbers come
+from a range that this journal itself has taken; a journal that is new, or older than the parts in sight, takes another
+range.
+
+Parts of different machines' ranges are never merged, and parts of a range that another machine owns only when no number
+is between them: a number that is missing here may be a part on the other machine's SSD. Nor is a part that there was,
+and that went into no other one, merged over: it may come back.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
-from disks.base import Disk
-from oplog.errors import Conflict
-from oplog.kinds import BlocksAllocated
+from disks.base import Disk, LoggedDisk
+from oplog.entry import Create, Remove
+from oplog.errors import Conflict, NotFound, Transient
+from oplog.kinds import BlocksAllocated, Merged, Tidied
 from tiering.catalog.context import Context
 from tiering.table.part import PartName
+from tiering.table.places import part_name
 from tiering.table.schema import TableDefinition
 
 RANGE_BLOCKS = 1_000_000
@@ -38,33 +45,46 @@ def mark_path(definition: TableDefinition, index: int) -> str:
 
 def mark(context: Context, index: int) -> bytes:
     """What is written there."""
-    return json.dumps({"first_block": index * RANGE_BLOCKS, "owner": context.actor}).encode()
+    return mark_of(index, context.actor)
+
+
+def mark_of(index: int, owner: str) -> bytes:
+    """What is written there for an owner."""
+    return json.dumps({"first_block": index * RANGE_BLOCKS, "owner": owner}).encode()
 
 
 def first_free(context: Context, definition: TableDefinition) -> int:
-    """A number that every later `allocate` of this machine reaches at least. Takes a range when there is none yet."""
-    current = max(owned(context, definition), default=None)
-    if current is None:
-        current = _take_range(context, definition)
-    used = [
-        stored.name.max_block
-        for stored in context.catalog.parts(definition, include_outdated=True)
-        if range_of(stored.name.max_block) == current
-    ]
-    return max(used, default=current * RANGE_BLOCKS) + 1
+    """A number that every later `allocate` of this machine reaches at least. Takes a range unless the journal knows
+    which numbers of one were given."""
+    in_sight = set(_in_sight(context, definition))
+    following = context.journal.known_block(definition.uuid)
+    if following is not None and range_of(following) in context.journal.block_ranges(definition.uuid):
+        used = max((number for number in in_sight if range_of(number) == range_of(following)), default=0)
+        if used < following:
+            return following
+    return _take_range(context, definition) * RANGE_BLOCKS + 1
 
 
 def allocate(context: Context, definition: TableDefinition, floor: int, count: int = 1) -> int:
     """The first of the next `count` block numbers of this machine, at least `floor`; nobody else ever gets them."""
-    number = context.journal.allocate_blocks(definition.uuid, count, floor)
-    if range_of(number) in owned(context, definition) and range_of(number) == range_of(number + count - 1):
+    journal = context.journal
+    number = journal.allocate_blocks(definition.uuid, count, floor)
+    if range_of(number) in journal.block_ranges(definition.uuid) and range_of(number) == range_of(number + count - 1):
         return number
     start = _take_range(context, definition) * RANGE_BLOCKS
-    return context.journal.allocate_blocks(definition.uuid, count, start + 1)
+    return journal.allocate_blocks(definition.uuid, count, start + 1)
+
+
+def take(context: Context, definition: TableDefinition, index: int) -> None:
+    """Note that the range is this machine's, and that no number of it was given yet."""
+    context.journal.add_block_range(definition.uuid, index, first_block=index * RANGE_BLOCKS + 1)
 
 
 def owned(context: Context, definition: TableDefinition) -> set[int]:
-    """The ranges of this machine: from the journal, or from its local disks when the journal is new."""
+    """The ranges of this machine: from the journal, or from its local disks when the journal is new. Of a replicated
+    table all: its numbers come from Keeper, and whoever plans its merges knows what is still to come."""
+    if definition.is_replicated:
+        return set(range(1 + max(map(range_of, _in_sight(context, definition)), default=0)))
     known = context.journal.block_ranges(definition.uuid)
     if not known:
         for disk in _disks(context, definition):
@@ -75,36 +95,153 @@ def owned(context: Context, definition: TableDefinition) -> set[int]:
     return known
 
 
+def owners(context: Context, definition: TableDefinition) -> dict[int, str]:
+    """Every range that a mark or a part tells of, and who took it; "" where nobody says."""
+    used = {range_of(stored.name.max_block) for stored in context.catalog.parts(definition, include_outdated=True)}
+    found = dict.fromkeys(sorted(used), "")
+    for disk in map(context.disk, context.catalog.policy_disks(definition)):
+        for index in _marks(disk, definition):
+            try:
+                said = json.loads(disk.read(mark_path(definition, index)))
+                found[index] = str(said["owner"])
+            except (NotFound, ValueError, KeyError, TypeError):
+                found.setdefault(index, "")
+    return found
+
+
 def foreign(context: Context, definition: TableDefinition, disk: Disk) -> set[int]:
     """The ranges that other machines own, as the disk's marks and the parts on it tell."""
-    parts = context.catalog.parts(definition, include_outdated=True)
-    used = {range_of(stored.name.max_block) for stored in parts if stored.disk == disk.name}
+    used = {range_of(number) for number in _in_sight(context, definition, on=disk.name)}
     return (_marks(disk, definition) | used) - owned(context, definition)
 
 
 def may_join(left: PartName, right: PartName, own: Collection[int]) -> bool:
-    """Whether two neighbours may be merged: same range, and nothing of another machine can lie between them."""
-    if range_of(left.min_block) != range_of(right.max_block):
+    """Whether two neighbours may be merged: nothing of another machine can lie between them."""
+    ranges = range(range_of(left.min_block), range_of(right.max_block) + 1)
+    if len(ranges) == 1 and right.min_block == left.max_block + 1:
+        return True
+    return all(index in own for index in ranges)
+
+
+def overlapping(names: Iterable[PartName]) -> set[PartName]:
+    """Of the active parts of a table those whose ranges meet: one was merged by an older version over a number that is
+    there after all. No merge takes them, for it could not tell which rows come first."""
+    found: set[PartName] = set()
+    furthest: PartName | None = None
+    for name in sorted(names):
+        if furthest is None or furthest.partition != name.partition or name.min_block > furthest.max_block:
+            furthest = name
+            continue
+        found |= {furthest, name}
+        furthest = max(furthest, name, key=lambda one: one.max_block)
+    return found
+
+
+def why_bound(context: Context, definition: TableDefinition, part: PartName, source: str, target: str) -> str:
+    """Why the part must not leave the one disk for the other; empty when it may. What another machine inserted is not
+    taken off a disk that both have: that machine could not tell it from a part that is gone."""
+    here, there = context.disks.get(source), context.disks.get(target)
+    if here is None or there is None or not here.capabilities.shared or there.capabilities.shared:
+        return ""
+    if range_of(part.max_block) not in taken_by_others(context, definition, here):
+        return ""
+    return bound_to(part, source, target)
+
+
+def bound_to(part: PartName, source: str, target: str) -> str:
+    """That the part is another machine's."""
+    return f"another machine inserted {part}, and would miss it if it left {source} for {target}"
+
+
+def taken_by_others(context: Context, definition: TableDefinition, disk: Disk) -> set[int]:
+    """The ranges that marks on the disk say are another machine's."""
+    return _marks(disk, definition) - owned(context, definition)
+
+
+class Vanished:
+    """The parts of a table that there were and that are on no disk here, without having gone into another one, as far
+    as the journal and the logs know. They may come back (by an undo or a restore), or lie on another machine's SSD."""
+
+    def __init__(self, context: Context, definition: TableDefinition) -> None:
+        self._context = context
+        self._definition = definition
+        self._suspects: dict[str, list[PartName]] = {}
+        self._fate: dict[PartName, bool] = {}
+
+    def between(self, left: PartName, right: PartName) -> PartName | None:
+        """One whose blocks lie between these two neighbours of a partition; None when there is none."""
+        if right.min_block <= left.max_block + 1 or self._definition.is_replicated:
+            return None
+        if left.partition not in self._suspects:
+            self._suspects[left.partition] = self._missing(left.partition)
+        for name in self._suspects[left.partition]:
+            if name.max_block > left.max_block and name.min_block < right.min_block and not self._was_merged(name):
+                return name
+        return None
+
+    def _missing(self, partition: str) -> list[PartName]:
+        """Every part of the partition that ever was, as this machine knows, that is not here and that no merge of this
+        machine took."""
+        work, prefix = self._context.journal.work, f"{self._definition.directory}/"
+        inputs, outputs = work.merged_parts(self._definition.uuid)
+        found = work.moved_parts(self._definition.uuid) | outputs
+        for disk in self._logs():
+            try:
+                found.update(path[len(prefix) :] for path in disk.commits().directories(f"{prefix}{partition}_"))
+            except Transient:  # what it holds is not known now: the journal's word has to do
+                continue
+        named = {name for text in found - inputs if (name := part_name(text)) is not None}
+        stored = self._context.catalog.parts(self._definition, include_outdated=True)
+        here = {one.name for one in stored}
+        return sorted(name for name in named - here if name.partition == partition)
+
+    def _was_merged(self, name: PartName) -> bool:
+        """Whether the last that a log says of the part is that a merge took it."""
+        if name not in self._fate:
+            self._fate[name] = self._look_for_merge(name)
+        return self._fate[name]
+
+    def _look_for_merge(self, name: PartName) -> bool:
+        directory = self._definition.part_directory(str(name))
+        for disk in self._logs():
+            last: object = None
+            try:
+                for entry in disk.commits().touching(directory):
+                    for operation in entry.commit.operations:
+                        if isinstance(operation, Remove) and operation.path == directory:
+                            last = entry.commit.kind
+                        elif isinstance(operation, Create) and operation.path.startswith(f"{directory}/"):
+                            last = None
+            except Transient:
+                continue
+            if isinstance(last, Merged | Tidied):
+                return True
         return False
-    return range_of(right.min_block) in own or right.min_block == left.max_block + 1
+
+    def _logs(self) -> Iterator[LoggedDisk]:
+        for disk in _disks(self._context, self._definition):
+            if (logged := disk.logged) is not None and disk.broken is None:
+                yield logged
 
 
 def _take_range(context: Context, definition: TableDefinition) -> int:
     shared = [disk for disk in _disks(context, definition) if disk.capabilities.shared]
-    index = max(owned(context, definition), default=-1) + 1
+    index = _first_unused(context, definition)
     if shared:
         index = _reserve(context, definition, shared[0])
+    take(context, definition, index)
     for disk in _disks(context, definition):
-        if not disk.capabilities.shared and index not in _marks(disk, definition):
+        if disk.capabilities.shared or index in _marks(disk, definition):
+            continue
+        if disk.exists(definition.path):  # else the table was made elsewhere: the journal alone remembers the range
             _write_mark(context, definition, disk, index)
-    context.journal.add_block_range(definition.uuid, index)
     return index
 
 
 def _reserve(context: Context, definition: TableDefinition, disk: Disk) -> int:
     """Take the lowest free range in the bucket; of several racing machines each gets another one."""
     while True:
-        index = max(_marks(disk, definition) | owned(context, definition), default=-1) + 1
+        index = max(_first_unused(context, definition), max(_marks(disk, definition), default=-1) + 1)
         try:
             _write_mark(context, definition, disk, index)
         except Conflict:
@@ -113,6 +250,19 @@ def _reserve(context: Context, definition: TableDefinition, disk: Disk) -> int:
                 raise
             continue
         return index
+
+
+def _first_unused(context: Context, definition: TableDefinition) -> int:
+    """The range after all that this machine owns or sees parts of."""
+    used = {range_of(number) for number in _in_sight(context, definition)}
+    return max(used | owned(context, definition), default=-1) + 1
+
+
+def _in_sight(context: Context, definition: TableDefinition, *, on: str | None = None) -> Iterator[int]:
+    """The highest number of every part on the disk, or on any."""
+    for stored in context.catalog.parts(definition, include_outdated=True):
+        if on is None or stored.disk == on:
+            yield stored.name.max_block
 
 
 def _write_mark(context: Context, definition: TableDefinition, disk: Disk, index: int) -> None:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Protocol
 
 from disks.base import Disk
 from disks.workers.progress import Progress, Silent
@@ -21,6 +22,13 @@ from tiering.journal.journal import Journal
 def wall_clock() -> datetime:
     """Now, in UTC."""
     return datetime.now(UTC)
+
+
+class Replication(Protocol):
+    """The open connections of replicated tables."""
+
+    def close(self) -> None:
+        """End them."""
 
 
 @dataclass(slots=True)
@@ -42,6 +50,8 @@ class Context:
     partial: bool = False
     """Answers may leave out what lies on disks that are not there: somebody asked for that."""
     stop: threading.Event = field(default_factory=threading.Event)
+    replication: Replication | None = None
+    """What replicated tables work with; None until the first of them is worked on."""
 
     @property
     def faults(self) -> tuple[Fault, ...]:

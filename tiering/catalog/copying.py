@@ -13,6 +13,8 @@ from tiering.policy import cost
 from tiering.table import part as parts_format
 from tiering.table.part import PART_FILE, DataFile, Part
 
+_READ = "run 'frostline fsck --read-data'"
+
 Checkpoint = Callable[[], None]
 """Called between steps of a copy; raises to stop it."""
 
@@ -64,8 +66,8 @@ def is_complete(disk: Disk, directory: str, part_bytes: bytes, *, proof: bool = 
     """Whether the disk holds this very part whole. False when it has nothing there.
 
     Raises `Conflict` when something else is there, `Damaged` when the part is but not whole. Names, sizes and known
-    digests are compared. With `proof`, as before the other copy is removed, more: a local disk's bytes are read, and a
-    bucket is asked for every object.
+    digests are compared. With `proof`, as before the other copy is removed, more: a local disk's bytes are read, a
+    bucket is asked for every object, and this machine remembers that the part is there.
     """
     if not disk.exists(directory):
         return False
@@ -82,6 +84,8 @@ def is_complete(disk: Disk, directory: str, part_bytes: bytes, *, proof: bool = 
             hint="run 'frostline fsck'; nothing was overwritten",
         )
     check_files(disk, directory, part)
+    if proof:
+        disk.remember()
     if proof and (logged := disk.logged) is not None:
         _check_objects(logged, directory)
     elif proof:
@@ -118,12 +122,14 @@ def copy_file(
         there = Path(f"{local}/{file.name}")
         try:
             transaction.create(path, there, sha256=file.sha256)
-        except Damaged as error:  # the store names the object that it refused; what is wrong is the source
+        except Damaged as error:  # the store names the object that it refused; it is asked of the source what is wrong
             if (size := there.stat().st_size) != file.size_bytes:
                 raise _wrong_size(f"{source.name}:{path}", size, file) from error
+            if _sha256(there) == file.sha256:
+                raise
             raise Damaged(
                 f"{source.name}:{path} does not have the SHA-256 of its part.json; nothing was moved",
-                hint="run 'frostline fsck --read-data'; restore the part from a backup",
+                hint=f"{_READ}; restore the part from a backup",
             ) from error
         return 1
     if file.size_bytes <= cost.WHOLE_FILE_BYTES:
@@ -133,6 +139,11 @@ def copy_file(
     reads = _download(source, path, file, scratch, checkpoint)
     transaction.create(path, scratch, sha256=file.sha256)
     return reads
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _download(source: Disk, path: str, file: DataFile, scratch: Path, checkpoint: Checkpoint) -> int:
@@ -147,7 +158,7 @@ def _download(source: Disk, path: str, file: DataFile, scratch: Path, checkpoint
     if digest.hexdigest() != file.sha256:
         raise Damaged(
             f"{source.name}:{path} does not have the SHA-256 of its part.json",
-            hint="run 'frostline fsck --read-data'; restore the part from a backup",
+            hint=f"{_READ}; restore the part from a backup",
         )
     return reads
 
@@ -163,4 +174,4 @@ def _check_digest(disk: Disk, path: str, file: DataFile) -> None:
     for start in range(0, file.size_bytes, cost.RANGE_BYTES):
         digest.update(disk.read(path, ByteRange(start, min(start + cost.RANGE_BYTES, file.size_bytes))))
     if digest.hexdigest() != file.sha256:
-        raise Damaged(f"{disk.name}:{path} does not have the SHA-256 of its part.json", hint="run 'frostline fsck'")
+        raise Damaged(f"{disk.name}:{path} does not have the SHA-256 of its part.json", hint=_READ)

@@ -18,11 +18,12 @@ import msgspec
 from disks.base import Disk
 from disks.identity import not_there
 from disks.stores.time_budget import time_budget
-from oplog.errors import DiskUnreachable, FrostlineError, Refused, Transient
-from tiering.catalog.broken_disk import BrokenDisk
+from disks.wrappers.broken import BrokenDisk
+from oplog.errors import DiskUnreachable, FrostlineError, NoSpace, ReadOnly, Refused, Transient
 from tiering.journal.journal import Journal
 from tiering.journal.known_disks import Holding, KnownDisk
-from tiering.table.places import STORE_DIRECTORY
+from tiering.table.places import STORE_DIRECTORY, directory_of
+from tiering.table.schema import TABLE_FILE
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +41,8 @@ class Fault:
     tables: frozenset[str] = frozenset()
     whole_disk: bool = True
     """The disk is taken out; else only these tables are not whole."""
+    any_table: bool = False
+    """Somebody wrote there since the parts were counted: any table may have some."""
 
 
 class Identities:
@@ -91,7 +94,7 @@ class Identities:
             elif not sceptical and (not known.counted or dict(held) != known.holdings):
                 self._count(known, held)
         for name in holdings:
-            if name not in self._known and not self.disks[name].read_only:  # of a version without ids
+            if name not in self._known:  # of a version without ids, or read-only
                 self._try(
                     partial(self._journal.disks.note, name, "", self.disks[name].kind, self._places.get(name, ""))
                 )
@@ -114,7 +117,22 @@ class Identities:
         disk = self._real[name]
         if (logged := disk.logged) is not None:
             return logged.log.first_revision() is None
+        if (bucket := disk.bucket) is not None:
+            return next(iter(bucket.store.list()), None) is None
         return not disk.list("")
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether there is a store: somebody has written to a disk, here or elsewhere. What cannot be asked, may be
+        one. Costs nothing where the journal knows a disk, else a listing a bucket."""
+        return bool(self._known or self._shown) or not all(self._is_unwritten(name) for name in self._real)
+
+    def _is_unwritten(self, name: str) -> bool:
+        try:
+            with time_budget(_PATIENCE_SECONDS):
+                return self.is_empty(name)
+        except FrostlineError:
+            return False
 
     def decide(self, verb: str, name: str, actor: str) -> None:
         """Note what a person says of the disk; the next `look` goes by it."""
@@ -146,10 +164,30 @@ class Identities:
         if shown is not None:
             self._shown[name] = shown
         known = self._known.get(name)
+        if known is not None and not known.id and self._is_elsewhere(name, known):
+            return self._without_its_tables(name, known, shown)
         if known is None or not known.id or shown == known.id:
             return None
         reason = not_there(name, self._places.get(name, ""), known.id, shown)
         return Fault(name, "missing" if shown is None else "other", reason, self._tables(name))
+
+    def _is_elsewhere(self, name: str, known: KnownDisk) -> bool:
+        """Whether a disk that has no id is not known by its place either, and the tables that had parts on it are not
+        there. What cannot be asked, is answered for as ever."""
+        if known.place == self._places.get(name, "") or not any(held.parts for held in known.holdings.values()):
+            return False
+        try:
+            return not any(self._real[name].exists(directory_of(uuid, TABLE_FILE)) for uuid in known.holdings)
+        except FrostlineError:
+            return False
+
+    def _without_its_tables(self, name: str, known: KnownDisk, shown: str | None) -> Fault:
+        error = (DiskUnreachable if shown is None else Refused)(
+            f"disk {name} is not at {self._places.get(name, '')}: none of {_named(known.holdings.values())} is there,"
+            f" which it had at {known.place}",
+            hint=f"correct the configuration; if it is meant: 'frostline disk adopt {name}'",
+        )
+        return Fault(name, "missing" if shown is None else "other", error, self._tables(name))
 
     def _twice(self, faults: dict[str, Fault]) -> None:
         for name, shown in self._shown.items():
@@ -165,14 +203,14 @@ class Identities:
     def _unconfigured(self, faults: dict[str, Fault]) -> None:
         for name, known in self._known.items():
             tables = self._tables(name)
-            if name in self._places or not tables or self._has_other_name(known):
+            if name in self._places or not (tables or not known.counted) or self._has_other_name(known):
                 continue
+            held = f"parts of {_named(known.holdings.values())} lay there" if known.counted else "it was written to"
             error = Refused(
-                f"disk {name} ({known.place}) is not configured any more, and parts of"
-                f" {_named(known.holdings.values())} lay there",
+                f"disk {name} ({known.place}) is not configured any more, and {held}",
                 hint=f"bring it back into the configuration; if it is gone for good: 'frostline disk forget {name}'",
             )
-            faults[name] = Fault(name, "unconfigured", error, tables)
+            faults[name] = Fault(name, "unconfigured", error, tables, any_table=not known.counted)
 
     def _has_other_name(self, known: KnownDisk) -> bool:
         """Whether the disk is there after all: it was renamed."""
@@ -209,6 +247,8 @@ class Identities:
         """What is only noted for the next time may fail: reading needs no journal that can be written."""
         try:
             write()
+        except (NoSpace, ReadOnly) as error:
+            logger.info("the disks are not noted in the journal: %s", error.message)
         except FrostlineError as error:
             logger.warning("the disks are not noted in the journal: %s", error.message)
 

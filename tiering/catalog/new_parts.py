@@ -22,13 +22,16 @@ DIGEST_CLAIM = "digest-"
 """A claim of this name, a partition and a digest says: a part of these bytes is being committed."""
 
 
-def stage_part(transaction: Transaction, definition: TableDefinition, part: Part, directory: Path) -> None:
+def stage_part(
+    transaction: Transaction, definition: TableDefinition, part: Part, directory: Path, *, target: str | None = None
+) -> None:
     """Put a written part's files and its `part.json` into the transaction; the files are in the scratch directory.
+    `target`: where they go, if not to the part's own place.
 
     The commit then needs the table's `table.json` on the disk: a table dropped meanwhile gets no part back.
     """
     transaction.require(present=(definition.path,))
-    target = definition.part_directory(part.name)
+    target = target or definition.part_directory(part.name)
     for file in part.files:
         transaction.create(f"{target}/{file.name}", directory / file.name, sha256=file.sha256)
     transaction.create(f"{target}/{PART_FILE}", parts_format.encode(part))
@@ -46,9 +49,13 @@ def repeated(parts: Iterable[StoredPart]) -> list[tuple[StoredPart, StoredPart]]
     """Pairs of parts that two machines wrote and that hold an inserted block of the same bytes: the same data went in
     on both, where neither could know of the other's. Nothing is wrong with either; whether one is too many, only a
     person can say."""
+    everything = [stored for stored in parts if stored.definition.settings.deduplication_window]
+    writers: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for stored in everything:
+        writers[stored.definition.uuid, stored.name.partition].add(blocks.range_of(stored.name.min_block))
     by_digest: dict[tuple[str, str, str], list[StoredPart]] = defaultdict(list)
-    for stored in parts:
-        if stored.definition.settings.deduplication_window:
+    for stored in everything:
+        if len(writers[stored.definition.uuid, stored.name.partition]) > 1:
             for digest in stored.part.digests:
                 by_digest[stored.definition.uuid, stored.name.partition, digest].append(stored)
     pairs = {

@@ -7,7 +7,7 @@ the table meanwhile. Tables that others write, as far as is known, are therefore
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 from disks.base import Disk
@@ -30,7 +30,7 @@ def fault_of(context: Context, definition: TableDefinition) -> Fault | None:
     known = definition.policy in context.config.policies
     disks = set(context.catalog.policy_disks(definition)) if known else set()
     for fault in context.faults:
-        if definition.uuid in fault.tables or (fault.whole_disk and fault.disk in disks):
+        if fault.any_table or definition.uuid in fault.tables or (fault.whole_disk and fault.disk in disks):
             return fault
     return None
 
@@ -51,12 +51,15 @@ def compare(context: Context) -> None:
     if context.identities is None:
         return
     found: dict[str, dict[str, Holding]] = defaultdict(dict)
-    for definition in context.catalog.tables():
+    dropped = [table.definition for table in context.catalog.dropped()]
+    for definition in (*context.catalog.tables(), *dropped):
+        parts: Counter[str] = Counter()
+        rows: Counter[str] = Counter()
         for stored in context.catalog.parts(definition, include_outdated=True):
-            before = found[stored.disk].get(definition.uuid, Holding(definition.full_name, 0, 0))
-            found[stored.disk][definition.uuid] = Holding(
-                definition.full_name, before.parts + 1, before.rows + stored.part.rows
-            )
+            parts[stored.disk] += 1
+            rows[stored.disk] += stored.facts.rows
+        for disk, number in parts.items():
+            found[disk][definition.uuid] = Holding(definition.full_name, number, rows[disk])
     dropping = {unfinished.drop.table_uuid for unfinished in context.journal.drops()}
     places = (locate(broken.path) for broken in context.catalog.broken)
     context.identities.compare(found, dropping | {place.uuid for place in places if place is not None})

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 
 from disks.base import Disk, Transaction
+from oplog import bounds
 from oplog.errors import Damaged, FrostlineError, NotFound
 from tiering.catalog.context import Context
 from tiering.table.schema import TABLE_FILE, TableDefinition
@@ -26,14 +27,14 @@ def arbiter(context: Context, definition: TableDefinition) -> Disk | None:
     return next((disk for disk in disks if disk.capabilities.remote and not disk.read_only), None)
 
 
-def claim(transaction: Transaction, disk: Disk, definition: TableDefinition) -> None:
-    """Let the transaction take the name, from a table that is gone if need be. Its commit raises `Conflict` when
-    another table has it."""
+def claim(transaction: Transaction, disk: Disk, definition: TableDefinition, *, taking_from: str | None = None) -> None:
+    """Let the transaction take the name, from a table that is gone if need be, or from that of the uuid `taking_from`.
+    Its commit raises `Conflict` when another table has it."""
     path = path_of(definition.full_name)
     owner = owner_of(disk, definition.full_name)
     if owner == "":
         raise Damaged(f"{disk.name}:{path} cannot be read: it says who has the name", hint="run 'frostline fsck'")
-    if owner is not None and not disk.exists(f"store/{owner[:3]}/{owner}/{TABLE_FILE}"):
+    if owner is not None and (owner == taking_from or not disk.exists(f"store/{owner[:3]}/{owner}/{TABLE_FILE}")):
         transaction.remove(path)
     transaction.create(path, json.dumps({"table": definition.uuid}).encode())
 
@@ -47,5 +48,5 @@ def owner_of(disk: Disk, full_name: str) -> str | None:
         return str(json.loads(disk.read(path))["table"])
     except NotFound:
         return None
-    except (FrostlineError, ValueError, KeyError, TypeError):
+    except (FrostlineError, KeyError, TypeError, *bounds.UNREADABLE):
         return ""

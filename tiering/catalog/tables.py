@@ -8,20 +8,21 @@ journal first, so that a crash half way is finished on open and never leaves hal
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
-from disks.base import Disk
-from oplog.errors import AlreadyExists, Conflict, NotFound, Refused, UsageError
+from disks.base import Disk, Transaction
+from oplog.errors import AlreadyExists, Conflict, NotFound, ReadOnly, Refused, UsageError
 from oplog.kinds import Dropped, TableAltered, TableCreated, Tidied
 from tiering.catalog import blocks, reachability, table_names
-from tiering.catalog.catalog import StoredPart
+from tiering.catalog.catalog import DroppedTable, StoredPart
 from tiering.catalog.context import Context
 from tiering.config.settings import PolicyConfig
 from tiering.journal.journal import Journal
 from tiering.journal.records import Drop, PartsDrop, TableDrop
-from tiering.table import schema
+from tiering.table import schema, tombstones
+from tiering.table.places import is_reservation
 from tiering.table.schema import TABLE_FILE, Delete, MoveToDisk, MoveToVolume, TableDefinition
 
 
@@ -36,6 +37,7 @@ def create(context: Context, definition: TableDefinition, *, if_not_exists: bool
         except NotFound:
             if _create(context, definition):
                 return definition
+            _require_not_hidden(context, definition.full_name)
             existing = context.catalog.table(definition.full_name)
     if if_not_exists:
         return existing
@@ -44,11 +46,24 @@ def create(context: Context, definition: TableDefinition, *, if_not_exists: bool
     )
 
 
+def _require_not_hidden(context: Context, full_name: str) -> None:
+    """Raise `AlreadyExists` where the name belongs to a table that a way back hid: nobody sees it."""
+    for gone in context.catalog.dropped():
+        if gone.definition.full_name == full_name:
+            raise AlreadyExists(
+                f"the name {full_name} belongs to a table that was taken away, and that {', '.join(gone.disks)} still "
+                "has, hidden",
+                hint="bring it back where it was taken away, or delete it: "
+                f"frostline table drop {gone.definition.uuid}",
+            )
+
+
 def _create(context: Context, definition: TableDefinition) -> bool:
     """Whether the table was created; False when another machine took its name first: nothing is changed then."""
     arbiter = table_names.arbiter(context, definition)
     first = [] if arbiter is None else [arbiter.name]
     others = [name for name in context.catalog.policy_disks(definition) if name not in first]
+    blocks.take(context, definition, 0)  # no other machine knows of the table yet
     try:
         write_definition(
             context,
@@ -64,7 +79,6 @@ def _create(context: Context, definition: TableDefinition) -> bool:
         if arbiter is None or table_names.owner_of(arbiter, definition.full_name) in (None, definition.uuid):
             raise
         return False
-    context.journal.add_block_range(definition.uuid, 0)
     context.catalog.refresh()
     return True
 
@@ -91,7 +105,7 @@ def replace(
             names = sorted(
                 context.catalog.policy_disks(new), key=lambda name: not context.disk(name).capabilities.remote
             )
-            mark = f"{new.directory}/altered-{new.version}.json"
+            mark = tombstones.mark_of(new)
             write_definition(context, new, kind=kind, reason=reason, disks=names, beside={mark: b"{}"})
         except Conflict as error:
             raise AlreadyExists(
@@ -104,20 +118,40 @@ def replace(
 
 def drop(context: Context, definition: TableDefinition) -> None:
     """Drop the table and all its parts from every disk. Objects go with the next gc after the retention."""
-    names = [stored.part.name for stored in context.catalog.parts(definition, include_outdated=True)]
+    names = [stored.facts.name for stored in context.catalog.parts(definition, include_outdated=True)]
     _require_holders(context, [definition.directory], f"dropping {definition.full_name}")
     decided = TableDrop(
         table=definition.full_name,
         table_uuid=definition.uuid,
         reason=f"drop table {definition.full_name}",
         directories=(definition.directory,),
+        version=definition.version,
     )
-    with context.journal.claim(definition.uuid, names, "drop table"):
+    _carry_out(context, decided, names)
+
+
+def _carry_out(context: Context, decided: TableDrop, names: Iterable[str]) -> None:
+    with context.journal.file.rescue(), context.journal.claim(decided.table_uuid, names, "drop table"):
         intent = context.journal.begin_drop(decided)
-        finish_drop(context, decided)
-        context.journal.forget_table(definition.uuid)
+        _drop_everywhere(context, decided, now=True)
+        context.journal.forget_table(decided.table_uuid)
         context.journal.finish_drop(intent)
     context.catalog.refresh()
+
+
+def drop_what_is_left(context: Context, gone: DroppedTable, *, reason: str) -> None:
+    """Take a table that is dropped from the disks that still have it. Raises `Locked` when a part is in use here."""
+    definition = gone.definition
+    names = [stored.facts.name for stored in context.catalog.parts(definition, include_outdated=True)]
+    _require_holders(context, [definition.directory], f"dropping {definition.full_name}")
+    decided = TableDrop(
+        table=definition.full_name,
+        table_uuid=definition.uuid,
+        reason=reason,
+        directories=(definition.directory,),
+        version=max(definition.version, gone.tombstone.version if gone.tombstone is not None else 0),
+    )
+    _carry_out(context, decided, names)
 
 
 def drop_parts(context: Context, doomed: list[StoredPart], *, reason: str, by_ttl: bool = False) -> None:
@@ -127,11 +161,11 @@ def drop_parts(context: Context, doomed: list[StoredPart], *, reason: str, by_tt
         return
     definition = doomed[0].definition
     names = {stored.name for stored in doomed}
-    replaced = {name for stored in doomed for name in stored.part.replaces}
+    lineage = context.catalog.lineage
     everything = [
         stored
         for stored in context.catalog.parts(definition, include_outdated=True)
-        if stored.name in names or stored.part.name in replaced or any(name.covers(stored.name) for name in names)
+        if stored.name in names or (stored.state == "outdated" and any(lineage.hides(one, stored) for one in doomed))
     ]
     _require_holders(context, [stored.directory for stored in everything], f"dropping parts of {definition.full_name}")
     decided = PartsDrop(
@@ -141,9 +175,10 @@ def drop_parts(context: Context, doomed: list[StoredPart], *, reason: str, by_tt
         directories=tuple(sorted({stored.directory for stored in everything})),
         by_ttl=by_ttl,
     )
-    with context.journal.claim(definition.uuid, [stored.part.name for stored in doomed], "drop parts"):
+    names_doomed = [stored.facts.name for stored in doomed]
+    with context.journal.file.rescue(), context.journal.claim(definition.uuid, names_doomed, "drop parts"):
         intent = context.journal.begin_drop(decided)
-        finish_drop(context, decided)
+        _drop_everywhere(context, decided, now=True)
         context.journal.finish_drop(intent)
     context.catalog.refresh()
 
@@ -156,6 +191,12 @@ def _require_holders(context: Context, directories: list[str], what: str) -> Non
     """Before the intent is written: a drop that a disk cannot take part in is refused, not left half done."""
     holders = [disk for disk in context.disks.values() if disk.unreachable and any(map(disk.list, directories))]
     reachability.require(holders, what)
+    for disk in context.disks.values():
+        if disk.read_only and any(map(disk.list, directories)):
+            raise ReadOnly(
+                f"{what}: disk {disk.name} is read-only and holds some of it",
+                hint="set read_only: false in its configuration, or remount it for writing; nothing was changed",
+            )
 
 
 def being_dropped(journal: Journal) -> set[str]:
@@ -163,31 +204,81 @@ def being_dropped(journal: Journal) -> set[str]:
     return {directory for unfinished in journal.drops() for directory in unfinished.drop.directories}
 
 
-def finish_drop(context: Context, decided: Drop) -> None:
-    """Carry out a drop's intent; what is gone already is skipped, so it can be repeated after a crash."""
-    for disk in context.disks.values():
+def finish_drop(context: Context, decided: Drop) -> bool:
+    """Carry out a drop's intent that was left; what is gone already is skipped, so it can be repeated after a crash.
+    False: somebody altered the table or brought it back since it was decided, so it stays, with all that lies here."""
+    if isinstance(decided, TableDrop) and any(_came_back(disk, decided) for disk in context.disks.values()):
+        return False
+    _drop_everywhere(context, decided, now=False)
+    return True
+
+
+def _drop_everywhere(context: Context, decided: Drop, *, now: bool) -> None:
+    """Buckets first: the tombstone there is what other machines go by. `now`: somebody asked for it now, and it takes
+    the table as it is when it is committed, altered by another machine or not."""
+    for disk in sorted(context.disks.values(), key=lambda disk: not disk.capabilities.remote):
         if not disk.read_only:
-            _drop_from(context, disk, decided)
+            _drop_from(context, disk, decided, now=now)
 
 
-def _drop_from(context: Context, disk: Disk, decided: Drop) -> None:
+def _drop_from(context: Context, disk: Disk, decided: Drop, *, now: bool) -> None:
     kind = Dropped(by_ttl=isinstance(decided, PartsDrop) and decided.by_ttl)
-    while present := _still_there(disk, decided):
+    while present := _still_there(disk, decided, now=now):
+        revision = disk.revision
+        marks = _marks_below(disk, decided, present)
         try:
             with disk.transaction(kind, reason=decided.reason, actor=context.actor) as transaction:
                 for path in present:
                     transaction.remove(path)
+                if isinstance(decided, TableDrop) and disk.capabilities.shared:
+                    _leave_tombstone(context, disk, decided, transaction)
+                    # A tombstone below the version that another machine altered the table to would count for nothing.
+                    transaction.made_from(revision, [tombstones.definition_path(decided.table_uuid)])
+                for path, content in marks.items():
+                    transaction.create(path, content)
                 transaction.commit()
-        except Conflict:  # another process removed some of them first: look again
+        except Conflict:  # another process removed some of them, or altered the table, first: look again
             disk.refresh()
 
 
-def _still_there(disk: Disk, decided: Drop) -> list[str]:
+def _leave_tombstone(context: Context, disk: Disk, decided: TableDrop, transaction: Transaction) -> None:
+    """Where the disk has the table's definition: say that it is gone, at no lower a version than any disk has."""
+    path = tombstones.path_of(decided.table_uuid)
+    there = tombstones.definition_path(decided.table_uuid)
+    if not disk.exists(there):
+        return
+    definition = schema.decode(disk.read(there), path=f"{disk.name}:{there}")
+    last = msgspec.structs.replace(definition, version=max(definition.version, decided.version))
+    if disk.exists(path):
+        transaction.remove(path)
+    transaction.create(path, tombstones.encode(tombstones.Tombstone(by="drop", actor=context.actor, definition=last)))
+
+
+def _still_there(disk: Disk, decided: Drop, *, now: bool) -> list[str]:
     """What the drop has to remove from the disk: directories, and the table's name unless another one has it now."""
-    present = [directory for directory in decided.directories if disk.list(directory)]
+    if isinstance(decided, TableDrop) and not now and _came_back(disk, decided):
+        return []
+    present = [directory for directory in decided.directories if not all(map(is_reservation, disk.list(directory)))]
     if isinstance(decided, TableDrop) and table_names.owner_of(disk, decided.table) == decided.table_uuid:
         present.append(table_names.path_of(decided.table))
     return present
+
+
+def _came_back(disk: Disk, decided: TableDrop) -> bool:
+    """Whether the table was brought back since the drop was decided, as its version tells."""
+    path = tombstones.definition_path(decided.table_uuid)
+    if not decided.version or not disk.exists(path):
+        return False
+    return schema.decode(disk.read(path), path=f"{disk.name}:{path}").version > decided.version
+
+
+def _marks_below(disk: Disk, decided: Drop, going: Collection[str]) -> dict[str, bytes]:
+    """What outlives a table in a bucket: which names its parts had."""
+    if not isinstance(decided, TableDrop) or not disk.capabilities.shared:
+        return {}
+    directories = [directory for directory in decided.directories if directory in going]
+    paths = [f"{directory}/{name}" for directory in directories for name in disk.list(directory)]
+    return {path: disk.read(path) for path in paths if is_reservation(path)}
 
 
 def remove_copies(context: Context, copies: Iterable[StoredPart], *, reason: str) -> None:
@@ -211,9 +302,12 @@ def write_definition(
     disks: list[str] | None = None,
     beside: Mapping[str, bytes] | None = None,
     name_on: Disk | None = None,
+    name_from: str | None = None,
+    instead_of: str | None = None,
 ) -> None:
     """Write `table.json`, and files `beside` it, to the disks (default: all of the policy that can be written). A new
-    table takes its name on the disk `name_on`."""
+    table takes its name on the disk `name_on`, from the table of the uuid `name_from` if that has it. A file that is
+    there `instead_of` it goes."""
     data = schema.encode(definition)
     path = f"{definition.directory}/{TABLE_FILE}"
     for name in disks if disks is not None else context.catalog.policy_disks(definition):
@@ -223,11 +317,15 @@ def write_definition(
         with disk.transaction(kind, reason=reason, actor=context.actor) as transaction:
             if TABLE_FILE in disk.list(definition.directory):
                 transaction.remove(path)
+            if disk.capabilities.shared and disk.exists(void := tombstones.path_of(definition.uuid)):
+                transaction.remove(void)
+            if instead_of is not None and disk.exists(instead_of):
+                transaction.remove(instead_of)
             transaction.create(path, data)
             for other, content in (beside or {}).items():
                 transaction.create(other, content)
             if disk is name_on:
-                table_names.claim(transaction, disk, definition)
+                table_names.claim(transaction, disk, definition, taking_from=name_from)
             transaction.commit()
 
 

@@ -23,8 +23,12 @@ from tiering.cli.frame.output import encode
 from tiering.cli.main import build
 from tiering.config.reading import environment_name, json_schema
 from tiering.config.settings import (
+    BackupConfig,
     Config,
     DaemonConfig,
+    DashboardConfig,
+    InterserverConfig,
+    KeeperConfig,
     LimitsConfig,
     PolicyConfig,
     PricesConfig,
@@ -122,8 +126,8 @@ nothing.
 
 Sizes are bytes or text (`10GiB`, `500M`), durations seconds or text (`30d`, `12h`). Relative paths and
 `file:directory/` URLs are meant from the file's directory. An unknown key is an error. A file that holds a
-`secret_access_key` and can be read by others is refused. [configs/](../../configs) has worked examples;
-`configs/schema.json` is a JSON schema for editors.
+`secret_access_key`, a password or the secret of `interserver` and can be read by others is refused.
+[configs/](../../configs) has worked examples; `configs/schema.json` is a JSON schema for editors.
 """
 
 _SECTIONS: tuple[tuple[str, type[msgspec.Struct], tuple[str, ...]], ...] = (
@@ -136,6 +140,10 @@ _SECTIONS: tuple[tuple[str, type[msgspec.Struct], tuple[str, ...]], ...] = (
     ("limits", LimitsConfig, ("limits",)),
     ("spark", SparkConfig, ("spark",)),
     ("prices", PricesConfig, ("prices",)),
+    ("backup", BackupConfig, ("backup",)),
+    ("dashboard", DashboardConfig, ("dashboard",)),
+    ("keeper", KeeperConfig, ("keeper",)),
+    ("interserver", InterserverConfig, ("interserver",)),
 )
 
 

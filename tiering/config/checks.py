@@ -9,10 +9,13 @@ from difflib import get_close_matches
 from disks.config import DiskConfig, LocalDiskConfig, ObjectDiskConfig
 from disks.stores.schemes import SCHEMES
 from oplog.errors import UsageError
+from tiering.config import macros
 from tiering.config.settings import Config, PolicyConfig
 
 Complain = Callable[[tuple[str | int, ...], str, str], UsageError]
+_SHORTEST_SECRET = 16
 _NAME = re.compile(r"\w+\Z", re.ASCII)
+_HOST = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}\Z", re.ASCII)
 
 
 def check_references(config: Config, complain: Complain) -> None:
@@ -29,6 +32,30 @@ def check_references(config: Config, complain: Complain) -> None:
         _check_policy(name, policy, config, complain)
     if config.limits.workers < 1:
         raise complain(("limits", "workers"), "at least one worker is needed", "")
+    _check_keeper(config, complain)
+
+
+def _check_keeper(config: Config, complain: Complain) -> None:
+    keeper = config.keeper
+    for index, host in enumerate(keeper.hosts):
+        if not _HOST.match(host):
+            raise complain(("keeper", "hosts", index), f"not a host and port: {host!r}", "such as zookeeper-1:2181")
+    if not macros.is_path(keeper.root):
+        raise complain(("keeper", "root"), f"not a path: {keeper.root!r}", "such as /frostline")
+    if bool(keeper.user) != bool(keeper.password):
+        raise complain(("keeper",), "user and password belong together", "")
+    if bool(keeper.certificate) != bool(keeper.certificate_key):
+        raise complain(("keeper",), "certificate and certificate_key belong together", "")
+    if not keeper.tls and (keeper.ca_bundle or keeper.certificate):
+        raise complain(("keeper", "tls"), "certificates are of no use without TLS", "say tls: true")
+    if 0 < len(config.interserver.secret) < _SHORTEST_SECRET:
+        raise complain(("interserver", "secret"), f"fewer than {_SHORTEST_SECRET} characters", "openssl rand -hex 32")
+    for name, value in config.macros.items():
+        _check_name(name, ("macros", name), complain)
+        if name in macros.OF_A_TABLE:
+            raise complain(("macros", name), "each table says itself what this stands for", "choose another name")
+        if not macros.is_step(value):
+            raise complain(("macros", name), f"not a name in a path: {value!r}", "letters, digits, '_', '-' and '.'")
 
 
 def _check_name(name: str, path: tuple[str | int, ...], complain: Complain) -> None:

@@ -13,6 +13,8 @@ from itertools import combinations
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import msgspec
+
 from disks.config import DiskConfig, LocalDiskConfig, ObjectDiskConfig
 from oplog.errors import UsageError
 from tiering.config.settings import Config
@@ -74,6 +76,21 @@ def place_of(disk: DiskConfig, environment: Mapping[str, str]) -> Place:
     steps = tuple(step for step in unquote(parts.path).split("/") if step)
     endpoint = disk.endpoint_url or next((environment[name] for name in _ENDPOINTS if environment.get(name)), "")
     return Place(f"{_without_credentials(endpoint)}s3://{parts.netloc}/", steps)
+
+
+def bucket_at(config: Config, url: str) -> ObjectDiskConfig:
+    """A read-only disk at a URL that is not configured. Endpoint, region and keys of an S3 bucket are those of the
+    configured disk in the same bucket, else of the only S3 endpoint that the configuration names, else of the
+    environment."""
+    bucket = urlsplit(url)
+    known = [disk for disk in config.buckets().values() if disk.url.startswith("s3://")]
+    if bucket.scheme != "s3" or not known:
+        return ObjectDiskConfig(url=url, read_only=True)
+    same = [disk for disk in known if urlsplit(disk.url).netloc == bucket.netloc]
+    endpoints = {disk.endpoint_url for disk in known}
+    if not same and len(endpoints) > 1:
+        return ObjectDiskConfig(url=url, read_only=True)
+    return msgspec.structs.replace((same or known)[0], url=url, read_only=True, max_size_bytes=None)
 
 
 def _directory(path: Path) -> Place:

@@ -30,7 +30,7 @@ from tiering.config.places import check_places
 from tiering.config.settings import Config, embedded
 
 PREFIX = "FROSTLINE_"
-RESERVED = ("FROSTLINE_CONFIG", "FROSTLINE_HOME")
+RESERVED = ("FROSTLINE_CONFIG", "FROSTLINE_HOME", "FROSTLINE_BACKUP")
 MASK = "********"
 _MOST_VALUES = 100_000
 SECRET_PROPERTY = re.compile(r"secret|password|token|access[.]?key|credential", re.IGNORECASE)
@@ -137,6 +137,10 @@ def masked(config: Config) -> dict[str, Any]:
         for key in ("url", "endpoint_url"):
             if disk.get(key):
                 disk[key] = _without_password(disk[key])
+    if plain.get("keeper", {}).get("password"):
+        plain["keeper"]["password"] = MASK
+    if plain.get("interserver", {}).get("secret"):
+        plain["interserver"]["secret"] = MASK
     properties = plain.get("spark", {}).get("conf", {})
     properties.update({name: MASK for name in properties if SECRET_PROPERTY.search(name)})
     return plain
@@ -210,6 +214,10 @@ def _refuse_open_secret(file: Path, raw: dict[str, Any]) -> None:
     disks = raw.get("disks")
     holders = disks.values() if isinstance(disks, dict) else ()
     secret = any(isinstance(disk, dict) and any(disk.get(key) for key in SECRET_KEYS) for disk in holders)
+    keeper = raw.get("keeper")
+    secret = secret or (isinstance(keeper, dict) and bool(keeper.get("password")))
+    between = raw.get("interserver")
+    secret = secret or (isinstance(between, dict) and bool(between.get("secret")))
     if secret and file.stat().st_mode & 0o044:
         raise Refused(
             f"{file} holds a secret and others can read it",
@@ -345,6 +353,9 @@ def _one(path: Path_) -> str:
     return str(path[-2]).removesuffix("s")
 
 
+_YAML_WORDS = {False: ("no", "off"), True: ("yes", "on")}
+
+
 def _convert_scalar(value: Any, expected: Any, path: Path_, source: _Source) -> Any:
     name = str(path[-1]) if path else ""
     words = name.split("_")
@@ -356,6 +367,8 @@ def _convert_scalar(value: Any, expected: Any, path: Path_, source: _Source) -> 
         except FrostlineError as error:
             if not (isinstance(value, _Text) and value in ("", "null", "none")):
                 raise source.error(path, error.message, error.hint) from error
+    if isinstance(value, bool):  # YAML 1.1 takes an unquoted no for false
+        value = next((word for word in _choices(expected) if word in _YAML_WORDS[value]), value)
     lax = isinstance(value, _Text)
     if lax and value == "" and _optional(expected):
         return None
@@ -413,6 +426,10 @@ def _absolute(plain: dict[str, Any], base: Path) -> dict[str, Any]:
         return str((base / Path(text).expanduser()).absolute())
 
     plain["state_path"] = path(plain["state_path"])
+    keeper = plain.get("keeper", {})
+    for key in ("ca_bundle", "certificate", "certificate_key"):
+        if keeper.get(key):
+            keeper[key] = path(keeper[key])
     for disk in plain["disks"].values():
         for key in ("path", "ca_bundle"):
             if disk.get(key):

@@ -69,6 +69,8 @@ class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     clock_trust_seconds: float = 3600.0
     """How long after the time that was last confirmed a fresh process believes the clock where it can ask no other: an
     object store on S3, or the kernel's word that a time server keeps it. Later it deletes nothing by a TTL."""
+    state_reserve_bytes: Size = 4 * 1024 * 1024
+    """Kept in a file below `state_path` that is given up when its disk is full, for moves and drops: they make room."""
 
 
 class SparkConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -97,6 +99,67 @@ class PricesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """For display."""
 
 
+class DashboardConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How `frostline top` looks, and its keys."""
+
+    theme: str = ""
+    """Such as `textual-light` or `nord`; the command palette shows them all. Default: a dark one."""
+    keys: dict[str, str] = {}
+    """What is to be done -> its keys, with commas between them, such as `parts.move: "f6,M"`. The help of each screen
+    has the names."""
+
+
+class BackupConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Where backups go. `--to` and `$FROSTLINE_BACKUP` come before `repository`."""
+
+    repository: str | None = None
+    """`s3://bucket/prefix` or `file:///path`, apart from every disk."""
+    endpoint_url: str | None = None
+    """On S3: the server, where it is not that of the disks. The keys then come from the AWS credential chain."""
+    region: str | None = None
+    """On S3, with an endpoint of its own: the region."""
+
+
+class KeeperConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The ZooKeeper that replicated tables are coordinated by. Without `hosts` there is none."""
+
+    hosts: tuple[str, ...] = ()
+    """`host:port` of each server of the ensemble."""
+    root: str = "/frostline"
+    """The node below which everything lies; made when it is missing."""
+    session_timeout_seconds: Annotated[float, msgspec.Meta(gt=0)] = 10.0
+    """Who is silent for so long has left: others take over what it was at."""
+    request_timeout_seconds: Annotated[float, msgspec.Meta(gt=0)] = 10.0
+    """How long one call waits for an answer, repeats and a new connection included."""
+    user: str = ""
+    """For digest authentication: nodes then belong to this user alone. Default: they are open to all."""
+    password: str = ""
+    """Of the user."""
+    tls: bool = False
+    """Whether the connection is encrypted."""
+    ca_bundle: str | None = None
+    """With TLS: a file of certificates to trust, instead of the system's."""
+    certificate: str | None = None
+    """With TLS: the file of this machine's own certificate."""
+    certificate_key: str | None = None
+    """With TLS: the file of its key."""
+    check_host: bool = True
+    """With TLS: whether the server's certificate must name its host."""
+
+
+class InterserverConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Where the daemon gives parts of replicated tables to the other replicas, by HTTP."""
+
+    host: str = "127.0.0.1"
+    """The address to listen on."""
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 9109
+    """0: any that is free."""
+    advertise: str = ""
+    """The name or address by which other machines reach this one. Default: `host`."""
+    secret: str = ""
+    """What all replicas know and nobody else does: it signs each request. At least 16 characters."""
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Everything a store needs to open."""
 
@@ -110,6 +173,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     limits: LimitsConfig = LimitsConfig()
     spark: SparkConfig = SparkConfig()
     prices: PricesConfig = PricesConfig()
+    backup: BackupConfig = BackupConfig()
+    dashboard: DashboardConfig = DashboardConfig()
+    keeper: KeeperConfig = KeeperConfig()
+    interserver: InterserverConfig = InterserverConfig()
+    macros: dict[str, str] = {}
+    """What `{shard}`, `{replica}` and names of your own stand for in paths of Keeper, on this machine."""
 
     @property
     def state_directory(self) -> Path:

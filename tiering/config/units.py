@@ -125,3 +125,8 @@ def format_time(moment: datetime) -> str:
     """RFC 3339 in UTC: `2026-01-31T12:00:00Z`, with microseconds only when there are any."""
     utc = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     return utc.replace(tzinfo=None).isoformat() + "Z"
+
+
+def counted(number: int, what: str, several: str = "") -> str:
+    """`1 part`, `2 parts`."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {several or what + 's'}"

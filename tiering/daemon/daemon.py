@@ -24,6 +24,7 @@ from disks.garbage.rules import GcRules
 from oplog.errors import FrostlineError
 from tiering.config.settings import DaemonConfig
 from tiering.daemon.cold_schedule import ColdSchedule
+from tiering.engine import replicated
 from tiering.engine.maintenance import TickReport
 from tiering.engine.store import Store
 from tiering.journal.locks import daemon_lock, daemon_lock_path, lock_holder
@@ -58,10 +59,13 @@ class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Fals
     last_error: str = ""
 
 
+_decoder = msgspec.json.Decoder(DaemonStatus)
+
+
 def status(state_directory: Path) -> DaemonStatus:
     """Whether a daemon runs on this store, and what it did. Never raises for a missing or half-written record."""
     try:
-        known = msgspec.json.decode((state_directory / STATUS_FILE).read_bytes(), type=DaemonStatus)
+        known = _decoder.decode((state_directory / STATUS_FILE).read_bytes())
     except (OSError, msgspec.DecodeError):
         known = DaemonStatus()
     holder = lock_holder(daemon_lock_path(state_directory))
@@ -112,6 +116,7 @@ class _Daemon:
 
     def serve(self) -> None:
         """Run the jobs at their intervals until `stop` is set; what runs then ends at its next step."""
+        self._give_parts()
         scheduler = _scheduler(self._failed)
         seconds = self.settings
         begin = datetime.now(UTC)
@@ -131,16 +136,28 @@ class _Daemon:
             scheduler.shutdown(wait=True)
             self.cold.stop()
 
+    def _give_parts(self) -> None:
+        """Let other replicas fetch what is here; without that the daemon does all else."""
+        try:
+            if address := replicated.serve(self.store.context):
+                log.info("parts of replicated tables are given at %s", address)
+        except FrostlineError as error:
+            log.error("%s", error.message)
+            self._record(failures=self.status.failures + 1, last_error=error.message)
+
     def tick(self) -> None:
         """One pass: settle what other processes left, then merges, deletes and moves."""
         if self.stop.is_set():
             return
+        journal = self.store.context.journal.file
         try:
-            self.store.refresh()
-            self._note_unreachable()
-            for sentence in mover.recover(self.store.context):
-                log.info("%s", sentence)
-            report = self.store.tick(stop=self.stop)
+            with journal.rescue():
+                journal.make_room()  # taking in what others committed writes, too
+                self.store.refresh()
+                self._note_unreachable()
+                for sentence in mover.recover(self.store.context):
+                    log.info("%s", sentence)
+                report = self.store.tick(stop=self.stop)
         except (FrostlineError, OSError) as error:
             log.error("pass failed: %s", error)
             self._record(failures=self.status.failures + 1, last_error=str(error), **self._ticked())

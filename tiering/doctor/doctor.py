@@ -11,7 +11,7 @@ import platform
 import sqlite3
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
@@ -22,7 +22,7 @@ from urllib.parse import unquote, urlsplit
 
 from disks.config import LocalDiskConfig, ObjectDiskConfig
 from disks.effects import op
-from disks.file_table.table import read_only_uri
+from disks.host.database_copy import for_reading
 from disks.registry import open_disk
 from disks.stores.open import open_store
 from disks.stores.time_budget import time_budget
@@ -44,14 +44,21 @@ _PACKAGES = ("frostline", "pyarrow", "datafusion", "boto3")
 _PATIENCE_SECONDS = 5.0
 
 
-def run(config: Config, *, limiter: Limiter | None = None, progress: Progress = SILENT) -> list[Finding]:
-    """Everything that was looked at. Never raises for what it finds."""
+def run(
+    config: Config, only: Collection[str] = (), *, limiter: Limiter | None = None, progress: Progress = SILENT
+) -> list[Finding]:
+    """Everything that was looked at; `only` these disks and not the node, if any is named. Never raises for what it
+    finds."""
     now = datetime.now(UTC)
     node = look_at_node(config)
     findings = look_at_identities(config, limiter) if node.journal == "ok" else []
-    findings += diagnosis.of_node(node, now=now)
-    with progress.task("examining disks", items=len(config.disks)) as task:
-        for name, disk in config.disks.items():
+    if only:  # a disk is itself, another or twice among all that are configured
+        findings = [finding for finding in findings if finding.subject in {f"disk {name}" for name in only}]
+    else:
+        findings += diagnosis.of_node(node, now=now)
+    chosen = {name: disk for name, disk in config.disks.items() if not only or name in only}
+    with progress.task("examining disks", items=len(chosen)) as task:
+        for name, disk in chosen.items():
             task.note(name)
             match disk:
                 case LocalDiskConfig():
@@ -237,7 +244,7 @@ def _sqlite_state(path: Path) -> str:
             return "none"
         if path.stat().st_size == 0:
             return "the file is empty"
-        connection = sqlite3.connect(read_only_uri(path), uri=True, timeout=5.0)
+        connection = for_reading(path)
         try:
             return str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
         finally:

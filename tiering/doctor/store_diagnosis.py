@@ -27,6 +27,10 @@ SKEW_NOTED = timedelta(seconds=30)
 SKEW_REFUSED = timedelta(minutes=5)
 """From here on gc takes no time of the store for true, and refuses."""
 _GUARD = timedelta(hours=24)
+_NOT_PROMISED = (
+    "what a lease cannot promise: a machine that is stopped for minutes within a commit may write over what another "
+    "one wrote; it acknowledges nothing then, and the other one finds it with its next commit, or fsck does"
+)
 
 
 def of_store(name: str, config: ObjectDiskConfig, facts: StoreFacts, *, now: datetime) -> list[Finding]:
@@ -126,11 +130,11 @@ class _Store:
         answer = self.facts.of(ONE_WINNER.check)
         if self.config.conditional_put == "no":
             what = "conditional_put is 'no': one machine at a time writes, behind a lease"
-            return self._say(ONE_WINNER.check, "note", what)
+            return self._say(ONE_WINNER.check, "note", what, _NOT_PROMISED)
         if answer.good is False:
             what = f"no conditional writes ({answer.said}): one machine at a time can write, behind a lease"
             servers = "; some servers honour it in buckets without versioning only" if self._versions_kept else ""
-            return self._say(ONE_WINNER.check, "warning", what, ONE_WINNER.advice + servers)
+            return self._say(ONE_WINNER.check, "warning", what, f"{ONE_WINNER.advice}{servers}; {_NOT_PROMISED}")
         return self._promise(ONE_WINNER)
 
     @property

@@ -7,14 +7,16 @@ dropped.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 
-from oplog.errors import FrostlineError, Locked, NotFound, Refused
+from oplog.errors import FrostlineError, Locked, NoSpace, NotFound, Refused
 from tiering.catalog import reachability, tables
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context, wall_clock
+from tiering.engine import replicated
 from tiering.journal.records import Failures
 from tiering.merge.request import ColdOptions, MergeRequest
 from tiering.move import mover
@@ -50,13 +52,19 @@ class TickReport:
 
 def tick(context: Context, *, only: TickStep | None = None) -> TickReport:
     """One pass over all tables. A step that fails is noted, the others go on; `context.stop` ends it between steps."""
+    with context.journal.file.rescue():
+        return _tick(context, only)
+
+
+def _tick(context: Context, only: TickStep | None) -> TickReport:
     report = TickReport()
     _note_time(context)
     report.problems += [fault.error.message for fault in context.faults]
     if only in (None, "merges"):
         _merge_all(context, report)
+        report.problems += replicated.tick(context)
     if only in (None, "moves") and not context.stop.is_set():
-        plan = planning.plan(context, reachability.whole_tables(context))
+        plan = planning.plan(context, reachability.whole_tables(context), explain_rest=False)
         report.problems += {stay.reason.detail for stay in plan.stays if stay.reason.kind == "clock"}
         report.deleted = delete_due(context, plan, report.problems)
         report.moves = mover.execute(context, plan.moves)
@@ -70,7 +78,8 @@ def believe_clock(context: Context) -> None:
     """A person says that this machine's clock is right: rules that count days may go by it."""
     now = context.clock()
     context.clocks.believe(now)
-    context.journal.confirm_time(now)
+    with context.journal.file.rescue():
+        context.journal.confirm_time(now)
 
 
 def _note_time(context: Context) -> None:
@@ -79,7 +88,8 @@ def _note_time(context: Context) -> None:
     if context.clock is wall_clock and not planning.clock_problem(context):
         known = context.journal.confirmed_time()
         if known is None or abs(now - known) > _NOTED_EVERY:
-            context.journal.confirm_time(now)
+            with suppress(NoSpace):  # a later process then asks other clocks first
+                context.journal.confirm_time(now)
 
 
 def merge(context: Context, definition: TableDefinition, request: MergeRequest) -> list[MergeResult]:
@@ -119,9 +129,9 @@ def merge_cold(
     while plans := [
         plan
         for plan in plan_merges(context, definition, request)
-        if tuple(stored.part.name for stored in plan.parts) not in tried
+        if tuple(stored.facts.name for stored in plan.parts) not in tried
     ]:
-        tried |= {tuple(stored.part.name for stored in plan.parts) for plan in plans}
+        tried |= {tuple(stored.facts.name for stored in plan.parts) for plan in plans}
         cold_merge.merge_groups(context, definition, plans, workers, request, report)
         if request.final or report.not_begun or context.stop.is_set():
             break
@@ -197,13 +207,15 @@ def _check_clock(context: Context, definition: TableDefinition) -> None:
 def _merge_all(context: Context, report: TickReport) -> None:
     request = MergeRequest()
     for definition in reachability.whole_tables(context):
+        if definition.is_replicated:  # what is merged is agreed upon by its replicas
+            continue
         if "merges" in context.journal.wishes.paused(definition.uuid) or context.stop.is_set():
             continue
         failures = context.journal.work.merge_failures(definition.uuid)
         for plan in plan_merges(context, definition, request):
             if context.stop.is_set():
                 break
-            failure = failures.get(tuple(stored.part.name for stored in plan.parts))
+            failure = failures.get(tuple(stored.facts.name for stored in plan.parts))
             if failure is not None and (until := failure.at + wait_after(failure.attempts)) > context.clock():
                 report.waiting.append(_said(definition, failure, until))
                 continue

@@ -1,19 +1,23 @@
 """What happens when a store opens: whatever a crash left is finished or undone, and a second run finds nothing to do.
 
-The order matters: disks first (half-done transactions), then drops whose intent is written, then moves from the
-journal, then merges, then copies that a finished merge made superfluous, then missing copies of `table.json`.
+The order matters: disks first (half-done transactions), then drops whose intent is written and drops of other machines,
+then moves from the journal, then merges, then copies that a finished merge made superfluous, then missing copies of
+`table.json`, then what restores brought that nobody went on with.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from functools import partial
 
 from disks.base import Disk
-from oplog.errors import FrostlineError, Locked
+from oplog.errors import DiskUnreachable, FrostlineError, Locked, NoSpace, ReadOnly
 from oplog.kinds import TableAltered
 from tiering.catalog import copying, reachability, tables
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
+from tiering.engine import unrevealed
 from tiering.journal.records import TableDrop
 from tiering.move import mover
 
@@ -21,20 +25,36 @@ logger = logging.getLogger(__name__)
 
 
 def recover(context: Context) -> list[str]:
-    """Finish or undo everything a crash left. Returns one sentence a thing done; an empty list the second time."""
+    """Finish or undo everything a crash left. Returns one sentence a thing done; an empty list the second time.
+
+    What cannot be written, on a disk that is full or read-only, is left for later, with a warning in the log: what the
+    disks show is right before and after each step, so that reading needs none of them.
+    """
     done: list[str] = []
-    for disk in context.disks.values():
-        done += [f"disk {disk.name}: {sentence}" for sentence in disk.recover()]
-    context.catalog.refresh()
-    reachability.compare(context)
-    done += _finish_drops(context)
-    done += mover.recover(context)
-    done += _settle_merges(context)
-    done += _remove_outdated(context)
-    done += _repair_definitions(context)
+    with context.journal.file.rescue():
+        for disk in context.disks.values():
+            done += [f"disk {disk.name}: {sentence}" for sentence in _unless_full(disk.recover)]
+        context.catalog.refresh()
+        for disk in context.disks.values():
+            if disk.logged is not None:  # what was found while its log was read
+                done += [f"disk {disk.name}: {sentence}" for sentence in _unless_full(disk.recover)]
+        reachability.compare(context)
+        for step in (
+            *(_finish_drops, _follow_drops, mover.recover),
+            *(_settle_merges, _remove_outdated, _repair_definitions, unrevealed.sweep),
+        ):
+            done += _unless_full(partial(step, context))
     if done:
         context.catalog.refresh()
     return done
+
+
+def _unless_full(step: Callable[[], list[str]]) -> list[str]:
+    try:
+        return step()
+    except (NoSpace, ReadOnly) as error:
+        logger.warning("what a crash or a full disk left is finished later: %s", error.message)
+        return []
 
 
 def _finish_drops(context: Context) -> list[str]:
@@ -44,16 +64,37 @@ def _finish_drops(context: Context) -> list[str]:
         if context.faults or any(disk.unreachable for disk in context.disks.values()):
             continue  # what is dropped stays hidden; it is taken away when all disks can be reached
         try:
-            tables.finish_drop(context, decided)
+            carried_out = tables.finish_drop(context, decided)
         except (FrostlineError, OSError) as error:  # what is dropped stays hidden; the rest of the store can be used
             logger.warning("the drop of %s is left for the next start: %s", decided.table, error)
             continue
-        if isinstance(decided, TableDrop):
+        if isinstance(decided, TableDrop) and carried_out:
             context.journal.forget_table(decided.table_uuid)
         context.journal.finish_drop(unfinished.id)
-        done.append(f"finished a {'drop table' if isinstance(decided, TableDrop) else 'drop parts'} of {decided.table}")
+        what = f"a {'drop table' if isinstance(decided, TableDrop) else 'drop parts'} of {decided.table}"
+        done.append(f"finished {what}" if carried_out else f"gave up {what}: it was altered or brought back since")
     if done:
         context.catalog.refresh()
+    return done
+
+
+def _follow_drops(context: Context) -> list[str]:
+    """Take from the disks of this machine the tables that somebody else dropped. What a way back took from a bucket
+    stays here, hidden: who takes that back has its rows again."""
+    done: list[str] = []
+    for gone in context.catalog.dropped():
+        if gone.tombstone is None or gone.tombstone.by != "drop" or context.faults:
+            continue
+        name = gone.definition.full_name
+        who = f" by {gone.tombstone.actor}" if gone.tombstone.actor else ""
+        try:
+            tables.drop_what_is_left(context, gone, reason=f"table {name} was dropped{who}")
+        except (Locked, DiskUnreachable):  # it stays hidden; the next start tries again
+            continue
+        except (FrostlineError, OSError) as error:
+            logger.warning("what is left of the dropped table %s is left for the next start: %s", name, error)
+            continue
+        done.append(f"table {name} was dropped{who}: took it from {', '.join(gone.disks)}")
     return done
 
 
@@ -65,7 +106,7 @@ def _settle_merges(context: Context) -> list[str]:
         definitions = [table for table in context.catalog.tables() if table.uuid == record.table_uuid]
         if any(reachability.fault_of(context, table) is not None for table in definitions):
             continue  # whether its output is there, nobody knows
-        parts = [stored.part.name for table in definitions for stored in context.catalog.parts(table)]
+        parts = [stored.facts.name for table in definitions for stored in context.catalog.parts(table)]
         if record.output in parts:
             context.journal.work.set_merge(record.id, "done")
             continue
@@ -85,7 +126,7 @@ def _remove_outdated(context: Context) -> list[str]:
             continue
         replaced = [stored for stored in outdated if _is_replaced(context, stored, everything)]
         try:
-            with context.journal.claim(definition.uuid, [stored.part.name for stored in replaced], "recovery"):
+            with context.journal.claim(definition.uuid, [stored.facts.name for stored in replaced], "recovery"):
                 tables.remove_copies(context, replaced, reason="replaced by a merge")
         except Locked:  # a merge that is running in another process will do it
             continue
@@ -96,13 +137,12 @@ def _remove_outdated(context: Context) -> list[str]:
 def _is_replaced(context: Context, outdated: StoredPart, everything: list[StoredPart]) -> bool:
     """Proof before removal: an active part covers this one, was made from its rows, and is there byte for byte."""
     for stored in everything:
-        covered = stored.name.covers(outdated.name) or outdated.part.name in stored.part.replaces
-        if stored.state != "active" or not covered:
+        if stored.state != "active" or not context.catalog.lineage.hides(stored, outdated):
             continue
         if not stored.part.may_hold(outdated.part, window=outdated.definition.settings.deduplication_window):
             logger.warning(
                 "%s of %s on %s is kept: %s covers it by name and was not made from it",
-                *(outdated.part.name, outdated.definition.full_name, outdated.disk, stored.part.name),
+                *(outdated.part.name, outdated.definition.full_name, outdated.disk, stored.facts.name),
             )
             return False
         disk = context.disk(stored.disk)
@@ -123,7 +163,8 @@ def _can_be_changed(disk: Disk) -> bool:
 def begin_disks(context: Context) -> None:
     """Before something is written: disks that nobody has written to yet get the tables of their policies. Whoever only
     reads begins no disk: its place may be a mistake."""
-    _repair_definitions(context, begin=True)
+    context.journal.file.reserve.make(beside_bytes=context.config.limits.state_reserve_bytes)
+    _unless_full(partial(_repair_definitions, context, begin=True))
 
 
 def _is_fresh(context: Context, name: str) -> bool:

@@ -11,6 +11,7 @@ and `tables`.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -26,17 +27,19 @@ from disks.workers.progress import Progress, Silent
 from oplog.errors import UsageError
 from oplog.kinds import TableAltered
 from tiering.catalog import reachability, tables
-from tiering.catalog.catalog import Catalog, StoredPart
+from tiering.catalog.catalog import Catalog, DroppedTable, StoredPart
 from tiering.catalog.context import Context, wall_clock
 from tiering.catalog.identity import Fault, Identities
 from tiering.catalog.reservation import Reservations
+from tiering.catalog.set_aside import SetAside, find_set_aside
 from tiering.config.places import place_of
 from tiering.config.reading import checked, load
 from tiering.config.settings import Config
-from tiering.engine import maintenance
+from tiering.engine import maintenance, replicated
 from tiering.engine import recovery as recovering
 from tiering.engine.maintenance import TickReport, TickStep
 from tiering.journal.journal import Journal
+from tiering.journal.kept_parts import KeptParts
 from tiering.move import mover
 from tiering.move import policy_facts as planning
 from tiering.move.mover import MoveReport
@@ -55,6 +58,8 @@ if TYPE_CHECKING:  # heavy imports that most verbs do not need: the query engine
     from tiering.merge.request import MergeRequest
     from tiering.merge.selection import MergePlan, MergeStay
     from tiering.query.query import QueryResult
+
+logger = logging.getLogger(__name__)
 
 
 class Store:
@@ -96,8 +101,11 @@ class Store:
 
     def close(self) -> None:
         """Release files and connections."""
+        if self.context.replication is not None:
+            self.context.replication.close()
         for disk in self.context.disks.values():
             disk.close()
+        self.context.catalog.close()
         self.context.journal.close()
 
     def __enter__(self) -> Self:
@@ -125,14 +133,25 @@ class Store:
         self, old: TableDefinition, new: TableDefinition, *, reason: str = "alter table"
     ) -> TableDefinition:
         """Replace a table's definition."""
+        replicated.refuse(old, "altering", "drop its replicas and create it anew with the other definition")
         reachability.check_whole(self.context, old, f"altering {old.full_name}")
         return tables.replace(self.context, old, new, reason=reason, kind=TableAltered())
 
     def drop_table(self, name: str) -> None:
         """Drop a table and its parts. The bucket keeps the revisions inside the retention: `restore` brings it back."""
+        for gone in self.dropped():
+            if gone.definition.uuid == name:
+                tables.drop_what_is_left(self.context, gone, reason=f"drop table {gone.definition.full_name}")
+                return
         definition = self.definition(name)
         reachability.check_whole(self.context, definition, f"dropping {name}")
+        if definition.is_replicated:
+            replicated.work().leave(self.context, definition)
         tables.drop(self.context, definition)
+
+    def dropped(self) -> list[DroppedTable]:
+        """Tables that a bucket says are gone, and whose files some disk of this machine still has."""
+        return self.context.catalog.dropped()
 
     def definition(self, name: str) -> TableDefinition:
         """The table `db.name`. Raises `NotFound`."""
@@ -162,6 +181,12 @@ class Store:
         for definition in [] if table is None else [self.definition(table)]:
             reachability.check_answer(self.context, definition)
 
+    def set_aside(self, table: str | None = None) -> list[SetAside]:
+        """The parts of the table, or of all, that a repair set aside and whose rows are in no answer."""
+        context = self.context
+        tables = self._selected(table)
+        return [gap for item in tables for gap in find_set_aside(context.disks, item, context.catalog.parts(item))]
+
     def disk(self, name: str) -> Disk:
         """The disk. Raises `NotFound`."""
         return self.context.disk(name)
@@ -169,6 +194,11 @@ class Store:
     def object_disk(self, name: str) -> LoggedDisk:
         """The disk, which must have an operations log. Raises `NotFound` or `UsageError`."""
         return with_commits(self._usable(name))
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether anybody has ever written to one of the disks: else there is no store yet, and this one is empty."""
+        return self.context.identities is None or self.context.identities.is_begun
 
     def faults(self) -> tuple[Fault, ...]:
         """The disks that are not what they were: not mounted, another one, under two names, or not configured."""
@@ -182,14 +212,17 @@ class Store:
         """All disks that have an operations log."""
         return [logged for disk in self.context.disks.values() if (logged := disk.logged) is not None]
 
-    def query(self, sql: str, *, revision: int | None = None, skip_broken: bool = False) -> QueryResult:
-        """Run read-only SQL over all tiers; with `revision`, over what the object disk held right after it.
+    def query(
+        self, sql: str, *, revision: int | None = None, disk: str | None = None, skip_broken: bool = False
+    ) -> QueryResult:
+        """Run read-only SQL over all tiers; with `revision`, over what the object disk held right after it. Where there
+        are several, `disk` names the one that is meant.
 
         Raises `Damaged` when a part of a queried table cannot be read, unless `skip_broken` leaves its rows out.
         """
         from tiering.query import query
 
-        context = self.context if revision is None else self.past(revision)
+        context = self.context if revision is None else self.past(revision, disk)
 
         def resolve(name: str) -> tuple[TableDefinition, list[StoredPart]]:
             definition = context.catalog.table(name)
@@ -200,30 +233,42 @@ class Store:
 
         return query.run_sql(context, sql, resolve)
 
-    def past(self, revision: int) -> Context:
-        """The store right after a revision of its object disk, read-only, without what lies on other disks.
+    def past(self, revision: int, disk: str | None = None) -> Context:
+        """The store right after a revision of its object disk, or of the one of this name, read-only, without what lies
+        on other disks.
 
-        Raises `UsageError` unless there is exactly one object disk, `NotFound` for a revision that is not kept.
+        Raises `UsageError` unless it is clear which disk is meant, `NotFound` for a revision that is not kept.
         """
+        past = {chosen.name: chosen.at(revision) for chosen in [self._of_revision(revision, disk)]}
+        catalog = Catalog(self.context.config, past)
+        catalog.refresh()
+        return dataclasses.replace(self.context, disks=past, catalog=catalog, identities=None)
+
+    def _of_revision(self, revision: int, name: str | None) -> LoggedDisk:
+        if name is not None:
+            return self.object_disk(name)
         for disk in self.context.disks.values():
             if disk.broken is not None and disk.capabilities.remote:
                 self._usable(disk.name)
         disks = self.object_disks()
         if len(disks) != 1:
+            known = ", ".join(disk.name for disk in disks)
             raise UsageError(
-                f"a revision needs exactly one disk with an operations log; there are {len(disks)}",
-                hint="give a configuration with that one disk",
+                f"a revision is one of a disk with an operations log, and there are {len(disks)}"
+                + (f": {known}" if known else ""),
+                hint=f"say which: --revision {disks[0].name}:{revision}" if disks else "give a configuration with one",
             )
-        past = {disks[0].name: disks[0].at(revision)}
-        catalog = Catalog(self.context.config, past)
-        catalog.refresh()
-        return dataclasses.replace(self.context, disks=past, catalog=catalog, identities=None)
+        return disks[0]
 
     # -- storage policies --------------------------------------------------------------------------------------------
 
     def plan(self, table: str | None = None, *, at: datetime | None = None) -> Plan:
         """What would move now, or at a time, and why; and why the rest stays. Changes nothing."""
         return planning.plan(self.context, self._selected(table), at=at)
+
+    def due_moves(self) -> tuple[Move, ...]:
+        """Those of `plan()`, which says of all other parts why they stay."""
+        return planning.plan(self.context, self.definitions(), explain_rest=False).moves
 
     def apply(self, moves: Sequence[Move]) -> MoveReport:
         """Carry out planned moves; each that no longer fits is skipped with its reason."""
@@ -260,11 +305,18 @@ class Store:
     # -- maintenance -------------------------------------------------------------------------------------------------
 
     def merge(self, table: str, request: MergeRequest) -> list[MergeResult]:
-        """Merge what is worth merging, or what the request says."""
+        """Merge what is worth merging, or what the request says. What is merged of a replicated table is agreed upon
+        first; then this replica does it, too."""
+        if self.definition(table).is_replicated:
+            results: list[MergeResult] = replicated.work().merge(
+                self.context, self._changing(table, "merging"), request
+            )
+            return results
         return maintenance.merge(self.context, self._changing(table, "merging"), request)
 
     def merge_cold(self, table: str, workers: Workers, request: MergeRequest) -> ColdMergeReport:
         """Merge as `request.cold` says, by whoever `workers` are."""
+        replicated.refuse(self.definition(table), "a cold merge of", "merge it without --cold and --spark")
         return maintenance.merge_cold(self.context, self._changing(table, "merging"), workers, request)
 
     def plan_merges(self, table: str, request: MergeRequest) -> list[MergePlan]:
@@ -328,8 +380,9 @@ class Table:
 
         reachability.check_whole(self._context, self.definition, f"inserting into {self.definition.full_name}")
         recovering.begin_disks(self._context)
-        result = insert.insert(self._context, self.definition, batches)
-        self._context.catalog.refresh()
+        how = replicated.work().inserting(self._context, self.definition) if self.definition.is_replicated else None
+        result = insert.insert(self._context, self.definition, batches, how)
+        self._context.catalog.outdate()  # few look again at once, and what others commit shows with the next refresh
         return result
 
     def parts(self) -> list[StoredPart]:
@@ -339,7 +392,7 @@ class Table:
     def scan(self, *, columns: Sequence[str] | None = None, filter: object = None) -> pa.RecordBatchReader:  # noqa: A002
         """Stream the rows of all tiers as Arrow; parts, row groups and columns that cannot matter are not read.
 
-        Raises `Damaged` when a part cannot be read.
+        Raises `Damaged` when a part cannot be read. Rows of parts that a repair set aside are told by a warning.
         """
         from tiering.query import scan
 
@@ -356,6 +409,9 @@ class Table:
     def _check_complete(self) -> None:
         reachability.check_certain(self._context, self.definition)
         self._context.catalog.check_readable(self.definition)
+        for gap in find_set_aside(self._context.disks, self.definition, self.parts()):
+            where = f"{gap.disk}:{gap.path}"
+            logger.warning("rows of part %s of %s are missing: it was set aside as %s", gap.part, gap.table, where)
 
 
 def make_context(
@@ -377,14 +433,20 @@ def make_context(
         max_concurrency=max(workers, 16),
     )
     disks = {name: open_disk(name, disk, state, limiter=limiter) for name, disk in config.disks.items()}
-    journal = Journal(state)
+    journal = Journal(state, reserve_bytes=limits.state_reserve_bytes)
     places = {name: place_of(disk, os.environ).text for name, disk in config.disks.items()}
     identities = Identities(disks, places, journal)
     identities.look()
     return Context(
         config=config,
         disks=disks,
-        catalog=Catalog(config, disks, dropping=lambda: tables.being_dropped(journal)),
+        catalog=Catalog(
+            config,
+            disks,
+            dropping=lambda: tables.being_dropped(journal),
+            merges=lambda uuid: journal.work.merges(table_uuid=uuid),
+            kept=KeptParts(state / "catalog.db"),
+        ),
         journal=journal,
         reservations=Reservations(config, disks),
         workers=workers,

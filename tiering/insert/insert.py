@@ -35,6 +35,7 @@ from disks.workers.progress import Task
 from oplog.errors import Damaged, FrostlineError, Locked, NotFound
 from oplog.kinds import Inserted
 from tiering.catalog import blocks, copying
+from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.catalog.new_parts import DIGEST_CLAIM, INSERT_CLAIM, stage_part
 from tiering.insert.concurrency import OtherInserts
@@ -67,8 +68,14 @@ class InsertResult:
     duplicate_rows: int = 0
 
 
-def insert(context: Context, definition: TableDefinition, batches: Iterable[pa.RecordBatch]) -> InsertResult:
-    """Insert the batches; columns are matched by name (`tiering.table.types.cast_batch`).
+def insert(
+    context: Context,
+    definition: TableDefinition,
+    batches: Iterable[pa.RecordBatch],
+    how: type[Inserting] | None = None,
+) -> InsertResult:
+    """Insert the batches; columns are matched by name (`tiering.table.types.cast_batch`). `how` blocks get their
+    numbers and go in: default, by this machine's journal.
 
     Raises `UsageError` for data that does not fit, `NoSpace` when no disk takes a part; the message says how many rows
     of earlier blocks went in. The catalog is refreshed before, not after.
@@ -76,7 +83,7 @@ def insert(context: Context, definition: TableDefinition, batches: Iterable[pa.R
     company = OtherInserts(context, definition)
     context.catalog.refresh()
     with context.progress.task(f"inserting into {definition.full_name}") as task:
-        run = _Insert(context, definition, task, company)
+        run = (how or Inserting)(context, definition, task, company)
         try:
             with ThreadPoolExecutor(_threads(), "insert") as blocks, ThreadPoolExecutor(_threads(), "write") as writers:
                 _feed(run, _blocks(_cast(batches, definition), definition), blocks, writers)
@@ -95,7 +102,7 @@ def _threads() -> int:
 
 
 def _feed(
-    run: _Insert, blocks: Iterator[pa.Table], block_pool: ThreadPoolExecutor, writers: ThreadPoolExecutor
+    run: Inserting, blocks: Iterator[pa.Table], block_pool: ThreadPoolExecutor, writers: ThreadPoolExecutor
 ) -> None:
     """Keep as many blocks in work as there are threads, not more: memory stays bounded."""
     waiting: deque[Future[None]] = deque()
@@ -142,7 +149,7 @@ def _blocks(batches: Iterator[pa.RecordBatch], definition: TableDefinition) -> I
 
 
 @dataclass(slots=True)
-class _NewPart:
+class NewPart:
     """A part that is written but not yet anywhere."""
 
     partition: Partition
@@ -161,8 +168,9 @@ class _NewPart:
 
 
 @dataclass(slots=True)
-class _Insert:
-    """One insert in progress; its methods run on several threads."""
+class Inserting:
+    """One insert in progress; its methods run on several threads. What a table that is owned by others than this
+    machine alone does differently: `begin`, `take_number` and `put_in`."""
 
     context: Context
     definition: TableDefinition
@@ -177,11 +185,18 @@ class _Insert:
     _ratio: float = _FIRST_GUESS
 
     def __post_init__(self) -> None:
+        self._known = {}
+        self._seen = set()
+        self._next_block = 0
+        self._done = InsertResult(self.definition.full_name)
+        self.begin()
+
+    def begin(self) -> None:
+        """Find out what is there, before the first block."""
         self._known = known_digests(self.context, self.definition)
         everything = self.context.catalog.parts(self.definition, include_outdated=True)
-        self._seen = {stored.part.name for stored in everything}
+        self._seen = {stored.facts.name for stored in everything}
         self._next_block = blocks.first_free(self.context, self.definition)
-        self._done = InsertResult(self.definition.full_name)
 
     def result(self) -> InsertResult:
         """What is done so far; parts in the order of their blocks, whichever thread was first."""
@@ -214,17 +229,20 @@ class _Insert:
                 directory = transactions[disk].scratch() / f"{number}-{order}"
                 futures.append(writers.submit(self._write_part, partition, rows, directory, disk, encodings))
             del pieces
-            written = _all_results(futures)
-            with self._alone_with(written):
-                by_disk: dict[str, list[_NewPart]] = defaultdict(list)
-                for new in written:
-                    if self._is_new(new):
-                        by_disk[new.disk].append(new)
-                for disk, news in by_disk.items():
-                    self._commit(transactions[disk], news, number)
+            self.put_in(_all_results(futures), transactions, number)
+
+    def put_in(self, written: list[NewPart], transactions: dict[str, Transaction], number: int) -> None:
+        """Commit what of a block is new."""
+        with self._alone_with(written):
+            by_disk: dict[str, list[NewPart]] = defaultdict(list)
+            for new in written:
+                if self._is_new(new):
+                    by_disk[new.disk].append(new)
+            for disk, news in by_disk.items():
+                self._commit(transactions[disk], news, number)
 
     @contextmanager
-    def _alone_with(self, written: list[_NewPart]) -> Iterator[None]:
+    def _alone_with(self, written: list[NewPart]) -> Iterator[None]:
         """While it lasts nobody else on this machine commits parts of the same bytes; what others committed before is
         known. Waits for who is doing so now."""
         if not self.definition.settings.deduplication_window:
@@ -287,33 +305,42 @@ class _Insert:
 
     def _write_part(
         self, partition: Partition, rows: pa.Table, directory: Path, disk: str, encodings: Encodings
-    ) -> _NewPart:
+    ) -> NewPart:
         with op("fs.mkdir", directory):
             directory.mkdir(parents=True)
         files = write_part_files([rows], self.definition, directory, encodings=encodings)
-        new = _NewPart(partition, rows.num_rows, files, directory, disk)
+        new = NewPart(partition, rows.num_rows, files, directory, disk)
         self._ratio = max(1.2 * new.size_bytes / max(rows.nbytes, 1), 0.01)
         return new
 
-    def _is_new(self, new: _NewPart) -> bool:
+    def _is_new(self, new: NewPart) -> bool:
         """Whether no remembered block of the partition has the same bytes; remembers it if so."""
         with self._lock:
             known = self._known[new.partition.id]
             if new.digest not in known:
                 known.add(new.digest)
                 return True
+        self.count_duplicate(new)
+        return False
+
+    def _commit(self, transaction: Transaction, news: list[NewPart], number: int) -> None:
+        names = [str(PartName(new.partition.id, number, number, 0)) for new in news]
+        for name, new in zip(names, news, strict=True):
+            stage_part(transaction, self.definition, self.described(name, new), new.directory)
+        transaction.commit()
+        self.count_in(names, news)
+
+    def count_duplicate(self, new: NewPart) -> None:
+        """Note for the result that the block was there already."""
+        with self._lock:
             self._done = replace(
                 self._done,
                 duplicates=self._done.duplicates + 1,
                 duplicate_rows=self._done.duplicate_rows + new.rows,
             )
-            return False
 
-    def _commit(self, transaction: Transaction, news: list[_NewPart], number: int) -> None:
-        names = [str(PartName(new.partition.id, number, number, 0)) for new in news]
-        for name, new in zip(names, news, strict=True):
-            stage_part(transaction, self.definition, self._described(name, new), new.directory)
-        transaction.commit()
+    def count_in(self, names: list[str], news: list[NewPart]) -> None:
+        """Note for the result that these parts are in."""
         with self._lock:
             self._seen.update(names)
         size_bytes = sum(new.size_bytes for new in news)
@@ -327,7 +354,7 @@ class _Insert:
                 bytes=self._done.bytes + size_bytes,
             )
 
-    def _described(self, name: str, new: _NewPart) -> Part:
+    def described(self, name: str, new: NewPart) -> Part:
         return Part(
             table=self.definition.uuid,
             name=name,
@@ -344,14 +371,23 @@ class _Insert:
 
 def known_digests(context: Context, definition: TableDefinition) -> dict[str, set[str]]:
     """The remembered digests of each partition, the newest `deduplication_window` of them."""
-    window = definition.settings.deduplication_window
-    ordered: dict[str, list[str]] = defaultdict(list)
-    for stored in context.catalog.parts(definition):
-        ordered[stored.name.partition].extend(stored.part.digests)
-    known: dict[str, set[str]] = defaultdict(set)
-    for partition, digests in ordered.items():
-        known[partition] = set(digests[-window:] if window else ())
-    return known
+    return _Remembered(context.catalog.parts(definition), definition.settings.deduplication_window)
+
+
+class _Remembered(dict[str, set[str]]):
+    """By partition; the parts of one are read when it is asked for, which of most is never."""
+
+    def __init__(self, parts: Iterable[StoredPart], window: int) -> None:
+        super().__init__()
+        self._window = window
+        self._parts: dict[str, list[StoredPart]] = defaultdict(list)
+        for stored in parts:
+            self._parts[stored.name.partition].append(stored)
+
+    def __missing__(self, partition: str) -> set[str]:
+        digests = [digest for stored in self._parts.pop(partition, ()) for digest in stored.part.digests]
+        known = self[partition] = set(digests[-self._window :] if self._window else ())
+        return known
 
 
 def _outline(definition: TableDefinition, rows: pa.Table, size_bytes: int, context: Context) -> Part | None:
@@ -371,7 +407,7 @@ def _outline(definition: TableDefinition, rows: pa.Table, size_bytes: int, conte
     )
 
 
-def _all_results(futures: list[Future[_NewPart]]) -> list[_NewPart]:
+def _all_results(futures: list[Future[NewPart]]) -> list[NewPart]:
     """Every result; the first error only after all of them ended, since they write into one scratch directory."""
     for future in futures:
         future.exception()

@@ -89,7 +89,15 @@ def _checked(
 
 def _read_parquet(source: Source, definition: TableDefinition, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
     with open_binary(source, stdin, seekable=True) as stream:
-        yield from pq.ParquetFile(stream, pre_buffer=False).iter_batches(_BATCH_ROWS)
+        file, found = pq.ParquetFile(stream, pre_buffer=False), 0
+        for batch in file.iter_batches(_BATCH_ROWS):
+            found += batch.num_rows
+            yield batch
+        if found != file.metadata.num_rows:
+            raise UsageError(
+                f"{source.label} holds {found:,} rows, and its footer says {file.metadata.num_rows:,}",
+                hint="the file is damaged: write it again",
+            )
 
 
 def _read_arrow(source: Source, definition: TableDefinition, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from disks import effects
+from disks.host.database_copy import check_openable, in_memory
 from oplog.errors import Damaged, FrostlineError, UsageError
 
 SCHEMA_VERSION = 1
@@ -51,20 +52,43 @@ CREATE TABLE intents (
 def open_file(path: Path) -> tuple[sqlite3.Connection, list[str]]:
     """The journal's connection, and in sentences what had to be repaired. The caller holds the journal's lock.
 
-    A damaged or empty file is set aside and begun anew. Raises `UsageError` for one of a newer version.
+    A damaged or empty file is set aside and begun anew. Raises `UsageError` for one of a newer version, `NoSpace` or
+    `ReadOnly` where its directory is full or read-only.
     """
+    check_openable(path)
     notices: list[str] = []
     if path.exists():
         try:
             return _connect(path), notices
         except (sqlite3.DatabaseError, Damaged) as error:
             if isinstance(error, sqlite3.OperationalError) and "malformed" not in str(error):
+                if (why := effects.why_not_writable(path.parent)) is not None:
+                    raise why from error
                 raise FrostlineError(
                     f"the journal {path} cannot be opened: {error}", hint="check its directory and permissions"
                 ) from error
             notices.append(_set_aside(path, str(error)))
-    _create(path)
-    return _connect(path), notices
+    try:
+        _create(path)
+        return _connect(path), notices
+    except sqlite3.OperationalError as error:
+        raise (effects.why_not_writable(path.parent) or error) from error
+
+
+def open_copy(path: Path) -> sqlite3.Connection:
+    """The journal as it is, for reading: a copy in memory, an empty one where there is none. Writes nothing."""
+    try:
+        connection = in_memory(path)
+        if path.exists():
+            _check(path, connection)
+        else:
+            connection.executescript(_SCHEMA)
+    except (sqlite3.DatabaseError, Damaged) as error:
+        raise Damaged(
+            f"the journal {path} is damaged: {error}", hint="make its directory writable: it is then begun anew"
+        ) from error
+    connection.row_factory = sqlite3.Row
+    return connection
 
 
 def _create(path: Path) -> None:
@@ -112,9 +136,9 @@ def _check(path: Path, connection: sqlite3.Connection) -> None:
         raise Damaged(str(error)) from error
     if row is None:
         raise Damaged("it has no schema version")
-    if int(row["value"]) > SCHEMA_VERSION:
+    if int(row[0]) > SCHEMA_VERSION:
         raise UsageError(
-            f"the journal {path} has schema {row['value']}; this version knows {SCHEMA_VERSION}",
+            f"the journal {path} has schema {row[0]}; this version knows {SCHEMA_VERSION}",
             hint="upgrade frostline",
         )
 

@@ -24,8 +24,9 @@ from tiering.journal.work import WorkRecords
 class Journal:
     """The journal of one store; its own part keeps processes out of each other's way. A damaged file is set aside."""
 
-    def __init__(self, state_directory: Path) -> None:
-        self.file = JournalFile(state_directory)
+    def __init__(self, state_directory: Path, *, reserve_bytes: int = 0) -> None:
+        """`reserve_bytes`: how much is kept free for work that makes room (`JournalFile.rescue`)."""
+        self.file = JournalFile(state_directory, reserve_bytes=reserve_bytes)
         self.work = WorkRecords(self.file)
         """The moves and merges of this machine."""
         self.wishes = Wishes(self.file)
@@ -47,10 +48,7 @@ class Journal:
     # Block numbers
 
     def allocate_blocks(self, table_uuid: str, count: int, floor: int = 1) -> int:
-        """Reserve `count` block numbers nobody else gets; returns the first, which is at least `floor`.
-
-        `floor` is one more than the highest block on the disks, so that a lost journal never repeats a number.
-        """
+        """Reserve `count` block numbers nobody else gets; returns the first, which is at least `floor`."""
         if count < 1:
             raise UsageError(f"cannot allocate {count} blocks", hint="at least one")
         with self.file.write("allocate_blocks", table_uuid) as connection:
@@ -64,13 +62,24 @@ class Journal:
 
     def next_block(self, table_uuid: str) -> int:
         """The number after the last one that was reserved; 1 before the first. Reserves nothing."""
-        rows = self.file.read("SELECT next FROM blocks WHERE table_uuid = ?", (table_uuid,))
-        return int(rows[0]["next"]) if rows else 1
+        return self.known_block(table_uuid) or 1
 
-    def add_block_range(self, table_uuid: str, number: int) -> None:
-        """Remember that a range of block numbers is this machine's. Nothing when it is known."""
+    def known_block(self, table_uuid: str) -> int | None:
+        """The same; None when this journal does not know which numbers were given."""
+        rows = self.file.read("SELECT next FROM blocks WHERE table_uuid = ?", (table_uuid,))
+        return int(rows[0]["next"]) if rows else None
+
+    def add_block_range(self, table_uuid: str, number: int, *, first_block: int | None = None) -> None:
+        """Remember that a range of block numbers is this machine's. Nothing when it is known. `first_block`: it was
+        taken just now, and the next number comes from it."""
         with self.file.write("add_block_range", table_uuid) as connection:
             connection.execute("INSERT OR IGNORE INTO block_ranges VALUES (?, ?)", (table_uuid, number))
+            if first_block is not None:
+                connection.execute(
+                    "INSERT INTO blocks VALUES (?, ?) ON CONFLICT (table_uuid) DO UPDATE SET "
+                    "next = max(next, excluded.next)",
+                    (table_uuid, first_block),
+                )
 
     def block_ranges(self, table_uuid: str) -> set[int]:
         """The ranges of block numbers that are this machine's."""
@@ -168,9 +177,10 @@ class Journal:
         return [UnfinishedDrop(id=row["id"], drop=drop) for row, drop in found if drop is not None]
 
     def forget_table(self, table_uuid: str) -> None:
-        """Drop what belongs to a table that is gone: pins, pauses and block numbers. Its history stays."""
+        """Drop what belongs to a table that is gone: pins and pauses. Its history stays, and its block numbers: a table
+        that comes back must not give them again."""
         with self.file.write("forget_table", table_uuid) as connection:
-            for table in ("pins", "pauses", "blocks", "block_ranges", "claims"):
+            for table in ("pins", "pauses", "claims"):
                 connection.execute(f"DELETE FROM {table} WHERE table_uuid = ?", (table_uuid,))
 
     def trim(self, keep: int = 100_000) -> None:

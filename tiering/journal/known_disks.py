@@ -31,6 +31,7 @@ class Holding(msgspec.Struct, frozen=True):
 
 Holdings = Mapping[str, Holding]
 """By the table's uuid."""
+_decoder = msgspec.json.Decoder(dict[str, Holding])
 
 
 class KnownDisk(msgspec.Struct, frozen=True):
@@ -121,7 +122,7 @@ def _make(connection: sqlite3.Connection) -> None:
 
 def _known(row: sqlite3.Row) -> KnownDisk:
     try:
-        holdings = msgspec.json.decode(row["holdings"], type=dict[str, Holding])
+        holdings = _decoder.decode(row["holdings"])
     except msgspec.DecodeError:
         holdings = {}
     return KnownDisk(

@@ -6,12 +6,12 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from disks import effects
 from disks.host.locks import try_lock
-from oplog.errors import Locked
+from oplog.errors import Locked, NoSpace
 
 _LOOK_SECONDS = 0.001
 
@@ -20,7 +20,7 @@ _LOOK_SECONDS = 0.001
 def hold_lock(path: Path, *, what: str, hint: str, wait: bool = False) -> Iterator[None]:
     """Hold an exclusive flock on the file, which names our process id. Raises `Locked` naming the holder's.
 
-    The kernel releases it when the process dies; the file itself stays.
+    The kernel releases it when the process dies; the file itself stays. Where the disk is full, it may name nobody.
     """
     effects.make_directory(path.parent)
     with effects.op("fs.create", path):
@@ -31,7 +31,7 @@ def hold_lock(path: Path, *, what: str, hint: str, wait: bool = False) -> Iterat
         elif not _take(descriptor):
             holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
             raise Locked(f"{what} is held by process {holder} ({path})", hint=hint)
-        with effects.op("fs.write", path):
+        with suppress(NoSpace), effects.op("fs.write", path):
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         yield

@@ -15,7 +15,8 @@ from typing import Any
 
 from disks import effects
 from disks.host.processes import is_alive, process_start
-from oplog.errors import Damaged, FrostlineError, Locked, NoSpace
+from disks.host.reserve import Reserve
+from oplog.errors import Damaged, FrostlineError, Locked, NoSpace, ReadOnly
 from tiering.journal import file as journal_file
 from tiering.journal.locks import hold_lock
 
@@ -24,17 +25,54 @@ live: weakref.WeakValueDictionary[str, JournalFile] = weakref.WeakValueDictionar
 
 
 class JournalFile:
-    """The open file. `notices` says in sentences what opening it had to repair."""
+    """The open file. `notices` says in sentences what opening it had to repair.
 
-    def __init__(self, state_directory: Path) -> None:
+    Where it cannot be written, its directory being full or read-only, what is read is a copy in memory, and each write
+    tries again: what makes room (`rescue`) gives up the reserve for it.
+    """
+
+    def __init__(self, state_directory: Path, *, reserve_bytes: int = 0) -> None:
         self.path = state_directory / "journal.db"
+        self.reserve = Reserve(state_directory, reserve_bytes)
+        self._rescues = 0
+        self._gave_up = False
         self._lock = threading.RLock()
         self._instance = uuid.uuid4().hex
         self.owner = (os.getpid(), process_start(os.getpid()), self._instance)
         """Whose what this process writes is: what `is_held` asks for."""
-        with hold_lock(state_directory / "journal.lock", what="the journal", hint="try again", wait=True):
-            self._connection, self.notices = journal_file.open_file(self.path)
+        self.notices: list[str] = []
+        self._attached = False
+        try:
+            self._attach()
+        except (NoSpace, ReadOnly):
+            self._connection = journal_file.open_copy(self.path)
         live[self._instance] = self
+
+    def _attach(self) -> None:
+        lock = self.path.with_name("journal.lock")
+        with hold_lock(lock, what="the journal", hint="try again", wait=True):
+            self._connection, notices = journal_file.open_file(self.path)
+        self.notices += notices
+        self._attached = True
+
+    @contextmanager
+    def rescue(self) -> Iterator[None]:
+        """Work that makes room: it may use up the reserve, which is made again afterwards if there is room."""
+        with self._lock:
+            self._rescues += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._rescues -= 1
+                if self._gave_up and not self._rescues:
+                    self.reserve.make()
+
+    def make_room(self) -> None:
+        """Within `rescue`, before something is written below the state directory: see to it that there is room."""
+        with self._lock:
+            if self._rescues:
+                self._gave_up = self.reserve.make_room() or self._gave_up
 
     @property
     def is_open(self) -> bool:
@@ -46,6 +84,8 @@ class JournalFile:
         live.pop(self._instance, None)
         with self._lock:
             self._connection.close()
+            if self._gave_up:
+                self.reserve.make()  # what SQLite kept beside the file is free again
 
     def read(self, sql: str, arguments: tuple[Any, ...] = ()) -> list[sqlite3.Row]:
         """All rows of a query."""
@@ -59,6 +99,9 @@ class JournalFile:
         `durable=False` spares the fsync, for what means nothing after a power cut: then no owner of a claim lives.
         """
         with self._lock, _translated(self.path):
+            self.make_room()
+            if not self._attached:
+                self._attach()
             self._connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
             self._connection.execute("BEGIN IMMEDIATE")
             try:
@@ -86,7 +129,7 @@ def _translated(path: Path) -> Iterator[None]:
             raise NoSpace(
                 f"no space left for the journal {path}", hint="free space below the state directory"
             ) from error
-        raise FrostlineError(
+        raise effects.why_not_writable(path.parent) or FrostlineError(
             f"the journal {path} failed: {text}", hint="check the disk that holds the state"
         ) from error
     except sqlite3.DatabaseError as error:

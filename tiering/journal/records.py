@@ -138,6 +138,9 @@ class _Drop(msgspec.Struct, frozen=True, kw_only=True):
 class TableDrop(_Drop, frozen=True, kw_only=True, tag="drop_table"):
     """A table is to go, with its name."""
 
+    version: int = 0
+    """Of its definition: a newer one, which was brought back meanwhile, stays. 0 when an older version began this."""
+
 
 class PartsDrop(_Drop, frozen=True, kw_only=True, tag="drop_parts"):
     """Parts of a table are to go."""
@@ -167,6 +170,10 @@ class _Payload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str | None = None
     """Of a table: the name it frees."""
     by_ttl: bool = False
+    version: int = 0
+
+
+_decoder = msgspec.json.Decoder(_Payload)
 
 
 def encode_drop(drop: Drop) -> tuple[str, str]:
@@ -178,6 +185,7 @@ def encode_drop(drop: Drop) -> tuple[str, str]:
         directories="\n".join(drop.directories),
         name=drop.table if isinstance(drop, TableDrop) else None,
         by_ttl=isinstance(drop, PartsDrop) and drop.by_ttl,
+        version=drop.version if isinstance(drop, TableDrop) else 0,
     )
     return str(drop.__struct_config__.tag), msgspec.json.encode(payload).decode()
 
@@ -187,7 +195,7 @@ def decode_drop(kind: str, payload: str, *, journal: str) -> Drop | None:
     if kind not in ("drop_table", "drop_parts"):
         return None
     try:
-        read = msgspec.json.decode(payload, type=_Payload)
+        read = _decoder.decode(payload)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise Damaged(
             f"the journal {journal} holds a {kind.replace('_', ' ')} that cannot be read: {error}",
@@ -195,7 +203,9 @@ def decode_drop(kind: str, payload: str, *, journal: str) -> Drop | None:
         ) from error
     directories = tuple(read.directories.split("\n"))
     if kind == "drop_table":
-        return TableDrop(table=read.table, table_uuid=read.uuid, reason=read.reason, directories=directories)
+        return TableDrop(
+            table=read.table, table_uuid=read.uuid, reason=read.reason, directories=directories, version=read.version
+        )
     return PartsDrop(
         table=read.table, table_uuid=read.uuid, reason=read.reason, directories=directories, by_ttl=read.by_ttl
     )

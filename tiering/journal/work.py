@@ -101,6 +101,11 @@ class WorkRecords:
             return _move(row)
         raise NotFound(f"no move {move_id}", hint="'frostline moves list' shows them")
 
+    def moved_parts(self, table_uuid: str) -> set[str]:
+        """The parts of the table that this machine has moved at some time."""
+        rows = self._file.read("SELECT DISTINCT part FROM moves WHERE table_uuid = ?", (table_uuid,))
+        return {row["part"] for row in rows}
+
     def failures(self) -> dict[tuple[str, str, str], Failures]:
         """By (table uuid, part, target): the moves whose last try failed."""
         rows = self._file.read(
@@ -144,15 +149,16 @@ class WorkRecords:
         output: str,
         reason: str,
         actor: str,
+        rows_in: int = 0,
     ) -> int:
         """Record a merge as running; returns its id."""
         stamp = now_text()
         with self._file.write("begin_merge", output) as connection:
             cursor = connection.execute(
-                "INSERT INTO merges (table_name, table_uuid, partition, inputs, output, reason, actor, state, pid,"
-                " start, instance, created, updated) VALUES (?, ?, ?, ?, ?, ?, ?, 'running', ?, ?, ?, ?, ?)",
+                "INSERT INTO merges (table_name, table_uuid, partition, inputs, output, reason, actor, rows_in, state,"
+                " pid, start, instance, created, updated) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'running', ?, ?, ?, ?, ?)",
                 (
-                    *(table, table_uuid, partition, json.dumps(list(inputs)), output, reason, actor),
+                    *(table, table_uuid, partition, json.dumps(list(inputs)), output, reason, actor, rows_in),
                     *(*self._file.owner, stamp, stamp),
                 ),
             )
@@ -166,6 +172,15 @@ class WorkRecords:
         """Merges, newest first: all, or the unfinished ones (`active`)."""
         states = list(ACTIVE_MERGES) if active else []
         return [_merge(row) for row in self._select("merges", states, None, table_uuid=table_uuid)]
+
+    def merged_parts(self, table_uuid: str) -> tuple[set[str], set[str]]:
+        """What merges of the table took, and what they made."""
+        done = "FROM merges WHERE table_uuid = ? AND state = 'done'"
+        taken = self._file.read(
+            f"SELECT DISTINCT value FROM (SELECT inputs {done}) AS finished, json_each(finished.inputs)", (table_uuid,)
+        )
+        made = self._file.read(f"SELECT output {done} AND rows_out > 0", (table_uuid,))
+        return {row["value"] for row in taken}, {row["output"] for row in made}
 
     def merge_failures(self, table_uuid: str) -> dict[tuple[str, ...], Failures]:
         """By inputs: the merges that failed, how often, and why the last time. One that succeeds has no inputs left."""

@@ -13,14 +13,15 @@ import hashlib
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet as pq
+from msgspec.structs import replace
 
 from disks.effects import op
 from disks.stores.base import ByteRange
@@ -29,6 +30,7 @@ from oplog.kinds import Merged
 from tiering.catalog import blocks
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
+from tiering.catalog.lineage import inputs_of
 from tiering.catalog.new_parts import INSERT_CLAIM, stage_part
 from tiering.merge.output import (
     MergeResult,
@@ -36,6 +38,7 @@ from tiering.merge.output import (
     check_counts,
     check_range,
     merged_part,
+    next_name,
     output_name,
     recompression_level,
     recorded,
@@ -44,7 +47,7 @@ from tiering.merge.planning import holds_everything
 from tiering.merge.stream import RowMerge, merge_files
 from tiering.parquet.sorted_merge import SortedFile
 from tiering.query.filesystem import open_file, read_schema
-from tiering.table.part import DataFile, PartName
+from tiering.table.part import DataFile, Part, PartName
 from tiering.table.schema import TableDefinition
 from tiering.table.types import field_ids
 
@@ -60,9 +63,11 @@ def merge(
     *,
     reason: str,
     drop_deleted: bool = False,
+    agreed: Agreed | None = None,
 ) -> MergeResult:
     """Merge the parts, which are adjacent in their partition, into one. One part alone is rewritten. `drop_deleted`
-    forgets deleted keys where the parts are all that there is of their partition.
+    forgets deleted keys where the parts are all that there is of their partition. `agreed`: what several machines that
+    make the same merge have in common.
 
     Raises `Locked` when a part is in use or an insert may still land between them, `Conflict` when the parts are not
     what is stored any more, `Damaged` for an input whose bytes are not what was written, `NoSpace`; nothing changes.
@@ -71,10 +76,12 @@ def merge(
         raise UsageError("nothing to merge", hint="name at least one part")
     started = time.monotonic()
     inputs = sorted(parts, key=lambda stored: stored.name)
-    output = output_name(inputs)
-    with context.journal.claim(definition.uuid, [stored.part.name for stored in inputs], "merge"):
+    output = next_name(context, definition, inputs) if agreed is None else agreed.output
+    approve = agreed.approve if agreed is not None else None
+    with context.journal.claim(definition.uuid, [stored.facts.name for stored in inputs], "merge"):
         check_range(context, definition, inputs, output)
-        return _Merge(context, definition, inputs, output, reason, drop_deleted=drop_deleted).run(started)
+        merge = _Merge(context, definition, inputs, output, reason, drop_deleted=drop_deleted, approve=approve)
+        return merge.run(started)
 
 
 def adopt(context: Context, definition: TableDefinition, parts: Sequence[StoredPart], *, reason: str) -> MergeResult:
@@ -87,7 +94,7 @@ def adopt(context: Context, definition: TableDefinition, parts: Sequence[StoredP
     started = time.monotonic()
     inputs = sorted(parts, key=lambda stored: stored.name)
     with ExitStack() as stack:
-        names = [stored.part.name for stored in inputs]
+        names = [stored.facts.name for stored in inputs]
         stack.enter_context(context.journal.claim(definition.uuid, names, "merge"))
         floor = blocks.first_free(context, definition)
         on_its_way = f"{INSERT_CLAIM}{floor}-{uuid.uuid4().hex[:12]}"
@@ -96,6 +103,15 @@ def adopt(context: Context, definition: TableDefinition, parts: Sequence[StoredP
         check_active(context, definition, inputs)
         output = replace(output_name(inputs), min_block=number, max_block=number)
         return _Merge(context, definition, inputs, output, reason, replacing_on=disk).run(started)
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """A merge that others make as well, by the same clock: the context's stands still."""
+
+    output: PartName
+    approve: Callable[[Part], None]
+    """Called with the output before it is committed; raises when it is not what the others have."""
 
 
 @dataclass(slots=True)
@@ -110,6 +126,7 @@ class _Merge:
     replacing_on: str = ""
     """The disk on which the output, whose range does not cover the inputs, takes their place; else empty."""
     drop_deleted: bool = False
+    approve: Callable[[Part], None] | None = None
 
     def run(self, started: float) -> MergeResult:
         """Carry the merge out, with its record in the journal."""
@@ -119,8 +136,8 @@ class _Merge:
 
     def _run(self, started: float) -> MergeResult:
         context, definition = self.context, self.definition
-        bytes_in = sum(stored.part.size_bytes for stored in self.inputs)
-        rows_in = sum(stored.part.rows for stored in self.inputs)
+        bytes_in = sum(stored.facts.size_bytes for stored in self.inputs)
+        rows_in = sum(stored.facts.rows for stored in self.inputs)
         sources = {stored.disk for stored in self.inputs}
         with ExitStack() as stack:
             disk = self.replacing_on
@@ -132,8 +149,9 @@ class _Merge:
             task = stack.enter_context(context.progress.task(what, items=rows_in, size_bytes=bytes_in))
             for name in sorted(sources):
                 stack.enter_context(context.disk(name).read_lease())
+            kind = Merged(inputs=inputs_of(stored.part for stored in self.inputs))
             transaction = stack.enter_context(
-                context.disk(disk).transaction(Merged(), reason=self.reason, actor=context.actor)
+                context.disk(disk).transaction(kind, reason=self.reason, actor=context.actor)
             )
             scratch = transaction.scratch()
             directory = scratch / "merged"
@@ -157,6 +175,8 @@ class _Merge:
                 level=level,
                 replacing=bool(self.replacing_on),
             )
+            if self.approve is not None:
+                self.approve(part)
             if part.rows:
                 stage_part(transaction, definition, part, directory)
             for stored in self.inputs:
@@ -167,7 +187,7 @@ class _Merge:
         return MergeResult(
             table=definition.full_name,
             partition=self.output.partition,
-            inputs=tuple(stored.part.name for stored in self.inputs),
+            inputs=tuple(stored.facts.name for stored in self.inputs),
             output=part.name if part.rows else None,
             rows_in=rows_in,
             rows_out=part.rows,
@@ -258,5 +278,5 @@ def _label(stored: StoredPart, file: DataFile) -> str:
 def _altered(stored: StoredPart, file: DataFile) -> FrostlineError:
     return Damaged(
         f"{_label(stored, file)} is not what was written: its SHA-256 differs from part.json",
-        hint="run 'frostline fsck'; the part is kept as it is and not merged",
+        hint="run 'frostline fsck --read-data'; the part is kept as it is and not merged",
     )

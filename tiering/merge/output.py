@@ -9,15 +9,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from msgspec.structs import replace
+
 from oplog.errors import Conflict, Damaged, Locked, Refused, UsageError
 from tiering.catalog import blocks
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
+from tiering.catalog.lineage import is_lossless
 from tiering.catalog.new_parts import first_block_on_its_way
-from tiering.merge.planning import due_level
+from tiering.merge.planning import due_level, may_come_back
 from tiering.parquet.column_ranges import combine_ranges
 from tiering.table.part import DataFile, Part, PartName
-from tiering.table.schema import Delete, TableDefinition
+from tiering.table.places import highest_level
+from tiering.table.schema import TableDefinition
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,20 @@ class MergeResult:
     """To the bucket, by verb; empty where they were not counted."""
     bytes_read: int = 0
     """From the bucket; 0 where that was not counted."""
+
+
+def next_name(context: Context, definition: TableDefinition, inputs: Sequence[StoredPart]) -> PartName:
+    """The name of the part that covers the inputs, and that no part had before. Raises as `output_name`.
+
+    The inputs of a merge come back only by an undo or a restore, and these leave the level of what was made of them.
+    """
+    marks = (
+        highest_level(disk.list(definition.directory))
+        for disk in map(context.disk, context.catalog.policy_disks(definition))
+        if disk.logged is not None
+    )
+    name = output_name(inputs)
+    return replace(name, level=max(name.level, 1 + max(marks, default=-1)))
 
 
 def output_name(inputs: Sequence[StoredPart]) -> PartName:
@@ -69,7 +87,7 @@ def check_range(context: Context, definition: TableDefinition, inputs: Sequence[
         )
     wanted = {(stored.name, stored.disk) for stored in inputs}
     between = [
-        stored.part.name
+        stored.facts.name
         for stored in check_active(context, definition, inputs)
         if (stored.name, stored.disk) not in wanted
         and stored.name.max_block >= output.min_block
@@ -81,6 +99,10 @@ def check_range(context: Context, definition: TableDefinition, inputs: Sequence[
             f"parts between {inputs[0].part.name} and {inputs[-1].part.name} may lie on another machine",
             hint="the machine that wrote them can merge them",
         )
+    vanished = blocks.Vanished(context, definition)
+    for left, right in pairwise(inputs):
+        if (gone := vanished.between(left.name, right.name)) is not None:
+            raise Refused(may_come_back(left, right, gone), hint="merge the parts on either side of it")
     if between:
         raise Conflict(
             f"the parts are not adjacent: {', '.join(between)} lies between them",
@@ -111,10 +133,11 @@ def recorded(
         table=definition.full_name,
         table_uuid=definition.uuid,
         partition=output.partition,
-        inputs=[stored.part.name for stored in inputs],
+        inputs=[stored.facts.name for stored in inputs],
         output=str(output),
         reason=reason,
         actor=context.actor,
+        rows_in=sum(stored.facts.rows for stored in inputs),
     )
     results: list[MergeResult] = []
     try:
@@ -139,9 +162,7 @@ def check_counts(
 ) -> None:
     """That every input row was read, and none was lost or invented. Raises `Damaged`."""
     out = sum(file.rows for file in files)
-    deletes = any(isinstance(rule.action, Delete) for rule in definition.ttl)
-    lossless = definition.merge_mode == "ordinary" and not deletes
-    if read != expected or out > read or (lossless and out != read):
+    if read != expected or out > read or (is_lossless(definition) and out != read):
         raise Damaged(
             f"the merge into {output} read {read} of {expected} rows and wrote {out}",
             hint="run 'frostline fsck'; the parts are kept as they are",
@@ -153,7 +174,7 @@ def recompression_level(
 ) -> int:
     """The zstd level of the recompression rule that is due for everything here; 0 for the table's own."""
     columns = combine_ranges([file for stored in inputs for file in stored.part.files], definition)
-    rows = sum(stored.part.rows for stored in inputs)
+    rows = sum(stored.facts.rows for stored in inputs)
     whole = Part(
         table=definition.uuid,
         name=str(output),
@@ -178,9 +199,9 @@ def merged_part(
     """The description of the output. `replacing`: it names its inputs, which its block range does not cover."""
     window = definition.settings.deduplication_window
     digests = [digest for stored in inputs for digest in stored.part.digests]
-    replaced = [name for stored in inputs for name in stored.part.replaces]
+    replaced = [name for stored in inputs for name in stored.facts.replaces]
     if replacing:
-        replaced += [stored.part.name for stored in inputs]
+        replaced += [stored.facts.name for stored in inputs]
     return Part(
         table=definition.uuid,
         name=str(output),
@@ -192,7 +213,7 @@ def merged_part(
         files=files,
         columns=combine_ranges(files, definition),
         digests=tuple(digests[-window:] if window else ()),
-        sources=tuple(stored.part.name for stored in inputs),
+        sources=tuple(stored.facts.name for stored in inputs),
         replaces=tuple(replaced),
         compression_level=level,
     )

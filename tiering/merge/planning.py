@@ -23,7 +23,7 @@ from tiering.policy import ttl
 from tiering.policy.placement import size_limit
 from tiering.policy.plan import Reason
 from tiering.table.merge_modes import parse_merge_mode
-from tiering.table.part import Part
+from tiering.table.part import Part, PartFacts, PartName
 from tiering.table.pruning import Predicate, may_match
 from tiering.table.schema import Recompress, TableDefinition, TtlRule
 
@@ -80,8 +80,8 @@ def holds_everything(context: Context, definition: TableDefinition, parts: Seque
 
 def _not_in(plans: Sequence[MergePlan], parts: Sequence[StoredPart], rules: _Rules) -> list[StoredPart]:
     """The parts that none of the plans takes, and that may be merged."""
-    taken = {*rules.claims, *(stored.part.name for plan in plans for stored in plan.parts)}
-    return [stored for stored in parts if stored.part.name not in taken and rules.allowed(stored)]
+    taken = {*rules.claims, *(stored.facts.name for plan in plans for stored in plan.parts)}
+    return [stored for stored in parts if stored.facts.name not in taken and rules.allowed(stored)]
 
 
 def _within(parts: Sequence[StoredPart], definition: TableDefinition, where: Predicate) -> list[StoredPart]:
@@ -95,7 +95,7 @@ def _in_portions(plan: MergePlan, limit_bytes: int) -> Iterator[MergePlan]:
         yield plan
         return
     for portion in _portions(list(plan.parts), limit_bytes):
-        size = format_size(sum(stored.part.size_bytes for stored in portion))
+        size = format_size(sum(stored.facts.size_bytes for stored in portion))
         yield MergePlan(plan.partition, tuple(portion), f"final merge of {len(portion)} parts, {size}")
 
 
@@ -112,22 +112,23 @@ def plan_adoptions(context: Context, definition: TableDefinition, parts: Sequenc
     limit = definition.settings.max_merge_size_bytes
     plans = []
     for (partition, disk), group in sorted(groups.items()):
-        for members in _portions(group, limit):
-            reason = f"{len(members)} parts of other machines on {disk}, rewritten as this machine's own"
+        for members in _portions(group, limit, fewest=1):
+            count = f"{len(members)} parts" if len(members) > 1 else "a part"
+            reason = f"{count} of other machines on {disk}, rewritten as this machine's own"
             plans.append(MergePlan(partition, tuple(members), reason))
     return plans
 
 
-def _portions(group: Sequence[StoredPart], limit_bytes: int) -> Iterator[list[StoredPart]]:
-    """The parts in portions of two and more, each no larger than a merge may be."""
+def _portions(group: Sequence[StoredPart], limit_bytes: int, *, fewest: int = 2) -> Iterator[list[StoredPart]]:
+    """The parts in portions of at least so many, each no larger than a merge may be."""
     portion: list[StoredPart] = []
     for stored in group:
-        size = sum(known.part.size_bytes for known in portion) + stored.part.size_bytes
+        size = sum(known.part.size_bytes for known in portion) + stored.facts.size_bytes
         if portion and (len(portion) == MAX_PARTS or size > limit_bytes):
-            yield from [portion] if len(portion) > 1 else []
+            yield from [portion] if len(portion) >= fewest else []
             portion = []
         portion.append(stored)
-    if len(portion) > 1:
+    if len(portion) >= fewest:
         yield portion
 
 
@@ -161,7 +162,7 @@ def _partition(stay: MergeStay) -> str:
     return stay.partition
 
 
-def due_level(definition: TableDefinition, part: Part, now: datetime) -> tuple[int, TtlRule | None]:
+def due_level(definition: TableDefinition, part: Part | PartFacts, now: datetime) -> tuple[int, TtlRule | None]:
     """The highest zstd level of the recompression rules that are due for all of the part, and its rule; 0 for none."""
     due = ttl.due_recompressions(ttl.due_times(definition, part), now)
     levels = [(item.rule.action.level, item.rule) for item in due if isinstance(item.rule.action, Recompress)]
@@ -178,6 +179,8 @@ class _Rules:
     first_in_flight: int | None
     own: frozenset[int]
     cold: ColdOptions | None
+    vanished: blocks.Vanished
+    tangled: frozenset[PartName]
 
     @classmethod
     def of(cls, context: Context, definition: TableDefinition, cold: ColdOptions | None = None) -> _Rules:
@@ -190,6 +193,8 @@ class _Rules:
             first_block_on_its_way(claims),
             frozenset(blocks.owned(context, definition)),
             cold,
+            blocks.Vanished(context, definition),
+            frozenset(blocks.overlapping({stored.name for stored in context.catalog.parts(definition)})),
         )
 
     @property
@@ -209,8 +214,8 @@ class _Rules:
 
     def why_not(self, stored: StoredPart) -> Reason | None:
         """Why the part is in no merge now; None when it may be in one."""
-        holder = self.claims.get(stored.part.name)
-        return Reason("busy", f"a {holder} works on {stored.part.name} now") if holder else self._blocked(stored)
+        holder = self.claims.get(stored.facts.name)
+        return Reason("busy", f"a {holder} works on {stored.facts.name} now") if holder else self._blocked(stored)
 
     def _blocked(self, stored: StoredPart) -> Reason | None:
         disk = self.context.disk(stored.disk)
@@ -234,8 +239,12 @@ class _Rules:
             return Reason(
                 "volumes", f"{left.part.name} lies on volume {left.volume}, {right.part.name} on {right.volume}"
             )
+        if apart := self.tangled & {left.name, right.name}:
+            detail = f"{min(apart)} and another part have numbers in common and no rows: they stay apart"
+            return Reason("overlap", detail)
         if blocks.may_join(left.name, right.name, self.own):
-            return None
+            gone = self.vanished.between(left.name, right.name)
+            return Reason("gone_between", may_come_back(left, right, gone)) if gone is not None else None
         if blocks.range_of(left.name.min_block) != blocks.range_of(right.name.max_block):
             return Reason("machines", f"{left.part.name} and {right.part.name} were inserted by different machines")
         gap = f"{left.name.max_block + 1} to {right.name.min_block - 1}"
@@ -246,13 +255,21 @@ class _Rules:
         )
 
 
+def may_come_back(left: StoredPart, right: StoredPart, gone: PartName) -> str:
+    """Why the two are not merged: a part that lay between them is in neither."""
+    return (
+        f"{gone} was between {left.part.name} and {right.part.name}, and went into no other part: it may come back, or "
+        "lie on another machine's disk"
+    )
+
+
 def _not_cold(options: ColdOptions, disk: Disk, stored: StoredPart) -> Reason | None:
     """Why a cold merge leaves the part alone."""
     if disk.logged is None:
         return Reason("not_in_bucket", f"disk {stored.disk} is no bucket with a log: merge without --cold or --spark")
-    if options.target_bytes is not None and stored.part.size_bytes >= LARGE_ENOUGH * options.target_bytes:
-        size, target = format_size(stored.part.size_bytes), format_size(options.target_bytes)
-        return Reason("large_enough", f"{stored.part.name} has {size}, near the target of {target}")
+    if options.target_bytes is not None and stored.facts.size_bytes >= LARGE_ENOUGH * options.target_bytes:
+        size, target = format_size(stored.facts.size_bytes), format_size(options.target_bytes)
+        return Reason("large_enough", f"{stored.facts.name} has {size}, near the target of {target}")
     return None
 
 
@@ -293,6 +310,6 @@ def _recompressions(context: Context, definition: TableDefinition, parts: Sequen
     """Parts to rewrite by themselves, because a recompression rule is due that they do not follow yet."""
     now = context.clock()
     for stored in parts:
-        level, rule = due_level(definition, stored.part, now)
+        level, rule = due_level(definition, stored.facts, now)
         if rule is not None and level > stored.part.compression_level:
             yield MergePlan(stored.name.partition, (stored,), f"due: {ttl.rule_text(rule)}")

@@ -44,7 +44,7 @@ class MergePlan:
 
     @property
     def size_bytes(self) -> int:
-        return sum(stored.part.size_bytes for stored in self.parts)
+        return sum(stored.facts.size_bytes for stored in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +156,11 @@ def _why_not_worth(
     run = max(segments, key=len)
     if len(run) < min_inputs:
         return Reason("few_inputs", f"{len(run)} adjacent parts; at least {min_inputs} are asked")
-    smallest = sum(sorted(stored.part.size_bytes for stored in run)[:2])
+    smallest = sum(sorted(stored.facts.size_bytes for stored in run)[:2])
     if smallest > limit:
         return Reason("too_large", f"two parts together exceed the {format_size(limit)} that a merge may have")
-    total, largest = _total(run), max(stored.part.size_bytes for stored in run)
-    youngest = min((now - stored.part.created).total_seconds() for stored in run)
+    total, largest = _total(run), max(stored.facts.size_bytes for stored in run)
+    youngest = min((now - stored.facts.created).total_seconds() for stored in run)
     base = merge_base(total, youngest, len(members))
     return Reason(
         "not_worth",
@@ -188,7 +188,7 @@ def _segments(
     """Runs of adjacent parts that may be merged, each with the one before it."""
     segment: list[StoredPart] = []
     for stored in members:
-        usable = stored.part.name not in busy and allowed(stored)
+        usable = stored.facts.name not in busy and allowed(stored)
         if segment and not (usable and joinable(segment[-1], stored)):
             yield segment
             segment = []
@@ -205,7 +205,7 @@ def _select(segment: list[StoredPart], limit: int, now: datetime, part_count: in
         return
     score, start, stop, base = best
     chosen = tuple(segment[start:stop])
-    largest = max(stored.part.size_bytes for stored in chosen)
+    largest = max(stored.facts.size_bytes for stored in chosen)
     reason = (
         f"{len(chosen)} adjacent parts of {format_size(_total(chosen))} are {_total(chosen) / max(largest, 1):.1f} "
         f"times their largest (at least {base:.1f} asked); the partition has {part_count} parts"
@@ -219,8 +219,8 @@ def _best_range(
     segment: list[StoredPart], limit: int, now: datetime, part_count: int
 ) -> tuple[float, int, int, float] | None:
     """(score, start, stop, base) of the worthwhile range with the lowest score; None when there is none."""
-    sizes = [stored.part.size_bytes for stored in segment]
-    ages = [(now - stored.part.created).total_seconds() for stored in segment]
+    sizes = [stored.facts.size_bytes for stored in segment]
+    ages = [(now - stored.facts.created).total_seconds() for stored in segment]
     best: tuple[float, int, int, float] | None = None
     for start in range(len(segment) - 1):
         total = largest = sizes[start]
@@ -248,4 +248,4 @@ def _share(value: float, low: float, high: float) -> float:
 
 
 def _total(parts: Sequence[StoredPart]) -> int:
-    return sum(stored.part.size_bytes for stored in parts)
+    return sum(stored.facts.size_bytes for stored in parts)

@@ -19,17 +19,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 from disks.base import Disk, Transaction
-from oplog.errors import Conflict, FrostlineError, Locked, NotFound
+from oplog.errors import Conflict, FrostlineError, Locked, NotFound, Refused
 from oplog.kinds import Moved
-from tiering.catalog import copying, reachability
+from tiering.catalog import blocks, copying, reachability
 from tiering.catalog.context import Context
 from tiering.move.file_copies import FileCopies, wait_for
 from tiering.move.items import Checkpoint, MoveItem, Reserved, Stopped, arrival_of, new_move, reason_of
 from tiering.move.outcomes import Outcomes
-from tiering.move.recovery import recover
+from tiering.move.recovery import finish_earlier, recover, still_on
 from tiering.move.report import FailedMove, MovedPart, MoveReport, SkippedMove
 from tiering.policy import cost
 from tiering.policy.plan import Move
+from tiering.table.part import PartName
 
 __all__ = ["FailedMove", "MoveReport", "MovedPart", "SkippedMove", "execute", "recover"]
 
@@ -40,6 +41,17 @@ def execute(context: Context, moves: Sequence[Move]) -> MoveReport:
     Never raises for a single part: the report says what moved, failed (with the error) and was skipped (and why).
     """
     if not moves:
+        return MoveReport()
+    with context.journal.file.rescue():
+        to_do, ended = finish_earlier(context, moves)
+        report = _execute(context, to_do)
+    earlier = MoveReport.of(ended)
+    return MoveReport(moved=earlier.moved + report.moved, failed=earlier.failed + report.failed, skipped=report.skipped)
+
+
+def _execute(context: Context, moves: Sequence[Move]) -> MoveReport:
+    if not moves:
+        context.catalog.outdate()
         return MoveReport()
     tables = {table.uuid: table for table in context.catalog.tables()}
     ids = context.journal.work.plan_moves(new_move(move, context.actor) for move in moves)
@@ -108,6 +120,9 @@ class _BatchMover:
                 raise Stopped("abandoned", fault.error.message)
             if item.move.source == item.move.target:
                 raise Stopped("abandoned", f"the part is on {item.move.target} already")
+            part, move = PartName.parse(item.move.part), item.move
+            if why := blocks.why_bound(self.context, item.definition, part, move.source, move.target):
+                raise Stopped("abandoned", why)
             self.checkpoint.check(item)
             for name in (item.move.source, item.move.target):
                 if self.context.disk(name).read_only and not (item.move.keep_source and name == item.move.source):
@@ -143,6 +158,9 @@ class _BatchMover:
         except NotFound:
             why = f"the part is not on {source.name} any more: merged, moved or dropped meanwhile"
             raise Stopped("abandoned", why) from None
+        claim = self.context.catalog.claims_unproved(source.name, item.directory)
+        if claim is not None and target.bucket is None:
+            raise Refused(f"on {target.name} its claim would be believed: {claim}", hint="it stays where it is")
         item.on_target = on_target and copying.is_complete(target, item.directory, item.part_bytes, proof=True)
         if not item.on_target:
             item.local = copying.local_directory(source, item.directory)
@@ -223,6 +241,7 @@ class _BatchMover:
             raise
         except (FrostlineError, OSError):
             target.refresh()
+            target.remember()
             if all(copying.is_complete(target, item.directory, item.part_bytes) for item in items):
                 return target.revision
             raise
@@ -239,9 +258,7 @@ class _BatchMover:
                 _remove_from(self.context.disk(name), group, self.context.actor)
             except (FrostlineError, OSError) as error:
                 for item in group:
-                    self.outcomes.fail_committed(
-                        item, f"copied, but still on {name} as well: {error}; the next start removes it"
-                    )
+                    self.outcomes.fail_committed(item, still_on(name, error))
                 continue
             done += group
         self.outcomes.done(done)

@@ -3,35 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
-from oplog.errors import UsageError
-from tiering.catalog import reachability
+import msgspec
+
+from oplog.errors import Refused, UsageError
+from tiering.catalog import blocks, reachability
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context, wall_clock
 from tiering.policy import change as policy_change
 from tiering.policy import decide as policy
 from tiering.policy.plan import Explanation, Move, Options, Plan
+from tiering.table.part import Part, PartFacts, PartName
 from tiering.table.schema import TableDefinition
 
 
-def plan(context: Context, definitions: Sequence[TableDefinition], *, at: datetime | None = None) -> Plan:
+def plan(
+    context: Context,
+    definitions: Sequence[TableDefinition],
+    *,
+    at: datetime | None = None,
+    explain_rest: bool = True,
+) -> Plan:
     """What moves, what is deleted and what stays now, or at a time that need not be that of any clock. Changes
-    nothing."""
+    nothing. `explain_rest` as in `Options`."""
     now = at or context.clock()
     return policy.decide(
         _parts(context, definitions),
         context.reservations.states(),
         context.config.policies,
         now,
-        _options(context, now if at is None else None),
+        replace(_options(context, now if at is None else None), explain_rest=explain_rest),
     )
 
 
 def clock_problem(context: Context) -> str:
     """Why nothing that counts days may be done now: the clock is wrong by all signs. Empty when it is not."""
     now = context.clock()
-    created = (stored.part.created for stored in _parts(context, context.catalog.tables()))
+    stored_parts = (stored for table in context.catalog.tables() for stored in context.catalog.parts(table))
+    created = (stored.facts.created for stored in stored_parts)
     options = _options(context, now)
     return policy.clock_problem(created, now, options) or options.clock_doubt
 
@@ -45,7 +56,7 @@ def clock_doubt(context: Context, now: datetime) -> str:
 def explain(context: Context, definition: TableDefinition, part: str, *, now: datetime) -> Explanation:
     """Why the part moves, why not, and when it will. Raises `NotFound`."""
     return policy.explain(
-        context.catalog.part(definition, part),
+        _placed(context.catalog.part(definition, part)),
         _parts(context, context.catalog.tables()),
         context.reservations.states(),
         context.config.policies,
@@ -79,8 +90,8 @@ def manual_moves(
     if all(name in context.disks and context.disk(name).unreachable for name in targets):
         reachability.require(map(context.disk, targets), f"moving {what}")
     reachability.require({context.disk(stored.disk) for stored in chosen}, f"moving {what}")
-    return policy_change.manual_moves(
-        chosen,
+    moves = policy_change.manual_moves(
+        [_placed(stored) for stored in chosen],
         what,
         policy_config,
         context.reservations.states(),
@@ -88,10 +99,30 @@ def manual_moves(
         to_disk=to_disk,
         keep_source=keep_source,
     )
+    for move in moves:
+        if why := blocks.why_bound(context, definition, PartName.parse(move.part), move.source, move.target):
+            raise Refused(
+                f"{what} cannot move: {why}",
+                hint=f"make it this machine's own first: frostline merge {definition.full_name} --adopt",
+            )
+    return moves
 
 
-def _parts(context: Context, definitions: Sequence[TableDefinition]) -> list[StoredPart]:
-    return [part for definition in definitions for part in context.catalog.parts(definition)]
+class _Placed(msgspec.Struct, frozen=True):
+    """A part as the policy sees it: nothing of it has to be read for that."""
+
+    definition: TableDefinition
+    part: Part | PartFacts
+    name: PartName
+    disk: str
+
+
+def _parts(context: Context, definitions: Sequence[TableDefinition]) -> list[_Placed]:
+    return [_placed(stored) for definition in definitions for stored in context.catalog.parts(definition)]
+
+
+def _placed(stored: StoredPart) -> _Placed:
+    return _Placed(stored.definition, stored.facts, stored.name, stored.disk)
 
 
 def _options(context: Context, now: datetime | None) -> Options:
@@ -109,9 +140,30 @@ def _options(context: Context, now: datetime | None) -> Options:
         pins=journal.wishes.pins(),
         pauses=journal.wishes.pauses(),
         failures=journal.work.failures(),
+        bound=_bound(context),
         claimed={
             (definition.uuid, part): what
             for definition in context.catalog.tables()
             for part, what in journal.claimed(definition.uuid).items()
         },
     )
+
+
+def _bound(context: Context) -> dict[tuple[str, str, str], str]:
+    """The parts of other machines, each with the disks of this one that it may not go to."""
+    own_disks = [name for name, disk in context.disks.items() if not disk.capabilities.shared]
+    found: dict[tuple[str, str, str], str] = {}
+    for definition in context.catalog.tables():
+        if definition.policy not in context.config.policies:
+            continue
+        taken = {
+            name: blocks.taken_by_others(context, definition, disk)
+            for name, disk in context.disks.items()
+            if disk.capabilities.shared
+        }
+        for stored in context.catalog.parts(definition):
+            if blocks.range_of(stored.name.max_block) in taken.get(stored.disk, ()):
+                for name in own_disks:
+                    why = blocks.bound_to(stored.name, stored.disk, name)
+                    found[definition.uuid, stored.facts.name, name] = why
+    return found

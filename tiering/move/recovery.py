@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from disks.base import Disk
@@ -18,6 +18,8 @@ from tiering.catalog import copying, reachability
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.journal.records import MoveRecord
+from tiering.move.report import FailedMove, MovedPart
+from tiering.policy.plan import Move
 from tiering.table.schema import TableDefinition
 
 logger = logging.getLogger(__name__)
@@ -40,6 +42,45 @@ def recover(context: Context) -> list[str]:
     if done:
         context.catalog.refresh(disks=())
     return done + _settle_duplicates(context)
+
+
+def finish_earlier(context: Context, moves: Sequence[Move]) -> tuple[list[Move], list[MovedPart | FailedMove]]:
+    """Of the moves, those that have to be made; and how it went with the others, whose parts an earlier move brought to
+    the target and could not take off the source: that is tried again, under the record that is there."""
+    earlier: dict[tuple[str, str, str, str], list[MoveRecord]] = defaultdict(list)
+    for record in context.journal.work.moves(active=True):
+        if record.state == "committed":
+            earlier[record.table_uuid, record.part, record.source, record.target].append(record)
+    to_do: list[Move] = []
+    ended: list[MovedPart | FailedMove] = []
+    for move in moves:
+        records = earlier.get((move.table_uuid, move.part, move.source, move.target), [])
+        if not records:
+            to_do.append(move)
+            continue
+        try:
+            with context.journal.claim(move.table_uuid, [move.part], "move"):
+                settled = [sentence for record in records for sentence in _settle(context, record)]
+        except Locked:  # the record is that of a living process, at work just now
+            settled = []
+        except (FrostlineError, OSError) as error:
+            ended.append(FailedMove.of(move, still_on(move.source, error)))
+            continue
+        if settled and not _is_on(context, move):
+            ended.append(MovedPart.of(move, records[0].seconds, records[0].requests))
+        else:
+            to_do.append(move)
+    return to_do, ended
+
+
+def still_on(source: str, error: Exception) -> str:
+    """What to say of a part that could not be taken off its source."""
+    return f"copied, but still on {source} as well: {error}; the next start removes it"
+
+
+def _is_on(context: Context, move: Move) -> bool:
+    tables = (table for table in context.catalog.tables() if table.uuid == move.table_uuid)
+    return any(context.disk(move.source).list(table.part_directory(move.part)) for table in tables)
 
 
 def _settle(context: Context, record: MoveRecord) -> list[str]:
@@ -87,10 +128,10 @@ def _settle_duplicates(context: Context) -> list[str]:
     for definition in reachability.whole_tables(context):
         copies: dict[str, list[StoredPart]] = defaultdict(list)
         stored_parts = context.catalog.parts(definition, include_outdated=True)
-        doubled = {stored.part.name for stored in stored_parts if stored.state == "duplicate"}
+        doubled = {stored.facts.name for stored in stored_parts if stored.state == "duplicate"}
         for stored in stored_parts:
-            if stored.part.name in doubled:
-                copies[stored.part.name].append(stored)
+            if stored.facts.name in doubled:
+                copies[stored.facts.name].append(stored)
         for name, group in copies.items():
             if any(context.disk(copy.disk).unreachable for copy in group):
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ class ParquetFileWriter(pq.ParquetWriter):  # type: ignore[misc]  # pyarrow has 
     """
 
     def __init__(self, path: Path, schema: pa.Schema, **options: Any) -> None:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o644))  # Arrow leaves the mode to a umask, careless or not
         self._sink = pa.OSFile(str(path), "wb")
         try:
             super().__init__(self._sink, schema, **options)

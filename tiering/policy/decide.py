@@ -142,6 +142,8 @@ class _Pass:
             (PolicyItem(part, policies.get(part.definition.policy)) for part in parts), key=lambda i: i.key
         )
         self.turns: dict[tuple[str, str], int] = {}
+        self.blocked: dict[tuple[str, str], Reason | None] = {}
+        """By policy and disk."""
         self.pauses = {pause.table_uuid: pause for pause in options.pauses if pause.kind == "moves"}
         self.pins = {(pin.table_uuid, pin.scope, pin.name): pin for pin in options.pins}
 
@@ -151,13 +153,15 @@ class _Pass:
         if problem:
             for item in self.items:
                 item.stay = (Reason("clock", problem), None)
-        pinned = [(item, pin) for item in free if (pin := self._pin_of(item)) is not None]
-        movable = [item for item in free if self._pin_of(item) is None]
+        pins = [(item, self._pin_of(item)) for item in free] if self.pins else []
+        pinned = [(item, pin) for item, pin in pins if pin is not None]
+        movable = [item for item, pin in pins if pin is None] if pins else free
         self._delete(movable)
         movable = [item for item in movable if item.deleted is None]
         while self._pin_pass(pinned) or self._ttl_pass(movable) or self._space_pass(movable):
             pass
-        explain_rest(movable, self.disks, self.now)
+        if self.options.explain_rest:
+            explain_rest(movable, self.disks, self.now)
         return plan_of(self.items, self.now)
 
     # Parts that no rule may touch
@@ -172,6 +176,20 @@ class _Pass:
         return reason is not None
 
     def _blocked(self, item: PolicyItem) -> Reason | None:
+        where = (item.table.policy, item.source)
+        if where not in self.blocked:
+            self.blocked[where] = self._blocked_there(item)
+        if (reason := self.blocked[where]) is not None:
+            return reason
+        pause = (self.pauses.get(item.uuid) or self.pauses.get(None)) if self.pauses else None
+        if pause is not None:
+            whose = f"of {item.table.full_name}" if pause.table_uuid else "of all tables"
+            return Reason("paused", f"moves {whose} are paused since {ttl.short_time(pause.created)}")
+        holder = self.options.claimed.get((item.uuid, item.part.name)) if self.options.claimed else None
+        return Reason("busy", f"a {holder} works on the part now") if holder else None
+
+    def _blocked_there(self, item: PolicyItem) -> Reason | None:
+        """Why no part of the policy on this disk may be touched."""
         if item.policy is None:
             return Reason("no_policy", f"the configuration has no policy {item.table.policy}")
         state = self.disks.get(item.source)
@@ -184,12 +202,7 @@ class _Pass:
             return Reason("unusable_disk", placement.unusable(item.source, state))
         if state.read_only:
             return Reason("read_only", f"disk {item.source} is read-only: the part cannot leave it")
-        pause = self.pauses.get(item.uuid) or self.pauses.get(None)
-        if pause is not None:
-            whose = f"of {item.table.full_name}" if pause.table_uuid else "of all tables"
-            return Reason("paused", f"moves {whose} are paused since {ttl.short_time(pause.created)}")
-        holder = self.options.claimed.get((item.uuid, item.part.name))
-        return Reason("busy", f"a {holder} works on the part now") if holder else None
+        return None
 
     def _pin_of(self, item: PolicyItem) -> PartPin | None:
         part = self.pins.get((item.uuid, "part", item.part.name))
@@ -336,11 +349,15 @@ class _Pass:
         return False
 
     def _waiting(self, item: PolicyItem, volume: VolumeConfig) -> dict[str, tuple[Reason, datetime | None]]:
-        """The volume's disks to which moving the part failed lately, or too often: why, and until when."""
+        """The volume's disks that are not for the part, or to which moving it failed lately, or too often: why, and
+        until when."""
         blocked = {
             disk: self._failure_block(self.options.failures.get((item.uuid, item.part.name, disk)), disk)
             for disk in volume.disks
         }
+        for disk in volume.disks:
+            if why := self.options.bound.get((item.uuid, item.part.name, disk)):
+                blocked[disk] = Reason("another_machine", why), None
         return {disk: waiting for disk, waiting in blocked.items() if waiting is not None}
 
     def _turn(self, item: PolicyItem, volume: VolumeConfig) -> int:

@@ -11,17 +11,17 @@ import msgspec
 
 from tiering.journal.records import Failures, PartPin, Pause
 from tiering.policy.backoff import FIRST_WAIT, RARE_AFTER_ATTEMPTS
-from tiering.table.part import Part, PartName
+from tiering.table.part import Part, PartFacts, PartName
 from tiering.table.schema import TableDefinition
 
 
 class PlacedPart(Protocol):
-    """A part and the disk it lies on: what the catalog's `StoredPart` is."""
+    """A part and the disk it lies on. Of the part, its facts are enough."""
 
     @property
     def definition(self) -> TableDefinition: ...
     @property
-    def part(self) -> Part: ...
+    def part(self) -> Part | PartFacts: ...
     @property
     def name(self) -> PartName: ...
     @property
@@ -117,6 +117,8 @@ class Options:
     """By (table uuid, part, target disk), from the journal."""
     claimed: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """(table uuid, part) -> what holds it now: a merge, a move."""
+    bound: Mapping[tuple[str, str, str], str] = field(default_factory=dict)
+    """(table uuid, part, target disk) -> why the part may not go there."""
     max_attempts: int = RARE_AFTER_ATTEMPTS
     backoff: timedelta = FIRST_WAIT
     """After the first failure; doubles with each, up to six hours."""
@@ -127,3 +129,6 @@ class Options:
     clock_doubt: str = ""
     """Why nothing may be dropped by a date: no other clock confirms this machine's."""
     max_skew: timedelta = timedelta(hours=1)
+    explain_rest: bool = True
+    """Say of each part that nothing concerns why it stays, and until when: most of the work where little is due. Else
+    the plan has the stays of those parts only that something holds."""

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from oplog.errors import NotFound
-from tiering.table.part import Part
+from tiering.table.part import Part, PartFacts
 from tiering.table.schema import Delete, MoveToDisk, MoveToVolume, Recompress, TableDefinition, TtlRule
 
 EARLIEST_PLAUSIBLE = datetime(1971, 1, 1, tzinfo=UTC)
@@ -47,9 +47,9 @@ class Due:
         return f"newest row {short_time(self.newest)} + {short_duration(self.rule.after)} {verb} {short_time(self.due)}"
 
 
-def due_times(definition: TableDefinition, part: Part) -> tuple[Due, ...]:
+def due_times(definition: TableDefinition, part: Part | PartFacts) -> tuple[Due, ...]:
     """Every rule of the table applied to the part, in the table's order."""
-    return tuple(_due(definition, part, rule) for rule in definition.ttl)
+    return tuple([_due(definition, part, rule) for rule in definition.ttl])
 
 
 def winning_move(dues: Iterable[Due], now: datetime) -> Due | None:
@@ -114,7 +114,7 @@ def short_time(moment: datetime) -> str:
     return utc.strftime("%Y-%m-%dT%H:%MZ")
 
 
-def _due(definition: TableDefinition, part: Part, rule: TtlRule) -> Due:
+def _due(definition: TableDefinition, part: Part | PartFacts, rule: TtlRule) -> Due:
     try:
         column = definition.column(rule.column)
     except NotFound:

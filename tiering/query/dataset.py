@@ -118,7 +118,7 @@ def _children(
             system, fragments = systems[key]
             path = location.url.partition("://")[2]
             if system is remote_files:
-                path = f"{definition.full_name}/{stored.part.name}/{file.name}"
+                path = f"{definition.full_name}/{stored.facts.name}/{file.name}"
             fragments.append(_FORMAT.make_fragment(path, system, guarantee, file_size=file.size_bytes))
     check_local_files(footers)
     children: list[pads.Dataset] = [
@@ -200,7 +200,7 @@ def _convert_file(
 ) -> pa.Table:
     tables = {definition.full_name: [stored]}
     filesystem = FrostlineFileSystem(context, lambda: tables)
-    with filesystem.open(f"{definition.full_name}/{stored.part.name}/{file.name}", "rb") as source:
+    with filesystem.open(f"{definition.full_name}/{stored.facts.name}/{file.name}", "rb") as source:
         held = pq.ParquetFile(source, pre_buffer=True).read([names[c.id] for c in definition.columns if c.id in names])
     return pa.table(
         {

@@ -48,7 +48,7 @@ class FrostlineFileSystem(AbstractFileSystem):  # type: ignore[misc]
         if not pieces:
             entries = [_directory(name) for name in sorted(tables)]
         elif len(pieces) == 1 and pieces[0] in tables:
-            entries = [_directory(f"{pieces[0]}/{stored.part.name}") for stored in tables[pieces[0]]]
+            entries = [_directory(f"{pieces[0]}/{stored.facts.name}") for stored in tables[pieces[0]]]
         elif len(pieces) == 2:
             stored = self._part(pieces[0], pieces[1])
             entries = [_file("/".join(pieces), file) for file in stored.part.files]
@@ -100,7 +100,7 @@ class FrostlineFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def _part(self, table: str, name: str) -> StoredPart:
         for stored in self._tables().get(table, ()):
-            if stored.part.name == name:
+            if stored.facts.name == name:
                 return stored
         raise FileNotFoundError(f"no part {name} of table {table}")
 

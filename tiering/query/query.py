@@ -9,7 +9,7 @@ tombstones too.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -20,6 +20,7 @@ from datafusion.catalog import CatalogProvider, SchemaProvider, Table
 from oplog.errors import NotFound, UsageError
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
+from tiering.catalog.set_aside import SetAside, find_set_aside
 from tiering.query.engine_errors import READ_ONLY_HINT, sql_error, translated
 from tiering.query.filters import table_filters
 from tiering.query.parquet_tables import EngineSession, planning_table
@@ -44,8 +45,10 @@ _WRITES = re.compile(
 class QueryResult:
     """The answer as a stream that is read once; `bytes_read` is final afterwards."""
 
-    def __init__(self, reader: pa.RecordBatchReader, counters: Counters) -> None:
+    def __init__(self, reader: pa.RecordBatchReader, counters: Counters, set_aside: Sequence[SetAside] = ()) -> None:
         self.reader = reader
+        self.set_aside = set_aside
+        """Parts of the tables that a repair set aside: their rows are not in the answer."""
         self._counters = counters
 
     @property
@@ -126,9 +129,9 @@ def _run(context: Context, sql: str, resolve: Resolve) -> QueryResult:
         leases.close()
         raise
     schema = _plain(frame.schema())
-    return QueryResult(
-        pa.RecordBatchReader.from_batches(schema, stream(session, frame, schema, counters, leases)), counters
-    )
+    gaps = [gap for entry in resolved.values() for gap in find_set_aside(context.disks, *entry)]
+    rows = pa.RecordBatchReader.from_batches(schema, stream(session, frame, schema, counters, leases))
+    return QueryResult(rows, counters, gaps)
 
 
 def _plan(

@@ -41,11 +41,11 @@ class SelectedFile:
     @property
     def hint(self) -> str:
         """What to do when it is gone or broken."""
-        return f"run 'frostline fsck {self.stored.disk}'; no partial result is given"
+        return f"run 'frostline fsck {self.stored.disk} --read-data'; no partial result is given"
 
     def __str__(self) -> str:
         where = f" ({self.location.url if self.location else self.path})"
-        return f"part {self.stored.part.name} of {self.stored.definition.full_name} on disk {self.stored.disk}{where}"
+        return f"part {self.stored.facts.name} of {self.stored.definition.full_name} on disk {self.stored.disk}{where}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +74,26 @@ def select_files(
             continue
         read += 1
         selected.extend(SelectedFile(stored, file, _location(context, stored, file)) for file in files)
+    _check_apart(selected)
     return Selection(tuple(selected), read, pruned)
+
+
+def _check_apart(selected: Iterable[SelectedFile]) -> None:
+    """Raise `Damaged` for an object that is data of two parts: its rows would count twice."""
+    places: dict[str, SelectedFile] = {}
+    for file in selected:
+        if file.location is not None and (first := places.setdefault(file.location.url, file)) is not file:
+            raise Damaged(
+                f"{first} and {file} are one object: its rows would count twice",
+                hint="run 'frostline fsck'; was the bucket tampered with?",
+            )
 
 
 def _location(context: Context, stored: StoredPart, file: DataFile) -> Location | None:
     path = stored.path(file.name)
     disk = context.disk(stored.disk)
     if disk.unreachable:
-        what = f"part {stored.part.name} of {stored.definition.full_name}"
+        what = f"part {stored.facts.name} of {stored.definition.full_name}"
         raise DiskUnreachable(f"{what} is needed: {disk.unreachable}", hint="try again when the bucket answers")
     try:
         location = disk.location(path)

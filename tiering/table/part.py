@@ -7,25 +7,26 @@ the parts of its partition whose block range lies within its own; a covered part
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
 import msgspec
 
+from oplog import bounds, paths
 from oplog.errors import Damaged, UsageError
 
 PART_FILE = "part.json"
 FORMAT = 1
 
 _NAME = re.compile(
-    r"(?P<partition>[A-Za-z0-9.=-]+)_(?P<min>\d+)_(?P<max>\d+)_(?P<level>\d+)(?:_(?P<mutation>\d+))?\Z", re.ASCII
+    r"(?P<partition>[A-Za-z0-9.=-]+)_(?P<min>\d{1,18})_(?P<max>\d{1,18})_(?P<level>\d{1,18})(?:_(?P<mutation>\d{1,18}))?\Z",
+    re.ASCII,
 )
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class PartName:
+class PartName(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
     """Orders by partition, then block range. `partition` is an id of `[A-Za-z0-9.=-]+`, `all` if unpartitioned."""
 
     partition: str
@@ -125,10 +126,36 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     def part_name(self) -> PartName:
         return PartName.parse(self.name)
 
+    def was_made_from(self, other: PartName) -> bool:
+        """Whether a part within this one's block range went into it, by the parts that this one was merged from: a
+        range may span numbers of parts that were not there. One that names no source says nothing else than its range.
+        """
+        sources = [PartName.parse(source) for source in self.sources]
+        return not sources or any(source == other or source.covers(other) for source in sources)
+
     def may_hold(self, other: Part, *, window: int) -> bool:
         """Whether the other part's rows went into this one, by the digests of the inserted blocks. Only a part that
         remembers fewer of them than the window can say no: from a fuller one the oldest were dropped."""
         return len(self.digests) >= window or set(other.digests) <= set(self.digests)
+
+
+class PartFacts(msgspec.Struct, frozen=True, array_like=True):
+    """As much of a `part.json` as is asked of every part of a store. The fields are those of `Part`."""
+
+    part_name: PartName
+    name: str
+    rows: int
+    size_bytes: int
+    created: datetime
+    replaces: tuple[str, ...]
+    columns: dict[str, ColumnRange]
+    """Only those that whoever made the facts chose."""
+
+
+def facts_of(part: Part, columns: Iterable[str]) -> PartFacts:
+    """The part's facts, with the ranges of these columns, by their ids, where it has them."""
+    ranges = {column: part.columns[column] for column in columns if column in part.columns}
+    return PartFacts(part.part_name, part.name, part.rows, part.size_bytes, part.created, part.replaces, ranges)
 
 
 _encoder = msgspec.json.Encoder(order="deterministic")
@@ -141,11 +168,16 @@ def encode(part: Part) -> bytes:
 
 
 def decode(data: bytes, *, path: str) -> Part:
-    """The part of a `part.json`. Raises `Damaged` naming the path."""
+    """The part of a `part.json`, with every field within its bounds. Raises `Damaged` naming the path."""
     try:
+        if len(data) > bounds.LARGEST_DOCUMENT_BYTES:
+            raise UsageError(f"it has {len(data)} bytes")
         part = _decoder.decode(data)
         PartName.parse(part.name)
-    except (msgspec.DecodeError, UsageError, UnicodeDecodeError) as error:
+        fault = _fault_in(part)
+        if fault is not None and part.format == FORMAT:
+            raise UsageError(fault)
+    except (UsageError, *bounds.UNREADABLE) as error:
         raise Damaged(
             f"{path} cannot be read: {error}" if data else f"{path} is empty",
             hint="run 'frostline fsck'; the part is kept as it is and not read",
@@ -153,6 +185,63 @@ def decode(data: bytes, *, path: str) -> Part:
     if part.format != FORMAT:
         raise Damaged(f"{path} has format {part.format}; this version reads {FORMAT}", hint="upgrade frostline")
     return part
+
+
+def _fault_in(part: Part) -> str | None:
+    names = [file.name for file in part.files]
+    if len(set(names)) != len(names):
+        return "it names a file twice"
+    return (
+        bounds.fault_in_count("rows", part.rows)
+        or bounds.fault_in_count("size_bytes", part.size_bytes)
+        or bounds.fault_in_count("schema_version", part.schema_version)
+        or bounds.fault_in_count("compression_level", part.compression_level)
+        or bounds.fault_in_time("created", part.created)
+        or next(filter(None, map(_fault_in_file, part.files)), None)
+        or _fault_in_columns(part.columns)
+    )
+
+
+def _fault_in_file(file: DataFile) -> str | None:
+    if "/" in file.name or not paths.is_safe(file.name):
+        return f"{file.name[:80]!r} is no name of a file"
+    return (
+        bounds.fault_in_count(f"the rows of {file.name}", file.rows)
+        or bounds.fault_in_size(f"the size of {file.name}", file.size_bytes)
+        or bounds.fault_in_digest(f"the SHA-256 of {file.name}", file.sha256)
+        or _fault_in_columns(file.columns)
+        or next(filter(None, map(_fault_in_group, file.row_groups)), None)
+    )
+
+
+def _fault_in_group(group: RowGroup) -> str | None:
+    return (
+        bounds.fault_in_count("the rows of a row group", group.rows)
+        or bounds.fault_in_size("the start of a row group", group.offset_bytes)
+        or bounds.fault_in_size("the size of a row group", group.size_bytes)
+    )
+
+
+def _fault_in_columns(columns: dict[str, ColumnRange]) -> str | None:
+    return next(
+        filter(None, (bounds.fault_in_count(f"the nulls of {name!r}", found.nulls) for name, found in columns.items())),
+        None,
+    )
+
+
+def meet(names: Iterable[PartName]) -> bool:
+    """Whether the block ranges of two different ones of them meet. The names come in order."""
+    last: PartName | None = None
+    highest = 0
+    for name in names:
+        if last is not None and last.partition == name.partition:
+            if name.min_block <= highest and name != last:
+                return True
+            highest = max(highest, name.max_block)
+        else:
+            highest = name.max_block
+        last = name
+    return False
 
 
 def active(names: list[PartName]) -> set[PartName]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from oplog.errors import UsageError
 from tiering.table.part import PartName
 
 STORE_DIRECTORY = "store"
+_RESERVATION = re.compile(r"(?:/|\A)(?:blocks|levels)-\d+\.json\Z", re.ASCII)
+_LEVELS = re.compile(r"levels-(\d+)\.json\Z", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +33,14 @@ def locate(path: str) -> Place | None:
     return Place(segments[2], segments[3], "/".join(segments[4:]))
 
 
+def table_directory(uuid: str) -> str:
+    """Where a table lies on any disk."""
+    return f"{STORE_DIRECTORY}/{uuid[:3]}/{uuid}"
+
+
 def directory_of(uuid: str, part: str) -> str:
     """Where a part of a table lies on any disk."""
-    return f"{STORE_DIRECTORY}/{uuid[:3]}/{uuid}/{part}"
+    return f"{table_directory(uuid)}/{part}"
 
 
 def part_name(name: str) -> PartName | None:
@@ -40,3 +49,28 @@ def part_name(name: str) -> PartName | None:
         return PartName.parse(name)
     except UsageError:
         return None
+
+
+def name_at(path: str) -> tuple[str, PartName] | None:
+    """The table's uuid and the name of the part whose directory, or a file in it, has this path."""
+    segments = path.split("/")
+    if len(segments) < 4 or segments[0] != STORE_DIRECTORY or not segments[2].startswith(segments[1]):
+        return None
+    name = part_name(segments[3])
+    return (segments[2], name) if name is not None else None
+
+
+def is_reservation(path: str) -> bool:
+    """Whether the file says which names of parts were given (`blocks-<range>.json`, `levels-<level>.json` in a table's
+    directory). It stays, whatever is dropped, undone or restored: what was named so may come back."""
+    return _RESERVATION.search(path) is not None
+
+
+def level_mark(uuid: str, level: int) -> str:
+    """The file that says: merges of the table get a level above this one."""
+    return f"{STORE_DIRECTORY}/{uuid[:3]}/{uuid}/levels-{level}.json"
+
+
+def highest_level(names: Iterable[str]) -> int:
+    """What the names of a table's files say: the level above which merges are; -1 when none says anything."""
+    return max((int(match[1]) for name in names if (match := _LEVELS.match(name))), default=-1)

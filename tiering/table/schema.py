@@ -14,10 +14,15 @@ from typing import Any, Literal
 
 import msgspec
 
+from oplog import bounds
 from oplog.errors import Damaged, NotFound, UsageError
 
 TABLE_FILE = "table.json"
 FORMAT = 1
+_UUID = re.compile(r"[A-Za-z0-9-]{3,100}\Z")
+_KEEPER_PATH = re.compile(r"(/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}){1,20}\Z", re.ASCII)
+_LONGEST_TTL_SECONDS = 1 << 37
+"""Four thousand years: a rule that outlives the calendar is a mistake, or worse."""
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}\Z")
 
 
@@ -116,6 +121,12 @@ class TableDefinition(msgspec.Struct, frozen=True, kw_only=True):
     settings: TableSettings = TableSettings()
     last_column_id: int = 0
     """Ids up to here were given out at some time."""
+    keeper: str | msgspec.UnsetType = msgspec.UNSET
+    """Of a replicated table: its path in Keeper, which gives the numbers of its blocks. Not there for any other."""
+
+    @property
+    def is_replicated(self) -> bool:
+        return self.keeper is not msgspec.UNSET
 
     @property
     def full_name(self) -> str:
@@ -161,13 +172,42 @@ def encode(definition: TableDefinition) -> bytes:
 
 
 def decode(data: bytes, *, path: str) -> TableDefinition:
-    """The definition of a `table.json`. Raises `Damaged` naming the path."""
+    """The definition of a `table.json`, with every field within its bounds. Raises `Damaged` naming the path."""
     try:
+        if len(data) > bounds.LARGEST_DOCUMENT_BYTES:
+            raise UsageError(f"it has {len(data)} bytes")
         definition = _decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        fault = _fault_in(definition)
+        if fault is not None and definition.format == FORMAT:
+            raise UsageError(fault)
+    except (UsageError, *bounds.UNREADABLE) as error:
         raise Damaged(
             f"{path} cannot be read: {error}", hint="every disk of the policy holds a copy; run 'frostline fsck'"
         ) from error
     if definition.format != FORMAT:
         raise Damaged(f"{path} has format {definition.format}; this version reads {FORMAT}", hint="upgrade frostline")
     return definition
+
+
+def _fault_in(definition: TableDefinition) -> str | None:
+    if not _UUID.match(definition.uuid):
+        return f"{definition.uuid[:80]!r} is no uuid"
+    split_table_name(definition.full_name)
+    if definition.keeper is not msgspec.UNSET and not _KEEPER_PATH.match(definition.keeper):
+        return f"{definition.keeper[:80]!r} is no path in Keeper"
+    names = [column.name for column in definition.columns]
+    known = set(names)
+    if not all(names) or len(known) != len(names) or not names:
+        return "its columns need names, each its own"
+    used = (*definition.order_by, *(field.column for field in definition.partition_by))
+    if lacking := set(used) - known:
+        return f"it has no column {min(lacking)[:80]!r}"
+    counts = {"version": definition.version, "schema_version": definition.schema_version}
+    counts |= {"last_column_id": definition.last_column_id, **msgspec.structs.asdict(definition.settings)}
+    counts |= {f"the id of {column.name}": column.id for column in definition.columns}
+    counts |= {f"the parameter of {field}": field.parameter or 0 for field in definition.partition_by}
+    for what, count in counts.items():
+        if fault := bounds.fault_in_count(what, count):
+            return fault
+    late = (rule.after_seconds for rule in definition.ttl if not 0 <= rule.after_seconds <= _LONGEST_TTL_SECONDS)
+    return next((f"a rule waits {seconds} seconds" for seconds in late), None)

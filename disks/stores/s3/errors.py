@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
-from disks.stores.checks import Unreachable, wrong_sha256
+from disks.stores.checks import Unreachable, Untrusted, wrong_sha256
 from oplog.errors import (
     AccessDenied,
     AlreadyExists,
@@ -38,6 +39,9 @@ _WRONG_REGION = {
     "IllegalLocationConstraintException",
 }
 _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "InvalidToken"}
+
+
+_UNTRUSTED = re.compile(r"certificate verify failed: ([^(\n]*[^(\n ])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +124,25 @@ def not_answered(place: S3Place, key: str, error: BaseException) -> Transient:
 
 def unreachable(place: S3Place, key: str, error: BaseException) -> Unreachable:
     """No connection could be made."""
+    if (found := _UNTRUSTED.search(str(error))) is not None:
+        return _untrusted(place, key, found[1])
     failed = not_answered(place, key, error)
     return Unreachable(failed.message, hint=failed.hint)
+
+
+def _untrusted(place: S3Place, key: str, reason: str) -> Untrusted:
+    """`reason` is that of OpenSSL, in words. The message says what to do, for it is what every verb shows of a disk
+    that cannot be reached."""
+    if "expired" in reason or "not yet valid" in reason:
+        remedy = "the server needs a new certificate; or the clock of this machine is wrong"
+    elif "mismatch" in reason or "doesn't match" in reason:
+        remedy = "`endpoint_url` must name the server as its certificate does"
+    else:
+        remedy = "give its authority's PEM file: `ca_bundle` of the disk, or AWS_CA_BUNDLE"
+    return Untrusted(
+        f"{place.name}{key}: the certificate of {place.endpoint_url} is not accepted: {reason}; {remedy}",
+        hint="nothing was sent",
+    )
 
 
 def outcome_unknown(place: S3Place, key: str, error: FrostlineError) -> OutcomeUnknown:
@@ -153,6 +174,7 @@ def error_of_client(place: S3Place, key: str, error: Exception) -> FrostlineErro
         EndpointConnectionError,
         HTTPClientError,
         NoCredentialsError,
+        SSLError,
     )
 
     if isinstance(error, ClientError):
@@ -162,7 +184,7 @@ def error_of_client(place: S3Place, key: str, error: Exception) -> FrostlineErro
         return error_of_answer(place, key, status, "" if code.isdigit() else code, str(details.get("Message", "")))
     if isinstance(error, NoCredentialsError):
         return no_credentials(place)
-    if isinstance(error, (EndpointConnectionError, ConnectTimeoutError)):
+    if isinstance(error, (EndpointConnectionError, ConnectTimeoutError, SSLError)):
         return unreachable(place, key, error)
     if isinstance(error, HTTPClientError):
         return not_answered(place, key, error)

@@ -20,7 +20,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from disks.stores.s3.http_answers import HttpAnswer, read_answer
+from disks.stores.s3.http_answers import HttpAnswer, Pace, read_answer
 from oplog.errors import UsageError
 
 if TYPE_CHECKING:
@@ -68,15 +68,17 @@ class Connections:
         """Send the request and read the whole answer, whatever its status.
 
         Raises `NotConnected` when nothing was sent, `CutOff` for half a body, and other kinds of `OSError` (among them
-        `TimeoutError` after so many seconds without a byte either way) when it is not known what the server did.
+        `TimeoutError` after so many seconds without a byte either way, or when bytes come by drops) when it is not
+        known what the server did.
         """
         head = self._head(method, target, headers)
         connection = self._idle_connection() or self._connect(connect_seconds)
         try:
             connection.set_patience(silence_seconds)
-            problem = connection.send(head, body)
+            pace = Pace(connection.socket)
+            problem = connection.send(head, body, pace)
             try:
-                answer, may_be_kept = read_answer(connection.socket, method)
+                answer, may_be_kept = read_answer(pace, method)
             except OSError as error:
                 if problem is not None:
                     raise problem from error
@@ -160,7 +162,7 @@ class _Proxy:
     def tunnel(self, connection: socket.socket, place: str) -> None:
         """Have everything that follows forwarded to the place as it is."""
         connection.sendall(f"CONNECT {place} HTTP/1.1\r\nhost: {place}\r\n{self.credentials}\r\n".encode())
-        answer, _ = read_answer(connection, "CONNECT")
+        answer, _ = read_answer(Pace(connection), "CONNECT")
         if not 200 <= answer.status < 300:
             raise ConnectionRefusedError(f"the proxy {self.host} answered {answer.status} for {place}")
 
@@ -196,7 +198,7 @@ class _Connection:
             self.socket.settimeout(seconds)
             self._patience_seconds = seconds
 
-    def send(self, head: bytes, body: memoryview | None) -> OSError | None:
+    def send(self, head: bytes, body: memoryview | None, pace: Pace) -> OSError | None:
         """Send a request; the error if the server has closed meanwhile, as one that refuses a body does: its answer
         may be waiting nevertheless."""
         try:
@@ -206,9 +208,12 @@ class _Connection:
                 sent = self.socket.sendmsg((head, body[:_PIECE_BYTES])) - len(head)
                 if sent < 0:
                     self.socket.sendall(head[sent:])
+                pace.moved(max(sent, 0))
                 body = body[max(sent, 0) :]
             while body:
-                body = body[self.socket.send(body[:_PIECE_BYTES]) :]
+                sent = self.socket.send(body[:_PIECE_BYTES])
+                pace.moved(sent)
+                body = body[sent:]
         except (BrokenPipeError, ConnectionResetError) as error:
             return error
         if _QUICK_ACK is not None:

@@ -32,6 +32,10 @@ from oplog.errors import Damaged, FrostlineError, Transient
 
 EMPTY_SHA256 = hashlib.sha256(b"").digest()
 _ALGORITHM = "AWS4-HMAC-SHA256"
+_CHECKSUM = "x-amz-checksum-sha256"
+_CHECKSUM_MODE = "x-amz-checksum-mode"
+_MOST_CHECKED_BYTES = 16 * 1024 * 1024
+"""Larger objects are data, which whoever reads it compares by itself."""
 _CONNECT_TIMEOUT_SECONDS = 10.0
 _READ_TIMEOUT_SECONDS = 60.0
 
@@ -86,7 +90,7 @@ class S3Requests:
         """PUT the body with its known digest, below the prefix; the answer's headers."""
         sent = {
             "x-amz-sdk-checksum-algorithm": "SHA256",
-            "x-amz-checksum-sha256": base64.b64encode(sha256).decode(),
+            _CHECKSUM: base64.b64encode(sha256).decode(),
             **headers,
         }
         answer = self._send("PUT", key, query, sent, body, sha256.hex())
@@ -95,10 +99,15 @@ class S3Requests:
     def get(self, key: str, byte_range: ByteRange | None) -> HttpAnswer:
         """The answer with the object's bytes, or those of the range; `is_whole` tells which.
 
-        A body that ends before its announced length is `Truncated`.
+        A body that ends before its announced length is `Truncated`; a whole one that is not what the store keeps a
+        checksum of is `Transient`: it was altered on the way, which no chain of digests shows of a log's last entry.
         """
-        wanted = {"range": f"bytes={byte_range.start}-{byte_range.stop - 1}"} if byte_range is not None else {}
+        wanted = {_CHECKSUM_MODE: "ENABLED"}
+        if byte_range is not None:
+            wanted = {"range": f"bytes={byte_range.start}-{byte_range.stop - 1}"}
         answer = self._send("GET", key, "", wanted, None, EMPTY_SHA256.hex())
+        if byte_range is None and not _is_as_kept(answer):
+            raise Transient(f"{self._place.name}{key}: the bytes that arrived are not those that the store keeps")
         if "content-length" not in answer.headers and "transfer-encoding" not in answer.headers:
             raise Transient(f"{self._place.name}{key}: an answer without a length, which may be a part of it")
         return answer
@@ -202,6 +211,14 @@ class S3Requests:
                 key = hmac.digest(key, step.encode(), "sha256")
             self._key_of_day = ((secret, day), key)
         return key
+
+
+def _is_as_kept(answer: HttpAnswer) -> bool:
+    """Whether the body is what the answer's checksum says; so it is where there is none, or one of several parts."""
+    kept = answer.headers.get(_CHECKSUM, "")
+    if answer.status != 200 or len(kept) != 44 or len(answer.body) > _MOST_CHECKED_BYTES:
+        return True
+    return base64.b64encode(hashlib.sha256(answer.body).digest()).decode() == kept
 
 
 def is_whole(answer: HttpAnswer) -> bool:

@@ -55,6 +55,7 @@ from disks.stores.s3.http_answers import HttpAnswer
 from disks.stores.s3.multipart import PART_BYTES, MultipartUpload
 from disks.stores.s3.requests import Page, is_whole, pages
 from disks.stores.s3.session import S3Session
+from disks.stores.time_budget import take_last_look
 from disks.stores.wrappers.metered import PAGE_KEYS, Meter
 from disks.stores.wrappers.wrapped import unwrapped
 from oplog.errors import AlreadyExists, FrostlineError, NotFound, Refused, Throttled, Transient, UsageError
@@ -150,6 +151,8 @@ class S3Store(ObjectStore):
             raise AlreadyExists(f"{self.name}{key} exists already")
         with op("store.put", key):
             self._meter.add("PUT", sent=len(view))
+            if "if-none-match" not in headers:
+                take_last_look()
             try:
                 self._s3.requests.put(key, view, sha256, headers)
             except (Unreachable, Throttled):
@@ -180,7 +183,10 @@ class S3Store(ObjectStore):
         def put_part(part: memoryview, digest: bytes, query: str) -> str:
             self._meter.add("PUT", sent=len(part))
             headers = self._integrity(key, part, digest)
-            return self._s3.requests.put(key, part, digest, headers, query=query)["etag"]
+            answered = self._s3.requests.put(key, part, digest, headers, query=query)
+            if "etag" not in answered:  # by it the parts are put together
+                raise Transient(f"{self.name}{key}: a part was taken, and the answer has no ETag")
+            return answered["etag"]
 
         with self._client_errors(key):
             self._meter.add("PUT", 2)

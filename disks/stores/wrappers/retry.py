@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from disks.stores.base import ByteRange, ObjectInfo, ObjectStore, Payload, StoreCapabilities, Upload
 from disks.stores.bucket_settings import BucketSettings, OldVersion
-from disks.stores.checks import Truncated, Unreachable
+from disks.stores.checks import Truncated, Unreachable, Untrusted
 from disks.stores.time_budget import time_budget_seconds
 from disks.stores.wrappers.wrapped import WrappedStore
 from oplog.errors import AlreadyExists, CredentialsExpired, Damaged, FrostlineError, OutcomeUnknown, Transient
@@ -51,6 +51,8 @@ class Backoff:
 
     def most_attempts(self, error: Transient) -> int:
         """How many tries a failure of this kind is worth."""
+        if isinstance(error, Untrusted):
+            return 1
         return min(self.attempts, _TRUNCATED_ATTEMPTS) if isinstance(error, Truncated) else self.attempts
 
 

@@ -144,7 +144,7 @@ def convert(
         inserted = target.insert(batches())
     result.parts, result.bytes = list(inserted.parts), inserted.bytes
     wanted = source.rows - result.deleted_rows
-    there = sum(stored.part.rows for stored in target.parts())
+    there = sum(stored.facts.rows for stored in target.parts())
     if (inserted.rows, result.rows, there) != (wanted, wanted, wanted):
         raise FrostlineError(
             f"the parts count {wanted:,} rows, ClickHouse gave {result.rows:,}, {inserted.rows:,} were inserted and "

@@ -41,6 +41,7 @@ VALUES: dict[object, st.SearchStrategy[Any]] = {
     str | None: st.none() | TEXT,
     int | None: st.none() | NUMBER,
     tuple[str, ...]: st.lists(TEXT, max_size=3).map(tuple),
+    dict[str, tuple[int, str]]: st.dictionaries(TEXT, st.tuples(NUMBER, TEXT), max_size=3),
     dict[str, tuple[str, ...]]: st.dictionaries(TEXT, st.lists(TEXT, max_size=3).map(tuple), max_size=3),
 }
 KNOWN: tuple[type[KnownKind], ...] = typing.get_args(KnownKind)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from base64 import b64encode
 from collections.abc import Iterator, Mapping
 
+import msgspec
 import pytest
 
 from disks.stores.base import ObjectInfo
@@ -13,9 +15,10 @@ from disks.stores.memory import MemoryStore
 from disks.stores.wrappers.wrapped import WrappedStore
 from oplog import entry
 from oplog.entry import GENESIS_DIGEST, Commit, Create, now
-from oplog.errors import Damaged, NotFound, OutcomeUnknown, UsageError
+from oplog.errors import Damaged, NotFound, OutcomeUnknown, Transient, UsageError
 from oplog.kinds import OtherKind
-from oplog.log import OperationsLog, RevisionTaken, UnknownLogFormat
+from oplog.log import OperationsLog, UnknownLogFormat
+from oplog.log_end import RevisionTaken
 from oplog.revision import SCHEMA_VERSION_KEY, commit_key
 
 
@@ -98,6 +101,60 @@ def test_a_log_of_another_format_is_left_alone(version: bytes) -> None:
     with pytest.raises(UnknownLogFormat):
         log.append(commit_at(1, GENESIS_DIGEST))
     assert [info.key for info in store.list()] == [SCHEMA_VERSION_KEY]
+
+
+def test_an_entry_is_peeked_at_only_up_to_its_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One request tells what lies in the next place; nobody has asked for its size before."""
+    store = Counting(MemoryStore())
+    log = filled(store, 2)
+    store.requests.clear()
+    assert log.peek(2) == log.read(2)
+    assert store.requests[0] == f"GET {commit_key(2)}"
+    with pytest.raises(NotFound):
+        log.peek(3)
+    monkeypatch.setattr("oplog.bounds.LARGEST_ENTRY_BYTES", 100)
+    with pytest.raises(Damaged, match="more than any real one"):
+        log.peek(2)
+
+
+class Flips(WrappedStore):
+    """The next answers to the question for one object are these."""
+
+    def __init__(self, inner: MemoryStore, key: str, answers: list[bytes]) -> None:
+        super().__init__(inner)
+        self.key, self.answers = key, answers
+
+    def get(self, key: str, byte_range: object = None) -> bytes:
+        return self.answers.pop(0) if key == self.key and self.answers else self.inner.get(key)
+
+
+def test_a_bit_of_the_version_that_flipped_on_its_way_is_asked_again() -> None:
+    store = MemoryStore()
+    filled(store, 1)
+    assert OperationsLog(Flips(store, SCHEMA_VERSION_KEY, [b"6"])).check_schema()
+    with pytest.raises(Transient):
+        OperationsLog(Flips(store, SCHEMA_VERSION_KEY, [b"6", b"3"])).check_schema()
+
+
+def test_a_bit_of_the_newest_entry_that_flipped_on_its_way_is_asked_again() -> None:
+    """No later entry tells its digest, and what it brings would be kept."""
+    store, data = MemoryStore(), b'{"rows":3}'
+    create = Create(
+        path="store/a/part.json", size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest(), inline=data
+    )
+    log = OperationsLog(store)
+    log.append(msgspec.structs.replace(commit_at(1, GENESIS_DIGEST), operations=(create,)))
+    key = commit_key(1)
+    whole = store.get(key)
+    at = whole.index(b64encode(data)) + 8
+    torn, other = (whole[:at] + letter + whole[at + 1 :] for letter in (b"A", b"B"))
+    assert OperationsLog(Flips(store, key, [torn])).read(1).commit.operations == (create,)
+    assert OperationsLog(Flips(store, key, [whole[:50]])).read(1).commit.operations == (create,)
+    with pytest.raises(Transient):
+        OperationsLog(Flips(store, key, [torn, other])).read(1)
+    kept = OperationsLog(Flips(store, key, [torn, torn])).read(1).commit.operations[0]
+    assert isinstance(kept, Create)
+    assert kept.inline != data, "what comes twice lies there: fsck names it"
 
 
 def test_foreign_keys_among_the_entries_are_named() -> None:

@@ -1,4 +1,4 @@
-"""`config default | show | validate | schema`."""
+"""`config default | show | validate | schema | macros`."""
 
 from typing import Annotated, Any
 
@@ -21,6 +21,7 @@ def register(app: typer.Typer) -> None:
     verb(group)(show)
     verb(group)(validate)
     verb(group)(schema)
+    verb(group)(macros)
 
 
 def default(session: Session) -> None:
@@ -82,6 +83,19 @@ def schema(session: Session) -> None:
     from tiering.config.reading import json_schema
 
     session.output.document(json_schema())
+
+
+def macros(session: Session) -> None:
+    """Show what {shard}, {replica} and the other macros stand for on this machine."""
+    from tiering.config.macros import OF_A_TABLE
+
+    known = session.loaded.config.macros
+    if session.options.json:
+        session.output.document({"macros": known, "of_a_table": list(OF_A_TABLE)})
+        return
+    rows = [(f"{{{name}}}", value) for name, value in sorted(known.items())]
+    rows += [(f"{{{name}}}", f"the {meaning}") for name, meaning in OF_A_TABLE.items()]
+    session.output.table(["macro", "stands for"], rows)
 
 
 def _yaml(plain: dict[str, Any]) -> str:

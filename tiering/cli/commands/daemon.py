@@ -37,6 +37,7 @@ def run(
 
     if session.dry_run:
         raise UsageError("a daemon has no dry run", hint="'frostline plan' shows what the next pass would move")
+    session.begin()  # its state is where others look for a daemon
     store = session.store()
     if believe_clock:
         store.believe_clock()

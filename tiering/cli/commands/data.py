@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from oplog.errors import UsageError
 from tiering.cli.commands.tables import TableName
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import verb
 
 if TYPE_CHECKING:
-    from tiering.catalog.catalog import StoredPart
     from tiering.engine.store import Store
 
 OptionalTable = Annotated[str | None, typer.Argument(metavar="DB.TABLE", help="only this table")]
@@ -78,11 +78,14 @@ def query(
     sql: Annotated[str, typer.Argument(metavar="SQL", help="a SELECT; tables are named DB.TABLE")],
     output_format: Annotated[str, typer.Option(metavar="FORMAT", help="table, csv, json or parquet")] = "table",
     output: Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", help="write to a file")] = None,
-    revision: Annotated[int | None, typer.Option(metavar="N", help="the object disk as it was at a revision")] = None,
+    revision: Annotated[
+        str | None, typer.Option(metavar="[DISK:]N", help="the object disk, or this one, as it was at a revision")
+    ] = None,
 ) -> None:
     """Run read-only SQL over all tiers.
 
-    Exit 3: a part of the table cannot be read at all, and the answer leaves it out.
+    Exit 3: a part of the table cannot be read at all, and the answer leaves it out. Parts that a repair set aside are
+    left out as well, which is said on stderr and in the JSON.
     """
     from tiering.cli.reports import query as query_output
 
@@ -90,9 +93,21 @@ def query(
     store = session.store()
     if session.options.bwlimit or session.options.tpslimit:
         session.output.note("--bwlimit and --tpslimit do not bind a query: its engine reads buckets by its own client")
-    result = store.query(sql, revision=revision, skip_broken=True)  # told below, with exit code 3
+    disk, number = _revision(revision)
+    result = store.query(sql, revision=number, disk=disk, skip_broken=True)  # told below, with exit code 3
+    session.tell_set_aside(result.set_aside)
     query_output.write(result, chosen, output, session.output)
     _refuse_to_be_silent(store, sql)
+
+
+def _revision(text: str | None) -> tuple[str | None, int | None]:
+    """The disk, where one is named, and the number of `N` or `DISK:N`. Raises `UsageError`."""
+    if text is None:
+        return None, None
+    disk, _, number = text.rpartition(":")
+    if not (number.isascii() and number.isdecimal()):
+        raise UsageError(f"not a revision: {text!r}", hint="write 12, or s3:12 where several disks have a log")
+    return disk or None, int(number)
 
 
 def parts(
@@ -103,10 +118,13 @@ def parts(
     all: Annotated[bool, typer.Option("--all", help="outdated and duplicate ones too")] = False,  # noqa: A002
 ) -> None:
     """List parts: where they lie, how large they are, which times they cover."""
+    from tiering.facts.parts import part_document
+
     store = session.store()
     if disk is not None:
         store.disk(disk)
     store.check_answer(table)
+    session.tell_set_aside(store.set_aside(table))
     chosen = [
         stored
         for stored in store.parts(table, include_outdated=all)
@@ -125,11 +143,12 @@ def disks(session: Session) -> None:
     Total and free space of a local disk are those of its file system, less what it keeps free; used is what lies on the
     disk itself.
     """
-    store = session.store()
-    by_disk: dict[str, int] = {}
-    for stored in store.parts(include_outdated=True):
-        by_disk[stored.disk] = by_disk.get(stored.disk, 0) + 1
-    documents = [_disk_document(session, name, by_disk.get(name, 0)) for name in store.context.disks]
+    from tiering.facts.status import disk_documents, disk_state
+
+    documents = disk_documents(session.store())
+    for item in documents:
+        if "problem" in item:
+            session.output.note(f"disk {item['name']}: {item['problem']}")
     if session.options.json:
         session.output.document({"disks": documents})
         return
@@ -146,17 +165,11 @@ def disks(session: Session) -> None:
                 size(item["used_bytes"]),
                 item["parts"],
                 item["revision"],
-                _disk_state(item),
+                disk_state(item),
             )
             for item in documents
         ],
     )
-
-
-def _disk_state(item: dict[str, Any]) -> str:
-    if item["unreachable"]:
-        return "unreachable"
-    return "broken" if item["broken"] else "read-only" if item["read_only"] else "ok"
 
 
 def policies(session: Session) -> None:
@@ -213,37 +226,6 @@ def _refuse_to_be_silent(store: "Store", sql: str) -> None:
             )
 
 
-def part_document(stored: "StoredPart") -> dict[str, Any]:
-    """One line of `parts --json`."""
-    first, last = _times(stored)
-    return {
-        "table": stored.definition.full_name,
-        "part": stored.part.name,
-        "partition": stored.name.partition,
-        "disk": stored.disk,
-        "volume": stored.volume,
-        "rows": stored.part.rows,
-        "bytes": stored.part.size_bytes,
-        "level": stored.name.level,
-        "state": stored.state,
-        "min_time": first,
-        "max_time": last,
-        "revision": stored.revision,
-    }
-
-
-def _times(stored: "StoredPart") -> tuple[Any, Any]:
-    """The range of the column that tells the part's age: of the TTL, else of the partition, else the first time."""
-    definition = stored.definition
-    wanted = [rule.column for rule in definition.ttl] + [field.column for field in definition.partition_by]
-    timed = {item.name: item for item in definition.columns if item.type.startswith(("timestamp", "date"))}
-    for name in (*wanted, *timed):
-        if name in timed:
-            known = stored.part.columns.get(str(timed[name].id))
-            return (known.min, known.max) if known else (None, None)
-    return None, None
-
-
 def _print_parts(session: Session, documents: list[dict[str, Any]], *, with_table: bool, with_state: bool) -> None:
     from tiering.config.units import format_size
 
@@ -266,41 +248,6 @@ def _print_parts(session: Session, documents: list[dict[str, Any]], *, with_tabl
 
 def _minute(moment: str | None) -> str:
     return str(moment or "")[:16].replace("T", " ")
-
-
-def _disk_document(session: Session, name: str, parts_on_disk: int) -> dict[str, Any]:
-    from oplog.errors import FrostlineError
-
-    disk = session.store().disk(name)
-    volumes = {
-        volume.name
-        for policy in session.loaded.config.policies.values()
-        for volume in policy.volumes
-        if name in volume.disks
-    }
-    document: dict[str, Any] = {
-        "name": name,
-        "kind": disk.kind,
-        "volume": ", ".join(sorted(volumes)) or None,
-        "total_bytes": None,
-        "free_bytes": None,
-        "used_bytes": None,
-        "parts": parts_on_disk,
-        "revision": None,
-        "read_only": disk.read_only,
-        "broken": disk.broken.message if disk.broken is not None else False,
-        "unreachable": bool(disk.unreachable) and disk.broken is None,
-    }
-    if disk.broken is not None:
-        return document
-    try:
-        usage = disk.usage()
-        document.update(total_bytes=usage.total_bytes, free_bytes=usage.free_bytes, used_bytes=disk.stored_bytes())
-        document["revision"] = disk.revision
-    except FrostlineError as error:
-        document.update(broken=True, problem=error.message)
-        session.output.note(f"disk {name}: {error.message}")
-    return document
 
 
 def _size_or_dash(size_bytes: int | None) -> str:

@@ -31,11 +31,8 @@ def doctor(
     from tiering.doctor.diagnosis import LEVELS, is_clean
 
     config = session.loaded.config
-    if disk:
-        config = msgspec.structs.replace(config, disks={name: _known(config.disks, name) for name in disk})
-    findings = examination.run(config, limiter=session.limiter(), progress=session.progress())
-    if disk:
-        findings = [finding for finding in findings if finding.subject != "node"]
+    only = [_known(config.disks, name) for name in disk or ()]
+    findings = examination.run(config, only, limiter=session.limiter(), progress=session.progress())
     counts = {level: sum(finding.level == level for finding in findings) for level in LEVELS}
     if session.options.json:
         plain: list[dict[str, Any]] = msgspec.to_builtins(findings)
@@ -58,9 +55,9 @@ def doctor(
         session.found_something()
 
 
-def _known(disks: dict[str, Any], name: str) -> Any:
+def _known(disks: dict[str, Any], name: str) -> str:
     from oplog.errors import NotFound
 
     if name not in disks:
         raise NotFound(f"No such disk: {name}", hint=f"the disks are: {', '.join(sorted(disks))}")
-    return disks[name]
+    return name

@@ -64,15 +64,15 @@ def _pass(session: Session, only: "TickStep | None") -> dict[str, Any]:
 
 def _preview(session: Session, only: str | None) -> dict[str, Any]:
     """What a pass would begin with: merges that come before moves may change what moves."""
-    from tiering.cli.commands.moves import plan_document
     from tiering.cli.reports.moves import merge_plan_document
+    from tiering.facts.moves import plan_document
     from tiering.merge.request import MergeRequest
 
     store = session.store()
     document: dict[str, Any] = {"moved": [], "failed": [], "skipped": [], "merges": [], "deleted": [], "snapshots": {}}
     document.update(problems=[], waiting=[], gc=_collect(session, delete=False) if only == "gc" else [])
     if only in (None, "moves"):
-        planned = plan_document(session, store.plan())
+        planned = plan_document(store, store.plan())
         document["moved"] = [{**item, "seconds": 0, "requests": 0} for item in planned["moves"]]
         document["deleted"] = planned["deletes"]
     if only in (None, "merges"):

@@ -11,7 +11,7 @@ from tiering.cli.commands.tables import TableName
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import new_app, verb
-from tiering.cli.reports.moves import move_report, plan_cost, print_moves
+from tiering.cli.reports.moves import move_report, print_moves
 
 if TYPE_CHECKING:
     from tiering.policy.decide import Move
@@ -68,10 +68,11 @@ def plan(
 ) -> None:
     """Show what the policy would move, and why. Changes nothing."""
     from tiering.config.units import format_size, parse_time
+    from tiering.facts.moves import plan_document
 
     store = session.store()
     planned = store.plan(table, at=parse_time(at) if at else None)
-    document = plan_document(session, planned)
+    document = plan_document(store, planned)
     if output:
         _write(Path(output), document)
     if session.options.json:
@@ -137,16 +138,12 @@ def list_moves(
     limit: Annotated[int, typer.Option(metavar="N", help="the newest so many")] = 100,
 ) -> None:
     """List moves, newest first: state, reason, attempts."""
-    import msgspec
-
     from tiering.config.units import format_size
+    from tiering.facts.moves import move_record_document
 
     records = session.store().context.journal.work.moves(active=active, failed=failed, limit=limit)
     if session.options.json:
-        documents = [msgspec.to_builtins(record) for record in records]
-        for document in documents:
-            document["from"], document["to"] = document.pop("source"), document.pop("target")
-        session.output.document({"moves": documents})
+        session.output.document({"moves": [move_record_document(record) for record in records]})
         return
     session.output.table(
         ["id", "state", "table", "part", "from", "to", "size", "tries", "when", "reason"],
@@ -279,27 +276,12 @@ def unpin(session: Session, table: TableName, partition: Partition = None, part:
     )
 
 
-def plan_document(session: Session, planned: Any) -> dict[str, Any]:
-    """`plan --json`, and the file that `apply` reads."""
-    import msgspec
-
-    plain = msgspec.to_builtins(planned)
-    estimate = plan_cost(session.store(), planned.moves)
-    costs: list[dict[str, int]] = msgspec.to_builtins(estimate.moves)
-    return {
-        "at": plain["now"],
-        "moves": [{**item, "cost": cost} for item, cost in zip(plain["moves"], costs, strict=True)],
-        "deletes": plain["deletes"],
-        "stays": len(planned.stays),
-        "bytes": planned.bytes,
-        "requests": estimate.total.requests,
-    }
-
-
 def _carry_out(session: Session, moves: "list[Move]", *, nothing: str) -> None:
+    from tiering.facts.moves import would_move
+
     store = session.store()
     if session.dry_run or not moves:
-        document = {**_would_move(moves), "dry_run": session.dry_run}
+        document = {**would_move(moves), "dry_run": session.dry_run}
         if session.options.json:
             session.output.document(document)
         else:
@@ -310,13 +292,6 @@ def _carry_out(session: Session, moves: "list[Move]", *, nothing: str) -> None:
             session.nothing_to_do(nothing)
         return
     move_report(session, store.apply(moves))
-
-
-def _would_move(moves: "list[Move]") -> dict[str, Any]:
-    import msgspec
-
-    moved = [{**msgspec.to_builtins(item), "seconds": 0, "requests": 0} for item in moves]
-    return {"moved": moved, "failed": [], "skipped": []}
 
 
 def _why_nothing_moves(planned: Any) -> str:
@@ -375,6 +350,8 @@ def _write(path: Path, document: dict[str, Any]) -> None:
 
 
 def _set_pause(session: Session, table: str | None, kinds: list[Any], *, paused: bool) -> None:
+    if table is None:
+        session.begin()  # it is kept for the tables that will come
     store = session.store()
     uuid = store.definition(table).uuid if table else None
     journal = store.context.journal

@@ -1,5 +1,6 @@
 """`status` and `du`: the store at a glance."""
 
+from importlib import import_module
 from typing import Any
 
 import typer
@@ -7,6 +8,7 @@ import typer
 from tiering.cli.commands.data import OptionalTable
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import verb
+from tiering.cli.frame.verb_table import LAST_BACKUPS
 
 NOT_A_BACKUP = "Tiering is not a backup: each part lies in one place. Keep copies of data you cannot lose."
 
@@ -18,65 +20,35 @@ def register(app: typer.Typer) -> None:
 
 
 def status(session: Session) -> None:
-    """Show disks, tables, unfinished and failed work, pauses and pins."""
-    from tiering.catalog.new_parts import repeated
+    """Show disks, tables, unfinished and failed work, pauses and pins; and where a repository is configured the last
+    backup, verification and drill of each table, as this machine last saw them."""
+    from tiering.facts.status import status_document
 
     store = session.store()
-    journal = store.context.journal
+    session.tell_set_aside(store.set_aside())
+    backups = import_module(LAST_BACKUPS)
     names = {definition.uuid: definition.full_name for definition in store.definitions()}
-    pauses = [
-        {"table": names.get(pause.table_uuid or "", pause.table_uuid), "kind": pause.kind, "since": pause.created}
-        for pause in journal.wishes.pauses()
-    ]
-    pins = [
-        {"table": names.get(pin.table_uuid, pin.table_uuid), pin.scope: pin.name, "volume": pin.volume}
-        for pin in journal.wishes.pins()
-    ]
-    broken = [{"disk": item.disk, "path": item.path, "what": item.what} for item in store.context.catalog.broken]
-    parts = store.parts()
-    document: dict[str, Any] = {
-        "tables": len(names),
-        "parts": len(parts),
-        "rows": sum(stored.part.rows for stored in parts),
-        "bytes": sum(stored.part.size_bytes for stored in parts),
-        "bytes_by_disk": _bytes_by_disk(store.context.disks, parts),
-        "active_moves": len(journal.work.moves(active=True)),
-        "failed_moves": len(journal.work.failures()),
-        "active_merges": len(journal.work.merges(active=True)),
-        "planned_moves": len(store.plan().moves),
-        "pauses": pauses,
-        "pins": pins,
-        "broken": broken,
-        "repeated": [
-            {"table": one.definition.full_name, "parts": [one.part.name, other.part.name]}
-            for one, other in repeated(parts)
-        ],
-        "daemon": daemon_state(session),
-        "recovered": store.recovered,
-    }
+    document = {**status_document(store), "backups": backups.status_document(session.config, names)}
     if session.options.json:
         session.output.document(document)
         return
     _print_status(session, document)
+    for text in backups.status_lines(document["backups"]) if document["backups"] is not None else ():
+        session.output.line(f"backups        {text}")
+    session.output.note(NOT_A_BACKUP)
 
 
 def du(session: Session, table: OptionalTable = None) -> None:
     """Show the space each table takes on each disk and in each partition."""
+    from tiering.facts.parts import usage_documents
+
     store = session.store()
     store.check_answer(table)
-    totals: dict[tuple[str, str, str], list[int]] = {}
-    for stored in store.parts(table, include_outdated=True):
-        key = (stored.definition.full_name, stored.disk, stored.name.partition)
-        entry = totals.setdefault(key, [0, 0, 0])
-        entry[0] += 1
-        entry[1] += stored.part.rows if stored.state == "active" else 0
-        entry[2] += stored.part.size_bytes
-    documents: list[dict[str, Any]] = [
-        {"table": name, "disk": disk, "partition": partition, "parts": parts, "rows": rows, "bytes": size_bytes}
-        for (name, disk, partition), (parts, rows, size_bytes) in sorted(totals.items())
-    ]
+    session.tell_set_aside(store.set_aside(table))
+    documents = usage_documents(store.parts(table, include_outdated=True))
+    size_bytes = sum(item["bytes"] for item in documents)
     if session.options.json:
-        session.output.document({"usage": documents, "bytes": sum(entry[2] for entry in totals.values())})
+        session.output.document({"usage": documents, "bytes": size_bytes})
         return
     from tiering.config.units import format_size
 
@@ -88,24 +60,7 @@ def du(session: Session, table: OptionalTable = None) -> None:
         ],
         empty="No parts.",
     )
-    session.output.note(f"{format_size(sum(entry[2] for entry in totals.values()))} in all")
-
-
-def daemon_state(session: Session) -> dict[str, Any]:
-    """Whether a daemon runs on this store, and its process id."""
-    import msgspec
-
-    from tiering.daemon.daemon import status as daemon_status
-
-    plain: dict[str, Any] = msgspec.to_builtins(daemon_status(session.loaded.config.state_directory))
-    return plain
-
-
-def _bytes_by_disk(disks: Any, parts: list[Any]) -> dict[str, int]:
-    result = dict.fromkeys(disks, 0)
-    for stored in parts:
-        result[stored.disk] += stored.part.size_bytes
-    return result
+    session.output.note(f"{format_size(size_bytes)} in all")
 
 
 def _print_status(session: Session, document: dict[str, Any]) -> None:
@@ -135,7 +90,6 @@ def _print_status(session: Session, document: dict[str, Any]) -> None:
     for item in document["repeated"]:
         first, second = item["parts"]
         line(f"repeated       {first} and {second} of {item['table']}: two machines inserted the same data")
-    session.output.note(NOT_A_BACKUP)
 
 
 def _size(item: dict[str, Any]) -> str:

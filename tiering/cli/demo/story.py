@@ -22,6 +22,7 @@ MARKER = ".frostline-demo"
 FLIGHTS = 336_776
 WEATHER = 26_115
 COLD_MONTHS = 6
+NEW_MACHINE = "new-machine"
 
 DELAYS = (
     "SELECT carrier, count(*) AS flights, round(avg(arr_delay), 1) AS mean_delay FROM nyc.flights "
@@ -50,6 +51,10 @@ def run_story(directory: Path, environment: MutableMapping[str, str]) -> dict[st
         story.compare(before, story.facts(), "after the move")
         _lose_and_restore(story)
         story.compare(before, story.facts(), "after the rebuild")
+        repository = _back_up(story)
+        with _on(environment, _new_machine(directory)):
+            _restore(story, repository)
+            story.compare(before, story.facts(), "after the restore from the backup")
         seconds = time.monotonic() - started
         _finish(story, seconds, environment.get("FROSTLINE_DISKS__S3__URL"))
         if own is not None:
@@ -241,6 +246,29 @@ def _lose_and_restore(story: Story) -> None:
     story.run("log", "s3")
 
 
+def _back_up(story: Story) -> str:
+    repository = (story.directory / "backups").as_uri()
+    story.chapter(
+        "Backups",
+        "Each part lies in one place. A backup is a copy of all of them as of one instant, in a place of its own:",
+    )
+    story.run("backup", "init", repository)
+    story.run("backup", "create", "first", "--to", repository)
+    again = story.ask("backup", "create", "second", "--to", repository)
+    if again["new_bytes"]:
+        raise Damaged(f"the second backup of the same tables sent {again['new_bytes']} bytes")
+    story.say("   A second backup sent nothing: it is all there. Is it whole? Every byte is read and compared:")
+    story.run("backup", "verify", "first", "--read-data", "--to", repository)
+    return repository
+
+
+def _restore(story: Story, repository: str) -> None:
+    story.say("\n   Now a machine that has nothing, neither SSD nor bucket of the first one:")
+    story.say(f"\n   $ export FROSTLINE_HOME={_home_to_export(story.directory / NEW_MACHINE)}")
+    story.run("backup", "restore", "first", "--to", repository)
+    story.run("backup", "list", "--to", repository)
+
+
 def _finish(story: Story, seconds: float, bucket: str | None) -> None:
     parts = story.ask("parts")["parts"]
     size = sum(part["bytes"] for part in parts)
@@ -261,14 +289,27 @@ def _own_store(directory: Path, environment: MutableMapping[str, str]) -> Iterat
     _clear(directory)
     (directory / MARKER).write_text("Made by 'frostline demo', which replaces this directory when it runs again.\n")
     config = directory / "frostline.yaml"
-    changes = {"FROSTLINE_HOME": str(directory), "FROSTLINE_CONFIG": str(config)}
+    with _on(environment, {"FROSTLINE_HOME": str(directory), "FROSTLINE_CONFIG": str(config)}):
+        try:
+            config.write_text("# The embedded default, below the directory of this file.\nlimits:\n  workers: 4\n")
+            yield
+        finally:
+            config.unlink(missing_ok=True)
+
+
+def _new_machine(directory: Path) -> dict[str, str]:
+    """Another home, with a bucket of its own."""
+    home = directory / NEW_MACHINE
+    return {"FROSTLINE_HOME": str(home), "FROSTLINE_DISKS__S3__URL": (home / "bucket" / "store").as_uri() + "/"}
+
+
+@contextlib.contextmanager
+def _on(environment: MutableMapping[str, str], changes: dict[str, str]) -> Iterator[None]:
     before = {name: environment.get(name) for name in changes}
     environment.update(changes)
     try:
-        config.write_text("# The embedded default, below the directory of this file.\nlimits:\n  workers: 4\n")
         yield
     finally:
-        config.unlink(missing_ok=True)
         for name, value in before.items():
             if value is None:
                 environment.pop(name, None)

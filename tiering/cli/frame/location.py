@@ -1,7 +1,6 @@
 """A bucket that the user names by its URL instead of by a disk of the configuration."""
 
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from tiering.cli.frame.session import Session
 
@@ -23,16 +22,6 @@ def open_read_only(session: Session, url: str) -> "MeteredStore":
 
 def location(session: Session, url: str) -> "ObjectDiskConfig":
     """The configuration of a read-only disk at the URL."""
-    import msgspec
+    from tiering.config.places import bucket_at
 
-    from disks.config import ObjectDiskConfig
-
-    bucket = urlsplit(url)
-    known = [disk for disk in session.loaded.config.buckets().values() if disk.url.startswith("s3://")]
-    if bucket.scheme != "s3" or not known:
-        return ObjectDiskConfig(url=url, read_only=True)
-    same = [disk for disk in known if urlsplit(disk.url).netloc == bucket.netloc]
-    endpoints = {disk.endpoint_url for disk in known}
-    if not same and len(endpoints) > 1:
-        return ObjectDiskConfig(url=url, read_only=True)
-    return msgspec.structs.replace((same or known)[0], url=url, read_only=True, max_size_bytes=None)
+    return bucket_at(session.loaded.config, url)

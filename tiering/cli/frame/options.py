@@ -18,6 +18,7 @@ class GlobalOptions:
     verbose: int = 0
     no_color: bool = False
     no_progress: bool = False
+    json_progress: bool = False
     bwlimit: str | None = None
     tpslimit: float | None = None
     workers: int | None = None
@@ -80,6 +81,10 @@ def declarations(*, before_verb: bool, changes: bool) -> dict[str, Declaration]:
         ),
         "no_color": (Annotated[bool, option("--no-color", text="plain text")], False),
         "no_progress": (Annotated[bool, option("--no-progress", text="no progress bars or lines")], False),
+        "json_progress": (
+            Annotated[bool, option("--json-progress", text="progress as lines of JSON on stderr, one a second")],
+            False,
+        ),
         "bwlimit": (
             Annotated[str | None, option("--bwlimit", text="bytes a second to and from stores", metavar="50M")],
             None,

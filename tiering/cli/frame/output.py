@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from oplog.errors import FrostlineError
-from tiering.cli.frame.escaping import visible, visible_json
+from tiering.config.units import counted as counted  # verbs take it from here
+from tiering.facts.escaping import visible, visible_json
 
 SENTENCES = ("reason", "on disks")
 """Columns that may fold."""
@@ -71,11 +72,6 @@ def encode(data: Any, *, indent: int = 2) -> bytes:
     text = msgspec.json.encode(data, enc_hook=_plain)
     text = msgspec.json.format(text, indent=indent) if indent else text
     return text if text.isascii() and b"\x7f" not in text else visible_json(text.decode()).encode()
-
-
-def counted(number: int, what: str, several: str = "") -> str:
-    """`1 part`, `2 parts`."""
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {several or what + 's'}"
 
 
 def aligned(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:

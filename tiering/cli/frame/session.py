@@ -9,23 +9,29 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from oplog.errors import FrostlineError, Refused
-from tiering.cli.frame.escaping import visible
 from tiering.cli.frame.exit_codes import FOUND_SOMETHING, NOTHING_TO_DO, Finished
 from tiering.cli.frame.options import GlobalOptions
-from tiering.cli.frame.output import Output
+from tiering.cli.frame.output import Output, counted
+from tiering.facts.escaping import visible
 
 if TYPE_CHECKING:  # heavy: most of a `--help` would be these imports
+    from collections.abc import Sequence
+
     from disks.base import Disk, LoggedDisk
     from disks.stores.wrappers.limit import Limiter
     from disks.workers.progress import Progress
     from disks.workers.runner import ClusterRunner
+    from tiering.catalog.catalog import DroppedTable
     from tiering.catalog.identity import Fault, Identities
+    from tiering.catalog.set_aside import SetAside
     from tiering.config.reading import LoadedConfig
+    from tiering.config.settings import Config
     from tiering.engine.store import Store
 
+BEGIN_OR_FIND = "'frostline table create' begins one; one that you have is found by --config or FROSTLINE_HOME"
 SPARK = "spark_tiering.verbs"
 """Named, not imported: the frame knows no package above it."""
-OWN_LOGGERS = ("frostline", "tiering", "disks", "oplog", "restore", "spark_tiering")
+OWN_LOGGERS = ("frostline", "tiering", "disks", "oplog", "restore", "backup", "zerocopy", "tui", "spark_tiering")
 """Only these speak below WARNING: at DEBUG the S3 clients write session tokens and keys."""
 
 
@@ -37,8 +43,11 @@ class Session:
         self.output = Output(json=options.json, quiet=options.quiet, color=not options.no_color)
         self._stack = ExitStack()
         self._store: Store | None = None
+        self._looked: Store | None = None
         self._loaded: LoadedConfig | None = None
         self._limiter: Limiter | None = None
+        self._opened: Config | None = None
+        self._begins = self._may_begin = False
 
     def __enter__(self) -> Self:
         _set_up_logging(self.options.verbose)
@@ -62,6 +71,37 @@ class Session:
             self._loaded = load_from(self.options.config)
         return self._loaded
 
+    def begin(self) -> None:
+        """The verb may make the store when there is none: call this before anything is opened."""
+        self._begins, self._may_begin = not self.dry_run, True
+
+    @property
+    def config(self) -> "Config":
+        """The configuration to open a store by. Where there is none, its state lies in a directory that goes with this
+        run: whoever only reads makes no store, and its place may be a mistake."""
+        if self._opened is None:
+            self._opened = config = self.loaded.config
+            if not self._begins and not config.state_directory.exists():
+                from tempfile import TemporaryDirectory
+
+                from msgspec.structs import replace
+
+                scratch = self._stack.enter_context(TemporaryDirectory(prefix="frostline-"))
+                self._opened = replace(config, state_path=scratch)
+                if self.identities(list(config.disks)).is_begun:
+                    self._opened = config
+        return self._opened
+
+    def no_store(self) -> str:
+        """What to say where there is no store."""
+        from tiering.config.places import place_of
+        from tiering.config.reading import default_home
+
+        places = [f"{name} ({place_of(disk, os.environ).text})" for name, disk in self.loaded.config.disks.items()]
+        file = self.loaded.file
+        by = f"by {file}" if file is not None else f"by default below {default_home(os.environ)}"
+        return f"there is no store: nobody has written to {' or '.join(places)} yet, where it would be {by}"
+
     def store(self) -> "Store":
         """The open store. Recovery after a crash runs first, unless this is a dry run."""
         if self._store is None:
@@ -69,7 +109,7 @@ class Session:
 
             self._store = self._stack.enter_context(
                 Store.open(
-                    self.loaded.config,
+                    self.config,
                     actor=actor(),
                     workers=self.options.workers,
                     limiter=self.limiter(),
@@ -78,13 +118,35 @@ class Session:
                     partial=self.options.partial,
                 )
             )
+            if not self._may_begin and not self._store.is_begun:
+                self._tell_no_store()
             self._tell_faults(self._store.faults())
             self._tell_unreachable(self._store)
             for sentence in self._store.recovered:
                 self.output.note(f"recovered: {sentence}")
+            for gone in self._store.dropped():
+                self.output.note(_left_over(gone))
             for broken in self._store.context.catalog.broken:
                 self.output.note(f"broken: {broken.text}")
+            for sentence in self._store.context.catalog.unproved:
+                self.output.note(sentence)
         return self._store
+
+    def unrecovered(self) -> "Store":
+        """The store as it lies there, for a look: nothing is recovered, and nothing said. The open one where there is
+        one."""
+        from tiering.engine.store import Store
+
+        if self._store is None and self._looked is None:
+            self._looked = self._stack.enter_context(Store.open(self.config, actor=actor(), recover=False))
+        store = self._store or self._looked
+        assert store is not None
+        return store
+
+    def _tell_no_store(self) -> None:
+        self.output.beside["no_store"] = self.no_store()
+        if not self.options.json:  # with it stderr is for the one document of an error
+            self.output.note(f"{self.no_store()}; {BEGIN_OR_FIND}")
 
     def _tell_faults(self, faults: "tuple[Fault, ...]") -> None:
         if faults:
@@ -103,6 +165,22 @@ class Session:
             disk = store.disk(name)
             self.output.note(f"{disk.unreachable}; what it holds is shown as of revision {disk.revision}")
 
+    def tell_set_aside(self, gaps: "Sequence[SetAside]") -> None:
+        """Say beside the answer that it lacks the rows of parts that a repair set aside."""
+        if not gaps:
+            return
+        self.output.beside["parts_set_aside"] = [
+            {"table": gap.table, "disk": gap.disk, "part": gap.part, "reason": gap.reason, "rows": gap.rows}
+            for gap in gaps
+        ]
+        for table, disk in sorted({(gap.table, gap.disk) for gap in gaps}):
+            rows = [gap.rows for gap in gaps if (gap.table, gap.disk) == (table, disk)]
+            known = f"{sum(count or 0 for count in rows):,}" + ("" if None not in rows else " or more")
+            self.output.note(
+                f"set aside: {counted(len(rows), 'part')} of {table} on disk {disk} with {known} rows, in no answer;"
+                " 'frostline fsck' names them"
+            )
+
     def disk(self, name: str) -> "Disk":
         """One disk by itself, its state as it is: nothing is refreshed, recovered or rebuilt. Raises `Refused` or
         `DiskUnreachable` for one that is not the disk that its name stands for."""
@@ -119,7 +197,7 @@ class Session:
         from tiering.config.places import place_of
         from tiering.journal.journal import Journal
 
-        config = self.loaded.config
+        config = self.config
         if unknown := [name for name in names if name not in config.disks]:
             raise NotFound(f"No such disk: {unknown[0]}", hint=f"the disks are: {', '.join(sorted(config.disks))}")
         disks: dict[str, Disk] = {}
@@ -143,7 +221,7 @@ class Session:
         """(table uuid, part) of the moves that the journal calls unfinished, or that were to keep their source."""
         from tiering.journal.journal import Journal
 
-        journal = Journal(self.loaded.config.state_directory)
+        journal = Journal(self.config.state_directory)
         try:
             kept = [
                 record for record in journal.work.moves(limit=10_000) if record.keep_source and record.state == "done"
@@ -181,7 +259,8 @@ class Session:
         """Where long work shows how far it is."""
         from tiering.cli.frame.terminal_progress import choose
 
-        return choose(quiet=self.options.quiet, no_progress=self.options.no_progress)
+        options = self.options
+        return choose(quiet=options.quiet, no_progress=options.no_progress, as_json=options.json_progress)
 
     # -- answers and endings -----------------------------------------------------------------------------------------
 
@@ -234,6 +313,15 @@ def fail_if_partly(failed: int, succeeded: int, what: str) -> None:
     raise FrostlineError(
         f"all {failed} {what} failed" if failed > 1 else f"the {what.removesuffix('s')} failed",
         hint="the reasons are above; nothing was lost",
+    )
+
+
+def _left_over(gone: "DroppedTable") -> str:
+    name, disks = gone.definition.full_name, ", ".join(gone.disks)
+    how = f"by a {gone.tombstone.by} of {gone.tombstone.actor}" if gone.tombstone is not None else "by somebody"
+    return (
+        f"table {name} was taken away {how}; what {disks} has of it is hidden until it is brought back: "
+        f"'frostline table drop {gone.definition.uuid}' deletes it"
     )
 
 

@@ -1,5 +1,6 @@
-"""Progress on stderr: bars on a terminal, else one line every 30 seconds."""
+"""Progress on stderr: bars on a terminal, else one line every 30 seconds; for programs, lines of JSON."""
 
+import json
 import sys
 import threading
 import time
@@ -9,14 +10,17 @@ from types import TracebackType
 from typing import Any
 
 from disks.workers.progress import Progress, Silent, Task
-from tiering.cli.frame.escaping import visible
 from tiering.config.units import format_size
+from tiering.facts.escaping import visible
 
 LINE_EVERY_SECONDS = 30.0
+DOCUMENT_EVERY_SECONDS = 1.0
 
 
-def choose(*, quiet: bool, no_progress: bool) -> Progress:
-    """Bars, lines or nothing, as the terminal and the user want it."""
+def choose(*, quiet: bool, no_progress: bool, as_json: bool = False) -> Progress:
+    """Bars, lines or nothing, as the terminal and the user want it; documents whoever asks for them."""
+    if as_json:
+        return Documents()
     if quiet or no_progress:
         return Silent()
     return Bars() if sys.stderr.isatty() else Lines()
@@ -84,6 +88,74 @@ class _LineTask:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         return None
+
+
+class Documents:
+    """For programs: `{"progress": {…}}` on a line when a task begins, each second that it advances, and when it ends.
+
+    Numbers that are not known are null; `state` is `begun`, `running`, `done` or `failed`.
+    """
+
+    def __init__(
+        self, write: Callable[[str], object] | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._write = write or (lambda text: print(text, file=sys.stderr, flush=True))
+        self._clock = clock
+
+    def task(
+        self, what: str, *, items: int | None = None, size_bytes: int | None = None
+    ) -> AbstractContextManager[Task]:
+        return _DocumentTask(what, items, size_bytes, self._write, self._clock)
+
+
+class _DocumentTask:
+    def __init__(
+        self,
+        what: str,
+        items: int | None,
+        size_bytes: int | None,
+        write: Callable[[str], object],
+        clock: Callable[[], float],
+    ) -> None:
+        self._what, self._items, self._size_bytes = what, items, size_bytes
+        self._write, self._clock = write, clock
+        self._done_items = self._done_bytes = 0
+        self._began = self._last = clock()
+        self._lock = threading.Lock()
+
+    def advance(self, *, items: int = 0, size_bytes: int = 0) -> None:
+        with self._lock:
+            self._done_items += items
+            self._done_bytes += size_bytes
+            if self._clock() - self._last >= DOCUMENT_EVERY_SECONDS:
+                self._tell("running")
+
+    def note(self, text: str) -> None:
+        return None
+
+    def _tell(self, state: str) -> None:
+        self._last = self._clock()
+        document = {
+            "task": self._what,
+            "state": state,
+            "items": self._items,
+            "items_done": self._done_items,
+            "bytes": self._size_bytes,
+            "bytes_done": self._done_bytes,
+            "seconds": round(self._last - self._began, 3),
+        }
+        self._write(json.dumps({"progress": document}))
+
+    def __enter__(self) -> "_DocumentTask":
+        with self._lock:
+            self._tell("begun")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:
+            self._tell("done" if kind is None else "failed")
 
 
 class Bars:

@@ -18,8 +18,12 @@ VERBS = {
     "restore.verbs.integrity": ("fsck", "gc"),
     "restore.verbs.history": ("log", "diff", "blame", "undo"),
     "restore.verbs.recovery": ("restore",),
+    "backup.verbs.group": ("backup",),
     "restore.verbs.clickhouse": ("clickhouse",),
     "tiering.cli.commands.status": ("status", "du"),
+    "zerocopy.verbs.replica": ("replica",),
+    "zerocopy.verbs.keeper": ("keeper",),
+    "tui.verbs": ("top", "dashboard"),
     "tiering.cli.commands.disk": ("disk",),
     "tiering.cli.commands.doctor": ("doctor",),
     "tiering.cli.commands.objbench": ("objbench",),
@@ -28,6 +32,12 @@ VERBS = {
     "tiering.cli.demo.demo": ("demo",),
 }
 """Module, of whichever package -> the verbs and groups of verbs that its `register` adds, in the order of the help."""
+
+PIN_RECORDS = "backup.counted_pins"
+"""Module whose `counted_pins` says which pins of buckets are counted on, for `fsck`, which stands below it."""
+
+LAST_BACKUPS = "backup.verify.last_seen"
+"""Module that tells `status`, which stands below it, of the newest backup of each table."""
 
 
 def build(module: str) -> dict[str, Any]:

@@ -41,6 +41,12 @@ def print_gc(session: Session, document: dict[str, Any]) -> None:
     if document["versioning"]:
         size = format_size(document["old_version_bytes"])
         line(f"  versions    {document['old_versions']:,} old ones, {size}, in no listing: see docs/integrity.md")
+    print_rest(session, document)
+
+
+def print_rest(session: Session, document: dict[str, Any]) -> None:
+    """What a collection, of a disk or of backups, found beside what it deletes, and why it did not go on."""
+    line = session.output.line
     if document["uploads"]:
         line(f"  uploads     {document['uploads']:,} unfinished, {document['uploads_aborted']:,} aborted")
     for name, what in (("foreign", "not Frostline's, never touched"), ("suspicious", "with an impossible time, kept")):

@@ -64,8 +64,8 @@ def size_of(store: "Store", table: str, partition: str | None) -> dict[str, int]
     parts = [stored for stored in store.parts(table) if partition in (None, stored.name.partition)]
     return {
         "parts": len(parts),
-        "rows": sum(stored.part.rows for stored in parts),
-        "bytes": sum(stored.part.size_bytes for stored in parts),
+        "rows": sum(stored.facts.rows for stored in parts),
+        "bytes": sum(stored.facts.size_bytes for stored in parts),
     }
 
 
@@ -100,7 +100,7 @@ def summary_document(
 
 
 def _group(plan: "MergePlan") -> dict[str, Any]:
-    return {"partition": plan.partition, "inputs": [stored.part.name for stored in plan.parts]}
+    return {"partition": plan.partition, "inputs": [stored.facts.name for stored in plan.parts]}
 
 
 def report_merges(

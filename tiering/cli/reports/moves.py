@@ -9,10 +9,7 @@ from tiering.cli.frame.session import Session, fail_if_partly
 if TYPE_CHECKING:
     from tiering.catalog.catalog import StoredPart
     from tiering.engine.maintenance import TickReport
-    from tiering.engine.store import Store
     from tiering.move.mover import MoveReport
-    from tiering.policy.cost import PlanCost
-    from tiering.policy.decide import Move
 
 
 def move_document(report: "MoveReport") -> dict[str, Any]:
@@ -72,18 +69,6 @@ def print_moves(output: Output, moves: list[dict[str, Any]]) -> None:
     )
 
 
-def plan_cost(store: "Store", moves: "Sequence[Move]") -> "PlanCost":
-    """Requests and bytes of planned moves: one PUT a data file going to a bucket, one commit a batch."""
-    from tiering.policy import cost
-
-    known = {(stored.definition.uuid, stored.part.name, stored.disk): stored.part for stored in store.parts()}
-    return cost.estimate(
-        moves,
-        lambda move: known.get((move.table_uuid, move.part, move.source)),
-        {disk.name for disk in store.object_disks()},
-    )
-
-
 def _line(item: dict[str, Any]) -> str:
     return f"{item['table']} {item['part']}  {item['from']} -> {item['to']}"
 
@@ -101,11 +86,11 @@ def merge_plan_document(table: str, inputs: "Sequence[StoredPart]") -> dict[str,
     return {
         "table": table,
         "partition": inputs[0].name.partition,
-        "inputs": [stored.part.name for stored in inputs],
+        "inputs": [stored.facts.name for stored in inputs],
         "output": None,
-        "rows_in": sum(stored.part.rows for stored in inputs),
+        "rows_in": sum(stored.facts.rows for stored in inputs),
         "rows_out": None,
-        "bytes_in": sum(stored.part.size_bytes for stored in inputs),
+        "bytes_in": sum(stored.facts.size_bytes for stored in inputs),
         "bytes_out": None,
         "seconds": 0,
     }

@@ -31,7 +31,7 @@ def choose(wanted: str, *, json: bool, to_file: bool) -> str:
 
 def write(result: "QueryResult", chosen: str, file: str | None, output: Output) -> None:
     """Write all rows to stdout or the file; a remark on stderr says how much was read."""
-    rows = _write_file(result, chosen, Path(file)) if file else _write_stdout(result, chosen, output)
+    rows = _write_file(result, chosen, Path(file), output) if file else _write_stdout(result, chosen, output)
     if chosen != "json" or file:
         from tiering.config.units import format_size
 
@@ -52,7 +52,7 @@ def _write_stdout(result: "QueryResult", chosen: str, output: Output) -> int:
     return len(rows)
 
 
-def _write_file(result: "QueryResult", chosen: str, path: Path) -> int:
+def _write_file(result: "QueryResult", chosen: str, path: Path, output: Output) -> int:
     """Beside the name first: a query that fails half way leaves no half file."""
     chosen = (
         {".csv": "csv", ".json": "json", ".parquet": "parquet"}.get(path.suffix, chosen)
@@ -66,7 +66,7 @@ def _write_file(result: "QueryResult", chosen: str, path: Path) -> int:
         with temporary.open("wb") as stream:
             if chosen == "json":
                 rows = [row for batch in result.batches() for row in plain_rows(batch)]
-                stream.write(encode(_document(result, rows), indent=0) + b"\n")
+                stream.write(encode({**_document(result, rows), **output.beside}, indent=0) + b"\n")
                 count = len(rows)
             else:
                 count = _stream(result, chosen, stream)

@@ -33,6 +33,7 @@ from oplog.errors import Conflict, Damaged, FrostlineError, NotFound, UsageError
 from oplog.kinds import Merged
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
+from tiering.catalog.lineage import inputs_of
 from tiering.merge.cold.shard_merge import MergeTask, ShardResult, merge_shard
 from tiering.merge.cold.shards import InputFile, Shard, cut_shards
 from tiering.merge.output import (
@@ -40,7 +41,7 @@ from tiering.merge.output import (
     check_counts,
     check_range,
     merged_part,
-    output_name,
+    next_name,
     recompression_level,
     recorded,
 )
@@ -126,7 +127,7 @@ def merge_groups(
     work = _ColdMerge(context, definition, workers, options, request.drop_deleted, report)
     waiting = sorted(plans, key=lambda plan: -plan.size_bytes)
     what = f"merging {len(waiting)} groups of {definition.full_name}"
-    rows = sum(stored.part.rows for plan in waiting for stored in plan.parts)
+    rows = sum(stored.facts.rows for plan in waiting for stored in plan.parts)
     most = options.max_failed_groups
     lock = threading.Lock()
 
@@ -188,15 +189,16 @@ class _ColdMerge:
         context, definition = self.context, self.definition
         started = time.monotonic()
         inputs = sorted(plan.parts, key=lambda stored: stored.name)
-        output = output_name(inputs)
+        output = next_name(context, definition, inputs)
         disk = _disk_of(context, inputs)
         with ExitStack() as stack:
             stack.enter_context(
-                context.journal.claim(definition.uuid, [stored.part.name for stored in inputs], "merge")
+                context.journal.claim(definition.uuid, [stored.facts.name for stored in inputs], "merge")
             )
             check_range(context, definition, inputs, output)
             results = stack.enter_context(recorded(context, definition, inputs, output, plan.reason))
-            transaction = stack.enter_context(disk.transaction(Merged(), reason=plan.reason, actor=context.actor))
+            kind = Merged(inputs=inputs_of(stored.part for stored in inputs))
+            transaction = stack.enter_context(disk.transaction(kind, reason=plan.reason, actor=context.actor))
             level = recompression_level(context, definition, inputs, output)
             shards = self._merged(plan, inputs, output, disk, level, task)
             results.append(self._committed(plan, inputs, output, transaction, shards, level, started))
@@ -260,7 +262,7 @@ class _ColdMerge:
             raise Conflict(f"the merge into {output} was stopped", hint="it starts again later")
         uploaded = [item for shard in shards for item in shard.files]
         files = tuple(item.file for item in uploaded)
-        rows_in = sum(stored.part.rows for stored in inputs)
+        rows_in = sum(stored.facts.rows for stored in inputs)
         read = sum(shard.rows_read for shard in shards)
         check_counts(definition, output, expected=rows_in, read=read, files=files)
         part = merged_part(context, definition, inputs, output, files, level=level)
@@ -280,11 +282,11 @@ class _ColdMerge:
         return MergeResult(
             table=definition.full_name,
             partition=output.partition,
-            inputs=tuple(stored.part.name for stored in inputs),
+            inputs=tuple(stored.facts.name for stored in inputs),
             output=part.name if part.rows else None,
             rows_in=rows_in,
             rows_out=part.rows,
-            bytes_in=sum(stored.part.size_bytes for stored in inputs),
+            bytes_in=sum(stored.facts.size_bytes for stored in inputs),
             bytes_out=part.size_bytes if part.rows else 0,
             seconds=round(time.monotonic() - started, 3),
             disk=inputs[0].disk,
@@ -333,7 +335,7 @@ def _input_files(context: Context, definition: TableDefinition, parts: Sequence[
                 info = disk.stat(path)
             except NotFound as error:
                 raise Conflict(
-                    f"{stored.part.name} is not on {disk.name} any more",
+                    f"{stored.facts.name} is not on {disk.name} any more",
                     hint="look at 'frostline parts' and plan again",
                 ) from error
             if info.key is None:

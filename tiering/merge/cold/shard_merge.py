@@ -126,7 +126,7 @@ def _fetch(store: ObjectStore, item: ShardFile, path: Path) -> None:
     if item.row_groups is None and digest.hexdigest() != item.file.sha256:
         raise Damaged(
             f"{item.label} is not what was written: its SHA-256 differs from part.json",
-            hint="run 'frostline fsck'; the part is kept as it is and not merged",
+            hint="run 'frostline fsck --read-data'; the part is kept as it is and not merged",
         )
 
 

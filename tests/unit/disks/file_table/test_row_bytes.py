@@ -18,6 +18,7 @@ from disks.stores.memory import MemoryStore
 from oplog import snapshot
 from oplog.errors import Damaged
 from oplog.replay import FileRow, diff
+from oplog.table_digest import line_of
 from tests.memory_table import MemoryTable
 
 PIECES = {"k1": b"first-", "k2": b"", "k3": b"third", "k4": b"-4"}
@@ -89,7 +90,7 @@ def test_a_table_of_the_older_layout_is_taken_over(tmp_path: Path) -> None:
 def test_a_snapshot_has_no_word_for_what_a_row_lacks() -> None:
     """Format 2 stays as it is: a row of one object is written as before there were others."""
     plain = FileRow("a", 3, "ab" * 32, "k", None, "set", 1)
-    assert snapshot._line(plain) == b'["a",3,"' + b"ab" * 32 + b'","k",null,"set",1]\n'
+    assert line_of(plain) == b'["a",3,"' + b"ab" * 32 + b'","k",null,"set",1]\n'
     rows = [plain, FILE]
     assert list(snapshot.decode(snapshot.encode(1, "d" * 64, rows), name="x")[1]) == rows
 

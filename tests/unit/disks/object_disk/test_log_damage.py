@@ -25,6 +25,7 @@ from oplog.entry import Commit, Create, Link, Operation, Remove, Rename, now
 from oplog.errors import Damaged, FrostlineError, NotFound, UsageError
 from oplog.kinds import Inserted, Moved, OtherKind, Undone
 from oplog.log import OperationsLog
+from oplog.paths import is_safe
 from oplog.revision import commit_key, snapshot_key
 from tests.turns import examples
 
@@ -284,19 +285,20 @@ def test_what_a_newer_version_wrote_is_refused_by_name(written: MemoryStore, tmp
 
 
 text = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), min_size=1, max_size=20)
+file_paths = text.filter(is_safe)
 operations: st.SearchStrategy[Operation] = st.one_of(
     st.builds(
         Create,
-        text,
+        file_paths,
         st.integers(0, 1 << 60),
         st.just("ab" * 32),
-        st.none() | text,
+        st.none() | file_paths.filter(lambda key: not key.startswith(".")),
         st.none() | st.binary(max_size=50),
         st.none() | text,
     ),
-    st.builds(Link, text, text),
-    st.builds(Rename, text, text),
-    st.builds(Remove, text),
+    st.builds(Link, file_paths, file_paths),
+    st.builds(Rename, file_paths, file_paths),
+    st.builds(Remove, file_paths),
 )
 commits = st.builds(
     Commit,

@@ -8,8 +8,8 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
-from datetime import timedelta
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 
 import pytest
@@ -23,11 +23,22 @@ from disks.object_disk.lease import Lease
 from disks.registry import open_disk
 from disks.stores.base import ObjectInfo, StoreCapabilities
 from disks.stores.memory import MemoryStore
+from disks.stores.wrappers.metered import MeteredStore
 from disks.stores.wrappers.wrapped import WrappedStore
 from oplog.entry import Commit, Create, now
-from oplog.errors import Conflict, Damaged, FrostlineError, Locked, NotFound, OutcomeUnknown, Refused
+from oplog.errors import (
+    AlreadyExists,
+    Conflict,
+    Damaged,
+    DiskUnreachable,
+    FrostlineError,
+    Locked,
+    NotFound,
+    OutcomeUnknown,
+    Refused,
+)
 from oplog.kinds import CommitKind, Inserted, Merged, Moved, OtherKind
-from oplog.revision import commit_key, snapshot_key
+from oplog.revision import commit_key, parse_commit_key, snapshot_key
 
 
 def put(disk: Disk, files: dict[str, bytes], kind: CommitKind = Inserted()) -> int | None:  # noqa: B008 - frozen
@@ -79,11 +90,13 @@ def test_requests_are_counted_on_one_hand(store: MemoryStore, tmp_path: Path) ->
     put(disk, {"t/p/part.json": b"{}", "t/p/x": b"x" * 9_000})
     counting.requests.clear()
     put(disk, {f"t/p{number}/part.json": b"{}" for number in range(20)} | {"t/q/x": b"x" * 9_000})
-    assert [request.split()[0] for request in counting.requests] == ["PUT", "PUT"]  # one blob, one commit
+    assert [request.split()[0] for request in counting.requests] == ["PUT", "PUT", "LIST"], (
+        "one blob, one commit, and the proof that the log ends with it"
+    )
     counting.requests.clear()
     again = ObjectDisk("s3", counting, tmp_path / "a")
     assert again.exists("t/p")
-    assert counting.requests == ["LIST operations/"]
+    assert counting.requests == ["LIST operations/", "GET .SCHEMA_VERSION"], "what follows, and what it is"
 
 
 def test_a_rebuild_reads_the_newest_snapshot_and_what_follows(store: MemoryStore, tmp_path: Path) -> None:
@@ -94,8 +107,8 @@ def test_a_rebuild_reads_the_newest_snapshot_and_what_follows(store: MemoryStore
     fresh = ObjectDisk("s3", counting, tmp_path / "b")
     assert content(fresh) == content(disk)
     gets = [request for request in counting.requests if request.startswith("GET")]
-    assert gets[0] == f"GET {snapshot_key(30)}"
-    assert len(gets) == 1 + 4 + 1, "the snapshot, what follows it, and the entry that proves the snapshot"
+    assert gets[:2] == ["GET .SCHEMA_VERSION", f"GET {snapshot_key(30)}"]
+    assert len(gets) == 1 + 1 + 4 + 1, "the version, the snapshot, what follows, and the entry that proves the snapshot"
     assert len(counting.requests) - len(gets) <= 4
 
 
@@ -198,7 +211,7 @@ def test_a_bucket_that_was_emptied_is_not_an_empty_disk(store: MemoryStore, tmp_
     disk = ObjectDisk("s3", store, tmp_path / "a")
     put(disk, {"a": b""})
     store.delete([info.key for info in list(store.list())])
-    with pytest.raises(Damaged, match="revision 1"):
+    with pytest.raises(DiskUnreachable, match="holds no disk"):
         ObjectDisk("s3", store, tmp_path / "a").list()
 
 
@@ -505,7 +518,7 @@ def test_a_transaction_whose_uploads_are_half_a_guard_interval_old_does_not_comm
 ) -> None:
     """P27: gc takes unnamed blobs for garbage after its guard interval; a commit must not name what may be gone."""
     clock = _Clock()
-    monkeypatch.setattr("disks.object_disk.transaction.time", clock)
+    monkeypatch.setattr("disks.host.moment.time", clock)
     disk = ObjectDisk("s3", store, tmp_path / "a")
     with disk.transaction(Moved()) as transaction:
         transaction.create("t/p/x", b"x" * 9_000)
@@ -521,7 +534,7 @@ def test_a_transaction_older_than_the_shortest_guard_asks_for_its_blobs(
     store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: bool
 ) -> None:
     clock = _Clock()
-    monkeypatch.setattr("disks.object_disk.transaction.time", clock)
+    monkeypatch.setattr("disks.host.moment.time", clock)
     disk = ObjectDisk("s3", store, tmp_path / "a")
     with disk.transaction(Moved()) as transaction:
         key = transaction.create("t/p/x", b"x" * 9_000).key
@@ -593,3 +606,119 @@ def test_damage_that_only_the_rows_show_is_repaired_by_the_first_reader(store: M
         assert len(list(again.small_files("t", "part.json"))) == 200
         again.close()
         path.write_bytes(raw)
+
+
+class Overwriting(Unconditional):
+    """Stops its machine between the look and the put that stand for a conditional write."""
+
+    def __init__(self, inner: MemoryStore) -> None:
+        super().__init__(inner)
+        self.between: Callable[[], object] | None = None
+
+    def put_if_absent(
+        self, key: str, payload: bytes, *, sha256: bytes, metadata: Mapping[str, str] | None = None
+    ) -> None:
+        if key in {info.key for info in self.inner.list(key)}:
+            raise AlreadyExists(key)
+        if parse_commit_key(key) is not None and self.between is not None:
+            others, self.between = self.between, None
+            others()
+        self.inner.put(key, payload, sha256=sha256, metadata=metadata)
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["the successor holds it", "the successor has let it go"])
+def test_a_writer_that_outslept_its_lease_acknowledges_nothing(
+    store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: bool
+) -> None:
+    """P41: it wrote over the successor's entry; the successor finds out before it builds on that, and so does fsck."""
+    ahead = timedelta(0)
+
+    class Later(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+            return datetime.now(tz) + ahead
+
+    monkeypatch.setattr("disks.object_disk.lease.now", lambda: Later.now(UTC))
+    monkeypatch.setattr("disks.stores.memory.datetime", Later)
+    stopping = Overwriting(store)
+    one = ObjectDisk("s3", stopping, tmp_path / "a", lease_settle_seconds=0.01)
+    two = ObjectDisk("s3", Overwriting(store), tmp_path / "b", lease_settle_seconds=0.01)
+    put(one, {"a": b""})
+
+    def successor() -> None:
+        nonlocal ahead
+        ahead = timedelta(minutes=10)
+        assert put(two, {"two": b""}) == 2
+        if gone:
+            two._lease.release()
+
+    stopping.between = successor
+    with pytest.raises(OutcomeUnknown, match="stood still until its turn was over"):
+        put(one, {"one": b""})
+    if not gone:
+        with pytest.raises(Locked):
+            put(one, {"again": b""})
+    with pytest.raises(Damaged, match="wrote over it"):
+        put(two, {"three": b""})
+
+
+def test_a_lost_race_costs_the_refused_put_and_one_get(store: MemoryStore, tmp_path: Path) -> None:
+    metered = MeteredStore(store)
+    one = ObjectDisk("s3", metered, tmp_path / "a")
+    two = ObjectDisk("s3", store, tmp_path / "b")
+    put(two, {"first": b""})
+    put(one, {"own": b""})
+    two.refresh()
+    for number in range(3):
+        put(two, {f"of-two/{number}": b""})
+    before = metered.counts()
+    put(one, {"late.json": b"{}"})
+    spent = {verb: count - before[verb] for verb, count in metered.counts().items() if count != before[verb]}
+    assert spent == {"PUT": 4, "GET": 3, "LIST": 1}
+    two.refresh()
+    assert sorted(one.list()) == sorted(two.list())
+    assert one.revision == two.revision == 6
+
+
+class Faster(WrappedStore):
+    """Somebody else commits right before each of this machine's entries, so many times."""
+
+    def __init__(self, inner: MemoryStore, others: Callable[[], object], times: int) -> None:
+        super().__init__(inner)
+        self.others, self.left = others, times
+        self.reads: list[str] = []
+
+    def get(self, key: str, byte_range: object = None) -> bytes:
+        self.reads.append(key)
+        return self.inner.get(key)
+
+    def put_if_absent(
+        self, key: str, payload: bytes, *, sha256: bytes, metadata: Mapping[str, str] | None = None
+    ) -> None:
+        if parse_commit_key(key) is not None and self.left:
+            self.left -= 1
+            self.others()
+        self.inner.put_if_absent(key, payload, sha256=sha256, metadata=metadata)
+
+
+def test_who_comes_second_again_and_again_goes_on_and_reads_each_entry_once(
+    store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P40: it waits for nothing in between, for then it would be behind again."""
+    other = ObjectDisk("s3", store, tmp_path / "b", snapshot_every_commits=0)
+    put(other, {"first": b""})
+    slept: list[float] = []
+    monkeypatch.setattr("disks.object_disk.disk.time.sleep", slept.append)
+    faster = Faster(store, lambda: put(other, {f"b/{other.revision}": b""}), 150)
+    disk = ObjectDisk("s3", faster, tmp_path / "a", snapshot_every_commits=0)
+    assert disk.list() == ["first"]
+    faster.reads.clear()
+    assert put(disk, {"late": b""}) == 152
+    assert slept == []
+    assert [key for key in faster.reads if parse_commit_key(key)] == [
+        commit_key(revision) for revision in range(2, 152)
+    ]
+    monkeypatch.setattr("disks.object_disk.disk._COMMIT_SECONDS", 0.0)
+    faster.left = 150
+    with pytest.raises(Conflict, match="100 other writers came first"):
+        put(disk, {"later": b""})

@@ -12,11 +12,11 @@ import pytest
 from disks.stores.base import ObjectStore
 from disks.stores.checks import Truncated, Unreachable
 from disks.stores.memory import MemoryStore
-from disks.stores.wrappers.faulty import Fault, FaultyStore, bit_flipped, lost_answer, storm, truncated
 from disks.stores.wrappers.limit import LimitedStore, Limiter
 from disks.stores.wrappers.metered import MeteredStore
 from disks.stores.wrappers.retry import Backoff, RetryingStore
 from oplog.errors import AccessDenied, AlreadyExists, CredentialsExpired, Damaged, OutcomeUnknown, Throttled, Transient
+from tests.faulty_store import Fault, FaultyStore, bit_flipped, lost_answer, storm, truncated
 
 DATA = b"some bytes"
 DIGEST = hashlib.sha256(DATA).digest()

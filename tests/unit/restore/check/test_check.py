@@ -27,7 +27,6 @@ from disks.object_disk.disk import ObjectDisk
 from disks.object_disk.history import TableAsOf
 from disks.stores.base import ObjectInfo
 from disks.stores.memory import MemoryStore
-from disks.stores.wrappers.faulty import Fault, FaultyStore
 from oplog import pins
 from oplog.entry import Create
 from oplog.errors import AccessDenied, Locked, Refused, UsageError
@@ -41,6 +40,7 @@ from restore.check.findings import Problem
 from restore.check.share_history import Subset, parse_subset
 from restore.rebuild.rebuild import restore
 from restore.rebuild.request import RestoreRequest
+from tests.faulty_store import Fault, FaultyStore
 from tiering.table import part as part_format
 from tiering.table import schema
 from tiering.table.part import DataFile, Part, PartName
@@ -591,8 +591,16 @@ def test_parts_that_overlap_across_disks(site: Site) -> None:
 
 
 def test_a_covered_part_is_no_overlap(site: Site) -> None:
-    add_part(site.cold, "all_1_4_1")
+    add_part(site.ssd, "all_1_4_1")
     assert site.check().ok
+
+
+def test_a_part_in_a_bucket_covers_what_it_is_shown_to_be_made_from(site: Site) -> None:
+    """I1: others write to a bucket, so a name is not believed there."""
+    add_part(site.cold, "all_3_4_1")
+    problems = site.check().problems
+    assert {(problem.invariant, problem.part) for problem in problems} == {("I1", "all_3_4_1")}
+    assert "nor the log shows that it was made from it" in problems[0].what
 
 
 def test_a_missing_or_old_table_json_is_found_and_repaired(site: Site) -> None:
@@ -707,8 +715,8 @@ def test_a_part_that_another_hides_without_having_its_rows(site: Site) -> None:
     def digest(value: str) -> Callable[[Part], Part]:
         return lambda part: structs.replace(part, digests=(value,))
 
-    add_part(site.cold, "all_10_10_0", edit=digest("a"))
-    add_part(site.cold, "all_10_11_1", edit=digest("b"))
+    add_part(site.ssd, "all_10_10_0", edit=digest("a"))
+    add_part(site.ssd, "all_10_11_1", edit=digest("b"))
     problem = site.only()
     assert (problem.invariant, problem.part) == ("I1", "all_10_10_0")
     assert "hidden by all_10_11_1" in problem.what

@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from disks.config import LocalDiskConfig, ObjectDiskConfig
-from disks.garbage.announcements import Announcement
 from disks.garbage.collect import INTENTS_PREFIX
 from disks.object_disk.disk import ObjectDisk
+from disks.object_disk.doomed import Announcement
 from oplog import pins
 from oplog.errors import Conflict, DiskUnreachable, Locked, NotFound, Refused
 from oplog.kinds import BlocksAllocated, Dropped, OtherKind, Repaired, Undone
@@ -370,13 +371,21 @@ class TestDrop:
         assert len(keys(store)) == 80
 
     def test_redo_of_a_dropped_table(self, store: Store, disk: ObjectDisk) -> None:
-        """The table lies on other disks again: a drop of it is more than one commit."""
+        """The table lies on other disks again: what they have is hidden, and rows that came since speak against it."""
         create(store, "hot_cold")
         insert(store, 0)
         move(store, "s3")
+        everything = keys(store)
         store.drop_table(TABLE)
         back = take_back(store)
-        hint = refused(store, back, f"brought the definition of table {TABLE}")
+        gone = take_back(store, back)
+        assert store.definitions() == []
+        again = take_back(store, gone)
+        assert keys(store) == everything
+        insert(store, 1000)
+        assert any("ssd has of" in note for note in preview(store.context, disk, again).notes)
+        move(store, "s3")
+        hint = refused(store, again, "has parts that it did not bring")
         assert "table drop" in hint
 
 
@@ -518,9 +527,9 @@ class TestBytes:
         seen: list[int] = []
         original = ObjectDisk._commit
 
-        def commit(self: ObjectDisk, draft: object) -> int:
+        def commit(self: ObjectDisk, draft: object, basis: object) -> int:
             seen.extend(pin.revision for pin in pins.list_pins(self.store))
-            return original(self, draft)  # type: ignore[arg-type]
+            return original(self, draft, basis)  # type: ignore[arg-type]
 
         monkeypatch.setattr(ObjectDisk, "_commit", commit)
         take_back(store)
@@ -597,11 +606,11 @@ class TestOtherWriters:
             original = ObjectDisk._commit
             waiting = [True]
 
-            def commit(self: ObjectDisk, draft: object) -> int:
+            def commit(self: ObjectDisk, draft: object, basis: object) -> int:
                 if self is disk and waiting:
                     waiting.clear()
                     insert(other, 1000)
-                return original(self, draft)  # type: ignore[arg-type]
+                return original(self, draft, basis)  # type: ignore[arg-type]
 
             monkeypatch.setattr(ObjectDisk, "_commit", commit)
             take_back(store, revision)
@@ -619,11 +628,11 @@ class TestOtherWriters:
             original = ObjectDisk._commit
             waiting = [True]
 
-            def commit(self: ObjectDisk, draft: object) -> int:
+            def commit(self: ObjectDisk, draft: object, basis: object) -> int:
                 if self is disk and waiting:
                     waiting.clear()
                     drop_january(other)
-                return original(self, draft)  # type: ignore[arg-type]
+                return original(self, draft, basis)  # type: ignore[arg-type]
 
             monkeypatch.setattr(ObjectDisk, "_commit", commit)
             planned, done = undo(store.context, disk, revision)
@@ -635,12 +644,32 @@ class TestOtherWriters:
     ) -> None:
         create(store)
         insert(store, 0)
+        revision = disk.revision
+        committing = ObjectDisk._commit
 
-        def commit(self: ObjectDisk, draft: object) -> int:
+        def commit(self: ObjectDisk, draft: Any, basis: Any) -> int:
+            with monkeypatch.context() as patch:  # the others' commits go through
+                patch.setattr(ObjectDisk, "_commit", committing)
+                with disk.transaction(OtherKind("work")) as transaction:
+                    transaction.create(f"elsewhere/{disk.revision}", b"x")
+                    transaction.commit()
             raise Conflict("another writer")
 
         monkeypatch.setattr(ObjectDisk, "_commit", commit)
         with pytest.raises(Conflict, match="kept changing"):
+            undo(store.context, disk, revision)
+
+    def test_a_conflict_with_nobody_is_no_reason_to_run_it_again(
+        self, store: Store, disk: ObjectDisk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        create(store)
+        insert(store, 0)
+
+        def commit(self: ObjectDisk, draft: object, basis: object) -> int:
+            raise Conflict("store/x does not exist")
+
+        monkeypatch.setattr(ObjectDisk, "_commit", commit)
+        with pytest.raises(Refused, match="cannot be undone: store/x does not exist"):
             undo(store.context, disk, disk.revision)
 
 

@@ -15,6 +15,7 @@ import pytest
 from disks.object_disk.disk import ObjectDisk
 from disks.stores.base import ObjectStore
 from disks.stores.memory import MemoryStore
+from disks.workers import object_copier
 from disks.workers.runner import LocalRunner, Runner
 from oplog.errors import Damaged, Refused, Transient
 from oplog.kinds import Inserted
@@ -121,7 +122,7 @@ def test_two_servers_that_do_not_know_each_other(
     source: ObjectDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_memory_bytes: int
 ) -> None:
     """I7: the bytes go through the executors, and are compared with their SHA-256. Nothing stays in their way."""
-    monkeypatch.setattr(blob_copies, "_IN_MEMORY_BYTES", in_memory_bytes)
+    monkeypatch.setattr(object_copier, "_IN_MEMORY_BYTES", in_memory_bytes)
     target = disk_of(Copies(able=False), tmp_path)
     result = restored(target, source)
     assert (result.copy.done, result.copy.inside_store) == (FILES, False)

@@ -121,7 +121,7 @@ def test_a_place_on_a_named_disk(tmp_path: Path) -> None:
             assert book.reserved("a") == 10 * KB
     with pytest.raises(Refused, match="broken"), book.reserve("nowhere", 1):
         pass
-    book._disks["b"].read_only = True
+    book._disks = {**book._disks, "b": LocalDisk("b", tmp_path / "b", read_only=True)}
     with pytest.raises(Refused, match="read-only"), book.reserve("b", 1):
         pass
 

@@ -20,14 +20,14 @@ from tiering.cli.frame.exit_codes import Terminated
 from tiering.cli.frame.options import GlobalOptions
 from tiering.cli.frame.output import Output, aligned, encode
 from tiering.cli.frame.session import Session, fail_if_partly
-from tiering.cli.frame.terminal_progress import Bars, Lines, choose
+from tiering.cli.frame.terminal_progress import Bars, Documents, Lines, choose
 from tiering.cli.frame.verb_table import VERBS, build
 
 REPOSITORY = Path(__file__).parents[4]
 CONTRACT_VERBS = {
     "insert", "query", "parts", "disks", "policies", "move", "plan", "apply", "explain", "tick", "pause", "resume",
     "pin", "unpin", "merge", "log", "restore", "snapshot", "fsck", "gc", "du", "status", "demo", "table", "moves",
-    "config", "daemon", "doctor", "objbench",
+    "config", "daemon", "doctor", "objbench", "backup",
 }  # fmt: skip
 
 
@@ -281,6 +281,27 @@ class TestProgress:
             task.advance(items=1)
         assert capsys.readouterr().out == ""
 
+    def test_a_document_a_second_and_at_both_ends(self) -> None:
+        now, lines = [0.0], list[str]()
+        progress = Documents(lines.append, clock=lambda: now[0])
+        with progress.task("sending", items=4, size_bytes=4096) as task:
+            for _ in range(4):
+                now[0] += 0.6
+                task.advance(items=1, size_bytes=1024)
+        with pytest.raises(ValueError, match="no"), progress.task("reading"):
+            raise ValueError("no")
+        found = [json.loads(line)["progress"] for line in lines]
+        assert [(one["task"], one["state"], one["items_done"], one["bytes_done"]) for one in found] == [
+            ("sending", "begun", 0, 0),
+            ("sending", "running", 2, 2048),
+            ("sending", "running", 4, 4096),
+            ("sending", "done", 4, 4096),
+            ("reading", "begun", 0, 0),
+            ("reading", "failed", 0, 0),
+        ]
+        assert (found[0]["items"], found[0]["bytes"], found[-1]["bytes"], found[3]["seconds"]) == (4, 4096, None, 2.4)
+        assert isinstance(choose(quiet=True, no_progress=True, as_json=True), Documents)
+
     def test_quiet_and_no_progress_show_nothing(self) -> None:
         assert isinstance(choose(quiet=True, no_progress=False), Silent)
         assert isinstance(choose(quiet=False, no_progress=True), Silent)
@@ -311,7 +332,7 @@ def test_plain_values_need_no_converter() -> None:
         assert cli.run(["-j", wrong, "parts"]) == 2
 
 
-PACKAGES = ("oplog", "disks", "tiering", "restore", "spark_tiering")
+PACKAGES = ("oplog", "disks", "tiering", "restore", "backup", "spark_tiering")
 
 
 def test_commands_that_messages_and_pages_name_exist() -> None:

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oplog.errors import NotFound
-from tiering.cli.frame.escaping import visible
 from tiering.cli.frame.output import Output, encode, print_error
 from tiering.cli.frame.session import Session, _VisibleFormatter
 from tiering.cli.frame.terminal_progress import Lines
+from tiering.facts.escaping import visible
 
 HOSTILE = "a\x1b[2Jb\rc\nd\x9b31me\u202ef\x00g\x7fh\u2028i"
 SHOWN = r"a\x1b[2Jb\rc\nd\x9b31me\u202ef\x00g\x7fh\u2028i"

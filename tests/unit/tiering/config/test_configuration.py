@@ -277,6 +277,17 @@ class TestSecrets:
         assert config.spark.conf["spark.authenticate.secret"] == "hunter2"
         assert masked(config)["spark"]["conf"] == {"spark.authenticate.secret": MASK, "spark.executor.memory": "1g"}
 
+    @pytest.mark.parametrize("word", ["no", "'no'", "false"])
+    def test_the_no_of_yaml_is_a_no(self, tmp_path: Path, word: str) -> None:
+        disk = f"s: {{type: object_disk, url: 'file:///b/', conditional_put: {word}}}"
+        policy = "p: {volumes: [{name: v, disks: [s]}]}"
+        config = load(written(tmp_path, f"disks: {{{disk}}}\npolicies: {{{policy}}}\n"), {})
+        assert config.disks["s"].conditional_put == "no"
+
+    def test_a_yes_is_none_where_it_is_no_choice(self, tmp_path: Path) -> None:
+        error = failure(tmp_path, "disks: {s: {type: object_disk, url: 'file:///b/', conditional_put: yes}}")
+        assert "conditional_put: expected auto or no, got True" in error.message
+
     def test_half_a_key_pair_is_an_error_without_the_secret(self, tmp_path: Path) -> None:
         path = written(tmp_path, SECRET.replace("access_key_id: AKIA, ", ""))
         path.chmod(0o600)

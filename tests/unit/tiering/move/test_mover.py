@@ -9,6 +9,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -501,8 +502,8 @@ def test_a_lost_answer_to_the_commit_is_looked_up(context: Context, monkeypatch:
     assert isinstance(disk, ObjectDisk)
     original = disk._commit
 
-    def lossy(draft: object) -> int:
-        original(draft)  # type: ignore[arg-type]
+    def lossy(draft: Any, basis: Any) -> int:
+        original(draft, basis)
         raise Transient("the answer was lost")
 
     monkeypatch.setattr(disk, "_commit", lossy)

@@ -420,3 +420,16 @@ def test_a_policy_may_grow_but_not_lose() -> None:
     other = PolicyConfig(volumes=(VolumeConfig(name="hot", disks=("x",)), TWO.volumes[1]))
     with pytest.raises(Refused, match="volume hot of policy p would lose the disk ssd"):
         check_change("p", TWO, other)
+
+
+def test_who_asks_for_no_reasons_gets_the_same_moves_and_deletes() -> None:
+    """And the stays of what something holds, such as a pin."""
+    old, young = placed(table((5, MoveToVolume("cold")))), placed(table((50, MoveToVolume("cold"))), "all_2_2_0")
+    pinned = placed(table((5, MoveToVolume("cold"))), "all_3_3_0")
+    pins = (PartPin(table_uuid="u1", scope="part", name="all_3_3_0", volume=None, created=NOW, actor="test"),)
+    all_said = decide([old, young, pinned], ROOMY, {"p": TWO}, NOW, Options(pins=pins))
+    less = decide([old, young, pinned], ROOMY, {"p": TWO}, NOW, Options(pins=pins, explain_rest=False))
+    assert (less.moves, less.deletes) == (all_said.moves, all_said.deletes)
+    assert [move.part for move in less.moves] == ["all_1_1_0"]
+    assert [stay.part for stay in all_said.stays] == ["all_2_2_0", "all_3_3_0"]
+    assert [stay.part for stay in less.stays] == ["all_3_3_0"]

@@ -1,0 +1,228 @@
+"""One instant of all tables and disks, held for as long as a backup needs it.
+
+The disks share no transaction, so the instant is found by looking twice: what the first look saw is held (second names
+for local files, a pin for a bucket), then the second look must see the same. Names of parts are never used again, so
+what is the same at both looks was so all the time in between, on every disk at once. Otherwise it begins anew; after a
+few times local commits wait for the moment that a look takes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from backup.scope import Scope
+from disks.base import Disk, LoggedDisk
+from disks.effects import remove_tree
+from oplog.errors import Conflict, NotFound
+from restore.rebuild.held_revision import HeldRevision, pinned
+from tiering.catalog import copying, reachability
+from tiering.catalog.catalog import StoredPart
+from tiering.catalog.context import Context
+from tiering.table.part import PART_FILE
+from tiering.table.schema import TableDefinition
+
+_LOOKS = 50
+_PATIENT_LOOKS = 3
+_HELD = timedelta(days=14)
+"""How long second names stay when this process neither ends nor lets go."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlobSource:
+    """A file that is an object of a disk's bucket."""
+
+    disk: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One file of a part, and where its bytes are kept until the backup is done."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+    source: Path | BlobSource | None
+    """None: a `part.json`, whose bytes are in hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableNow:
+    """One table as it was at the instant."""
+
+    definition: TableDefinition
+    parts: tuple[StoredPart, ...]
+
+    @property
+    def identity(self) -> tuple[str, int, tuple[tuple[str, str], ...]]:
+        """What must be the same at both looks."""
+        where = tuple((stored.facts.name, stored.disk) for stored in self.parts)
+        return self.definition.uuid, self.definition.version, where
+
+
+@dataclass(slots=True)
+class Instant:
+    """What a backup shows, held."""
+
+    tables: list[TableNow]
+    taken: datetime
+    held: Mapping[tuple[str, str], Path]
+    """(disk, path of a file) -> its second name."""
+    pins: Mapping[str, HeldRevision]
+    revisions: Mapping[str, int]
+    held_open: ExitStack
+    """What is closed when the instant is let go."""
+    _past: dict[str, Disk] = field(default_factory=dict)
+    _blobs: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)
+    """By disk and table, the key of each file; `_described` has the bytes of each `part.json` in the same way, for one
+    question about all costs less than one about each."""
+    _described: dict[tuple[str, str], dict[str, bytes]] = field(default_factory=dict)
+
+    def part_bytes(self, context: Context, stored: StoredPart) -> bytes:
+        """The bytes of the part's `part.json`."""
+        path = f"{stored.directory}/{PART_FILE}"
+        if (name := self.held.get((stored.disk, path))) is not None:
+            return name.read_bytes()
+        directory = stored.definition.directory
+        if (stored.disk, directory) not in self._described:
+            described = self._then(context, stored.disk).small_files(directory, PART_FILE)
+            self._described[stored.disk, directory] = {path: data for path, data, _ in described}
+        data = self._described[stored.disk, directory].get(path)
+        return self._then(context, stored.disk).read(path) if data is None else data
+
+    def files(self, context: Context, stored: StoredPart) -> list[SourceFile]:
+        """The part's data files."""
+        return [
+            SourceFile(file.name, file.size_bytes, file.sha256, self._source(context, stored, file.name))
+            for file in stored.part.files
+        ]
+
+    def _source(self, context: Context, stored: StoredPart, name: str) -> Path | BlobSource:
+        path = f"{stored.directory}/{name}"
+        if (held := self.held.get((stored.disk, path))) is not None:
+            return held
+        directory = stored.definition.directory
+        if (stored.disk, directory) not in self._blobs:
+            infos = self._then(context, stored.disk).walk(directory)
+            self._blobs[stored.disk, directory] = {info.path: info.key for info in infos if info.key is not None}
+        key = self._blobs[stored.disk, directory].get(path)
+        if key is None:
+            raise NotFound(f"{stored.disk}:{path} has no object", hint="run 'frostline fsck'; the part is damaged")
+        return BlobSource(stored.disk, key)
+
+    def _then(self, context: Context, name: str) -> Disk:
+        """The disk as it was at the instant: others commit while the backup is made; what they took away is held."""
+        disk = context.disk(name)
+        revision = self.revisions.get(name)
+        if disk.logged is None or revision is None or disk.revision == revision:
+            return disk
+        if name not in self._past:
+            self._past[name] = self.held_open.enter_context(closing(disk.logged.at(revision)))
+        return self._past[name]
+
+
+@contextmanager
+def one_instant(context: Context, scope: Scope) -> Iterator[Instant]:
+    """The chosen tables at one instant; inserts, merges, moves and drops go on. Raises `NotFound` for what is not
+    there, `Damaged` for what cannot be read, `Conflict` when the tables never stood still."""
+    for attempt in range(_LOOKS):
+        with ExitStack() as stack:
+            with ExitStack() as still:
+                if attempt >= _PATIENT_LOOKS:
+                    for disk in context.disks.values():
+                        if disk.bucket is None:
+                            still.enter_context(disk.steady())
+                instant = _looked(context, scope, stack)
+            if instant is not None:
+                yield instant
+                return
+    raise Conflict(
+        f"the tables changed at each of {_LOOKS} looks: other machines commit to the same bucket without a pause",
+        hint="try again, or back up fewer tables at a time (-t)",
+    )
+
+
+def _looked(context: Context, scope: Scope, stack: ExitStack) -> Instant | None:
+    """What both looks saw, held by the stack; None when something changed in between."""
+    first = look(context, scope)
+    revisions = {disk.name: disk.revision for disk in _buckets(context, first)}
+    pins = {disk.name: _pinned(context, disk, stack) for disk in _buckets(context, first)}
+    try:
+        held = _held(context, first, stack)
+    except NotFound:
+        return None
+    taken = context.clock()
+    if [table.identity for table in look(context, scope)] != [table.identity for table in first]:
+        return None
+    return Instant(first, taken, held, {name: pin for name, pin in pins.items() if pin is not None}, revisions, stack)
+
+
+def look(context: Context, scope: Scope) -> list[TableNow]:
+    """The chosen tables as all disks show them now, each readable as a whole."""
+    context.catalog.refresh()
+    names = {definition.full_name: definition for definition in context.catalog.tables()}
+    found: list[TableNow] = []
+    partitions: set[str] = set()
+    for name in scope.chosen(names):
+        definition = context.catalog.table(name)
+        reachability.check_whole(context, definition, f"backing up {name}")
+        reachability.check_certain(context, definition)
+        context.catalog.check_readable(definition)
+        everything = context.catalog.parts(definition)
+        reachability.require((context.disk(stored.disk) for stored in everything), f"backing up {name}")
+        partitions.update(stored.name.partition for stored in everything)
+        found.append(TableNow(definition, tuple(part for part in everything if scope.has(part.name.partition))))
+    scope.check_partitions(partitions)
+    return found
+
+
+def _buckets(context: Context, tables: list[TableNow]) -> list[LoggedDisk]:
+    """The disks with a log of commits that hold parts of the tables."""
+    names = sorted({stored.disk for table in tables for stored in table.parts})
+    return [logged for name in names if (logged := context.disk(name).logged) is not None]
+
+
+def _pinned(context: Context, disk: LoggedDisk, stack: ExitStack) -> HeldRevision | None:
+    return stack.enter_context(pinned(disk, disk.revision, context.actor, "a backup is being made"))
+
+
+def _held(context: Context, tables: list[TableNow], stack: ExitStack) -> dict[tuple[str, str], Path]:
+    """Second names for the files of parts on local disks. Raises `NotFound` when one is gone."""
+    wanted: dict[str, list[str]] = defaultdict(list)
+    for table in tables:
+        for stored in table.parts:
+            disk = context.disk(stored.disk)
+            if disk.bucket is None:
+                _check_names(disk, stored)
+                wanted[stored.disk] += [stored.path(file.name) for file in stored.part.files]
+                wanted[stored.disk].append(stored.path(PART_FILE))
+    held: dict[tuple[str, str], Path] = {}
+    for name, paths in wanted.items():
+        disk = context.disk(name)
+        if disk.read_only:
+            held.update({(name, path): _own_path(disk, path) for path in paths})
+            continue
+        names = disk.hold(paths, until=context.clock() + _HELD, process=os.getpid())
+        stack.callback(remove_tree, names[0].parent)
+        held.update({(name, path): second for path, second in zip(paths, names, strict=True)})
+    return held
+
+
+def _own_path(disk: Disk, path: str) -> Path:
+    found = disk.local_path(path)
+    assert found is not None
+    return found
+
+
+def _check_names(disk: Disk, stored: StoredPart) -> None:
+    """A part with more or fewer files than it names is not whole: `Damaged`, unless it is gone altogether."""
+    found = disk.list(stored.directory)
+    if PART_FILE not in found:
+        raise NotFound(f"{disk.name}:{stored.directory} is gone")
+    copying.check_names(disk, stored.directory, stored.part, found)

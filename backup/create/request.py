@@ -1,0 +1,125 @@
+"""What somebody asks of a new backup, what is refused before anything is sent, and what it came to."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from backup.create.instant import TableNow
+from backup.format import names
+from backup.format.header import Cold, Header, NotHeld, Unfinished
+from backup.scope import Scope
+from backup.storage import Storage
+from oplog.entry import now
+from oplog.errors import AlreadyExists, NotFound, Refused
+from tiering.catalog import blocks
+from tiering.catalog.context import Context
+
+
+@dataclass(frozen=True, slots=True)
+class CreateRequest:
+    """What somebody asks for."""
+
+    name: str | None = None
+    """None: the time of its making."""
+    scope: Scope = field(default_factory=Scope)
+    cold: Cold = "copy"
+    tags: tuple[str, ...] = ()
+    allow_empty: bool = False
+    """Tables that had parts in the backup before may have none now."""
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CreateResult:
+    """What was done, or with a dry run would be. `copied_server_side` and `pinned` count bytes."""
+
+    name: str
+    id: str
+    tables: int
+    parts: int
+    files: int
+    bytes: int
+    new_bytes: int
+    copied_server_side: int
+    pinned: int
+    seconds: float
+    verified: bool
+    """Every object that it names was asked for before it was complete."""
+    not_held: tuple[NotHeld, ...] = ()
+    dry_run: bool = False
+
+    def document(self) -> dict[str, Any]:
+        return {**asdict(self), "not_held": [{"table": other.table, "owner": other.owner} for other in self.not_held]}
+
+
+def machine_of(context: Context) -> str:
+    """What this machine is called in a repository."""
+    return names.machine_word(socket.gethostname(), str(context.config.state_directory.absolute()))
+
+
+def begun(storage: Storage, context: Context, request: CreateRequest) -> Unfinished:
+    """The mark of the backup that is to be made. Raises `AlreadyExists` for a name that this machine has used."""
+    machine, moment = machine_of(context), now()
+    name = names.check_name(request.name) if request.name is not None else names.name_at(moment)
+    if storage.is_taken(name, machine):
+        raise AlreadyExists(f"this machine has made a backup named {name}", hint="choose another name, or give none")
+    return Unfinished(id=names.fresh_nonce(), name=name, machine=machine, actor=context.actor, started=moment)
+
+
+def table_words(context: Context, scope: Scope) -> set[str]:
+    """The names and uuids of the chosen tables, as they were last looked at; again when a name is not known."""
+    try:
+        return _words(context, scope)
+    except NotFound:
+        context.catalog.refresh()
+        return _words(context, scope)
+
+
+def _words(context: Context, scope: Scope) -> set[str]:
+    tables = {definition.full_name: definition for definition in context.catalog.tables()}
+    return {word for name in scope.chosen(tables) for word in (name, tables[name].uuid)}
+
+
+def check_tiers(context: Context, request: CreateRequest) -> None:
+    """Raise `Refused` for what cannot be pinned: a bucket with ClickHouse's log has no pins."""
+    for name, disk in context.disks.items() if request.cold == "pin" else ():
+        if disk.clickhouse is not None:
+            raise Refused(
+                f"disk {name} has ClickHouse's log, which knows no pins: nothing would keep its objects",
+                hint="copy them: --cold copy",
+            )
+
+
+def check_not_empty(
+    tables: Sequence[TableNow], headers: Sequence[Header], machine: str, request: CreateRequest
+) -> None:
+    """A table that had parts in the newest backup before and has none now: its disk may be an empty mount point."""
+    if request.allow_empty:
+        return
+    for table in tables:
+        before = [
+            entry
+            for header in headers
+            if header.machine == machine
+            for entry in header.tables
+            if entry.uuid == table.definition.uuid
+        ]
+        if before and before[-1].parts and not table.parts and not request.scope.partitions:
+            raise Refused(
+                f"table {table.definition.full_name} has no parts, and had {before[-1].parts} in the backup before",
+                hint="look whether all disks are mounted; if its rows were meant to go, add --allow-empty",
+            )
+
+
+def not_held(context: Context, tables: Sequence[TableNow]) -> tuple[NotHeld, ...]:
+    """Who else writes the tables: what lies on the SSDs of others is in no backup of this machine."""
+    found: set[tuple[str, str]] = set()
+    for table in tables:
+        own = blocks.owned(context, table.definition)
+        for index, owner in blocks.owners(context, table.definition).items():
+            if index not in own:
+                found.add((table.definition.full_name, owner or f"the machine of block range {index}"))
+    return tuple(NotHeld(table=name, owner=owner) for name, owner in sorted(found))

@@ -1,0 +1,88 @@
+"""Where a repository is: which URL counts, how its bucket is reached, and that it lies apart from every disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from disks.config import ObjectDiskConfig
+from disks.stores.base import ObjectStore
+from oplog.errors import AccessDenied, NotFound, Refused, UsageError
+from oplog.revision import DISK_KEY
+from tiering.config.places import bucket_at, place_of
+from tiering.config.settings import Config
+
+VARIABLE = "FROSTLINE_BACKUP"
+_SCHEMES = ("s3", "file", "memory")
+
+
+def repository_url(config: Config, given: str | None, environment: Mapping[str, str] = os.environ) -> str:
+    """The URL of the repository: the given one, else `$FROSTLINE_BACKUP`, else that of the configuration."""
+    found = given if given is not None else environment.get(VARIABLE) or config.backup.repository
+    if not found:
+        raise UsageError(
+            "no backup repository is named" if given is None else "the name of the repository is empty",
+            hint=f"say --to file:///path or s3://bucket/prefix, or set {VARIABLE} or backup.repository",
+        )
+    return found
+
+
+def repository_config(config: Config, url: str) -> ObjectDiskConfig:
+    """How the repository's bucket is reached: as the disk in the same bucket, unless the configuration says more.
+
+    Raises `UsageError` for what is no place, and `Refused` for a place that is a disk's, or that all of a bucket or of
+    the file system is.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in _SCHEMES or parts.query or parts.fragment:
+        raise UsageError(f"cannot use {url!r} as a backup repository", hint="file:///path or s3://bucket/prefix")
+    if parts.scheme != "memory" and not unquote(parts.path).strip("/"):
+        raise Refused(
+            f"{url} is {'the root of the file system' if parts.scheme == 'file' else 'a whole bucket'}",
+            hint="give the repository a directory or prefix of its own",
+        )
+    wanted = bucket_at(config, url)
+    if config.backup.endpoint_url is not None and parts.scheme == "s3":
+        wanted = ObjectDiskConfig(url=url, endpoint_url=config.backup.endpoint_url, region=config.backup.region)
+    wanted = msgspec.structs.replace(wanted, read_only=False, url=url if url.endswith("/") else f"{url}/")
+    _check_apart(config, wanted)
+    return wanted
+
+
+def check_no_disk_around(wanted: ObjectDiskConfig, opened: Callable[[ObjectDiskConfig], ObjectStore]) -> None:
+    """Raise `Refused` where a prefix that the repository would lie in has the mark of a disk: its bucket may be
+    configured under the name of another server. Of directories the real path tells."""
+    parts = urlsplit(wanted.url)
+    if parts.scheme != "s3":
+        return
+    steps = [step for step in parts.path.split("/") if step]
+    for count in range(len(steps) + 1):
+        above = msgspec.structs.replace(
+            wanted, url=f"s3://{parts.netloc}/{'/'.join([*steps[:count], ''])}", read_only=True
+        )
+        store = opened(above)
+        try:
+            store.head(DISK_KEY)
+        except (NotFound, AccessDenied):
+            continue
+        finally:
+            store.close()
+        raise Refused(
+            f"{wanted.url} lies within a disk: {above.url}{DISK_KEY} is its mark",
+            hint="a backup beside the data goes with it: give the repository a place of its own",
+        )
+
+
+def _check_apart(config: Config, wanted: ObjectDiskConfig) -> None:
+    place = place_of(wanted, os.environ)
+    for name, disk in config.disks.items():
+        other = place_of(disk, os.environ)
+        if place.overlaps(other):
+            same = place.steps == other.steps
+            raise Refused(
+                f"{wanted.url} {'is' if same else 'overlaps'} the place of disk {name}, {other.text}",
+                hint="a backup beside the data goes with it: give the repository a place of its own",
+            )

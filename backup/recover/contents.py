@@ -1,0 +1,67 @@
+"""What is in backups, part by part and file by file: `backup diff` and `backup cat`. Reads lists, of data one file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from backup.completeness import NamedFile, walk_backup
+from backup.format.header import Header
+from backup.format.lists import PartEntry
+from backup.recover.reading import BackupReader
+from backup.storage import Storage
+from disks.base import check_path
+from oplog.errors import NotFound, UsageError
+
+_LARGEST_BYTES = 4 << 30
+
+
+def changes(storage: Storage, first: Sequence[Header], second: Sequence[Header]) -> dict[str, Any]:
+    """Tables and parts that only one of two backups has. A part that has moved is the same part."""
+    before, after = _parts(storage, first), _parts(storage, second)
+    tables: list[dict[str, Any]] = []
+    for table in sorted(before.keys() | after.keys()):
+        old, new = before.get(table, {}), after.get(table, {})
+        parts = [_change(old[name], "removed") for name in sorted(old.keys() - new.keys())]
+        parts += [_change(new[name], "added") for name in sorted(new.keys() - old.keys())]
+        change = "added" if table not in before else "removed" if table not in after else "changed"
+        if parts or change != "changed":
+            tables.append({"table": table, "change": change, "parts": parts})
+    return {"from": first[0].name, "to": second[0].name, "tables": tables}
+
+
+def _parts(storage: Storage, headers: Sequence[Header]) -> dict[str, dict[str, PartEntry]]:
+    found: dict[str, dict[str, PartEntry]] = {}
+    for header in headers:
+        for table in header.tables:
+            parts = found.setdefault(table.name, {})
+            for entry in storage.table(table).partitions:
+                parts.update({part.name: part for part in storage.partition_list(entry.list).parts})
+        for tree in header.trees:
+            found.setdefault(tree.name, {}).update({part.name: part for part in storage.tree(tree).parts if part.name})
+    return found
+
+
+def _change(part: PartEntry, change: str) -> dict[str, Any]:
+    return {"part": part.name, "change": change, "rows": part.rows, "bytes": part.size_bytes}
+
+
+def one_file(storage: Storage, headers: Sequence[Header], path: str, reader: BackupReader) -> bytes:
+    """The bytes of `TABLE/PART/FILE`. Raises `NotFound`; `UsageError` for one that is too large for memory."""
+    check_path(path)
+    for header in headers:
+        for named in walk_backup(storage, None, header, []):
+            if _path_of(named) == path:
+                if named.file.size_bytes > _LARGEST_BYTES:
+                    raise UsageError(f"{path} has {named.file.size_bytes:,} bytes", hint="restore its table instead")
+                return reader.read(header, named.partition, named.file)
+    raise NotFound(
+        f"backup {headers[0].name} has no file {path}",
+        hint="TABLE/PART/FILE: 'frostline backup show' has the tables, 'frostline backup diff' parts",
+    )
+
+
+def _path_of(named: NamedFile) -> str:
+    """A file that ClickHouse wrote has its part in its name."""
+    inside = named.file.name if "/" in named.file.name or not named.part else f"{named.part}/{named.file.name}"
+    return f"{named.table}/{inside}"

@@ -1,0 +1,100 @@
+"""What somebody asks of a restore, and what it came to."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from backup.scope import Scope
+from oplog.errors import UsageError
+from tiering.table.schema import split_table_name
+
+
+@dataclass(frozen=True, slots=True)
+class Renaming:
+    """`--map-table A:B`: a table, or with `db.*:other.*` all tables of a database, under another name."""
+
+    source: str
+    target: str
+
+    @classmethod
+    def parse(cls, text: str) -> Renaming:
+        """Raises `UsageError`."""
+        source, colon, target = text.partition(":")
+        whole = source.endswith(".*"), target.endswith(".*")
+        if not colon or whole[0] != whole[1] or "*" in source[:-1] + target[:-1]:
+            raise UsageError(f"not a renaming: {text!r}", hint="--map-table db.table:db.other, or 'db.*:other.*'")
+        split_table_name(source[:-1] + "x" if whole[0] else source)
+        split_table_name(target[:-1] + "x" if whole[0] else target)
+        return cls(source, target)
+
+    def applies(self, name: str) -> bool:
+        return fnmatchcase(name, self.source)
+
+    def renamed(self, name: str) -> str:
+        if not self.target.endswith(".*"):
+            return self.target
+        return f"{self.target[:-2]}.{name.partition('.')[2]}"
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreRequest:
+    """What somebody asks for."""
+
+    name: str
+    scope: Scope = field(default_factory=Scope)
+    renamings: tuple[Renaming, ...] = ()
+    schema_only: bool = False
+    drop_existing: bool = False
+    policy: str | None = None
+    """The policy of tables whose own is not configured here."""
+    dry_run: bool = False
+
+    def target_name(self, source: str) -> str:
+        """What the table is called here."""
+        return next((item.renamed(source) for item in self.renamings if item.applies(source)), source)
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredTable:
+    """One table of a restore."""
+
+    table: str
+    source: str
+    uuid: str
+    parts: int
+    rows: int
+    files: int
+    bytes: int
+    disks: dict[str, int]
+    """How many parts go to each disk."""
+    replaced: bool
+    """A table of this name was dropped for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreResult:
+    """What was done, or with a dry run would be."""
+
+    name: str
+    backups: tuple[str, ...]
+    """The ids of the backups that were restored."""
+    tables: tuple[RestoredTable, ...]
+    notes: tuple[str, ...]
+    seconds: float
+    dry_run: bool
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "backups": self.backups,
+            "tables": [asdict(table) for table in self.tables],
+            "parts": sum(table.parts for table in self.tables),
+            "rows": sum(table.rows for table in self.tables),
+            "files": sum(table.files for table in self.tables),
+            "bytes": sum(table.bytes for table in self.tables),
+            "notes": self.notes,
+            "seconds": self.seconds,
+            "dry_run": self.dry_run,
+        }

@@ -1,0 +1,132 @@
+"""Drop the backups that no rule keeps, and collect what only they named. Headers first: a backup whose header is there
+is whole, also when the collection is stopped in the middle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from backup.format.header import Header, Record
+from backup.retention.collect import collect
+from backup.retention.references import named_by, roots
+from backup.retention.rules import Candidate, Choice, KeepRules, choose
+from backup.storage import Storage
+from disks.garbage.report import GcReport
+from disks.garbage.rules import GcRules
+from oplog.errors import Damaged, Refused, Retained
+
+
+@dataclass(frozen=True, slots=True)
+class PruneRequest:
+    """What somebody asks for. `gc`: the rules for what then nothing names."""
+
+    keep: KeepRules
+    gc: GcRules = field(default_factory=lambda: GcRules(delete=True))
+    actor: str = ""
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PruneResult:
+    """What was decided, and done unless it was a dry run."""
+
+    choices: tuple[Choice, ...]
+    freed_bytes: int
+    """Of objects that only the dropped backups name, each once; they go when they are older than the guard interval."""
+    locked: dict[str, datetime | None]
+    """Backups that should go and that the store keeps, by id, and until when."""
+    gc: GcReport | None
+    dry_run: bool
+
+    @property
+    def dropped(self) -> list[Choice]:
+        return [choice for choice in self.choices if not choice.keep]
+
+    def document(self) -> dict[str, Any]:
+        found = [_document(choice) for choice in self.choices]
+        return {
+            "kept": [item for item, choice in zip(found, self.choices, strict=True) if choice.keep],
+            "dropped": [item for item, choice in zip(found, self.choices, strict=True) if not choice.keep],
+            "freed_bytes": self.freed_bytes,
+            "locked": {key: until.isoformat() if until else None for key, until in self.locked.items()},
+            "dry_run": self.dry_run,
+        }
+
+
+def _document(choice: Choice) -> dict[str, Any]:
+    backup = choice.backup
+    return {
+        "name": backup.name,
+        "id": backup.id,
+        "machine": backup.machine,
+        "taken": f"{backup.taken:%Y-%m-%dT%H:%M:%SZ}",
+        "verified": backup.verified,
+        "reasons": list(choice.reasons),
+    }
+
+
+def prune(
+    storage: Storage, request: PruneRequest, release: Callable[[Header], None], now: datetime | None = None
+) -> PruneResult:
+    """Drop and collect. `release` lets go of what a dropped backup holds elsewhere. Raises `Refused`, with nothing
+    dropped, when what the others name is not known: nothing could be collected then."""
+    try:
+        everything = roots(storage)
+        headers = {header.id: header for header in storage.headers()[0]}
+        choices = choose(_candidates(storage, list(headers.values())), request.keep, now or datetime.now(UTC))
+        going = {choice.backup.id for choice in choices if not choice.keep}
+        kept = named_by(storage, [root for root in everything if root.id not in going]).sizes
+    except Damaged as error:
+        raise Refused(f"nothing is dropped: {error.message}", hint=error.hint) from error
+    dropped = named_by(storage, [headers[backup] for backup in sorted(going)], strict=False).sizes
+    freed = {key: size_bytes for key, size_bytes in dropped.items() if key not in kept}
+    if request.dry_run:
+        return PruneResult(tuple(choices), sum(freed.values()), {}, None, True)
+    locked: dict[str, datetime | None] = {}
+    for choice in choices:
+        if not choice.keep:
+            drop(storage, headers[choice.backup.id], release, locked)
+    report = collect(storage, request.gc, actor=request.actor, expected=freed.keys(), now=now)
+    return PruneResult(tuple(choices), sum(freed.values()), locked, report, False)
+
+
+def drop(
+    storage: Storage, header: Header, release: Callable[[Header], None], locked: dict[str, datetime | None]
+) -> None:
+    """Drop one backup. What is beside its header goes first: alone it would look like a backup that is being made."""
+    try:
+        storage.forget_mark(header.id)
+        storage.remove([header.key])
+    except Retained as error:
+        locked[header.id] = error.until
+    else:
+        release(header)
+
+
+def retained(where: str, locked: Mapping[str, datetime | None]) -> Retained:
+    """The error of backups that a lock of the store keeps."""
+    until = max((moment for moment in locked.values() if moment is not None), default=None)
+    when = f" until {until:%Y-%m-%d %H:%M} UTC" if until is not None else ""
+    return Retained(
+        f"{where} keeps {len(locked)} of the backups{when}: {', '.join(sorted(locked))}",
+        until=until,
+        hint="they can be deleted when the lock is over",
+    )
+
+
+def _candidates(storage: Storage, headers: Sequence[Header]) -> list[Candidate]:
+    records = storage.newest_records((header.id for header in headers), Record)
+    return [
+        Candidate(
+            id=header.id,
+            name=header.name,
+            machine=header.machine,
+            scope=header.scope,
+            taken=header.taken,
+            tags=header.tags,
+            verified=header.id in records and not records[header.id].problem_count,
+        )
+        for header in headers
+    ]

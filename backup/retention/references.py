@@ -1,0 +1,94 @@
+"""What the backups of a repository name, complete ones and those that are about to be: read whole, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from backup.completeness import object_key
+from backup.format import names
+from backup.format.header import Header
+from backup.format.lists import FileList, InBucket
+from backup.format.names import Ref
+from backup.storage import BrokenBackup, Storage
+from oplog.errors import Damaged, NotFound
+
+_L = TypeVar("_L")
+
+
+@dataclass(slots=True)
+class Named:
+    """The objects that backups name."""
+
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Key -> the size that the lists give it. Each object once, however many backups name it."""
+    backups: set[str] = field(default_factory=set)
+    """The ids of those that were read."""
+
+
+def named_by(storage: Storage, headers: Iterable[Header], *, strict: bool = True) -> Named:
+    """The repository's objects that these backups name; each list is read once. With `strict` raises `Damaged` when a
+    list cannot be read; else what it names is left out."""
+    found, headers = Named(), list(headers)
+    tables: dict[Ref, Header] = {}
+    for header in headers:
+        found.backups.add(header.id)
+        tables.update({table.list: header for table in header.tables})
+    partitions: dict[Ref, Header] = {}
+    trees = {tree.list: header for header in headers for tree in header.trees}
+    for listed, header in _read(storage, storage.table_list, tables, strict, found):
+        partitions.update({entry.list: header for entry in listed.partitions})
+    files: list[tuple[FileList, Header]] = [*_read(storage, storage.partition_list, partitions, strict, found)]
+    files += _read(storage, storage.tree_list, trees, strict, found)
+    for partition, _ in files:
+        found.sizes.update(
+            {
+                names.content_key(names.PACKS_PREFIX, pack.sha256, pack.nonce): pack.size_bytes
+                for pack in partition.packs
+            }
+        )
+        for part in partition.parts:
+            for file in part.files:
+                if (key := object_key(partition, file)) not in found.sizes and not isinstance(file.at, InBucket):
+                    found.sizes[key] = file.size_bytes
+    return found
+
+
+def _read(
+    storage: Storage, read: Callable[[Ref], _L], wanted: Mapping[Ref, Header], strict: bool, found: Named
+) -> list[tuple[_L, Header]]:
+    def answer(ref: Ref) -> _L | None:
+        key = names.content_key(names.LISTS_PREFIX, ref.sha256, ref.nonce)
+        try:
+            return read(ref)
+        except (Damaged, NotFound) as error:
+            if not strict:
+                return None
+            backup = wanted[ref]
+            raise Damaged(
+                f"what backup {backup.name} ({backup.id}) names is not known: {key} cannot be read: {error.message}",
+                hint="bring the list back, or delete that backup ('frostline backup delete')",
+            ) from error
+
+    refs = sorted(wanted, key=lambda ref: (ref.sha256, ref.nonce))
+    found.sizes.update({names.content_key(names.LISTS_PREFIX, ref.sha256, ref.nonce): ref.size_bytes for ref in refs})
+    answers = zip(refs, storage.each(answer, refs), strict=True)
+    return [(listed, wanted[ref]) for ref, listed in answers if listed is not None]
+
+
+def roots(storage: Storage) -> list[Header]:
+    """All backups that are complete, or have claimed what they are about to name. Raises `Damaged` when one cannot be
+    read."""
+    claims = storage.claims()  # before the headers: a claim stays until its header is there
+    headers, broken = storage.headers()
+    found: dict[str, Header] = {}
+    for root in (*claims, *headers, *broken):
+        if isinstance(root, BrokenBackup):
+            backup_id = root.key.removesuffix(".json")[-16:]
+            raise Damaged(
+                f"what {storage.name}{root.key} names is not known: {root.error.message}",
+                hint=f"use a newer frostline where that wrote it; else 'frostline backup delete {backup_id}'",
+            )
+        found[root.id] = root
+    return list(found.values())

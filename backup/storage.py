@@ -1,0 +1,428 @@
+"""A repository's objects: its mark, headers, lists and what else lies there. Puts and reads; deletes only headers and
+marks, never content.
+
+Several machines write at once, without locks: nothing is overwritten, and every key but the mark's is somebody's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TypeVar
+
+import msgspec
+
+from backup.copies import Copied, Copies
+from backup.format import encoding, header, lists, names
+from backup.format.encoding import UnknownBackupFormat
+from backup.format.header import DrillRecord, Header, Marker, Record, Revoked, TableEntry, TreeEntry, Unfinished
+from backup.format.lists import PartitionList, TableList, TreeList
+from backup.format.names import Ref
+from disks.object_disk.doomed import ENDED, announced, read_announcement
+from disks.object_disk.references import INTENTS_PREFIX
+from disks.stores.base import ByteRange, ObjectInfo, ObjectStore
+from oplog.errors import AlreadyExists, Conflict, Damaged, FrostlineError, NotFound, OutcomeUnknown, Refused, Retained
+
+READERS = 32
+_SEALED: dict[str, type[msgspec.Struct]] = {
+    names.UNFINISHED_PREFIX: Unfinished,
+    names.CLAIMS_PREFIX: Header,
+    Record.prefix: Record,
+    DrillRecord.prefix: DrillRecord,
+}
+_Q = TypeVar("_Q")
+_A = TypeVar("_A")
+_R = TypeVar("_R", Record, DrillRecord)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenBackup:
+    """A header that is there and cannot be read."""
+
+    key: str
+    error: FrostlineError
+
+
+class DeletedMeanwhile(NotFound):
+    """A backup was deleted while somebody read it: what only it named may have gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """An object that a listing showed."""
+
+    size_bytes: int
+    modified: datetime
+
+
+@dataclass(slots=True)
+class Holdings:
+    """What a listing of the repository showed, by key."""
+
+    objects: dict[str, StoredObject] = field(default_factory=dict)
+    damaged: set[str] = field(default_factory=set)
+    """What a verification found changed; left out of the objects."""
+    doomed: set[str] = field(default_factory=set)
+    """What a collection is about to delete; left out where it was asked for."""
+
+    def has(self, prefix: str, ref: Ref) -> bool:
+        """Whether the object is there with its size."""
+        found = self.objects.get(names.content_key(prefix, ref.sha256, ref.nonce))
+        return found is not None and found.size_bytes == ref.size_bytes
+
+    def size_of(self, key: str) -> int | None:
+        found = self.objects.get(key)
+        return None if found is None else found.size_bytes
+
+
+class Storage:
+    """An open repository, as objects. Methods are thread-safe."""
+
+    def __init__(self, store: ObjectStore, marker: Marker) -> None:
+        self.store = store
+        self.id = marker.id
+        self.name = store.name
+        self.copies = Copies()
+        self._read: dict[tuple[str, str], TableList | PartitionList | TreeList] = {}
+        self._lock = threading.Lock()
+
+    @classmethod
+    def open(cls, store: ObjectStore) -> Storage:
+        """The repository in the store. Raises `NotFound` where there is none, `UnknownBackupFormat` for a later one."""
+        where = f"{store.name}{names.MARKER_KEY}"
+        try:
+            data = _document(store, store.head(names.MARKER_KEY))
+        except NotFound:
+            raise NotFound(
+                f"{store.name} is no backup repository", hint=f"make one: frostline backup init {store.name}"
+            ) from None
+        return cls(store, encoding.unsealed(data, Marker, where))
+
+    @classmethod
+    def init(cls, store: ObjectStore) -> Storage:
+        """Make the place a repository. Raises `AlreadyExists` for one, `Refused` where other things are."""
+        marker = Marker(id=names.fresh_nonce(), created=datetime.now(UTC))
+        try:
+            existing = cls.open(store)
+        except NotFound:
+            stranger = next(iter(store.list()), None)
+            if stranger is not None:
+                raise Refused(
+                    f"{store.name} is no backup repository and not empty: it holds {stranger.key}",
+                    hint="name an empty directory or prefix",
+                ) from None
+        else:
+            raise AlreadyExists(f"{existing.name} is a backup repository already", hint="use it as it is")
+        _put_once(store, names.MARKER_KEY, encoding.sealed(marker))
+        return cls.open(store)
+
+    # -- content -----------------------------------------------------------------------------------------------------
+
+    def put_content(self, prefix: str, data: bytes) -> Ref:
+        """Put a list or pack under a key that nobody ever had."""
+        digest = hashlib.sha256(data)
+        ref = Ref(digest.hexdigest(), names.fresh_nonce(), len(data))
+        self.store.put(names.content_key(prefix, ref.sha256, ref.nonce), data, sha256=digest.digest())
+        return ref
+
+    def get_content(self, prefix: str, ref: Ref) -> bytes:
+        """The bytes of a list or pack, compared with their digest. Raises `Damaged`, `NotFound`."""
+        key = names.content_key(prefix, ref.sha256, ref.nonce)
+        data = read_twice(self.store, key, ref.size_bytes, ref.sha256)
+        if hashlib.sha256(data).hexdigest() != ref.sha256:
+            raise Damaged(
+                f"{self.name}{key} is not what was written", hint="'frostline backup verify' names what else is"
+            )
+        return data
+
+    def table(self, entry: TableEntry) -> TableList:
+        """The list of a backup's table. Raises `Damaged` when it is another table's."""
+        found = self.table_list(entry.list)
+        if (found.table.full_name, found.table.uuid) != (entry.name, entry.uuid):
+            key = names.content_key(names.LISTS_PREFIX, entry.list.sha256, entry.list.nonce)
+            raise Damaged(f"{self.name}{key} is not the list of {entry.name}", hint=encoding.VERIFY)
+        return found
+
+    def table_list(self, ref: Ref) -> TableList:
+        """A table's list; read once."""
+        return self._list(ref, lists.read_table)
+
+    def partition_list(self, ref: Ref) -> PartitionList:
+        """A partition's list; read once."""
+        return self._list(ref, lists.read_partition)
+
+    def tree_list(self, ref: Ref) -> TreeList:
+        """The list of a directory that ClickHouse wrote; read once."""
+        return self._list(ref, lists.read_tree)
+
+    def tree(self, entry: TreeEntry) -> TreeList:
+        """The same of a backup. Raises `Damaged` when it is another directory's."""
+        found = self.tree_list(entry.list)
+        if found.directory != entry.directory:
+            key = names.content_key(names.LISTS_PREFIX, entry.list.sha256, entry.list.nonce)
+            raise Damaged(f"{self.name}{key} is not the list of {entry.directory}", hint=encoding.VERIFY)
+        return found
+
+    def copied_list(self, ref: Ref, modified: datetime, copied: Copied, *, table: bool) -> TableList | PartitionList:
+        """A list, of which a copy on this machine will do: who lets a backup name it reads the list itself."""
+        key = names.content_key(names.LISTS_PREFIX, ref.sha256, ref.nonce)
+        read: Callable[[bytes, str], TableList | PartitionList] = lists.read_table if table else lists.read_partition
+        item = ObjectInfo(key, ref.size_bytes, modified)
+        data = copied.find(item)
+        if data is not None:
+            return read(data, f"{self.name}{key}")
+
+        def kept(data: bytes, where: str) -> TableList | PartitionList:
+            copied.add(item, data)
+            return read(data, where)
+
+        return self._list(ref, kept)
+
+    def _list(self, ref: Ref, read: Callable[[bytes, str], _A]) -> _A:
+        known = self._read.get((ref.sha256, ref.nonce))
+        if known is None:
+            key = names.content_key(names.LISTS_PREFIX, ref.sha256, ref.nonce)
+            known = read(self.get_content(names.LISTS_PREFIX, ref), f"{self.name}{key}")  # type: ignore[assignment]
+            with self._lock:
+                self._read[ref.sha256, ref.nonce] = known  # type: ignore[assignment]
+        return known  # type: ignore[return-value]
+
+    def holdings(self, *, to_count_on: bool = False) -> Holdings:
+        """List all blobs, packs and lists, but those that a verification found damaged. `to_count_on`: for a backup
+        that is being made, so without what a collection has said it will delete, whether it still runs or not."""
+        found = Holdings()
+        if to_count_on:  # before the listing: what is withdrawn until then has gone from it
+            found.doomed = announced(self, now=None)
+        found.damaged = {item.key.removeprefix(names.DAMAGED_PREFIX) for item in self.store.list(names.DAMAGED_PREFIX)}
+        for prefix in (names.BLOBS_PREFIX, names.PACKS_PREFIX, names.LISTS_PREFIX):
+            for item in self.store.list(prefix):
+                if item.key not in found.damaged and item.key not in found.doomed:
+                    found.objects[item.key] = StoredObject(item.size_bytes, item.modified)
+        return found
+
+    def mark_damaged(self, key: str) -> None:
+        """Remember that the object is not what was written: later backups send its content again."""
+        _put_once(self.store, f"{names.DAMAGED_PREFIX}{key}", b"{}")
+
+    # -- backups -----------------------------------------------------------------------------------------------------
+
+    def put_header(self, made: Header) -> None:
+        """The commit point of a backup: from now on it exists. Raises `Conflict` for one that was given up."""
+        try:
+            _put_once(self.store, made.key, encoding.sealed(made))
+        except AlreadyExists as error:
+            raise Conflict(
+                f"backup {made.name} was given up while it was made: it was deleted, or took too long",
+                hint="run it again: what is there is not sent twice",
+            ) from error
+
+    def headers(self, *, remembered: bool = False) -> tuple[list[Header], list[BrokenBackup]]:
+        """All backups, oldest first, and those whose header cannot be read. `remembered`: copies of headers on this
+        machine will do."""
+        items = list(self.store.list(names.BACKUPS_PREFIX))
+        found: list[Header] = []
+        broken: list[BrokenBackup] = []
+        copies = self.copies if remembered else Copies()
+        with copies.of(names.BACKUPS_PREFIX, {item.key for item in items}) as copied:
+            answers = self.each(lambda item: self._header(item, copied), items)
+        for item, answer in zip(items, answers, strict=True):
+            if isinstance(answer, Header):
+                found.append(answer)
+            elif answer is not None:
+                broken.append(BrokenBackup(item.key, answer))
+        return sorted(found, key=lambda made: (made.taken, made.key)), broken
+
+    def _header(self, item: ObjectInfo, copied: Copied) -> Header | FrostlineError | None:
+        where, last = f"{self.name}{item.key}", None
+        for _ in range(2):  # a bit may flip on the way
+            try:
+                found = copied.find(item)
+                data = _document(self.store, item) if found is None else found
+                read = None if header.is_revoked(data, where) else header.read_header(data, item.key, where)
+            except NotFound:
+                return None  # deleted since the listing
+            except (Damaged, UnknownBackupFormat) as error:
+                last = error
+            else:
+                if found is None:
+                    copied.add(item, data)
+                return read
+        return last
+
+    def is_complete(self, key: str) -> bool:
+        """Whether a backup's header is there; one that cannot be read is."""
+        try:
+            return self._header(self.store.head(key), Copied({})) is not None
+        except NotFound:
+            return False
+
+    @contextmanager
+    def reading(self, headers: Sequence[Header]) -> Iterator[None]:
+        """Read backups, which nothing keeps from being deleted meanwhile: what is missing or refused then is
+        `DeletedMeanwhile`, for a header goes before anything that it names."""
+        try:
+            yield
+        except (NotFound, Damaged, Refused) as error:
+            for made in headers:
+                if not self.is_complete(made.key):
+                    raise deleted_meanwhile(made) from error
+            raise
+
+    def is_taken(self, name: str, machine: str) -> bool:
+        """Whether the machine has a backup of this name."""
+        keys = [item.key for item in self.store.list(f"{names.BACKUPS_PREFIX}{name}/")]
+        return any((names.parse_header_key(key) or ("", ""))[1] == machine and self.is_complete(key) for key in keys)
+
+    def unfinished(self, complete: Iterable[Header]) -> list[Unfinished]:
+        """The marks of backups that have no header."""
+        finished = {made.id for made in complete}
+        items = self.store.list(names.UNFINISHED_PREFIX)
+        wanted = [item for item in items if names.parse_unfinished_key(item.key) not in finished]
+        return [mark for mark in self.each(self._unfinished, wanted) if mark is not None]
+
+    def _unfinished(self, item: ObjectInfo) -> Unfinished | None:
+        try:
+            return encoding.unsealed(_document(self.store, item), Unfinished, f"{self.name}{item.key}")
+        except NotFound:
+            return None
+        except (Damaged, UnknownBackupFormat):  # that it is there says enough
+            backup_id = names.parse_unfinished_key(item.key) or item.key
+            return Unfinished(id=backup_id, name="?", machine="?", actor="?", started=item.modified)
+
+    def mark_unfinished(self, mark: Unfinished) -> None:
+        """Say that a backup is being made."""
+        _put_once(self.store, names.unfinished_key(mark.id), encoding.sealed(mark))
+
+    def remove(self, keys: Sequence[str]) -> None:
+        """Remove headers, marks or records. Raises the first error."""
+        for error in self.store.delete(keys).values():
+            if error is not None:
+                raise error
+
+    def claim(self, made: Header) -> None:
+        """Say what a backup is about to name: from now on a collection leaves it alone. Whoever claims looks after it
+        for what collections have announced, which look for claims after they did: so one of the two sees the other."""
+        _put_once(self.store, names.claim_key(made.id), encoding.sealed(made))
+
+    def claims(self) -> list[Header | BrokenBackup]:
+        """The claims. Whoever looks for all that is named lists these first, and the headers afterwards: a claim stays
+        until its header is there."""
+        items = list(self.store.list(names.CLAIMS_PREFIX))
+        answers = zip(items, self.each(lambda item: self._header(item, Copied({})), items), strict=True)
+        found = ((item, answer) for item, answer in answers if answer is not None)
+        return [one if isinstance(one, Header) else BrokenBackup(item.key, one) for item, one in found]
+
+    def forget_mark(self, backup_id: str) -> None:
+        """Take mark and claim away. Where Object Lock keeps them, the header beside them says that it is finished."""
+        try:
+            self.remove([names.claim_key(backup_id), names.unfinished_key(backup_id)])
+        except Retained:
+            pass
+
+    def revoke(self, key: str, backup_id: str, actor: str) -> bool:
+        """Give up a backup that is not complete: its header can never be put at its key from now on, however late its
+        maker goes on. False when the header is there already; then only mark and claim go."""
+        revoked = Revoked(revoked=backup_id, time=datetime.now(UTC), actor=actor)
+        try:
+            _put_once(self.store, key, encoding.sealed(revoked))
+        except AlreadyExists:
+            pass
+        given_up = not self.is_complete(key)
+        self.forget_mark(backup_id)
+        return given_up
+
+    def unreadable(self, *, records: bool) -> list[BrokenBackup]:
+        """Marks, claims and announcements that are not what was written, and with `records` what was found before.
+        Reads each."""
+        prefixes = (names.UNFINISHED_PREFIX, names.CLAIMS_PREFIX, INTENTS_PREFIX)
+        items = [item for prefix in prefixes for item in self.store.list(prefix)]
+        items += [item for kind in (Record, DrillRecord) for item in self.store.list(kind.prefix)] if records else []
+        answers = zip(items, self.each(self._fault_of, items), strict=True)
+        return [BrokenBackup(item.key, fault) for item, fault in answers if fault is not None]
+
+    def _fault_of(self, item: ObjectInfo) -> FrostlineError | None:
+        kind = next((kind for prefix, kind in _SEALED.items() if item.key.startswith(prefix)), None)
+        try:
+            if kind is not None:
+                encoding.unsealed(_document(self.store, item), kind, f"{self.name}{item.key}")
+            elif not item.key.endswith(ENDED):
+                read_announcement(self.store, item)
+        except NotFound:
+            return None  # gone since the listing
+        except (Damaged, UnknownBackupFormat) as error:
+            return error
+        return None
+
+    # -- verifications and drills ------------------------------------------------------------------------------------
+
+    def put_record(self, record: Record | DrillRecord) -> None:
+        """Keep what a verification or a drill found."""
+        _put_once(self.store, names.record_key(record.prefix, record.backup, record.time), encoding.sealed(record))
+
+    def record_keys(self, kind: type[Record] | type[DrillRecord] = Record) -> dict[str, list[ObjectInfo]]:
+        """The records of this kind by backup id as a listing shows them, the newest last."""
+        found: dict[str, list[ObjectInfo]] = {}
+        for item in self.store.list(kind.prefix):
+            found.setdefault(item.key.split("/")[1], []).append(item)
+        return found
+
+    def records(self, listed: Sequence[ObjectInfo], kind: type[_R]) -> list[_R]:
+        """The records; those that cannot be read are left out, as if nobody had looked. Copies on this machine do."""
+        with self.copies.of(kind.prefix, {item.key for item in listed}) as copied:
+            return [one for one in self.each(lambda item: self._record(item, kind, copied), listed) if one is not None]
+
+    def newest_records(self, backups: Iterable[str], kind: type[_R]) -> dict[str, _R]:
+        """The newest record of each of these backups, by id."""
+        keys = self.record_keys(kind)
+        newest = [keys[backup][-1] for backup in dict.fromkeys(backups) if backup in keys]
+        return {record.backup: record for record in self.records(newest, kind)}
+
+    def _record(self, item: ObjectInfo, kind: type[_R], copied: Copied) -> _R | None:
+        try:
+            data = copied.get(item, lambda: _document(self.store, item))
+            return encoding.unsealed(data, kind, f"{self.name}{item.key}")
+        except (NotFound, Damaged, UnknownBackupFormat):
+            return None
+
+    def each(self, answer: Callable[[_Q], _A], items: Sequence[_Q]) -> list[_A]:
+        """The answers, in the order of the items, asked side by side."""
+        if len(items) < 2:
+            return [answer(item) for item in items]
+        with ThreadPoolExecutor(min(READERS, len(items)), thread_name_prefix="repository") as pool:
+            return list(pool.map(answer, items))
+
+
+def deleted_meanwhile(made: Header) -> DeletedMeanwhile:
+    """The error of a backup that was there when somebody began to read it."""
+    return DeletedMeanwhile(
+        f"backup {made.name} of {made.machine} was deleted while it was read",
+        hint="'frostline backup list' shows those that are there",
+    )
+
+
+def _document(store: ObjectStore, item: ObjectInfo) -> bytes:
+    """The bytes of a header, mark or record. Raises `Damaged` for one that nobody would write, before it is read."""
+    if item.size_bytes > encoding.HEADER_LIMIT_BYTES:
+        raise Damaged(f"{store.name}{item.key} has {item.size_bytes} bytes", hint=encoding.VERIFY)
+    return store.get(item.key)
+
+
+def read_twice(store: ObjectStore, key: str, size_bytes: int, sha256: str) -> bytes:
+    """The first bytes of the object; when they have another digest, those of a second try: a bit may flip on the way.
+    The caller compares it."""
+    data = store.get(key, ByteRange(0, size_bytes))
+    return data if hashlib.sha256(data).hexdigest() == sha256 else store.get(key, ByteRange(0, size_bytes))
+
+
+def _put_once(store: ObjectStore, key: str, data: bytes) -> None:
+    """Put the object unless there is one. A lost answer is resolved by looking; other bytes are `AlreadyExists`."""
+    try:
+        store.put_if_absent(key, data, sha256=hashlib.sha256(data).digest())
+    except (AlreadyExists, OutcomeUnknown):
+        if store.get(key) != data:
+            raise

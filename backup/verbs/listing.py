@@ -1,0 +1,120 @@
+"""`backup list`, `show`."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from backup.documents import drilled_text, listed_document, time_text, verified_text
+from backup.verbs.options import To, opened
+from tiering.cli.frame.output import counted
+from tiering.cli.frame.session import Session
+
+if TYPE_CHECKING:
+    from backup.repository import Listed, Repository
+
+
+def list_backups(session: Session, to: To = None) -> None:
+    """The backups, oldest first: how large they are, when each was verified and drilled, and what was found."""
+    from tiering.config.units import format_size
+
+    with opened(session, to) as repository:
+        found = repository.backups()
+    if session.options.json:
+        session.output.document({"repository": repository.name, "backups": [listed_document(item) for item in found]})
+        return
+    rows = []
+    items = [listed_document(item) for item in found]
+    drilled = any(item["drilled"] for item in items)
+    for item in items:
+        size = "" if item["bytes"] is None else format_size(item["bytes"])
+        new = "" if item["new_bytes"] is None else format_size(item["new_bytes"])
+        rows.append([item["name"], item["machine"], item["taken"] or "", item["parts"], size, new, item["cold"] or ""])
+        rows[-1].append(item["state"] if item["state"] != "complete" else verified_text(item["verified"]))
+        rows[-1] += [drilled_text(item["drilled"])] if drilled else []
+    columns = ["backup", "machine", "taken", "parts", "size", "new", "cold", "verified"]
+    columns += ["drilled"] if drilled else []
+    session.output.table(columns, rows, empty="no backups yet: frostline backup create")
+
+
+def show(
+    session: Session,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="a backup, its id, or latest")],
+    to: To = None,
+) -> None:
+    """What is in a backup: its tables and partitions, the disks that it came from, and what it does not hold."""
+    with opened(session, to) as repository:
+        documents = [_shown(repository, item) for item in repository.checked(repository.find(name))]
+    if session.options.json:
+        session.output.document({"name": documents[0]["name"], "backups": documents})
+        return
+    for document in documents:
+        _print_shown(session, document)
+
+
+def _shown(repository: "Repository", item: "Listed") -> dict[str, Any]:
+    header = item.header
+    assert header is not None
+    tables = []
+    for table in header.tables:
+        listed = repository.storage.table_list(table.list)
+        tables.append(
+            {
+                "table": table.name,
+                "uuid": table.uuid,
+                "policy": listed.table.policy,
+                "parts": table.parts,
+                "rows": table.rows,
+                "files": table.files,
+                "bytes": table.size_bytes,
+                "partitions": [
+                    {"partition": entry.partition, "parts": entry.parts, "rows": entry.rows, "bytes": entry.size_bytes}
+                    for entry in listed.partitions
+                ],
+            }
+        )
+    return {
+        **listed_document(item),
+        "host": header.host,
+        "actor": header.actor,
+        "completed": time_text(header.completed),
+        "tables": tables,
+        "trees": [
+            {
+                "disk": tree.disk,
+                "directory": tree.directory,
+                "parts": tree.parts,
+                "files": tree.files,
+                "bytes": tree.size_bytes,
+            }
+            for tree in header.trees
+        ],
+        "disks": [{"name": disk.name, "remote": disk.remote, "parts": disk.parts} for disk in header.disks],
+        "pinned": [{"disk": item.disk, "url": item.url, "revision": item.revision} for item in header.pinned],
+        "not_held": [{"table": item.table, "owner": item.owner} for item in header.not_held],
+    }
+
+
+def _print_shown(session: Session, document: dict[str, Any]) -> None:
+    from tiering.config.units import format_size
+
+    line = session.output.line
+    line(f"backup {document['name']} of {document['machine']} ({document['id']}), taken {document['taken']}")
+    line(f"  {counted(document['parts'], 'part')}, {format_size(document['bytes'])}; by {document['actor']}")
+    line(f"  verified: {verified_text(document['verified'])}")
+    line(f"  drilled: {drilled_text(document['drilled'])}")
+    for disk in document["disks"]:
+        line(f"  disk {disk['name']}: {counted(disk['parts'], 'part')}")
+    for item in document["pinned"]:
+        line(f"  pinned: disk {item['disk']} at revision {item['revision']}, {item['url']}")
+    for item in document["not_held"]:
+        line(f"  NOT HELD: what {item['owner']} has of {item['table']} on disks of its own")
+    rows = [
+        [table["table"], entry["partition"], entry["parts"], entry["rows"], format_size(entry["bytes"])]
+        for table in document["tables"]
+        for entry in table["partitions"]
+    ]
+    for tree in document["trees"]:
+        counts = f"{counted(tree['parts'], 'part')}, {counted(tree['files'], 'file')}, {format_size(tree['bytes'])}"
+        line(f"  ClickHouse's: {tree['disk']}:{tree['directory']}: {counts}")
+    if rows or not document["trees"]:
+        session.output.table(["table", "partition", "parts", "rows", "size"], rows)

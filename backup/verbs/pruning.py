@@ -1,0 +1,190 @@
+"""`backup prune`, `gc`: which backups stay, and what nothing names any more."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from backup.verbs.options import To, opened
+from oplog.errors import PartlyDone, Refused
+from tiering.cli.frame.output import counted
+from tiering.cli.frame.session import Session, actor
+
+if TYPE_CHECKING:
+    from disks.garbage.report import GcReport
+    from disks.garbage.rules import GcRules
+
+Guard = Annotated[str, typer.Option("--guard-interval", metavar="24h", help="younger objects stay")]
+MostBytes = Annotated[str | None, typer.Option("--max-delete-bytes", metavar="N", help="stop there")]
+Quarantine = Annotated[
+    str, typer.Option(metavar="0s", help="delete only what a run with deletes announced this long ago")
+]
+ShortGuard = Annotated[
+    bool,
+    typer.Option(
+        "--allow-short-guard-interval", help="allow less than an hour; only when nobody makes a backup meanwhile"
+    ),
+]
+
+
+def prune(
+    session: Session,
+    keep_last: Annotated[int | None, typer.Option(metavar="N", help="the newest N backups")] = None,
+    keep_hourly: Annotated[int | None, typer.Option(metavar="N", help="the newest of each of N hours")] = None,
+    keep_daily: Annotated[int | None, typer.Option(metavar="N", help="the newest of each of N days")] = None,
+    keep_weekly: Annotated[int | None, typer.Option(metavar="N", help="the newest of each of N weeks")] = None,
+    keep_monthly: Annotated[int | None, typer.Option(metavar="N", help="the newest of each of N months")] = None,
+    keep_yearly: Annotated[int | None, typer.Option(metavar="N", help="the newest of each of N years")] = None,
+    keep_within: Annotated[
+        str | None, typer.Option(metavar="30d", help="those at most this much older than the newest")
+    ] = None,
+    keep_tag: Annotated[list[str] | None, typer.Option(metavar="T", help="those with this tag")] = None,
+    guard_interval: Guard = "24h",
+    max_delete_bytes: MostBytes = None,
+    max_delete_fraction: Annotated[
+        str, typer.Option(metavar="0.1", help="refuse to delete a larger share of what no dropped backup named")
+    ] = "0.1",
+    quarantine: Quarantine = "0s",
+    allow_short_guard_interval: ShortGuard = False,
+    to: To = None,
+) -> None:
+    """Drop the backups that no rule keeps, and what only they hold.
+
+    A backup stays if any rule keeps it. Rules count for each machine and scope by itself, in UTC; only hours, days …
+    that have a backup count. The newest backup that verified always stays. With -n it shows each backup with the
+    reasons, and the bytes that would be freed. Objects go by the rules of 'backup gc'; those younger than the guard
+    interval go at a later run.
+    """
+    from backup.retention.prune import PruneRequest, retained
+    from backup.retention.rules import KeepRules
+    from tiering.config.units import parse_duration
+
+    keep = KeepRules(
+        last=keep_last,
+        hourly=keep_hourly,
+        daily=keep_daily,
+        weekly=keep_weekly,
+        monthly=keep_monthly,
+        yearly=keep_yearly,
+        within=parse_duration(keep_within) if keep_within is not None else None,
+        tags=frozenset(keep_tag or ()),
+    )
+    keep.check()
+    rules = _rules(guard_interval, max_delete_bytes, max_delete_fraction, quarantine, allow_short_guard_interval, True)
+    store = session.store()
+    with opened(session, to) as repository:
+        preview = repository.prune(PruneRequest(keep, rules, actor(), dry_run=True)).document()
+        if not session.options.json or session.dry_run:
+            _print_choices(session, preview)
+        result = preview
+        if not session.dry_run:
+            if preview["dropped"]:
+                names = counted(len(preview["dropped"]), "backup")
+                session.confirm(f"Drop {names} from {repository.name}? They cannot be restored any more.")
+            done = repository.prune(PruneRequest(keep, rules, actor()), store)
+            assert done.gc is not None
+            result = {**done.document(), "gc": _gc_document(done.gc)}
+    if session.options.json:
+        session.output.document({"repository": repository.name, **result})
+    elif session.dry_run:
+        session.output.line("A preview: nothing was changed.")
+    else:
+        _print_gc(session, result["gc"])
+    if not session.dry_run:
+        _fail_where_needed(done.gc, delete=True)
+        if done.locked:
+            raise retained(repository.name, done.locked)
+
+
+def gc(
+    session: Session,
+    delete: Annotated[bool, typer.Option("--delete", help="delete; without it gc only reports")] = False,
+    guard_interval: Guard = "24h",
+    max_delete_bytes: MostBytes = None,
+    max_delete_fraction: Annotated[str, typer.Option(metavar="0.1", help="refuse to delete a larger share")] = "0.1",
+    quarantine: Quarantine = "0s",
+    allow_short_guard_interval: ShortGuard = False,
+    to: To = None,
+) -> None:
+    """Report, or with --delete remove, objects of the repository that no backup names.
+
+    Objects younger than the guard interval stay: a backup that is being made names them later. What a killed backup
+    left goes so, too. Exit 4: the report found orphans, or a reason not to delete. Exit 13: a safety rule refused.
+    """
+    delete = delete and not session.dry_run
+    rules = _rules(
+        guard_interval, max_delete_bytes, max_delete_fraction, quarantine, allow_short_guard_interval, delete
+    )
+    with opened(session, to) as repository:
+        if delete:
+            session.confirm(f"Delete what no backup of {repository.name} names, older than {guard_interval}?")
+        report = repository.gc(rules, actor=actor())
+    document = _gc_document(report)
+    if session.options.json:
+        session.output.document({"repository": repository.name, **document, "dry_run": session.dry_run})
+    else:
+        _print_gc(session, document)
+    _fail_where_needed(report, delete=delete)
+    if not delete and (report.orphaned or report.refused):
+        session.found_something()
+
+
+def _rules(guard: str, most: str | None, fraction: str, quarantine: str, short: bool, delete: bool) -> "GcRules":
+    from disks.garbage.rules import GcRules
+    from tiering.config.units import parse_duration, parse_percent, parse_size
+
+    return GcRules(
+        guard=parse_duration(guard),
+        delete=delete,
+        max_delete_bytes=parse_size(most) if most else None,
+        max_delete_fraction=parse_percent(fraction),
+        quarantine=parse_duration(quarantine),
+        allow_short_guard=short,
+    )
+
+
+def _gc_document(report: "GcReport") -> dict[str, Any]:
+    import msgspec
+
+    names = ("referenced", "pending", "orphaned", "orphaned_bytes", "deleted", "deleted_bytes", "refused")
+    more = ("quarantined", "suspicious", "foreign", "failed", "kept", "uploads", "uploads_aborted", "limited")
+    document = {name: getattr(report, name) for name in (*names, *more)}
+    plain: dict[str, Any] = msgspec.to_builtins({**document, "leftovers_deleted": report.scratch_deleted})
+    return plain
+
+
+def _fail_where_needed(report: "GcReport | None", *, delete: bool) -> None:
+    assert report is not None
+    if report.refused and delete:
+        raise Refused(f"nothing more was deleted from {report.disk}: {report.refused}")
+    if report.failed:
+        raise PartlyDone(f"{len(report.failed)} objects could not be deleted", hint="the next gc tries them again")
+
+
+def _print_choices(session: Session, document: dict[str, Any]) -> None:
+    from tiering.config.units import format_size
+
+    both = [(item, "keep") for item in document["kept"]] + [(item, "drop") for item in document["dropped"]]
+    rows = [
+        [item["name"], item["machine"], item["taken"], verdict, "; ".join(item["reasons"])]
+        for item, verdict in sorted(both, key=lambda pair: (pair[0]["taken"], pair[0]["id"]))
+    ]
+    session.output.table(["backup", "machine", "taken", "", "why"], rows, empty="no backups yet")
+    kept, dropped = counted(len(document["kept"]), "backup"), len(document["dropped"])
+    size = format_size(document["freed_bytes"])
+    session.output.line(f"{kept} kept, {dropped} dropped; {size} that nothing else names")
+
+
+def _print_gc(session: Session, document: dict[str, Any]) -> None:
+    from tiering.cli.reports.garbage import print_rest
+    from tiering.config.units import format_size
+
+    line = session.output.line
+    line(f"  referenced  {document['referenced']:,} objects that backups name")
+    line(f"  pending     {document['pending']:,} objects: nothing names them yet, but they are young")
+    line(f"  orphaned    {document['orphaned']:,} objects, {format_size(document['orphaned_bytes'])}")
+    if document["quarantined"]:
+        line(f"  quarantined {document['quarantined']:,} of them: they go when their quarantine is over")
+    line(f"  deleted     {document['deleted']:,} objects, {format_size(document['deleted_bytes'])}")
+    if document["kept"]:
+        line(f"  locked      {len(document['kept']):,} objects that the store keeps; a later gc deletes them")
+    print_rest(session, document)

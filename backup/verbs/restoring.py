@@ -1,0 +1,89 @@
+"""`backup restore`."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from backup.verbs.options import Partitions, Tables, To, opened
+from tiering.cli.frame.output import counted
+from tiering.cli.frame.session import Session
+
+if TYPE_CHECKING:
+    from backup.recover.request import RestoreRequest, RestoreResult
+    from backup.repository import Repository
+
+
+def restore(
+    session: Session,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="a backup, its id, or latest")],
+    table: Tables = None,
+    partition: Partitions = None,
+    map_table: Annotated[
+        list[str] | None,
+        typer.Option("--map-table", metavar="A:B", help="under another name; 'db.*:other.*'; may be repeated"),
+    ] = None,
+    schema_only: Annotated[bool, typer.Option("--schema-only", help="the tables without their rows")] = False,
+    drop_existing: Annotated[
+        bool, typer.Option("--drop-existing", help="in the place of tables that have these names")
+    ] = False,
+    policy: Annotated[
+        str | None, typer.Option("--policy", metavar="P", help="for tables whose policy is not configured here")
+    ] = None,
+    to: To = None,
+) -> None:
+    """Restore tables from a backup: onto an empty machine, or beside the tables that are here.
+
+    Each table appears with all of its parts or not at all, and every byte is compared on the way. Parts go to the disks
+    that they came from; where one is not configured, to one that is as hot or as cold, which is told. Killed on the
+    way, it is run again and goes on. With -n it shows what it would do.
+    """
+    from backup.recover.request import Renaming, RestoreRequest
+    from backup.scope import scope_of
+
+    request = RestoreRequest(
+        name=name,
+        scope=scope_of(table, partition),
+        renamings=tuple(Renaming.parse(text) for text in map_table or ()),
+        schema_only=schema_only,
+        drop_existing=drop_existing,
+        policy=policy,
+        dry_run=session.dry_run,
+    )
+    with opened(session, to) as repository:
+        session.begin()  # onto a machine that has nothing, too
+        store = session.store()
+        if drop_existing:
+            _confirm_drop(session, repository, request)
+        result = repository.restore(store, request)
+    if session.options.json:
+        session.output.document(result.document())
+    else:
+        _print_restored(session, result)
+
+
+def _confirm_drop(session: Session, repository: "Repository", request: "RestoreRequest") -> None:
+    from dataclasses import replace
+
+    preview = repository.restore(session.store(), replace(request, dry_run=True))
+    known = {definition.full_name for definition in session.store().definitions()}
+    doomed = [table.table for table in preview.tables if table.table in known]
+    if doomed:
+        session.confirm(f"Restore backup {preview.name}? {', '.join(doomed)} will be dropped for it.")
+
+
+def _print_restored(session: Session, result: "RestoreResult") -> None:
+    from tiering.config.units import format_size
+
+    line, done = session.output.line, not result.dry_run
+    line(f"backup {result.name}: {counted(len(result.tables), 'table')} {'restored' if done else 'to restore'}")
+    for item in result.tables:
+        name = item.table if item.table == item.source else f"{item.table} (from {item.source})"
+        where = ", ".join(f"{count} to {disk}" for disk, count in item.disks.items())
+        size = format_size(item.bytes)
+        counts = f"{counted(item.parts, 'part')}, {size}"
+        if item.table != item.uuid:  # whose rows nobody here can count
+            counts = f"{counted(item.rows, 'row')}, {counts}"
+        line(f"  {name}: {counts}{': ' + where if where else ''}")
+    for note in result.notes:
+        line(f"  note: {note}")
+    line(f"Restored in {result.seconds:.1f} s." if done else "A preview: nothing was changed.")

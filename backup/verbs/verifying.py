@@ -1,0 +1,96 @@
+"""`backup verify`."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from backup.verbs.options import To, opened
+from oplog.errors import UsageError
+from tiering.cli.frame.output import counted
+from tiering.cli.frame.session import Session, actor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from backup.verify.verify import VerifyResult
+
+ReadData = Annotated[bool, typer.Option("--read-data", help="read every byte and compare it with its SHA-256")]
+Subset = Annotated[
+    str | None,
+    typer.Option("--read-data-subset", metavar="5%", help="read this share; later runs read other shares, until all"),
+]
+
+
+def verify(
+    session: Session,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="a backup, its id, or latest")] = None,
+    every: Annotated[bool, typer.Option("--all", help="every backup of the repository")] = False,
+    read_data: ReadData = False,
+    read_data_subset: Subset = None,
+    to: To = None,
+) -> None:
+    """Prove that a backup is whole: everything that it names exists with its size, lists match their digests.
+
+    With --read-data every byte is read and compared, each object once. With --read-data-subset a share of it, another
+    one each time, until all was read. What was found is kept and shown by 'backup list'. Exit 4: something is wrong;
+    each flaw is told with its table, part and file, and with the other backups that have it.
+    """
+    from backup.verify.verify import VerifyRequest
+
+    if (name is None) != every:
+        raise UsageError("say which backup to verify, or --all")
+    share = _share(read_data, read_data_subset)
+    with opened(session, to) as repository:
+        results = repository.verify(
+            None if every else name, VerifyRequest(share=share, actor=actor(), dry_run=session.dry_run)
+        )
+    if session.options.json:
+        session.output.document(_verify_document(results, name))
+    else:
+        for result in results:
+            _print_verified(session, result)
+        if not results:
+            session.output.note("no backups yet: frostline backup create")
+    if any(not result.ok for result in results):
+        session.found_something()
+
+
+def _share(read_data: bool, subset: str | None) -> float:
+    if subset is None:
+        return 1.0 if read_data else 0.0
+    if read_data:
+        raise UsageError("say either --read-data or --read-data-subset")
+    number = subset.removesuffix("%")
+    try:
+        share = float(number) / 100
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise UsageError(f"not a share: {subset!r}", hint="--read-data-subset 5%")
+    return share
+
+
+def _verify_document(results: "Sequence[VerifyResult]", name: str | None) -> dict[str, Any]:
+    documents = [result.document() for result in results]
+    return {
+        "name": documents[0]["name"] if name is not None else "all",
+        "files": sum(result.files for result in results),
+        "bytes": sum(result.bytes for result in results),
+        "problems": [problem for result in results for problem in result.problems],
+        "ok": all(result.ok for result in results),
+        "backups": documents,
+    }
+
+
+def _print_verified(session: Session, result: "VerifyResult") -> None:
+    from tiering.config.units import format_size
+
+    line = session.output.line
+    how = {"quick": "", "data": f", {format_size(result.read_bytes)} read", "subset": ""}[result.depth]
+    if result.depth == "subset":
+        how = f", {format_size(result.read_bytes)} read (share {result.slice})"
+    files = counted(result.files, "file")
+    line(f"backup {result.name}: {files}, {format_size(result.bytes)}{how}: {'ok' if result.ok else 'DAMAGED'}")
+    for problem in result.problems:
+        others = f"; also in {', '.join(problem['also_in'])}" if problem["also_in"] else ""
+        line(f"  {problem['text']}{others}")

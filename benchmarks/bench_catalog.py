@@ -1,0 +1,151 @@
+"""What commands cost when a store has many parts, of which they need few: 100,000 by default, or as many as are said.
+
+    python -m benchmarks.bench_catalog [PARTS]
+
+The parts are descriptions without data. Processor time decides where two stores are compared: it is what is left of a
+figure when other programs are busy too.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from benchmarks.measure import Figure, Run, bound_figure, ratio_figure, report, run, scratch, timed
+from oplog.kinds import Inserted
+from tiering.config.settings import embedded
+from tiering.engine.store import Store
+from tiering.table import part as part_format
+from tiering.table import schema
+from tiering.table.part import ColumnRange, DataFile, Part, RowGroup
+from tiering.table.schema import MoveToVolume, PartitionField, TtlRule
+
+COLUMNS = 10
+DAYS = 1000
+COMMITS = 20
+FIRST = datetime(2024, 1, 1, tzinfo=UTC)
+
+TABLE = schema.TableDefinition(
+    uuid="5f0e8b1c-0000-4000-8000-000000000003",
+    database="bench",
+    name="many",
+    columns=tuple(schema.Column(i + 1, f"c{i}", "timestamp[us, UTC]" if i == 0 else "int64") for i in range(COLUMNS)),
+    order_by=("c0",),
+    partition_by=(PartitionField("day", "c0"),),
+    ttl=(TtlRule(36500 * 86400, "c0", MoveToVolume("cold")),),
+    policy="hot_cold",
+    last_column_id=COLUMNS,
+)
+PARTITION = f"{FIRST + timedelta(days=4):%Y%m%d}"
+COMMANDS = (
+    ("status",),
+    ("parts", "bench.many", "--partition", PARTITION),
+    ("plan",),
+    ("explain", "bench.many", f"{PARTITION}_4_4_0"),
+    ("disks",),
+    ("du",),
+)
+
+
+def part(number: int) -> Part:
+    """A part as an insert leaves it: one data file, four row groups, ranges of every column."""
+    day = FIRST + timedelta(days=number % DAYS)
+    moment = day.isoformat().replace("+00:00", "Z")
+    ranges = {str(i + 1): ColumnRange(moment if i == 0 else 0, moment if i == 0 else number) for i in range(COLUMNS)}
+    groups = tuple(RowGroup(100_000, 4_000_000 * i, 4_000_000, (moment,)) for i in range(4))
+    file = DataFile("data-0000.parquet", 400_000, 16_000_000, f"{number:064x}", groups, ranges)
+    return Part(
+        table=TABLE.uuid,
+        name=f"{day:%Y%m%d}_{number}_{number}_0",
+        rows=400_000,
+        size_bytes=16_000_000,
+        created=FIRST,
+        files=(file,),
+        columns=ranges,
+        digests=(f"{number:064x}",),
+    )
+
+
+def fill(home: Path, parts: int) -> float:
+    """A store with so many parts, by 20 commits; the seconds of these."""
+    with Store.open(embedded(home)) as store:
+        store.create_table(TABLE)
+        disk = store.disk("ssd")
+
+        def commit_all() -> None:
+            for first in range(1, parts + 1, max(parts // COMMITS, 1)):
+                with disk.transaction(Inserted()) as transaction:
+                    for number in range(first, min(first + max(parts // COMMITS, 1), parts + 1)):
+                        one = part(number)
+                        path = f"{TABLE.part_directory(one.name)}/part.json"
+                        transaction.create(path, part_format.encode(one))
+                    transaction.commit()
+
+        return timed(commit_all)
+
+
+def copied(home: Path, target: Path) -> float:
+    """The seconds that the system takes to copy the same files and make them durable."""
+
+    def copy() -> None:
+        subprocess.run(["cp", "-r", str(home / "ssd" / "store"), str(target)], check=True)
+        subprocess.run(["sync", "-f", str(target)], check=True)
+
+    return timed(copy)
+
+
+def frostline(home: Path, *arguments: str) -> Run:
+    command = [str(Path(sys.executable).with_name("frostline")), "--json", *arguments]
+    return run(command, environment={"FROSTLINE_HOME": str(home)})
+
+
+def inserted(home: Path, number: int) -> Run:
+    """An insert of one row into the day of `number`."""
+    file = home / f"{number}.csv"
+    names = ",".join(f"c{i}" for i in range(COLUMNS))
+    values = ",".join([f"{FIRST + timedelta(days=number):%Y-%m-%dT00:00:00Z}", *map(str, range(1, COLUMNS))])
+    file.write_text(f"{names}\n{values}\n")
+    return frostline(home, "insert", "bench.many", str(file))
+
+
+def main() -> None:
+    parts = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
+    figures: list[Figure] = []
+    with scratch() as base:
+        many, empty = base / "many", base / "empty"
+        seconds = fill(many, parts)
+        fill(empty, 0)
+        figures.append(
+            ratio_figure(
+                f"{parts} parts in {COMMITS} commits",
+                seconds,
+                copied(many, base / "copy"),
+                at_most=2,
+                baseline_name="cp and sync",
+            )
+        )
+        shutil.rmtree(base / "copy")
+        first = frostline(many, "status")
+        figures.append(bound_figure("first look", first.cpu_seconds, at_most=15, unit="s of processor time"))
+        for arguments in COMMANDS:
+            runs = [frostline(many, *arguments) for _ in range(3)]
+            cpu = min(item.cpu_seconds for item in runs)
+            megabytes = max(item.peak_bytes for item in runs) / 1e6
+            figures.append(
+                bound_figure(arguments[0], cpu, at_most=0.5, unit="s of processor time", detail=f"({megabytes:.0f} MB)")
+            )
+        for name, work in (
+            ("insert", inserted),
+            ("idle pass", lambda home, number: frostline(home, "tick", "--only", "moves")),
+        ):
+            ours = min(work(many, 2000 + turn).cpu_seconds for turn in range(3))
+            theirs = min(work(empty, 2000 + turn).cpu_seconds for turn in range(3))
+            figures.append(ratio_figure(name, ours, theirs, at_most=1.5, baseline_name="an empty store"))
+    report(figures)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""What running collections are about to delete, as they have announced it in the bucket: `gc/<id>.json`."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Protocol
+
+import msgspec
+
+from disks.object_disk.references import INTENTS_PREFIX
+from disks.stores.base import ObjectInfo, ObjectStore
+from oplog import bounds
+from oplog.errors import Damaged
+
+INTENT_LIFETIME = timedelta(hours=1)
+"""An announcement older than this binds nobody who waits for it: its collector stops long before."""
+
+CONDEMNED = f"{INTENTS_PREFIX}condemned-"
+ENDED = "+ended.json"
+
+
+class Announcement(msgspec.Struct, frozen=True, kw_only=True):
+    """An announcement: these objects are about to go."""
+
+    time: datetime
+    keys: tuple[str, ...]
+
+
+_decoder = msgspec.json.Decoder(Announcement)
+
+
+class Announcer(Protocol):
+    """A disk, as far as this is concerned."""
+
+    @property
+    def store(self) -> ObjectStore: ...
+
+
+def announced(disk: Announcer, *, now: datetime | None) -> set[str]:
+    """The objects that a running collection is about to delete; with `now` None, also one that is long overdue and may
+    only be stopped. Raises `Damaged` for an unreadable announcement."""
+    keys: set[str] = set()
+    found = list(disk.store.list(INTENTS_PREFIX))
+    over = {item.key for item in found if item.key.endswith(ENDED)}
+    for item in found:
+        stale = now is not None and now - item.modified > INTENT_LIFETIME
+        if stale or item.key.startswith(CONDEMNED) or item.key in over or end_of(item.key) in over:
+            continue
+        keys.update(read_announcement(disk.store, item).keys)
+    return keys
+
+
+def end_of(intent: str) -> str:
+    """What says that the announcement is over where a lock keeps it."""
+    return intent.removesuffix(".json") + ENDED
+
+
+def read_announcement(store: ObjectStore, item: ObjectInfo) -> Announcement:
+    """One of them. Raises `Damaged`, `NotFound`."""
+    key = item.key
+    try:
+        if item.size_bytes > bounds.LARGEST_NOTE_BYTES:
+            raise ValueError(f"it has {item.size_bytes} bytes")
+        return _decoder.decode(store.get(key))
+    except bounds.UNREADABLE as error:
+        raise Damaged(f"{store.name}{key} cannot be read: {error}", hint="delete it if no gc runs") from error

@@ -1,0 +1,65 @@
+"""A cached table takes in the entries of its log, and remembers beside its rows what they say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from disks.file_table.table import TableDamaged, TableReader, TableWriter
+from oplog import replay
+from oplog.entry import Commit
+from oplog.errors import Damaged
+from oplog.kinds import Fenced, Repaired
+from oplog.log import Entry
+from oplog.table_digest import agrees
+
+UNPROVED = "unproved"
+"""Remembered beside rows of a snapshot that no entry tells the files of, until one does: its revision."""
+CONTRADICTED = "contradicted"
+"""Remembered beside rows that an entry contradicts, wherever one begins: the revision before it."""
+
+
+class Contradiction(TableDamaged):
+    """The rows are not what an entry says: those of an earlier run, or of a snapshot that nothing proves."""
+
+
+def is_proved(remembered: Mapping[str, str]) -> bool:
+    """Whether the log proves what the table with these facts beside it is: then a commit says it of the next one."""
+    return UNPROVED not in remembered and CONTRADICTED not in remembered
+
+
+def apply_entries(view: TableWriter, entries: Iterable[Entry]) -> None:
+    """Apply entries that follow one another; those another process has applied meanwhile are passed over.
+    Raises `Contradiction` for one that says that the table after it is another one."""
+    applied, _ = view.head()
+    contradicted = CONTRADICTED in view.count_digest()
+    assert view.digest is not None
+    for entry in entries:
+        if entry.commit.revision > applied:
+            replay.apply(view, entry.commit)
+            if contradicted and settles(entry.commit, view):
+                view.forget(CONTRADICTED)
+                contradicted = False
+            try:
+                if not contradicted and agrees(entry.commit, view.digest):
+                    view.forget(UNPROVED)
+            except Damaged as error:
+                raise Contradiction(error.message, hint=error.hint) from error
+            view.set_head(entry.commit.revision, entry.digest)
+            note_fence(view, entry.commit)
+
+
+def settles(commit: Commit, view: TableWriter) -> bool:
+    """Whether the commit says that earlier ones are wrong about the table, and what it is."""
+    is_about = isinstance(commit.kind, Repaired) and commit.kind.contradicted is not None
+    return is_about and view.digest is not None and commit.table_digest == view.digest.hex
+
+
+def note_fence(view: TableWriter, commit: Commit) -> None:
+    """Remember the newest fence beside the rows."""
+    if isinstance(commit.kind, Fenced):
+        view.remember(fence=str(commit.revision))
+
+
+def newest_fence(view: TableReader) -> int:
+    """The newest fence of the entries that the table stands for, or a later revision where that is not known."""
+    return int(view.state().get("fence", view.head()[0]))

@@ -1,0 +1,104 @@
+"""What a field of a document can hold. Documents come from a bucket: whatever is in one is hostile until it is decoded,
+and what decoding lets through must do no harm to whoever uses it: no number that SQLite or a clock cannot hold, no name
+that leaves its place, nothing that takes memory without bound. Pure; no I/O.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import datetime
+
+from oplog import paths
+from oplog.errors import Damaged
+from oplog.revision import GC_PREFIX, LARGEST_REVISION, LEASES_PREFIX, OPERATIONS_PREFIX, PINS_PREFIX, SNAPSHOTS_PREFIX
+
+LARGEST_FILE_BYTES = 1 << 60
+"""1 EiB, more than any store holds in one object."""
+LARGEST_COUNT = (1 << 63) - 1
+"""Of rows, versions, settings: what SQLite and Arrow count with."""
+LARGEST_ENTRY_BYTES = 1 << 30
+"""An entry is read whole, so its size is asked for first."""
+LARGEST_DOCUMENT_BYTES = 256 << 20
+"""Of a `part.json` or `table.json`."""
+LARGEST_SNAPSHOT_BYTES = 8 << 30
+"""As it lies in the bucket: more than a hundred million files."""
+LARGEST_NOTE_BYTES = 16 << 20
+"""Of a pin or an announcement."""
+
+_most_received: ContextVar[float] = ContextVar("most received", default=math.inf)
+
+_FIRST_YEAR, _LAST_YEAR = 1900, 9000
+
+UNREADABLE = (ValueError, RecursionError, OverflowError)
+"""What decoders raise on bytes that are no document: msgspec's errors and those of wrong text are ValueErrors."""
+
+_NO_BLOBS = (".", OPERATIONS_PREFIX, SNAPSHOTS_PREFIX, PINS_PREFIX, LEASES_PREFIX, GC_PREFIX)
+_SHA256 = re.compile(r"[0-9a-f]{64}\Z")
+
+
+@contextmanager
+def at_most(size_bytes: int) -> Iterator[None]:
+    """Within the block stores give no larger object to this thread: for one whose size nobody has asked for."""
+    before = _most_received.set(size_bytes)
+    try:
+        yield
+    finally:
+        _most_received.reset(before)
+
+
+def check_received(size_bytes: int) -> None:
+    """Called by stores before they take so much into memory. Raises `Damaged`."""
+    if size_bytes > _most_received.get():
+        raise Damaged(
+            f"an object has {size_bytes} bytes, more than any real one of its kind",
+            hint="'frostline fsck' shows which: move it away if you put it there",
+        )
+
+
+def fault_in_digest(what: str, text: str) -> str | None:
+    """What is wrong with a SHA-256 in hex; None when it is one."""
+    return None if _SHA256.match(text) else f"{what} is {text[:80]!r}, which is no SHA-256"
+
+
+def fault_in_path(path: str) -> str | None:
+    """What is wrong with the path of a file."""
+    return None if paths.is_safe(path) else f"it names an unsafe path: {path[:80]!r}: was the bucket tampered with?"
+
+
+def fault_in_key(path: str, key: str | None) -> str | None:
+    """What is wrong with the key of a file's object: it must stay in the disk's prefix, and be none of the log's."""
+    if key is None or (paths.is_safe(key) and not key.startswith(_NO_BLOBS)):
+        return None
+    return f"the key of {path!r} is {key[:80]!r}, which is none of a file's object"
+
+
+def fault_in_size(what: str, size_bytes: int) -> str | None:
+    """What is wrong with a file's size."""
+    return None if 0 <= size_bytes <= LARGEST_FILE_BYTES else f"{what} is {_shown(size_bytes)} bytes"
+
+
+def fault_in_count(what: str, count: int, *, least: int = 0) -> str | None:
+    """What is wrong with a count."""
+    return None if least <= count <= LARGEST_COUNT else f"{what} is {_shown(count)}"
+
+
+def fault_in_revision(what: str, revision: int) -> str | None:
+    """What is wrong with the number of a commit."""
+    return None if 1 <= revision <= LARGEST_REVISION else f"{what} is {_shown(revision)}"
+
+
+def fault_in_time(what: str, time: datetime) -> str | None:
+    """What is wrong with a time: one without a zone cannot be compared with any other, and whoever adds a retention to
+    one at the end of the calendar fails."""
+    if time.tzinfo is None:
+        return f"{what} has no time zone"
+    return None if _FIRST_YEAR <= time.year <= _LAST_YEAR else f"{what} is in the year {time.year}"
+
+
+def _shown(number: int) -> str:
+    """The number; not the digits of one that has too many to print."""
+    return str(number) if number.bit_length() <= 256 else f"a number of {number.bit_length()} bits"

@@ -1,0 +1,152 @@
+"""What lies in a bucket and should not, and what should and does not, as far as names and sizes tell (I1, I6, I15).
+
+Whatever is listed may be forged: a gap is a range, and no number costs more than what is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import chain, islice
+
+from disks.base import LoggedDisk
+from disks.object_disk.references import DETACHED_DIRECTORY, Inventory, newest_at_or_below, retained_from
+from oplog import bounds
+from oplog.errors import Damaged, NotFound
+from oplog.log_end import newest_floor
+from oplog.replay import FileRow
+from oplog.revision import (
+    OPERATIONS_PREFIX,
+    PINS_PREFIX,
+    SNAPSHOTS_PREFIX,
+    commit_key,
+    parse_snapshot_key,
+    snapshot_key,
+)
+from restore.check.findings import Findings, Problem
+from tiering.table.places import locate, part_name
+
+_GAPS_SHOWN = 10
+_DATA_SUFFIX = ".parquet"
+
+
+def add_at(
+    findings: Findings,
+    invariant: str,
+    what: str,
+    disk: str,
+    row: FileRow,
+    *,
+    key: str | None = None,
+    unusable: str | None = None,
+) -> None:
+    """Add what is wrong with a file; not with one of a part that was set aside for it."""
+    place = locate(row.path)
+    table, part = (place.uuid, place.part) if place else (None, None)
+    if part == DETACHED_DIRECTORY:
+        return  # set aside because of this, and shown as that
+    findings.add(Problem(invariant, what, disk, table, part, row.path, key or row.key), unusable=unusable)
+
+
+def check_gaps(disk: LoggedDisk, found: Inventory, findings: Findings) -> None:
+    """Entries may be missing only where a snapshot stands in for them and the retention has run out."""
+    retention = timedelta(seconds=disk.retention_seconds)
+    base = retained_from(found.commits, now=datetime.now(UTC), retention=retention)
+    start = newest_at_or_below(found.snapshots, base)
+    end = max(found.head, max(found.snapshots, default=0))
+    gaps = list(missing_ranges(found.commits, start, end))
+    lost = sum(map(_length, gaps))
+    shown = list(islice(chain.from_iterable(gaps), _GAPS_SHOWN))
+    for revision in shown:
+        what = f"log entry of revision {revision} is missing"
+        if revision == shown[-1] and lost > _GAPS_SHOWN:
+            what += f"; so are {lost - _GAPS_SHOWN} more"
+        findings.add(Problem("I6", what, disk.name, object=commit_key(revision)))
+    if lost > _GAPS_SHOWN and found.head in found.commits:  # else whoever reads this looks at the wrong end of the gap
+        what = f"log entry of revision {found.head} is there, {lost} below it are missing"
+        findings.add(Problem("I6", what, disk.name, object=commit_key(found.head)))
+    for revision in sorted(revision for revision in found.snapshots if revision > found.head):
+        what = f"the snapshot is of revision {revision}, and the log ends at {found.head}"
+        findings.add(Problem("I6", what, disk.name, object=snapshot_key(revision)))
+
+
+def missing_ranges(revisions: Iterable[int], after: int, until: int) -> Iterator[range]:
+    """What of (after, until] is not among the revisions: ranges, so that a number out of reach costs nothing."""
+    last = after
+    for revision in (*sorted(one for one in revisions if after < one <= until), until + 1):
+        if revision > last + 1:
+            yield range(last + 1, revision)
+        last = revision
+
+
+def _length(numbers: range) -> int:
+    """`len` refuses what does not fit in 63 bits."""
+    return numbers.stop - numbers.start
+
+
+def check_uncounted(disk: LoggedDisk, found: Inventory, findings: Findings) -> None:
+    """Entries that were put where the log had been collected, and that nobody committed anew: their writer died, or is
+    of a version that acknowledges them. Requests only where there are any, until a collection takes them."""
+    floor = newest_floor(disk.store) if found.leftovers else None
+    late = [number for number, info in found.leftovers.items() if floor is not None and info.modified > floor.modified]
+    try:
+        read = {number: disk.log.read(number).commit for number in late}
+        lost = {number: commit for number, commit in read.items() if commit.operations}
+        for entry in disk.log.entries(min(found.commits, default=1) - 1) if lost else ():
+            commit = entry.commit
+            lost = {number: one for number, one in lost.items() if one.operations != commit.operations}
+    except (Damaged, NotFound):
+        return  # what is wrong with the log is said by who replays it
+    for number, commit in lost.items():
+        by = f" by {commit.actor}" if commit.actor else ""
+        what = (
+            f"log entry of revision {number} ({commit.kind.word}{by}) was put where the log had been collected: it "
+            "counts for nobody, and no later entry does the same"
+        )
+        findings.add(Problem("I6", what, disk.name, object=commit_key(number)))
+
+
+def check_strangers(disk: LoggedDisk, found: Inventory, findings: Findings) -> None:
+    """What lies among the entries, the snapshots or the pins, and is none."""
+    for key in found.foreign:
+        if key.startswith((OPERATIONS_PREFIX, SNAPSHOTS_PREFIX, PINS_PREFIX)):
+            what = "the object has none of the names that are given to entries, snapshots and pins"
+            if parse_snapshot_key(key) is not None:
+                what = "the snapshot is larger than any real one: it is not read"
+            findings.add(Problem("I6", what, disk.name, object=key))
+    for revision, entry in found.commits.items():
+        if entry.size_bytes > bounds.LARGEST_ENTRY_BYTES:
+            what = f"log entry of revision {revision} has {entry.size_bytes} bytes, more than any real one"
+            findings.add(Problem("I15", what, disk.name, object=commit_key(revision)))
+
+
+class SharedObjects:
+    """No object is data of two parts of a table: its rows would count twice. Takes the rows as they come and keeps a
+    number a blob; only when one occurs again are the rows looked at once more. Parts of ClickHouse in our log share
+    objects by right: a mutation links the columns that it leaves as they are, and the part it made covers the other."""
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+        self._again: set[int] = set()
+
+    def note(self, row: FileRow) -> None:
+        """The next file."""
+        if row.key is not None and row.path.endswith(_DATA_SUFFIX):
+            number = hash(row.key)
+            (self._again if number in self._seen else self._seen).add(number)
+
+    def tell(self, disk: str, rows: Iterable[FileRow], findings: Findings) -> None:
+        """Name each, with the first path that it has."""
+        if not self._again:
+            return
+        first: dict[tuple[str, str], tuple[str, str]] = {}
+        for row in rows:
+            if row.key is None or hash(row.key) not in self._again or not row.path.endswith(_DATA_SUFFIX):
+                continue
+            place = locate(row.path)
+            if place is None or place.part is None or part_name(place.part) is None:
+                continue
+            part, path = first.setdefault((place.uuid, row.key), (place.part, row.path))
+            if part != place.part:
+                what = f"object {row.key} is data of this part and of {part} ({path}): its rows count twice"
+                add_at(findings, "I1", what, disk, row)

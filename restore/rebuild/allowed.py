@@ -1,0 +1,99 @@
+"""Whether a restore may be done as things are: the same questions in its preview."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+
+from disks.base import LoggedDisk
+from disks.file_table.table import FileTable
+from disks.object_disk.doomed import announced
+from disks.object_disk.references import INTENTS_PREFIX, Inventory, is_set_aside
+from oplog.errors import Damaged, Locked, Refused
+from oplog.replay import FileRow
+from restore.rebuild.held_revision import require_clock
+from restore.rebuild.moments import nothing_yet
+from restore.rebuild.plan import in_scope
+from restore.rebuild.presence import Elsewhere, name_taken
+from restore.rebuild.request import RestoreRequest
+from restore.rebuild.result import RestoreResult
+from tiering.table import schema
+from tiering.table.schema import TABLE_FILE, TableDefinition
+
+
+def check_writable(disk: LoggedDisk) -> None:
+    """Raise `Refused` for a disk that nothing may be committed to."""
+    if disk.read_only:
+        raise Refused(f"disk {disk.name} is read-only", hint="to look at what would change is allowed")
+
+
+def objection_of(*checks: Callable[[], None]) -> str:
+    """What a preview says: why it would be refused as things are; empty when it would not."""
+    try:
+        for check in checks:
+            check()
+    except (Refused, Locked) as error:
+        return f"{error.message} ({error.hint})" if error.hint else error.message
+    return ""
+
+
+def check_arrivals(result: RestoreResult) -> None:
+    """Raise `Refused` for a part of which some rows are there, or that would hide one of another disk."""
+    for one in result.in_the_way[:1]:
+        more = f" (and {len(result.in_the_way) - 1} more)" if len(result.in_the_way) > 1 else ""
+        raise Refused(f"{one.text}{more}", hint=one.hint(result.disk))
+
+
+def check_names(disk: LoggedDisk, result: RestoreResult, wanted: FileTable, elsewhere: Elsewhere) -> None:
+    """A table that comes back must not bear the name of one that stays, here or on another disk."""
+    tables = [path for path in result.difference.created if path.endswith(f"/{TABLE_FILE}")]
+    coming = [table for path in tables if (row := wanted.get(path)) and (table := _definition(row))]
+    if not coming:
+        return
+    gone = {*result.difference.removed, *result.difference.created}
+    with disk.file_table.read() as view:
+        here = [row for row in view.documents(f"*/{TABLE_FILE}") if row.path not in gone]
+    there = [table for table in elsewhere.tables if table.path not in gone]
+    if (taken := name_taken(coming, [*filter(None, map(_definition, here)), *there])) is not None:
+        raise Refused(
+            f"revision {result.revision} of disk {disk.name} brings back a table {taken.full_name}, and another one "
+            "has that name now",
+            hint="drop the new one first, or name the tables to restore with --table",
+        )
+
+
+def _definition(row: FileRow) -> TableDefinition | None:
+    try:
+        return schema.decode(row.inline or b"", path=row.path)
+    except Damaged:
+        return None
+
+
+def check_revision(disk: LoggedDisk, found: Inventory, request: RestoreRequest, result: RestoreResult) -> None:
+    """Raise `Refused` for a time that the empty disk would be restored of, and where a pin would end at a time that
+    others do not know."""
+    if request.time is not None and result.revision == 0:
+        raise nothing_yet(disk.log, found, request.time, f"disk {disk.name}")
+    if result.revision:
+        require_clock(disk.store)
+
+
+def check_objects(disk: LoggedDisk, result: RestoreResult, wanted: FileTable, scope: Sequence[str] | None) -> None:
+    """Raise `Refused` where objects are gone, `Locked` where a collection deletes them."""
+    missing = [lost for lost in result.missing_objects if not is_set_aside(lost.path)]
+    if missing:
+        raise Refused(
+            f"revision {result.revision} of disk {disk.name} needs {len(missing)} objects that are "
+            f"gone, such as {missing[0].key} ({missing[0].path})",
+            hint="the preview lists them; choose another revision, or the tables that are whole",
+        )
+    if next(iter(disk.store.list(INTENTS_PREFIX)), None) is None:
+        return
+    going = announced(disk, now=datetime.now(UTC))
+    with wanted.read() as view:
+        needed = any(key in going and in_scope(path, scope) for key, _, path in view.blobs_by_key())
+    if needed:
+        raise Locked(
+            f"a collection is deleting objects that revision {result.revision} of disk {disk.name} needs",
+            hint="wait until it has ended and look at the preview again; an abandoned one counts for an hour",
+        )

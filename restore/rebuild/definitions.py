@@ -1,0 +1,176 @@
+"""What a restore does with definitions and names: versions never go down, and a table that goes leaves a tombstone.
+
+Files go back to what they were; a `table.json` cannot, for other disks hold it too, and the highest version counts. So
+the definition of then becomes the version after the newest one, unless that says the same. Names go with the tables.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from disks.file_table.table import FileTable, TableReader
+from oplog.errors import Damaged
+from oplog.replay import FileRow
+from restore.rebuild.plan import in_scope
+from tiering.table import schema, tombstones
+from tiering.table.places import is_reservation
+from tiering.table.schema import TABLE_FILE, TableDefinition
+from tiering.table.tombstones import DROPPED_DIRECTORY, Tombstone, essence, succeeding
+
+NAMES_DIRECTORY = "names"
+_RESERVATIONS = ("blocks", "levels")
+
+
+@dataclass(slots=True)
+class _Said:
+    """What a file table says of tables. What cannot be read says nothing."""
+
+    definitions: dict[str, TableDefinition] = field(default_factory=dict)
+    tombstones: dict[str, Tombstone] = field(default_factory=dict)
+    names: dict[str, FileRow] = field(default_factory=dict)
+    """By the uuid of the owner: the file that says who has the name."""
+
+    @classmethod
+    def by(cls, table: FileTable) -> _Said:
+        said = cls()
+        with table.read() as view:
+            for row in view.documents(f"*/{TABLE_FILE}"):
+                if tombstones.is_definition(row.path):
+                    said._take(row)
+            for directory in (NAMES_DIRECTORY, DROPPED_DIRECTORY):
+                for row in view.documents(f"{directory}/*.json"):
+                    said._take(row)
+        return said
+
+    def _take(self, row: FileRow) -> None:
+        try:
+            if tombstones.is_definition(row.path):
+                definition = schema.decode(row.inline or b"", path=row.path)
+                self.definitions[definition.uuid] = definition
+            elif uuid := tombstones.uuid_of(row.path):
+                self.tombstones[uuid] = tombstones.decode(row.inline or b"", path=row.path)
+            else:
+                self.names[str(json.loads(row.inline or b"")["table"])] = row
+        except (Damaged, ValueError, KeyError, TypeError):
+            return
+
+
+@dataclass(slots=True)
+class Settled:
+    """What the wanted table has to say otherwise than it did then: a file by its path, None for one that is not."""
+
+    rows: dict[str, FileRow | None] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+    """The paths, outside of tables, that belong to what is asked for."""
+
+    def over(self, wanted: Iterable[tuple[str, FileRow]]) -> Iterator[tuple[str, FileRow]]:
+        """The wanted table with these files in it, in path order as it comes."""
+        ours = iter(sorted((path, row) for path, row in self.rows.items() if row is not None))
+        mine = next(ours, None)
+        for path, row in wanted:
+            while mine is not None and mine[0] < path:
+                yield mine
+                mine = next(ours, None)
+            if path not in self.rows:
+                yield path, row
+        while mine is not None:
+            yield mine
+            mine = next(ours, None)
+
+    def get(self, wanted: FileTable | TableReader, path: str) -> FileRow | None:
+        """One file of it."""
+        return self.rows[path] if path in self.rows else wanted.get(path)
+
+    def scope(self, scope: Sequence[str] | None) -> Sequence[str] | None:
+        """The scope with what belongs to its tables."""
+        return None if scope is None else [*scope, *self.asked]
+
+    def _belongs(self, rows: Sequence[FileRow], void: str | None = None) -> None:
+        """Files that belong to what is asked for, and one that goes."""
+        if void is not None:
+            self.rows[void] = None
+            self.asked.append(void)
+        for row in rows:
+            self.rows[row.path] = row
+            self.asked.append(row.path)
+
+
+def settle(
+    wanted: FileTable,
+    newest: FileTable,
+    scope: Sequence[str] | None,
+    *,
+    actor: str,
+    others_stay: bool = False,
+    given: Sequence[FileRow] = (),
+    coming: Sequence[FileRow] = (),
+) -> Settled:
+    """What the wanted table is to say of tables, after the newest one.
+
+    `others_stay`: of tables that are not wanted only those below the scope's own entries go. `given`: files that say of
+    more names that they were given. `coming`: files that belong to what is asked for.
+    """
+    then, now, settled = _Said.by(wanted), _Said.by(newest), Settled()
+    settled.rows.update((row.path, row) for row in given)
+    settled._belongs(coming)
+    _keep_outside(wanted, newest, settled)
+    stays = others_stay and scope is None
+    for uuid, definition in now.definitions.items():  # first: their names may be those of tables that come
+        if uuid not in then.definitions and in_scope(definition.path, scope) and not stays:
+            stone = Tombstone(by="restore", actor=actor, definition=definition)
+            void = now.names[uuid].path if uuid in now.names else None
+            settled._belongs([_row(tombstones.path_of(uuid), tombstones.encode(stone))], void)
+    for uuid, definition in then.definitions.items():
+        if in_scope(definition.path, scope):
+            settled._belongs(list(_coming(uuid, then, now)))  # a tombstone beside it is void
+    return settled
+
+
+def reservations_coming(wanted: FileTable, newest: FileTable, scope: Sequence[str]) -> list[FileRow]:
+    """What the wanted table alone says of names that were given, of the tables of which something is asked for: their
+    parts come, and may go again."""
+    with wanted.read() as then, newest.read() as now:
+        rows = [row for kind in _RESERVATIONS for row in then.documents(f"*/{kind}-*.json") if is_reservation(row.path)]
+        return [
+            row
+            for row in rows
+            if now.get(row.path) is None and any(one.startswith(f"{row.path.rpartition('/')[0]}/") for one in scope)
+        ]
+
+
+def _coming(uuid: str, then: _Said, now: _Said) -> Iterator[FileRow]:
+    """The files of a wanted table's definition and name, where they are not to be as they were."""
+    old = then.definitions[uuid]
+    if uuid in then.names and uuid not in now.names:
+        yield then.names[uuid]
+    last = now.definitions.get(uuid) or (now.tombstones[uuid].definition if uuid in now.tombstones else None)
+    if last is None or (uuid in now.definitions and last == old):
+        return
+    if uuid in now.definitions and essence(last) == essence(old):
+        yield _row(last.path, schema.encode(last))
+        return
+    wanted = succeeding(old, last)
+    yield _row(wanted.path, schema.encode(wanted))
+    yield _row(tombstones.mark_of(wanted), b"{}")
+
+
+def _keep_outside(wanted: FileTable, newest: FileTable, settled: Settled) -> None:
+    """Names, tombstones and versions that are taken, as they are now: those of the tables asked for follow."""
+    with newest.read() as now, wanted.read() as then:
+        for directory in (NAMES_DIRECTORY, DROPPED_DIRECTORY):
+            settled.rows.update((row.path, None) for row in then.rows(directory))
+            settled.rows.update((row.path, row) for row in now.rows(directory))
+        for kind in _RESERVATIONS:
+            settled.rows.update(
+                (row.path, row) for row in now.documents(f"*/{kind}-*.json") if is_reservation(row.path)
+            )
+        for row in now.documents("*/altered-*.json"):
+            if then.get(f"{row.path.rpartition('/')[0]}/{TABLE_FILE}") is not None:
+                settled.rows[row.path] = row
+
+
+def _row(path: str, data: bytes) -> FileRow:
+    return FileRow(path, len(data), hashlib.sha256(data).hexdigest(), None, data, None, 0)

@@ -1,0 +1,95 @@
+"""Seeded mistakes in what is kept of parts, for `tests.crash.mutants`: name, meaning, check, how it is put in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from tests.crash.seeding import replaced
+
+_PARTS = "tests/unit/tiering/catalog/test_stored_parts.py"
+
+
+def _mark_by_size(file: str, settled_ns: int) -> tuple[int, ...] | None:
+    try:
+        found = os.lstat(file)
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _seen_once() -> None:
+    from tiering.catalog.stored_parts import PartReader
+
+    original = PartReader.look
+
+    def look(self: Any, definition: Any, disk: Any, volume: Any) -> Any:
+        return self._looked.get((disk.name, definition.uuid)) or original(self, definition, disk, volume)
+
+    PartReader.look = look  # type: ignore[method-assign]
+
+
+def _kept_while_away() -> None:
+    from tiering.catalog.stored_parts import PartReader
+
+    look, load = PartReader.look, PartReader._load
+
+    def looked(self: Any, definition: Any, disk: Any, volume: Any) -> Any:
+        found = look(self, definition, disk, volume)
+        found.generation *= disk.broken is None
+        return found
+
+    def loaded(self: Any, found: Any) -> Any:
+        found.generation = 0
+        return load(self, found)
+
+    PartReader.look = looked  # type: ignore[method-assign]
+    PartReader._load = loaded  # type: ignore[method-assign]
+
+
+MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
+    (
+        "catalog: others not seen",
+        "what another process committed since the first look is not looked for",
+        f"{_PARTS}::test_each_step_of_one_process_is_what_the_others_see",
+        _seen_once,
+    ),
+    (
+        "catalog: always the same",
+        "the states of parts are those of the look before, whatever has changed",
+        f"{_PARTS}::test_each_step_of_one_process_is_what_the_others_see",
+        replaced("tiering.catalog.stored_parts:_Look", "found_the_same", lambda self: True),
+    ),
+    (
+        "catalog: kept while away",
+        "a look at a disk that is not there counts as the one at what was kept of it",
+        f"{_PARTS}::test_a_disk_that_goes_away_and_comes_back",
+        _kept_while_away,
+    ),
+    (
+        "catalog: a mark that can be set",
+        "a file is told from others by its inode, its size and the time that anybody can set",
+        f"{_PARTS}::test_a_file_that_was_changed_by_hand_is_read_again",
+        replaced("disks.local.disk", "mark_of", _mark_by_size),
+    ),
+    (
+        "catalog: the ranges of an older rule",
+        "which columns tell when a part is due is not asked again when the rules change",
+        f"{_PARTS}::test_a_rule_about_another_column_is_followed",
+        replaced("tiering.catalog.stored_parts", "_columns", lambda definition: [str(definition.columns[1].id)]),
+    ),
+    (
+        "catalog: gone at once",
+        "what a part said goes with the part, also when somebody who looked before asks for it",
+        f"{_PARTS}::test_who_looked_before_a_merge_can_read_what_it_took",
+        replaced("tiering.journal.kept_parts", "_KEPT_SECONDS", -10),
+    ),
+    (
+        "catalog: a flipped bit kept",
+        "what is kept of parts has no checksum",
+        f"{_PARTS}::test_no_flipped_bit_is_believed",
+        replaced("tiering.journal.kept_parts", "zlib", SimpleNamespace(crc32=lambda data: 0)),
+    ),
+)

@@ -1,0 +1,104 @@
+"""Seeded mistakes in who says which tables and parts there are, for `tests.crash.mutants`: name, meaning, check."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.crash.seeding import nothing, replaced
+
+_CHECKS = "tests/integration/test_definitions_hold.py"
+_BACK = "tests/integration/test_ways_back.py"
+_COVERS = "tests/integration/test_covered_by_sources.py"
+
+
+def _nothing_settled(*arguments: Any, **options: Any) -> Any:
+    from restore.rebuild.definitions import Settled
+
+    return Settled()
+
+
+def _old_version(old: Any, newest: Any) -> Any:
+    return old
+
+
+def _nothing_lost(*arguments: Any) -> set[str]:
+    return set()
+
+
+def _nowhere(part: Any, staying: Any) -> None:
+    """No row is there already."""
+
+
+def _always(*arguments: Any) -> bool:
+    return True
+
+
+def _never(*arguments: Any) -> str:
+    return ""
+
+
+Mistake = tuple[str, str, str, Callable[[], Any]]
+
+MISTAKES: tuple[Mistake, ...] = (
+    (
+        "no tombstone (I17)",
+        "a drop leaves nothing in the bucket that says so",
+        f"{_CHECKS}::test_a_drop_holds_on_a_machine_that_has_the_table_on_its_ssd",
+        replaced("tiering.catalog.tables", "_leave_tombstone", nothing),
+    ),
+    (
+        "tombstones not read (I17)",
+        "a definition that a bucket lacks was not copied there yet, whatever the reason",
+        f"{_CHECKS}::test_a_restore_to_before_a_table_holds_and_keeps_what_only_an_ssd_has",
+        replaced("tiering.catalog.catalog:Catalog", "_take_out_dropped", nothing),
+    ),
+    (
+        "a restored table.json as it was (I17)",
+        "a restore puts back the bytes of then, and the newer version on the SSD wins",
+        f"{_CHECKS}::test_a_restore_across_an_alter_brings_the_schema_back",
+        replaced("restore.rebuild.rebuild", "settle", _nothing_settled),
+    ),
+    (
+        "an undone drop in its old version (I17)",
+        "the tombstone on another disk is as new as the table that came back",
+        f"{_CHECKS}::test_a_table_dropped_on_two_object_disks_comes_back_on_both",
+        replaced("restore.history.undo_definitions", "succeeding", _old_version),
+    ),
+    (
+        "a lost object of one's own (I3)",
+        "a restore from a copy takes what the file table names for there",
+        f"{_BACK}::test_a_restore_from_a_copy_brings_lost_objects_back",
+        replaced("restore.transfer.transfer", "lost_here", _nothing_lost),
+    ),
+    (
+        "a restore brings what is there (I1)",
+        "a restore does not ask whether the rows of its parts are on another disk, merged, or inserted again",
+        f"{_BACK}::test_rows_that_were_inserted_again_do_not_come_twice",
+        replaced("restore.rebuild.arrivals", "presence", _nowhere),
+    ),
+    (
+        "a restore hides what is elsewhere (I1)",
+        "a part of which another disk has some rows stays away as if all of them were there",
+        f"{_BACK}::test_a_part_of_which_some_rows_are_elsewhere_is_refused_and_the_preview_says_so",
+        replaced("restore.rebuild.presence:Presence", "has_all_rows", True),
+    ),
+    (
+        "covered by a range alone (I19)",
+        "a part hides each one whose numbers lie within its own, whatever it was made of",
+        f"{_COVERS}::test_a_merge_that_an_older_version_made_over_a_dropped_number_hides_nothing",
+        replaced("tiering.table.part:Part", "was_made_from", _always),
+    ),
+    (
+        "merged over a part that is gone (I19)",
+        "a missing number between parts of this machine's range is nobody's",
+        f"{_COVERS}::test_a_merge_over_what_another_machine_took_away_hides_no_row",
+        replaced("tiering.catalog.blocks:Vanished", "between", nothing),
+    ),
+    (
+        "another machine's part taken off the bucket (I19)",
+        "a part moves to an SSD whoever inserted it",
+        f"{_COVERS}::test_a_part_of_another_machine_stays_in_the_bucket",
+        replaced("tiering.catalog.blocks", "why_bound", _never),
+    ),
+)

@@ -1,0 +1,79 @@
+"""Seeded mistakes in what is said, for `tests.crash.mutants`: name, meaning, check, how it is put in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.crash.seeding import nothing, replaced
+
+_CHECKS = "tests/hostile/test_said_and_done.py"
+_LEASES = "tests/hostile/test_lease.py"
+
+
+def _lease_passed_over() -> None:
+    from disks.stores.base import StoreCapabilities
+    from disks.stores.directory import DirectoryStore
+
+    both = StoreCapabilities(conditional_put=True, checks_sha256=True)
+    DirectoryStore.capabilities = property(lambda self: both)  # type: ignore[method-assign,assignment]
+
+
+def _wall_clock() -> None:
+    from disks.object_disk import lease
+
+    lease._steady = lambda: float(vars(lease)["now"]().timestamp())
+
+
+Mistake = tuple[str, str, str, Callable[[], Any]]
+
+MISTAKES: tuple[Mistake, ...] = (
+    (
+        "the source accused without a look",
+        "whatever damage a bucket tells of while it is written to, is that of the file on the SSD",
+        f"{_CHECKS}::TestReadOnlyBucket::test_is_told_as_such",
+        replaced("tiering.catalog.copying", "_sha256", lambda path: ""),
+    ),
+    (
+        "a lease passed over",
+        "a directory bucket takes several writers whatever the configuration says",
+        f"{_CHECKS}::test_a_lease_on_a_directory_bucket_keeps_others_away",
+        _lease_passed_over,
+    ),
+    (
+        "a gap without a word (I15)",
+        "answers do not say which parts a repair set aside",
+        f"{_CHECKS}::TestRepair::test_with_reading_sets_aside_and_answers_tell",
+        replaced("tiering.query.query", "find_set_aside", lambda *arguments: []),
+    ),
+    (
+        "a gap closed by a name (I15)",
+        "rows of a part that was set aside count as back without a look",
+        f"{_CHECKS}::TestRepair::test_with_reading_sets_aside_and_answers_tell",
+        replaced("tiering.catalog.set_aside", "_is_back", lambda *arguments, **options: True),
+    ),
+    (
+        "no store taken for an empty one (I16)",
+        "that nobody has written to any disk is not noticed",
+        f"{_CHECKS}::TestNoStore::test_a_home_that_went_away",
+        replaced("tiering.catalog.identity:Identities", "is_begun", True),
+    ),
+    (
+        "a store begun by a reader (I16)",
+        "whoever looks for a store that is not there makes its state",
+        f"{_CHECKS}::TestNoStore::test_before_the_first_table",
+        replaced("tiering.cli.frame.session:Session", "config", property(lambda self: self.loaded.config)),
+    ),
+    (
+        "no last look before a put",
+        "a writer that stood still past its lease overwrites what another one wrote",
+        f"{_LEASES}::TestStandingStill::test_before_the_put",
+        replaced("disks.stores.s3.store", "take_last_look", nothing),
+    ),
+    (
+        "a lease by the wall clock",
+        "a lease that is held goes by a clock that can be set",
+        f"{_LEASES}::TestClocks::test_one_that_is_set_back_lengthens_no_lease",
+        _wall_clock,
+    ),
+)

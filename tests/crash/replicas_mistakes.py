@@ -1,0 +1,165 @@
+"""Seeded mistakes in replicated tables, for `tests.crash.mutants`: name, meaning, check, how it is put in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+_KILLS = "tests/replicas/test_kills.py::test_killed_at_every_change"
+_INTERSERVER = "tests/replicas/test_interserver.py"
+
+
+def _pointer_first() -> None:
+    from zerocopy.keeper.client import Keeper
+    from zerocopy.keeper.operations import Set
+
+    original = Keeper.multi
+
+    def multi(self: Any, operations: Any, *, witness: Any = None) -> Any:
+        first = [one for one in operations if isinstance(one, Set) and one.path.endswith("/log_pointer")]
+        if first:
+            original(self, first, witness=witness)
+            witness = None
+        rest = [one for one in operations if one not in first]
+        return original(self, rest, witness=witness)
+
+    Keeper.multi = multi  # type: ignore[method-assign]
+
+
+def _digest_after_the_entry() -> None:
+    from zerocopy.keeper.client import Keeper
+    from zerocopy.keeper.operations import Create
+
+    original = Keeper.multi
+
+    def multi(self: Any, operations: Any, *, witness: Any = None) -> Any:
+        last = [one for one in operations if isinstance(one, Create) and "/blocks/" in one.path]
+        answers = original(self, [one for one in operations if one not in last], witness=witness)
+        if last:
+            original(self, last)
+        return answers
+
+    Keeper.multi = multi  # type: ignore[method-assign]
+
+
+def _word_before_bytes() -> None:
+    from zerocopy.replica import arrivals, inserting
+
+    def put_in(self: Any, written: Any, transactions: Any, number: int) -> None:
+        fresh = self._without_duplicates(written)
+        with self._numbered(fresh) as arriving, self._claimed(arriving):
+            for one in arriving:
+                part = self.described(one.name, one.new)
+                one.digest = inserting.content_digest(part)
+                transaction = transactions[one.new.disk]
+                arrivals.stage(transaction, self.definition, part, one.new.directory, one.node)
+            taken = self._say(arriving)
+            for disk in {one.new.disk for one in taken}:
+                transactions[disk].commit()
+                names = [one.name for one in taken if one.new.disk == disk]
+                arrivals.take_in(self.context, self.definition, self.context.disk(disk), names)
+                self.count_in(names, [one.new for one in taken if one.new.disk == disk])
+
+    inserting.ReplicatedInserting.put_in = put_in  # type: ignore[method-assign]
+
+
+def _arrivals_always_taken_back() -> None:
+    from zerocopy.replica import arrivals
+    from zerocopy.replica.replica import Replica  # noqa: F401  loaded before it is changed
+
+    def settle(replica: Any, disk: Any, part: str) -> str:
+        arrivals.discard(replica.context, replica.definition, disk, [part])
+        return part
+
+    arrivals._settle = settle
+
+
+def _arriving_given() -> None:
+    from zerocopy.interserver.server import PartServer
+    from zerocopy.replica.arrivals import ARRIVING
+
+    original = PartServer._find
+
+    def find(self: Any, asked: Any) -> Any:
+        from oplog.errors import NotFound
+        from tiering.catalog import copying
+
+        try:
+            return original(self, asked)
+        except NotFound:
+            table = self._table(str(asked["uuid"]))
+            disk = self._context.disk(self._context.catalog.policy_disks(table)[0])
+            place = f"{table.directory}/{ARRIVING}/{asked['part']}"
+            return disk.local_path(place), copying.read_part(disk, place)[1]
+
+    PartServer._find = find  # type: ignore[method-assign]
+
+
+def _merges_by_the_wall_clock() -> None:
+    import dataclasses
+
+    from tiering.catalog.context import wall_clock
+    from zerocopy.replica import queue
+
+    original = queue.merger.merge
+
+    def merge(context: Any, *arguments: Any, **options: Any) -> Any:
+        return original(dataclasses.replace(context, clock=wall_clock), *arguments, **options)
+
+    queue.merger.merge = merge
+
+
+def _peer_believed() -> None:
+    from zerocopy.interserver import client
+
+    class Always(str):
+        def __ne__(self, other: object) -> bool:
+            return False
+
+    client.content_digest = lambda part: Always()  # type: ignore[assignment, misc]
+
+
+MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
+    (
+        "replicas: pointer first",
+        "the pointer goes past entries before they are queued",
+        f"{_KILLS}[fetch]",
+        _pointer_first,
+    ),
+    (
+        "replicas: digest after the entry",
+        "the digest of a block is noted after its entry of the log",
+        f"{_KILLS}[insert]",
+        _digest_after_the_entry,
+    ),
+    (
+        "replicas: word before bytes",
+        "Keeper is told of a part that is not durable yet",
+        f"{_KILLS}[insert]",
+        _word_before_bytes,
+    ),
+    (
+        "replicas: arrivals taken back",
+        "what a dead insert left is thrown away without asking Keeper",
+        f"{_KILLS}[insert]",
+        _arrivals_always_taken_back,
+    ),
+    (
+        "replicas: arriving parts are given",
+        "a part that Keeper was not told of is given to another replica",
+        f"{_INTERSERVER}::test_a_part_that_is_still_arriving_is_not_given",
+        _arriving_given,
+    ),
+    (
+        "replicas: merges by the wall clock",
+        "each replica writes its own time into what it merges",
+        "tests/replicas/test_replicas.py::test_replicas_merge_alike",
+        _merges_by_the_wall_clock,
+    ),
+    (
+        "replicas: a peer is believed",
+        "a part.json is not compared with the digest in Keeper",
+        f"{_INTERSERVER}::test_what_a_lying_peer_sends_is_refused[another_description]",
+        _peer_believed,
+    ),
+)

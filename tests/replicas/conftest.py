@@ -1,0 +1,80 @@
+"""One ZooKeeper for all tests here, each below a root of its own, and a line to it that can be broken."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from oplog.errors import UsageError
+from tests.crash import mutants
+from tests.replicas.keeper_line import KeeperLine
+from tests.servers import end_with_parent, free_port
+from tiering.config.settings import KeeperConfig
+from zerocopy.keeper import packaged
+from zerocopy.keeper.client import Keeper
+
+mutants.apply_from_environment()
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """The port of a real ZooKeeper. Outside of CI a machine without Java skips; in CI it must be there."""
+    directory, port = tmp_path_factory.mktemp("zookeeper"), free_port()
+    try:
+        command = packaged.command(directory, port, tick_milliseconds=200)
+    except UsageError as error:
+        missing = f"{error.message}; run: bash configs/install/java.sh install ({error.hint})"
+        if os.environ.get("CI") == "true":
+            pytest.fail(missing)
+        pytest.skip(missing)
+    with (directory / "output").open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=directory,
+            preexec_fn=end_with_parent,
+        )
+    try:
+        packaged.wait_until_ready(port, lambda: process.poll() is not None, seconds=120)
+        yield port
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def settings(zookeeper: int) -> KeeperConfig:
+    """The way to the server, below a root that nobody else uses."""
+    return KeeperConfig(
+        hosts=(f"127.0.0.1:{zookeeper}",),
+        root=f"/test-{uuid.uuid4().hex}",
+        session_timeout_seconds=30,
+        request_timeout_seconds=120,
+    )
+
+
+@pytest.fixture
+def keeper(settings: KeeperConfig) -> Iterator[Keeper]:
+    """A session, its root made."""
+    with Keeper(settings) as opened:
+        opened.make_path("/")
+        yield opened
+
+
+@pytest.fixture
+def line(zookeeper: int) -> Iterator[KeeperLine]:
+    """The network between us and the server."""
+    with KeeperLine.to(zookeeper) as made:
+        yield made
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path

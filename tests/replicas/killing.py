@@ -1,0 +1,201 @@
+"""What is killed: operations of two replicas on one machine, run in children of the fork server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from disks.config import LocalDiskConfig
+from tests.crash.harness import Failpoints, Mode, hooked
+from tiering.catalog import copying
+from tiering.config.settings import Config, InterserverConfig, KeeperConfig, LimitsConfig, PolicyConfig, VolumeConfig
+from tiering.engine.store import Store
+from tiering.merge.request import MergeRequest
+from tiering.table.schema import Column, PartitionField, TableDefinition
+from zerocopy.replica import queue, work
+from zerocopy.replica.arrivals import ARRIVING
+from zerocopy.replica.replica import Replica
+
+TABLE = "d.t"
+BEFORE = [(1, 10), (2, 20)]
+NEW = [(1, 11), (2, 21)]
+"""A block of two partitions."""
+_RESERVE_BYTES = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two replicas below a directory."""
+
+    root: Path
+    keeper: KeeperConfig
+
+    def config(self, name: str) -> Config:
+        home = self.root / name
+        return Config(
+            state_path=str(home / "state"),
+            disks={"ssd": LocalDiskConfig(path=str(home / "ssd"), reserve_bytes=_RESERVE_BYTES)},
+            policies={"local": PolicyConfig(volumes=(VolumeConfig(name="hot", disks=("ssd",)),))},
+            limits=LimitsConfig(state_reserve_bytes=_RESERVE_BYTES),
+            keeper=self.keeper,
+            interserver=InterserverConfig(port=0, secret="a-secret-of-the-tests"),
+            macros={"shard": "01", "replica": name},
+        )
+
+    @contextmanager
+    def open(self, name: str) -> Iterator[Store]:
+        """The replica, its parts given to the other one."""
+        with Store.open(self.config(name), actor="test", workers=1) as store:
+            if any(definition.is_replicated for definition in store.definitions()):
+                work.serve(store.context)
+            yield store
+
+
+def definition() -> TableDefinition:
+    return TableDefinition(
+        uuid="00000001-0000-4000-8000-000000000000",
+        database="d",
+        name="t",
+        columns=(Column(id=1, name="p", type="int64"), Column(id=2, name="k", type="int64")),
+        order_by=("k",),
+        partition_by=(PartitionField(transform="identity", column="p"),),
+        policy="local",
+        last_column_id=2,
+    )
+
+
+def insert(store: Store, rows: Sequence[tuple[int, int]]) -> None:
+    columns = {"p": pa.array([p for p, _ in rows]), "k": pa.array([k for _, k in rows])}
+    store.table(TABLE).insert(pa.table(columns).to_batches())
+
+
+def sync(store: Store) -> queue.Done:
+    return work.sync(store.context, store.definition(TABLE))
+
+
+def rows(store: Store) -> list[tuple[int, int]]:
+    found = store.table(TABLE).scan().read_all().to_pydict()
+    return sorted(zip(found["p"], found["k"], strict=True))
+
+
+def _insert(a: Store, b: Store) -> None:
+    insert(a, NEW)
+
+
+def _fetch(a: Store, b: Store) -> None:
+    done = sync(b)
+    assert not done.postponed, done.postponed
+
+
+def _merge(a: Store, b: Store) -> None:
+    a.merge(TABLE, MergeRequest(final=True))
+
+
+def _fetch_merged(a: Store, b: Store) -> None:
+    _fetch(a, b)
+
+
+def _prepare_insert(a: Store, b: Store) -> None:
+    insert(a, BEFORE)
+    sync(b)
+
+
+def _prepare_new(a: Store, b: Store) -> None:
+    insert(a, BEFORE)
+    insert(a, NEW)
+
+
+def _prepare_merged(a: Store, b: Store) -> None:
+    insert(a, BEFORE)
+    sync(b)
+    insert(a, NEW)
+    a.merge(TABLE, MergeRequest(final=True))
+
+
+OPERATIONS: Mapping[str, tuple[Callable[[Store, Store], None], Callable[[Store, Store], None]]] = {
+    "insert": (_prepare_insert, _insert),
+    "fetch": (_prepare_new, _fetch),
+    "merge": (_prepare_new, _merge),
+    "fetch_merged": (_prepare_merged, _fetch_merged),
+}
+
+
+@contextmanager
+def _both(pair: Pair) -> Iterator[tuple[Store, Store]]:
+    with ExitStack() as stack:
+        yield stack.enter_context(pair.open("a")), stack.enter_context(pair.open("b"))
+
+
+def prepare(operation: str, pair: Pair) -> None:
+    """Two replicas, and what the operation begins with."""
+    for name in ("a", "b"):
+        with pair.open(name) as store:
+            work.create(store.context, TABLE, definition(), "local", None, None, if_not_exists=False)
+    with _both(pair) as (a, b):
+        OPERATIONS[operation][0](a, b)
+
+
+def act(operation: str, pair: Pair, mode: Mode, at: int) -> list[str]:
+    """What the operation begins with, then the operation with the hook on; its effects."""
+    prepare(operation, pair)
+    hook = Failpoints(mode, at)
+    with _both(pair) as (a, b), hooked(hook):
+        OPERATIONS[operation][1](a, b)
+    return hook.names
+
+
+def examine(operation: str, pair: Pair) -> list[str]:
+    """What is wrong after the next start, and after the operation was repeated."""
+    wrong: list[str] = []
+    with _both(pair) as (a, b):
+        for store in (a, b):
+            sync(store)
+        found = rows(a)
+        if found not in (sorted(BEFORE), sorted(BEFORE + NEW)):
+            wrong.append(f"half of the block: {found}")
+        if operation != "insert" and len(found) != len(BEFORE + NEW):
+            wrong.append(f"acknowledged rows are gone: {found}")
+        OPERATIONS[operation][1](a, b)
+        insert(b, NEW)  # on the other one, too: it is there already
+        for store in (a, b, a):
+            done = sync(store)
+        wrong += [f"postponed: {one.reason}" for one in done.postponed]
+        for name, store in (("a", a), ("b", b)):
+            wrong += [f"{name}: {sentence}" for sentence in _faults(store)]
+    if _files(pair, "a") != _files(pair, "b"):
+        wrong.append("the replicas hold other files")
+    return wrong
+
+
+def _faults(store: Store) -> Iterator[str]:
+    """Rows once each; the parts that Keeper knows are those that are here, whole; nothing waits, nothing is left."""
+    store.refresh()
+    table = store.definition(TABLE)
+    replica = Replica.open(store.context, table)
+    if rows(store) != sorted(BEFORE + NEW):
+        yield f"rows {rows(store)}"
+    everything = store.parts(TABLE, include_outdated=True)
+    if {stored.name for stored in everything} != replica.parts():
+        yield f"parts {[stored.part.name for stored in everything]}, Keeper knows {sorted(map(str, replica.parts()))}"
+    if waiting := queue.queue(replica):
+        yield f"queued: {waiting}"
+    disk = store.disk("ssd")
+    if left := disk.list(f"{table.directory}/{ARRIVING}"):
+        yield f"left over: {left}"
+    for stored in everything:
+        _, wanted = copying.read_part(disk, stored.directory)
+        if not copying.is_complete(disk, stored.directory, wanted, proof=True):
+            yield f"{stored.part.name} is not whole"
+
+
+def _files(pair: Pair, name: str) -> dict[str, bytes]:
+    root = pair.root / name / "ssd" / "store"
+    found = {}
+    for path in root.glob("*/*/*/*"):
+        if path.is_file():
+            found[str(path.relative_to(root))] = path.read_bytes()
+    return found

@@ -1,0 +1,101 @@
+"""Machines with replicas of tables: each a home of its own, driven by the command line, with parts for the others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tiering.cli import main as cli
+from tiering.config.settings import KeeperConfig
+from tiering.engine.store import Store
+from zerocopy.replica import work
+
+SECRET = "a-secret-of-the-tests"
+
+
+class Machine:
+    """One machine: state, an SSD and an HDD, its macros, the way to Keeper."""
+
+    def __init__(self, root: Path, name: str, keeper: KeeperConfig, capsys: pytest.CaptureFixture[str]) -> None:
+        self.name = name
+        self.path = root / name
+        self.error = ""
+        self._capsys = capsys
+        self.path.mkdir(parents=True)
+        self.configuration = self.path / "frostline.yaml"
+        self.write_configuration(keeper)
+
+    def write_configuration(self, keeper: KeeperConfig, **more: Any) -> None:
+        plain = {
+            "state_path": str(self.path / "state"),
+            "disks": {name: {"type": "local", "path": str(self.path / name)} for name in ("ssd", "hdd")},
+            "policies": {"local": {"volumes": [{"name": "hot", "disks": ["ssd"]}, {"name": "warm", "disks": ["hdd"]}]}},
+            "keeper": {
+                "hosts": list(keeper.hosts),
+                "root": keeper.root,
+                "session_timeout_seconds": keeper.session_timeout_seconds,
+                "request_timeout_seconds": keeper.request_timeout_seconds,
+            },
+            "interserver": {"secret": SECRET, "port": 0},
+            "macros": {"shard": "01", "replica": self.name},
+            **more,
+        }
+        self.configuration.write_text(yaml.safe_dump(plain))
+        self.configuration.chmod(0o600)
+
+    def __call__(self, *arguments: str, code: int = 0) -> str:
+        """Run a command line; what it printed. Fails unless it ends with `code`."""
+        self._capsys.readouterr()
+        actual = cli.run(["-c", str(self.configuration), "--yes", *arguments])
+        captured = self._capsys.readouterr()
+        self.error = captured.err
+        assert actual == code, f"exit {actual}: {' '.join(arguments)}\n{captured.out}\n{captured.err}"
+        return captured.out
+
+    def json(self, *arguments: str, code: int = 0) -> Any:
+        """The document that the command line answers with."""
+        return json.loads(self(*arguments, "--json", code=code))
+
+    def create(self, *more: str, table: str = "d.t") -> None:
+        self("table", "create", table, "--column", "k:int64", "--order-by", "k", "--replicated", *more)
+
+    def join(self, *more: str, table: str = "d.t") -> None:
+        self("table", "create", table, "--replicated", *more)
+
+    def insert(self, *keys: int, table: str = "d.t", code: int = 0) -> Any:
+        source = self.path / "rows.csv"
+        source.write_text("\n".join(["k", *map(str, keys)]))
+        return self.json("insert", table, str(source)) if not code else self("insert", table, str(source), code=code)
+
+    def sync(self, table: str = "d.t", code: int = 0) -> Any:
+        (synced,) = self.json("replica", "sync", table, code=code)["synced"]
+        return synced
+
+    def keys(self, table: str = "d.t") -> list[int]:
+        """What the table answers, in order."""
+        return [row[0] for row in self.json("query", f"SELECT k FROM {table} ORDER BY k")["rows"]]
+
+    def parts(self, table: str = "d.t") -> list[str]:
+        return [part["part"] for part in self.json("parts", table)["parts"]]
+
+    def files(self, table: str = "d.t") -> dict[str, bytes]:
+        """Every file of the table's parts, by part and name."""
+        found = {}
+        for disk in ("ssd", "hdd"):
+            for part in (self.path / disk).glob("store/*/*/*/part.json"):
+                for file in part.parent.iterdir():
+                    found[f"{part.parent.name}/{file.name}"] = file.read_bytes()
+        return found
+
+    @contextmanager
+    def serving(self) -> Iterator[Store]:
+        """As while its daemon runs: other replicas may fetch from it."""
+        with Store.open(self.configuration) as store:
+            work.serve(store.context)
+            yield store

@@ -1,0 +1,206 @@
+"""Parts from machine to machine: who may ask, what is given, and that nothing a peer says is believed."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from oplog.errors import AccessDenied, Damaged, NotFound, Transient
+from tests.replicas.machines import SECRET, Machine
+from tiering.catalog.lineage import content_digest
+from tiering.config.settings import KeeperConfig
+from tiering.engine.store import Store
+from tiering.table.part import Part
+from zerocopy.interserver import signing
+from zerocopy.interserver.client import fetch
+from zerocopy.replica.arrivals import ARRIVING
+from zerocopy.replica.connections import connections
+
+PART = "all_0_0_0"
+
+
+@pytest.fixture
+def machine(tmp_path: Path, settings: KeeperConfig, capsys: pytest.CaptureFixture[str]) -> Machine:
+    made = Machine(tmp_path, "a", settings, capsys)
+    made.create()
+    made.insert(1, 2, 3)
+    return made
+
+
+def address(store: Store) -> str:
+    server = connections(store.context).server
+    assert server is not None
+    return server.address
+
+
+def ask(
+    store: Store, path: str, *, secret: str = SECRET, late: float = 0, headers: dict[str, str] | None = None
+) -> int:
+    connection = http.client.HTTPConnection(address(store), timeout=60)
+    signature = signing.sign(secret, "GET", path, now=time.time() - late)
+    connection.request("GET", path, headers={"Authorization": signature, **(headers or {})})
+    answer = connection.getresponse()
+    answer.read()
+    connection.close()
+    return answer.status
+
+
+def test_only_who_knows_the_secret_gets_anything(machine: Machine) -> None:
+    with machine.serving() as store:
+        uuid = store.definition("d.t").uuid
+        path = f"/v1/{uuid}/{PART}"
+        assert ask(store, path) == 200
+        assert ask(store, path, secret="another secret of somebody") == 401
+        assert ask(store, path, late=400) == 401
+        assert ask(store, path, headers={"Authorization": "Frostline-1 1:2:3"}) == 401
+        assert ask(store, path, headers={"Authorization": "\xff"}) == 401
+        assert ask(store, "/") == 404
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/{uuid}/{part}/part.json",
+        "/v1/{uuid}/{part}/..%2Ftable.json",
+        "/v1/{uuid}/{part}/%2Fetc%2Fpasswd",
+        "/v1/{uuid}/..%2F..%2F..%2Fstate/journal.db",
+        "/v1/{uuid}/detached/x",
+        "/v1/00000000-0000-0000-0000-000000000000/{part}",
+        "/v1/..%2F..%2Fstate/{part}",
+        "/v1/{uuid}/all_9_9_0",
+    ],
+)
+def test_what_is_no_file_of_a_part_is_not_given(machine: Machine, path: str) -> None:
+    """P61: a path from elsewhere leads out of the disk."""
+    with machine.serving() as store:
+        asked = path.format(uuid=store.definition("d.t").uuid, part=PART)
+        assert ask(store, asked) == 404
+
+
+def test_a_part_that_is_still_arriving_is_not_given(machine: Machine) -> None:
+    """I9: nobody fetches what may not count."""
+    with machine.serving() as store:
+        table = store.definition("d.t")
+        (ssd,) = (machine.path / "ssd").glob(f"store/*/{table.uuid}")
+        (ssd / ARRIVING).mkdir()
+        (ssd / PART).rename(ssd / ARRIVING / PART)
+        assert ask(store, f"/v1/{table.uuid}/{PART}") == 404
+
+
+# -- a peer that lies
+
+
+Answer = Callable[[BaseHTTPRequestHandler, bytes, bytes], None]
+
+
+def say(handler: BaseHTTPRequestHandler, body: bytes, *, announced: int | None = None) -> None:
+    handler.send_response(206 if handler.headers.get("Range") else 200)
+    handler.send_header("Content-Length", str(len(body) if announced is None else announced))
+    handler.end_headers()
+    handler.wfile.write(body)
+
+
+@contextmanager
+def peer(files: dict[str, bytes], answer: Answer) -> Iterator[str]:
+    """A server that has the part's files and says what `answer` makes of them: (handler, the file, what was asked)."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            name = self.path.split("/")[-1]
+            content = files["part.json" if name == PART else name]
+            begin = int((self.headers.get("Range") or "bytes=0-").removeprefix("bytes=").rstrip("-"))
+            answer(self, name.encode(), content[begin:])
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def honest(handler: BaseHTTPRequestHandler, name: bytes, content: bytes) -> None:
+    say(handler, content)
+
+
+def another_description(handler: BaseHTTPRequestHandler, name: bytes, content: bytes) -> None:
+    say(handler, content.replace(b'"rows":3', b'"rows":4') if name == PART.encode() else content)
+
+
+def flipped(handler: BaseHTTPRequestHandler, name: bytes, content: bytes) -> None:
+    say(handler, content if name == PART.encode() else content[:-1] + bytes([content[-1] ^ 1]))
+
+
+def longer(handler: BaseHTTPRequestHandler, name: bytes, content: bytes) -> None:
+    say(handler, content if name == PART.encode() else content + b"x")
+
+
+def shorter(handler: BaseHTTPRequestHandler, name: bytes, content: bytes) -> None:
+    say(handler, content if name == PART.encode() else b"")
+
+
+def without_end(handler: BaseHTTPRequestHandler, name: bytes, content: bytes) -> None:
+    say(handler, b" " * (1 << 27) if name == PART.encode() else content)
+
+
+def breaking_off(handler: BaseHTTPRequestHandler, name: bytes, content: bytes) -> None:
+    """Half of what is left, then the connection breaks."""
+    if name == PART.encode():
+        say(handler, content)
+    else:
+        say(handler, content[: (len(content) + 1) // 2], announced=len(content))
+        handler.close_connection = True
+
+
+@contextmanager
+def asked(machine: Machine, tmp_path: Path, answer: Answer) -> Iterator[Callable[[], tuple[Part, Path]]]:
+    with machine.serving() as store:
+        table = store.definition("d.t")
+        (stored,) = store.parts("d.t")
+        place = machine.path / "ssd" / table.part_directory(PART)
+        files = {file.name: file.read_bytes() for file in place.iterdir()}
+    target = tmp_path / "fetched"
+    target.mkdir()
+    with peer(files, answer) as where:
+        yield lambda: fetch(where, SECRET, table, PART, content_digest(stored.part), lambda part: target)
+
+
+@pytest.mark.parametrize("answer", [another_description, flipped, longer, shorter, without_end])
+def test_what_a_lying_peer_sends_is_refused(machine: Machine, tmp_path: Path, answer: Answer) -> None:
+    """I10: the digest in Keeper vouches for the description, and that for every byte."""
+    with asked(machine, tmp_path, answer) as take, pytest.raises(Damaged) as error:
+        take()
+    assert PART in error.value.message
+
+
+@pytest.mark.parametrize("answer", [honest, breaking_off])
+def test_what_an_honest_peer_sends_is_whole(machine: Machine, tmp_path: Path, answer: Answer) -> None:
+    """A transfer that breaks off goes on where it broke."""
+    with asked(machine, tmp_path, answer) as take:
+        part, directory = take()
+    assert part.rows == 3
+    for file in part.files:
+        assert hashlib.sha256((directory / file.name).read_bytes()).hexdigest() == file.sha256
+
+
+def test_a_peer_that_refuses_or_is_not_there_is_told(machine: Machine, tmp_path: Path) -> None:
+    with machine.serving() as store:
+        table, where = store.definition("d.t"), address(store)
+        with pytest.raises(AccessDenied):
+            fetch(where, "another secret of somebody", table, PART, "0" * 64, lambda part: tmp_path)
+        with pytest.raises(NotFound):
+            fetch(where, SECRET, table, "all_7_7_0", "0" * 64, lambda part: tmp_path)
+    with pytest.raises(Transient):
+        fetch(where, SECRET, table, PART, "0" * 64, lambda part: tmp_path)

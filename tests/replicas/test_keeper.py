@@ -1,0 +1,219 @@
+"""The wrapper round ZooKeeper, against a real one: multis that raise, outcomes that are known, deadlines, ACLs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import msgspec
+import pytest
+from kazoo.client import KazooClient
+
+from oplog.errors import (
+    AccessDenied,
+    AlreadyExists,
+    Conflict,
+    LimitReached,
+    NotFound,
+    OutcomeUnknown,
+    Transient,
+    UsageError,
+)
+from tests.replicas.keeper_line import KeeperLine
+from tiering.config.settings import KeeperConfig
+from zerocopy.keeper.client import Keeper, Witness
+from zerocopy.keeper.operations import MOST_BYTES, MOST_OPERATIONS, Check, Create, Delete, Set, portions, size_bytes
+
+
+@contextmanager
+def over(line: KeeperLine, settings: KeeperConfig) -> Iterator[Keeper]:
+    """A session over the line, its root made."""
+    way = msgspec.structs.replace(settings, hosts=(line.host,))
+    with Keeper(way) as keeper:
+        keeper.make_path("/")
+        yield keeper
+
+
+def test_a_multi_changes_all_or_nothing_and_says_why(keeper: Keeper) -> None:
+    keeper.multi([Create("/a", b"1"), Create("/a/n-", numbered=True), Set("/a", b"2")])
+    assert keeper.get("/a").data == b"2"
+    with pytest.raises(AlreadyExists):
+        keeper.multi([Create("/b"), Create("/a")])
+    with pytest.raises(NotFound):
+        keeper.multi([Create("/b"), Create("/nobody/c")])
+    with pytest.raises(Conflict):
+        keeper.multi([Create("/b"), Check("/a", 7)])
+    with pytest.raises(Conflict):
+        keeper.multi([Create("/b"), Delete("/a")])
+    assert keeper.children("/") == ["a"]
+    assert keeper.children("/a") == ["n-0000000000"]
+
+
+def test_numbers_below_one_parent_have_no_gaps(keeper: Keeper) -> None:
+    keeper.make_path("/numbers")
+    first = keeper.create_numbered("/numbers/a-", ephemeral=True)
+    keeper.delete(first)
+    second = keeper.multi([Create("/numbers/b-", numbered=True)])
+    assert (first, second) == ("/numbers/a-0000000000", ["/numbers/b-0000000001"])
+
+
+LOST: dict[str, Callable[[Keeper], object]] = {
+    "create": lambda keeper: keeper.create("/made", b"mine"),
+    "multi": lambda keeper: keeper.multi(
+        [Create("/made", b"mine"), Create("/log/entry-", numbered=True)], witness=Witness("/made", b"mine")
+    ),
+    "numbered": lambda keeper: keeper.create_numbered("/log/mine-", b"x"),
+    "set": lambda keeper: keeper.set("/log", b"new", 0),
+    "delete": lambda keeper: keeper.delete("/old"),
+    "path": lambda keeper: keeper.make_path("/a/b/c"),
+    "read": lambda keeper: keeper.get("/log"),
+}
+
+
+@pytest.mark.parametrize("answers", [1, 2, 3])
+@pytest.mark.parametrize("what", sorted(LOST))
+def test_what_was_answered_to_nobody_happens_once(
+    what: str, answers: int, line: KeeperLine, keeper: Keeper, settings: KeeperConfig
+) -> None:
+    """The answer is lost, and so are those to the first repeats or to the connection's own greeting."""
+    keeper.make_path("/log")
+    keeper.create("/old")
+    with over(line, settings) as broken:
+        line.lose_answers(answers)
+        LOST[what](broken)
+        assert line.lost == answers
+    keeper.sync()
+    assert len(keeper.children("/log")) == (1 if what in ("multi", "numbered") else 0)
+    assert keeper.exists("/made") == (what in ("create", "multi"))
+    assert keeper.exists("/old") != (what == "delete")
+    assert keeper.get("/log").version == (1 if what == "set" else 0)
+    assert keeper.exists("/a/b/c") == (what == "path")
+
+
+def test_a_change_without_a_witness_says_that_its_outcome_is_unknown(
+    line: KeeperLine, keeper: Keeper, settings: KeeperConfig
+) -> None:
+    with over(line, settings) as broken:
+        line.lose_answers()
+        with pytest.raises(OutcomeUnknown):
+            broken.multi([Create("/entry-", numbered=True)])
+    assert len(keeper.children("/")) == 1
+
+
+def test_somebody_elses_node_is_no_witness(line: KeeperLine, keeper: Keeper, settings: KeeperConfig) -> None:
+    keeper.create("/made", b"another's")
+    with over(line, settings) as broken:
+        line.lose_answers()
+        with pytest.raises(AlreadyExists):
+            broken.create("/made", b"mine")
+
+
+def impatient(line: KeeperLine, settings: KeeperConfig, **more: str) -> Keeper:
+    """A session over the line whose calls wait for a second; it has been answered once, however long that took."""
+    way = msgspec.structs.replace(settings, hosts=(line.host,), request_timeout_seconds=1, **more)
+    keeper = Keeper(way)
+    until_answered(keeper)
+    return keeper
+
+
+def until_answered(keeper: Keeper) -> None:
+    while True:
+        try:
+            keeper.exists("/")
+        except Transient:
+            continue
+        return
+
+
+def test_a_call_ends_though_nobody_answers(line: KeeperLine, keeper: Keeper, settings: KeeperConfig) -> None:
+    """kazoo itself waits without limit while its session is suspended."""
+    with impatient(line, settings) as broken:
+        line.mute()
+        with pytest.raises(OutcomeUnknown) as sent:
+            broken.multi([Create("/b")])
+        assert "not known" in sent.value.message
+        line.cut()
+        with pytest.raises(Transient) as unsent:
+            while True:
+                broken.get("/")
+        assert "keeper check" in unsent.value.hint
+        line.mend()
+        until_answered(broken)
+
+
+def test_a_session_that_expired_is_another_one(keeper: Keeper, settings: KeeperConfig) -> None:
+    keeper.create("/here", ephemeral=True)
+    before = keeper.session
+    expire(keeper, settings)
+    while keeper.session in (0, before):
+        keeper.find("/here")
+    assert keeper.find("/here") is None
+    keeper.create("/here", ephemeral=True)
+    assert keeper.get("/here").owner == keeper.session
+
+
+def expire(keeper: Keeper, settings: KeeperConfig) -> None:
+    """End the session from elsewhere: for the server it is over."""
+    other = KazooClient(settings.hosts[0], client_id=keeper._client.client_id)
+    other.start(timeout=120)
+    other.stop()
+    other.close()
+
+
+def test_nodes_belong_to_the_user_and_their_parents_too(settings: KeeperConfig) -> None:
+    """Who may delete a node is said by its parent."""
+    ours = msgspec.structs.replace(settings, user="frostline", password="correct-horse")
+    with Keeper(ours) as keeper, Keeper(settings) as stranger:
+        keeper.make_path("/table/parts")
+        keeper.multi([Create("/table/parts/p")])
+        for forbidden in (
+            lambda: stranger.get("/table/parts/p"),
+            lambda: stranger.delete("/table/parts/p"),
+            lambda: stranger.create("/table/x"),
+            lambda: stranger.children("/"),
+        ):
+            with pytest.raises(AccessDenied):
+                forbidden()
+        assert keeper.exists("/table/parts/p")
+
+
+def test_no_log_and_no_message_tells_the_password(
+    line: KeeperLine, settings: KeeperConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    for name in ("kazoo", "kazoo.client", "kazoo.protocol.connection"):
+        logging.getLogger(name).setLevel(logging.WARNING)  # as the command line has it
+    with impatient(line, settings, user="frostline", password="correct-horse") as keeper:
+        line.cut()
+        with pytest.raises(Transient) as error:
+            while True:
+                keeper.get("/")
+    assert "correct-horse" not in f"{caplog.text} {error.value} {error.value.hint}"
+
+
+def test_requests_are_counted_before_they_are_sent(keeper: Keeper) -> None:
+    """A server answers one that is too large by breaking the connection, as if the network were down."""
+    keeper.make_path("/many")
+    most = [Create(f"/many/{number}", b"x" * 300) for number in range(MOST_OPERATIONS)]
+    keeper.multi(most)
+    with pytest.raises(LimitReached):
+        keeper.multi([*most, Check("/many")])
+    with pytest.raises(LimitReached):
+        keeper.multi([Create("/large", b"x" * MOST_BYTES)])
+    assert len(keeper.children("/many")) == MOST_OPERATIONS
+
+
+def test_portions_are_within_the_limits_and_tear_no_group() -> None:
+    groups = [[Create(f"/{number}/{one}", b"x" * 2000) for one in range(1 + number % 3)] for number in range(400)]
+    found = list(portions(groups))
+    assert [one for portion in found for one in portion] == [one for group in groups for one in group]
+    assert all(sum(map(size_bytes, portion)) <= MOST_BYTES and len(portion) <= MOST_OPERATIONS for portion in found)
+    ends = {group[-1].path for group in groups}
+    assert all(portion[-1].path in ends for portion in found)
+
+
+def test_without_servers_there_is_no_keeper() -> None:
+    with pytest.raises(UsageError) as error:
+        Keeper(KeeperConfig())
+    assert "hosts" in error.value.hint

@@ -1,0 +1,205 @@
+"""Replicas of a table, end to end: created, filled on any, fetched by the others, merged alike; and what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.replicas.machines import Machine
+from tiering.config.settings import KeeperConfig
+
+Machines = Callable[[str], Machine]
+
+
+@pytest.fixture
+def machine(tmp_path: Path, settings: KeeperConfig, capsys: pytest.CaptureFixture[str]) -> Machines:
+    return lambda name: Machine(tmp_path, name, settings, capsys)
+
+
+@pytest.fixture
+def a(machine: Machines) -> Machine:
+    made = machine("a")
+    made.create()
+    return made
+
+
+@pytest.fixture
+def b(machine: Machines, a: Machine) -> Machine:
+    made = machine("b")
+    made.join()
+    return made
+
+
+def test_what_one_inserts_the_other_fetches(a: Machine, b: Machine) -> None:
+    assert a.insert(1, 2)["parts"] == ["all_0_0_0"]
+    assert a.insert(3)["parts"] == ["all_1_1_0"]
+    with a.serving():
+        assert b.sync()["fetched"] == ["all_0_0_0", "all_1_1_0"]
+    assert b.keys() == a.keys() == [1, 2, 3]
+    assert b.files() == a.files()
+    assert b.insert(4)["parts"] == ["all_2_2_0"]
+    with b.serving():
+        assert a.sync()["fetched"] == ["all_2_2_0"]
+    assert a.keys() == b.keys() == [1, 2, 3, 4]
+
+
+def test_the_same_block_anywhere_is_one(a: Machine, b: Machine) -> None:
+    """I11, though the second machine has not even fetched what the first inserted."""
+    a.insert(1, 2)
+    assert b.insert(1, 2)["duplicates"] == 1
+    assert b.keys() == []
+    with a.serving():
+        b.sync()
+    assert b.keys() == [1, 2]
+
+
+def test_replicas_merge_alike(a: Machine, b: Machine) -> None:
+    """I10: what two replicas make of one entry is equal, byte for byte."""
+    for key in range(3):
+        a.insert(key)
+    with a.serving():
+        b.sync()
+        assert [merge["output"] for merge in a.json("merge", "d.t", "--final")["merges"]] == ["all_0_2_1"]
+        synced = b.sync()
+    assert (synced["merged"], synced["fetched"]) == (["all_0_2_1"], [])
+    assert a.parts() == b.parts() == ["all_0_2_1"]
+    assert a.files() == b.files()
+    assert a.keys() == b.keys() == [0, 1, 2]
+
+
+def test_a_replica_that_comes_later_fetches_what_was_merged(a: Machine, machine: Machines) -> None:
+    for key in range(3):
+        a.insert(key)
+    a("merge", "d.t", "--final")
+    late = machine("late")
+    late.join()
+    with a.serving():
+        synced = late.sync()
+    assert synced["fetched"] == ["all_0_2_1"]
+    assert late.keys() == [0, 1, 2]
+    assert late.files() == a.files()
+
+
+def test_status_and_queue_tell_who_is_behind(a: Machine, b: Machine) -> None:
+    a.insert(1)
+    before = b.json("replica", "status", "d.t", code=4)["replicas"]
+    assert [(one["replica"], one["here"], one["parts"], one["behind"]) for one in before] == [
+        ("a", False, 1, 1),
+        ("b", True, 0, 1),
+    ]
+    assert "no replica whose address" in b.sync(code=1)["postponed"][0]["reason"]
+    assert [entry["part"] for entry in b.json("replica", "queue", "d.t")["entries"]] == ["all_0_0_0"]
+    with a.serving():
+        (one,) = [one for one in b.json("replica", "status", "d.t", code=4)["replicas"] if one["replica"] == "a"]
+        assert one["active"]
+        b.sync()
+    assert b.json("replica", "queue", "d.t")["entries"] == []
+    assert b.json("replica", "list")["replicas"][0]["replica"] == "b"
+
+
+def test_a_machine_that_is_none_cannot_write(a: Machine, b: Machine) -> None:
+    for disk in ("ssd", "hdd"):
+        for file in (b.path / disk).glob("store/*/*/replica.json"):
+            file.unlink()
+    b.insert(1, code=13)
+    assert "no replica" in b.error
+    assert b.keys() == []
+
+
+def test_another_structure_or_a_name_in_use_is_refused(a: Machine, machine: Machines) -> None:
+    other = machine("other")
+    other("table", "create", "d.t", "--column", "k:int32", "--order-by", "k", "--replicated", code=13)
+    assert "int32" in other.error
+    assert "int64" in other.error
+    other("table", "create", "d.t", "--replicated", "--replica", "a", code=13)
+    assert "another machine" in other.error
+    assert other.json("table", "list")["tables"] == []
+    other("table", "create", "d.nothing", "--replicated", code=10)
+
+
+def test_what_would_go_behind_the_replicas_backs_is_refused(a: Machine) -> None:
+    a("table", "alter", "d.t", "--add-column", "v:int64", code=13)
+    assert "replicas would not know" in a.error
+
+
+def test_the_last_one_takes_the_table_with_it(a: Machine, b: Machine, keeper: object) -> None:
+    a.insert(1)
+    a("table", "drop", "d.t", code=13)
+    assert "on replica a alone" in a.error
+    with a.serving():
+        b.sync()
+    a("table", "drop", "d.t")
+    assert b.keys() == [1]
+    assert b.insert(2)["rows"] == 1
+    b("table", "drop", "d.t")
+    assert b.json("keeper", "ls", "/tables/01")["nodes"] == []
+
+
+def test_a_dead_replica_is_forgotten(a: Machine, b: Machine) -> None:
+    with b.serving():
+        a("replica", "drop", "d.t", "b", code=13)
+        assert "active" in a.error
+    a("replica", "drop", "d.t", "b")
+    b.insert(1, code=13)
+    assert "knows nothing of replica b" in b.error
+    assert [one["replica"] for one in a.json("replica", "status", code=4)["replicas"]] == ["a"]
+
+
+def test_without_keeper_inserts_are_refused_and_queries_work(a: Machine, settings: KeeperConfig) -> None:
+    import msgspec
+
+    from tests.servers import free_port
+
+    a.insert(1)
+    a.write_configuration(
+        msgspec.structs.replace(settings, hosts=(f"127.0.0.1:{free_port()}",), request_timeout_seconds=1)
+    )
+    a.insert(2, code=5)
+    assert "cannot be reached" in a.error
+    assert a.keys() == [1]
+    a.write_configuration(settings)
+    assert a.insert(2)["rows"] == 1
+    assert a.keys() == [1, 2]
+
+
+def test_a_store_without_replicated_tables_loads_nothing_of_it(tmp_path: Path) -> None:
+    program = """
+import sys
+import pyarrow as pa
+from tiering.config.settings import embedded
+from tiering.engine.store import Store
+from tiering.merge.request import MergeRequest
+from tiering.table.definitions import define_table
+from pathlib import Path
+with Store.open(embedded(Path(sys.argv[1]))) as store:
+    store.create_table(define_table("d.t", order_by="k", policy="hot_cold", columns=["k:int64"]))
+    for key in (1, 2):
+        store.table("d.t").insert(pa.table({"k": [key]}).to_batches())
+    store.merge("d.t", MergeRequest(final=True))
+    store.tick()
+loaded = {name.partition(".")[0] for name in sys.modules}
+print(sorted(loaded & {"zerocopy", "kazoo", "aiohttp"}))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "[]\n"
+
+
+def test_a_backup_comes_back_as_a_plain_table(a: Machine) -> None:
+    a.insert(1, 2)
+    repository = (a.path.parent / "backups").as_uri()
+    a("backup", "init", repository)
+    a("backup", "create", "--to", repository)
+    a("backup", "restore", "latest", "--to", repository, "--drop-existing", code=13)
+    assert "machine alone" in a("backup", "restore", "latest", "--to", repository, "--map-table", "d.t:d.back")
+    assert "keeper" not in a.json("table", "show", "d.back")
+    assert a.keys("d.back") == [1, 2]

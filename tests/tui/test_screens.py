@@ -1,0 +1,140 @@
+"""Each screen shows what the verbs say with `--json`, of a real store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.homes import Home
+from tests.tui.conftest import DUE, STAYS
+from tests.tui.pilot import Driver, drive
+from tui.screens.overview import Overview
+
+
+def _plain(value: object) -> object:
+    """Times as JSON has them."""
+    import json
+
+    from tiering.cli.frame.output import encode
+
+    return json.loads(encode(value))
+
+
+def test_each_screen_has_the_numbers_of_its_verb(home: Home) -> None:
+    home.to_bucket(table="d.small")
+    repository = (home.path / "backups").as_uri()
+    home("backup", "init", repository)
+    with home.configuration.open("a") as file:
+        file.write(f"backup: {{repository: {repository!r}}}\n")
+    home("backup", "create")
+    expected = {
+        "2": [{**table, "partitions": None} for table in home.json("table", "list")["tables"]],
+        "3": home.json("parts")["parts"],
+        "4": home.json("moves", "list")["moves"],
+        "5": home.json("plan")["moves"],
+        "6": home.json("disks")["disks"],
+        "7": home.json("log", "s3")["entries"],
+        "8": home.json("backup", "list")["backups"],
+        "9": [home.json("daemon", "status")] * 3,
+    }
+
+    async def story(driver: Driver) -> None:
+        view = driver.app.view
+        assert isinstance(view, Overview)
+        status = {**driver.beside(home, "status"), "recovered": []}
+        await driver.until(lambda: view.document is not None and _plain(view.document["status"]) == status)
+        for key, documents in expected.items():
+            await driver.press(key)
+            await driver.lists(_without_room(documents), _without_partitions if key == "2" else _without_room)
+            await driver.until(lambda: driver.app.problem is None)
+
+    drive(home, story)
+
+
+def _without_partitions(rows: list[dict[str, Any]]) -> list[str]:
+    return _without_room([{**row, "partitions": None} for row in rows])
+
+
+def _without_room(documents: object) -> list[str]:
+    """In any order; and others write to the file system of the tests meanwhile."""
+    rows = _plain(documents)
+    assert isinstance(rows, list)
+    return sorted(
+        repr(sorted((name, str(value)) for name, value in row.items() if name != "free_bytes")) for row in rows
+    )
+
+
+def test_parts_say_why_and_when(home: Home) -> None:
+    async def story(driver: Driver) -> None:
+        await driver.press("3", "enter")
+        reason = "move to s3: newest row 2020-01-10T00:00Z + 30d"
+        await driver.until(lambda: reason in driver.text.replace("\n", " ").replace("│", ""))
+        await driver.sees("due", "2099-03-12")
+
+    drive(home, story, size=(160, 40))
+
+
+def test_filter_sort_and_marks(home: Home) -> None:
+    async def story(driver: Driver) -> None:
+        await driver.press("3", "slash")
+        await driver.write("age>30d")
+        await driver.lists([DUE], lambda rows: [row["part"] for row in rows])
+        await driver.press("enter", "space", "escape", "escape")
+        await driver.lists(3, len)
+        await driver.press("slash")
+        await driver.write("colour:red")
+        await driver.sees("there is no column 'colour' to filter by")
+
+    drive(home, story)
+
+
+def test_sql_answers_and_says_what_is_wrong(home: Home) -> None:
+    async def story(driver: Driver) -> None:
+        await driver.press("0")
+        await driver.write("select k from d.small")
+        await driver.press("f5")
+        await driver.lists([[1], [2], [3]], lambda rows: [list(row.values()) for row in rows])
+        await driver.press("shift+tab")
+        await driver.write(" garbage,,")
+        await driver.press("f5")
+        await driver.until(lambda: driver.told)
+
+    drive(home, story)
+
+
+def test_a_screen_that_is_not_configured_says_how_to_get_it(home: Home) -> None:
+    async def story(driver: Driver) -> None:
+        await driver.press("8")
+        await driver.sees("no backup repository is named", "FROSTLINE_BACKUP")
+        await driver.press("minus")
+        await driver.sees("not part of this version")
+        await driver.press("2")
+        await driver.lacks("no backup repository")
+        await driver.until(lambda: driver.app.problem is None)
+
+    drive(home, story)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60), (20, 5)])
+def test_every_screen_fits_every_size_and_has_help(home: Home, size: tuple[int, int]) -> None:
+    async def story(driver: Driver) -> None:
+        for key in ("1", "2", "3", "4", "5", "6", "7", "9", "0", "minus"):
+            await driver.press(key)
+            await driver.until(lambda: driver.app.view is not None)
+            await driver.until(lambda: all(len(line) <= size[0] for line in driver.text.splitlines()))
+            await driver.press("f1")
+            await driver.until(lambda: len(driver.app.screen_stack) == 2)
+            await driver.press("escape")
+        await driver.resize(size[1] * 3, size[0] // 3)
+        await driver.resize(*size)
+
+    drive(home, story, size=size)
+
+
+def test_keys_come_from_the_configuration(home: Home) -> None:
+    async def story(driver: Driver) -> None:
+        await driver.press("f8")
+        await driver.lists([DUE, STAYS], lambda rows: [row["part"] for row in rows if row["table"] == "d.events"])
+
+    drive(home, story, keys={"see.parts": "f8"}, theme="textual-light")

@@ -1,0 +1,114 @@
+"""The dashboard in a real terminal: one that is lost, one without UTF-8, one that ends in the middle of work."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from types import TracebackType
+
+import pytest
+
+from tests.homes import Home
+
+_PATIENCE_SECONDS = 120.0
+_CONTROL = re.compile(rb"\x1b\[[0-9;?$<>=]*[a-zA-Z]|\x1b\][^\x07\x1b]*(\x07|\x1b\\)|\x1b[=>()][0-9A-B]?")
+
+
+class Terminal:
+    """`top` in a terminal of 100x30 that is its controlling one, as over SSH."""
+
+    def __init__(self, home: Home, **environment: str) -> None:
+        self._master, line = pty.openpty()
+        fcntl.ioctl(line, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+        self.drawn = b""
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tiering.cli.main", "-c", str(home.configuration), "top"],
+            stdin=line,
+            stdout=line,
+            stderr=line,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            env={**os.environ, "TERM": "xterm-256color", **environment},
+        )
+        os.close(line)
+
+    def sees(self, text: str) -> None:
+        """Until that was drawn since the last key."""
+        give_up = time.monotonic() + _PATIENCE_SECONDS
+        while text.encode() not in _CONTROL.sub(b"", self.drawn):
+            assert time.monotonic() < give_up, self.drawn[-3000:]
+            if select.select([self._master], [], [], 1.0)[0]:
+                self.drawn += os.read(self._master, 65536)
+
+    def press(self, keys: str) -> None:
+        """Type."""
+        self.drawn = b""
+        os.write(self._master, keys.encode())
+
+    def lose(self) -> None:
+        """The other end goes away."""
+        os.close(self._master)
+        self._master = -1
+
+    def ends(self) -> int:
+        """How it ended."""
+        while self._master >= 0 and self.process.poll() is None:  # else it would wait for us to read
+            try:
+                if select.select([self._master], [], [], 0.2)[0]:
+                    self.drawn += os.read(self._master, 65536)
+            except OSError:
+                break
+        return self.process.wait(_PATIENCE_SECONDS)
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._master >= 0:
+            os.close(self._master)
+        self.process.kill()
+        self.process.wait()
+
+
+def test_a_lost_connection_ends_it_and_nothing_is_damaged(home: Home) -> None:
+    with Terminal(home) as terminal:
+        terminal.sees("Overview")
+        terminal.press("3")
+        terminal.sees("202001_1_1_0")
+        terminal.lose()
+        assert terminal.ends() in (0, 1, -signal.SIGHUP)
+    assert home.json("fsck", "ssd")["ok"]
+    assert home.json("moves", "list")["moves"] == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_signals_end_it_orderly(home: Home, number: signal.Signals) -> None:
+    with Terminal(home) as terminal:
+        terminal.sees("Overview")
+        terminal.process.send_signal(number)
+        assert terminal.ends() == 0
+        assert b"\x1b[?1049l" in terminal.drawn  # the screen that was there before
+        assert b"Traceback" not in terminal.drawn
+
+
+def test_a_terminal_without_utf_8_gets_ascii(home: Home) -> None:
+    with Terminal(home, LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0") as terminal:
+        terminal.sees("Overview")
+        terminal.press("2")
+        terminal.sees("d.small")
+        terminal.press("D")
+        terminal.sees("Type d.events")
+        assert terminal.drawn.isascii()
+        terminal.process.terminate()
+        assert terminal.ends() == 0

@@ -1,0 +1,176 @@
+"""Nothing that goes wrong ends the dashboard, freezes a key or is obeyed by the terminal."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import threading
+import unicodedata
+from typing import Any
+
+from rich.segment import Segment
+
+from oplog.errors import Locked, Transient
+from tests.homes import Home
+from tests.tui.pilot import Driver, drive, opener
+from tiering.engine.store import Store
+from tui.widgets.ascii import ascii_text
+from tui.widgets.grid import fitted
+
+HOSTILE = "[bold red]x[/] [@click=app.quit]y[/] \x1b[2J\x9b31m\u202e\r\n]8;;http://evil\x07"
+
+
+def _obeyed(text: str) -> list[str]:
+    return [one for one in text if unicodedata.category(one) in ("Cc", "Cs", "Zl", "Zp") or one == "\u202e"]
+
+
+def test_hostile_texts_are_shown_as_they_are(home: Home) -> None:
+    database = sqlite3.connect(home.path / "state" / "journal.db")
+    home.to_bucket(table="d.small")
+    with database:
+        database.execute("UPDATE moves SET state = 'failed', error = ?, reason_detail = ?", (HOSTILE, HOSTILE))
+        database.execute("UPDATE moves SET part = ?, table_name = ?", (HOSTILE[:20], HOSTILE))
+    database.close()
+
+    async def story(driver: Driver) -> None:
+        await driver.press("4", "enter")
+        await driver.lists(HOSTILE, lambda rows: rows[0]["error"])
+        await driver.until(lambda: "[bold red]x[/]" in driver.text.replace("│", ""))
+        await driver.until(lambda: not _obeyed(driver.text.replace("\n", "")))
+        await driver.press("c")
+        await driver.until(lambda: driver.told)
+        driver.app.tell(HOSTILE)
+        driver.app.tell_error(Locked(HOSTILE, hint=HOSTILE))
+        await driver.sees("[@click=app.quit]")
+        assert len(driver.told) == 3
+        assert not _obeyed(driver.text.replace("\n", ""))
+        assert not any(_obeyed(told.replace("\n", "")) for told in driver.told)
+
+    drive(home, story, size=(200, 40))
+
+
+def test_a_store_that_cannot_be_opened_is_said_and_tried_again(home: Home) -> None:
+    open_store, failures = opener(home), [Locked("the journal is busy", hint="try again"), OSError("gone")]
+
+    def opened(*progress: Any) -> Store:
+        if failures:
+            raise failures.pop(0)
+        return open_store(*progress)
+
+    async def story(driver: Driver) -> None:
+        await driver.sees("the journal is busy", "try again")
+        await driver.press("r")
+        await driver.sees("unexpected OSError: gone")
+        await driver.press("r", "3")
+        await driver.until(lambda: driver.app.problem is None)
+        await driver.lists(3, len)
+
+    drive(home, story, opened=opened)
+
+
+def test_keys_work_while_a_bucket_does_not_answer(home: Home) -> None:
+    open_store, answering = opener(home), threading.Event()
+
+    def opened(*progress: Any) -> Store:
+        answering.wait()
+        return open_store(*progress)
+
+    async def story(driver: Driver) -> None:
+        app = driver.app
+        driver.send("3")
+        await driver.until(lambda: app.query("#view-Parts Grid:focus"))
+        driver.send("f1")
+        await driver.until(lambda: len(app.screen_stack) == 2)
+        answering.set()
+        await driver.press("escape")
+        await driver.lists(3, len)
+
+    drive(home, story, opened=opened, settled=False)
+
+
+def test_what_a_bucket_no_longer_says_stays_and_is_said(home: Home) -> None:
+    home.to_bucket(table="d.small")
+    open_store = opener(home)
+    stores: list[Store] = []
+
+    def opened(*progress: Any) -> Store:
+        stores.append(open_store(*progress))
+        return stores[-1]
+
+    async def story(driver: Driver) -> None:
+        await driver.press("3")
+        await driver.lists(3, len)
+        before = driver.rows
+
+        def refuse() -> None:
+            raise Transient("the bucket does not answer", hint="wait")
+
+        stores[0].refresh = refuse  # type: ignore[method-assign]
+        await driver.press("r")
+        await driver.sees("the bucket does not answer")
+        await driver.lists(before, lambda rows: rows)
+        del stores[0].refresh
+        await driver.press("r")
+        await driver.lacks("does not answer")
+
+    drive(home, story, opened=opened)
+
+
+def test_a_disk_that_is_gone_stands_first(home: Home) -> None:
+    async def story(driver: Driver) -> None:
+        shutil.rmtree(home.path / "ssd")
+        await driver.press("r")
+        await driver.until(lambda: "!" in driver.text.splitlines()[2])
+        await driver.press("6")
+        broken = {"s3": False, "ssd": True}
+        await driver.lists(broken, lambda rows: {row["name"]: bool(row["broken"]) for row in rows})
+        await driver.press("3", "m", "escape")
+
+    drive(home, story)
+
+
+def test_parts_that_another_process_takes_away(home: Home) -> None:
+    async def story(driver: Driver) -> None:
+        await driver.press("3", "end", "space", "enter")
+        driver.beside(home, "table", "drop", "d.events")
+        await driver.press("p", "r", "enter")
+        await driver.lists(["d.small"], lambda rows: [row["table"] for row in rows])
+
+    drive(home, story)
+
+
+def test_a_terminal_without_utf_8(home: Home) -> None:
+    async def story(driver: Driver) -> None:
+        await driver.press("2", "D")
+        await driver.sees("$ frostline table drop d.events")
+        strips = driver.app.screen._compositor.render_strips()
+        filters = driver.app.get_line_filters()
+        for strip in strips:
+            for line in filters:
+                strip = strip.apply_filter(line, driver.app.screen.background_colors[1])
+            assert strip.text.isascii(), strip.text
+        await driver.press("escape")
+
+    drive(home, story, ascii=True)
+    assert ascii_text(Segment("─│┌ 日x é")) == "-|+ ??x ?"
+
+
+def test_cells_are_as_wide_as_their_column() -> None:
+    for text in ("short", "日本語日本語", "é" * 20, HOSTILE, ""):
+        assert len(fitted(text, 9).encode("utf-16-le")) <= 18
+        assert not _obeyed(fitted(text, 9))
+        from rich.cells import cell_len
+
+        assert cell_len(fitted(text, 9)) == cell_len(fitted(text, 9, right=True)) == 9
+
+
+def test_a_storm_of_sizes(home: Home) -> None:
+    async def story(driver: Driver) -> None:
+        await driver.press("3", "enter")
+        for step in range(12):
+            driver.begin_resize(10 + 17 * (step % 7), 3 + 7 * (step % 5))
+            await driver.settle() if step % 3 else None
+        await driver.resize(100, 30)
+        await driver.lists(3, len)
+
+    drive(home, story)

@@ -1,0 +1,210 @@
+"""What is kept of parts: never another answer than that of the disks, and each part is read once. Guards I1, I15."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from tests.crash.invariants import catalog_is_as_read
+from tests.keeping import keeping
+from tiering.catalog import tables
+from tiering.config.settings import Config, embedded
+from tiering.engine.store import Store
+from tiering.merge.request import MergeRequest
+from tiering.table import part as part_format
+from tiering.table.definitions import define_table
+from tiering.table.schema import MoveToVolume, TtlRule
+
+TABLE = "d.t"
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Iterator[Config]:
+    """Of a store with three parts of two partitions, which are kept."""
+    config = embedded(tmp_path)
+    with keeping():
+        with Store.open(config) as store:
+            columns = ["k:int64", "ts:timestamp", "seen:timestamp"]
+            store.create_table(
+                define_table(TABLE, columns=columns, order_by="k", partition_by="month(ts)", policy="hot_cold")
+            )
+            for number in (1, 2, 40):
+                insert(store, number)
+        with Store.open(config):
+            pass
+        yield config
+
+
+def insert(store: Store, number: int) -> None:
+    moment = BEGIN + timedelta(days=number)
+    row = {"k": [number], "ts": [moment], "seen": [moment + timedelta(days=1)]}
+    store.table(TABLE).insert(pa.table(row).to_batches())
+
+
+def move(store: Store, volume: str) -> None:
+    assert store.apply(store.plan_manual_move(TABLE, partition="202601", to_volume=volume)).failed == ()
+
+
+def drop(store: Store) -> None:
+    doomed = [stored for stored in store.parts(TABLE) if stored.name.partition == "202602"]
+    tables.drop_parts(store.context, doomed, reason="test")
+
+
+def alter(store: Store) -> None:
+    old = store.definition(TABLE)
+    rule = TtlRule(after_seconds=86400, column="seen", action=MoveToVolume("cold"))
+    store.alter_table(old, msgspec.structs.replace(old, ttl=(rule,)))
+
+
+STEPS: dict[str, Callable[[Store], object]] = {
+    "insert": lambda store: insert(store, 3),
+    "move": lambda store: move(store, "cold"),
+    "move back": lambda store: move(store, "hot"),
+    "merge": lambda store: store.merge(TABLE, MergeRequest(partition="202601", final=True)),
+    "alter": alter,
+    "move as the rule says": lambda store: store.apply(store.plan().moves),
+    "drop": drop,
+    "insert again": lambda store: insert(store, 41),
+    "drop the table": lambda store: store.drop_table(TABLE),
+}
+
+
+def test_each_step_of_one_process_is_what_the_others_see(config: Config) -> None:
+    """The one that acts, one that is open all the time, and one that opens now: all show what the disks say."""
+    with Store.open(config) as acting, Store.open(config) as other:
+        for name, step in STEPS.items():
+            step(acting)
+            other.refresh()
+            with Store.open(config) as new:
+                for store in (acting, other, new):
+                    assert [*catalog_is_as_read(store)] == [], name
+            acting.refresh()
+
+
+def test_a_part_is_read_once(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Store.open(config) as store:
+        whole = {stored.facts.name: stored.part for stored in store.parts(TABLE)}
+        decoded: list[str] = []
+        original = part_format.decode
+
+        def decode(data: bytes, *, path: str) -> part_format.Part:
+            decoded.append(path)
+            return original(data, path=path)
+
+        monkeypatch.setattr(part_format, "decode", decode)
+        store.refresh()
+        with Store.open(config) as other:
+            assert [stored.facts.rows for stored in other.parts(TABLE)] == [1, 1, 1]
+            assert other.plan().moves == ()
+            assert decoded == []
+            assert {stored.facts.name: stored.part for stored in other.parts(TABLE)} == whole
+            assert len(decoded) == 3
+
+
+def test_a_file_that_was_changed_by_hand_is_read_again(config: Config, tmp_path: Path) -> None:
+    """To one of the same size, with the time of the last change that it had."""
+    with Store.open(config) as store:
+        stored = store.parts(TABLE)[0]
+        file = tmp_path / "ssd" / stored.path("part.json")
+        before = file.stat()
+        file.write_bytes(file.read_bytes().replace(b'"rows":1', b'"rows":7'))
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+        store.refresh()
+        assert store.parts(TABLE)[0].facts.rows == 7
+        file.write_bytes(b"")
+        store.refresh()
+        assert [broken.path for broken in store.context.catalog.broken] == [stored.path("part.json")]
+    with Store.open(config) as store:
+        assert [broken.path for broken in store.context.catalog.broken] == [stored.path("part.json")]
+
+
+def test_a_disk_that_goes_away_and_comes_back(config: Config, tmp_path: Path) -> None:
+    """What was kept of it is not shown meanwhile, and not thrown away."""
+    with Store.open(config) as store:
+        assert len(store.parts(TABLE)) == 3
+        (tmp_path / "ssd").rename(tmp_path / "elsewhere")
+        store.refresh()
+        assert [fault.disk for fault in store.faults()] == ["ssd"]
+        assert store.context.catalog.tables() == [] or store.parts(TABLE) == []
+        (tmp_path / "elsewhere").rename(tmp_path / "ssd")
+        store.refresh()
+        assert [*catalog_is_as_read(store)] == []
+        assert len(store.parts(TABLE)) == 3
+
+
+def test_a_rule_about_another_column_is_followed(config: Config) -> None:
+    with Store.open(config) as store, Store.open(config) as other:
+        alter(store)
+        assert len(store.plan().moves) == 3
+        other.refresh()
+        assert other.plan().moves == store.plan(at=other.plan().now).moves
+        with Store.open(config) as new:
+            assert len(new.plan().moves) == 3
+
+
+@pytest.mark.parametrize("damage", ["shredded", "cut off", "emptied", "gone", "other rows"])
+def test_a_damaged_file_is_made_anew(config: Config, damage: str) -> None:
+    file = config.state_directory / "catalog.db"
+    assert file.exists()
+    with Store.open(config) as open_meanwhile:
+        match damage:
+            case "shredded":
+                file.write_bytes(os.urandom(file.stat().st_size))
+            case "cut off":
+                os.truncate(file, file.stat().st_size // 2)
+            case "emptied":
+                os.truncate(file, 0)
+            case "gone":
+                file.unlink()
+            case _:
+                with sqlite3.connect(file) as connection:
+                    connection.execute("UPDATE parts SET mark = x'c0', facts = x'ff'")
+        for _ in range(2):
+            with Store.open(config) as store:
+                assert [*catalog_is_as_read(store)] == []
+        open_meanwhile.refresh()
+        assert [*catalog_is_as_read(open_meanwhile)] == []
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "column"),
+    [("parts", "path", "facts"), ("parts", "path", "mark"), ("documents", "id", "data")],
+)
+def test_no_flipped_bit_is_believed(config: Config, table: str, key: str, column: str) -> None:
+    for bit in range(0, 8 * 64, 61):
+        with closing(sqlite3.connect(config.state_directory / "catalog.db")) as connection, connection:
+            rows = connection.execute(f"SELECT {key}, {column} FROM {table}").fetchall()
+            assert len(rows) == 3
+            for name, data in rows:
+                changed = bytearray(data)
+                changed[bit // 8 % len(data)] ^= 1 << bit % 8
+                connection.execute(f"UPDATE {table} SET {column} = ? WHERE {key} = ?", (bytes(changed), name))
+        with Store.open(config) as store:
+            assert [*catalog_is_as_read(store)] == []
+        (config.state_directory / "catalog.db").unlink(missing_ok=True)
+        with Store.open(config):
+            pass
+
+
+def test_what_is_not_kept_any_more_comes_from_the_disk(config: Config) -> None:
+    with Store.open(config) as store:
+        with sqlite3.connect(config.state_directory / "catalog.db") as connection:
+            connection.execute("DELETE FROM documents")
+        assert [*catalog_is_as_read(store)] == []
+
+
+def test_who_looked_before_a_merge_can_read_what_it_took(config: Config) -> None:
+    with Store.open(config) as store, Store.open(config) as other:
+        store.merge(TABLE, MergeRequest(partition="202601", final=True))
+        with Store.open(config):
+            pass
+        assert [stored.part.rows for stored in other.parts(TABLE)] == [1, 1, 1]

@@ -1,0 +1,79 @@
+"""The gaps that a repair left: parts that `fsck --repair` set aside, because they could not be read.
+
+Their rows are in no answer, so whoever answers says so. A gap is closed when the rows are back: the part itself, on any
+disk, or everything that was once inserted into it, in other parts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from disks.base import Disk
+from disks.object_disk.references import DETACHED_DIRECTORY
+from oplog.errors import FrostlineError
+from tiering.catalog.catalog import StoredPart
+from tiering.table import part as parts_format
+from tiering.table.part import PART_FILE, Part
+from tiering.table.places import part_name
+from tiering.table.schema import TableDefinition
+
+_NAME = re.compile(r"(missing|altered|broken|incomplete|unexpected)_(.+?)(?:_try[0-9]+)?/?\Z")
+"""What a repair calls a part that it sets aside; whatever else lies there, somebody put there."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """One part that lies in `detached/`. `rows` is None where its `part.json` cannot be read."""
+
+    table: str
+    disk: str
+    part: str
+    reason: str
+    path: str
+    rows: int | None
+
+
+def find_set_aside(
+    disks: Mapping[str, Disk], definition: TableDefinition, active: Iterable[StoredPart]
+) -> list[SetAside]:
+    """The parts of the table that were set aside and whose rows are not in the `active` ones. One listing a disk."""
+    found: list[tuple[SetAside, Part | None]] = []
+    place = f"{definition.directory}/{DETACHED_DIRECTORY}"
+    for disk in disks.values():
+        names = [match for child in disk.list(place) if (match := _NAME.fullmatch(child)) and part_name(match[2])]
+        readable = _readable(disk, place) if names else {}
+        for match in names:
+            path = f"{place}/{match[0].rstrip('/')}"
+            part = readable.get(path)
+            rows = part.rows if part is not None else None
+            found.append((SetAside(definition.full_name, disk.name, match[2], match[1], path, rows), part))
+    if not found:
+        return []
+    there = list(active)
+    names_there = {stored.facts.name for stored in there}
+    digests = {digest for stored in there for digest in stored.part.digests}
+    window = definition.settings.deduplication_window
+    return [
+        aside for aside, part in found if aside.part not in names_there and not _is_back(part, digests, window=window)
+    ]
+
+
+def _is_back(part: Part | None, digests: set[str], *, window: int) -> bool:
+    """Whether all that was ever inserted into the part is in others. One that forgot some of it never says so."""
+    return part is not None and 0 < len(part.digests) < window and digests.issuperset(part.digests)
+
+
+def _readable(disk: Disk, place: str) -> dict[str, Part]:
+    """The `part.json` of those that have one that can be read, by the part's directory."""
+    found: dict[str, Part] = {}
+    try:
+        for path, data, _ in disk.small_files(place, PART_FILE):
+            try:
+                found[path.rpartition("/")[0]] = parts_format.decode(data, path=f"{disk.name}:{path}")
+            except FrostlineError:
+                continue
+    except FrostlineError:  # an object that is gone; what was found so far is told
+        pass
+    return found

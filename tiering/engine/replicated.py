@@ -1,0 +1,48 @@
+"""Replicated tables, which a package above this one works on: named here, and loaded with the first of them.
+
+A store without replicated tables loads nothing of it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from oplog.errors import FrostlineError, Refused
+from tiering.catalog import reachability
+from tiering.catalog.context import Context
+from tiering.table.schema import TableDefinition
+
+MODULE = "zerocopy.replica.work"
+
+
+def work() -> Any:
+    """The module that creates, fills, merges and leaves replicated tables."""
+    return import_module(MODULE)
+
+
+def tick(context: Context) -> list[str]:
+    """What one pass does for replicated tables: take in what the other replicas did, do what is agreed upon, and agree
+    upon merges. Sentences about what could not be done."""
+    problems: list[str] = []
+    for definition in reachability.whole_tables(context):
+        if definition.is_replicated and not context.stop.is_set():
+            try:
+                problems += work().tick(context, definition)
+            except FrostlineError as error:
+                problems.append(f"replica of {definition.full_name}: {error.message}")
+    return problems
+
+
+def serve(context: Context) -> str:
+    """Give parts to the other replicas until the store is closed; returns the address, empty without Keeper."""
+    return str(work().serve(context)) if context.config.keeper.hosts else ""
+
+
+def refuse(definition: TableDefinition, what: str, instead: str) -> None:
+    """Raise `Refused` where something would go behind the backs of a table's replicas."""
+    if definition.is_replicated:
+        raise Refused(
+            f"{what} {definition.full_name} is not possible here: its other replicas would not know",
+            hint=instead,
+        )

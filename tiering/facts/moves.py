@@ -1,0 +1,58 @@
+"""Moves, merges and plans as documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tiering.engine.store import Store
+    from tiering.journal.records import MoveRecord
+    from tiering.policy.cost import PlanCost
+    from tiering.policy.plan import Move, Plan
+
+
+def move_record_document(record: MoveRecord) -> dict[str, Any]:
+    """One line of `moves list --json`."""
+    import msgspec
+
+    document: dict[str, Any] = msgspec.to_builtins(record)
+    document["from"], document["to"] = document.pop("source"), document.pop("target")
+    return document
+
+
+def plan_document(store: Store, planned: Plan) -> dict[str, Any]:
+    """`plan --json`, and the file that `apply` reads."""
+    import msgspec
+
+    plain = msgspec.to_builtins(planned)
+    estimate = plan_cost(store, planned.moves)
+    costs: list[dict[str, int]] = msgspec.to_builtins(estimate.moves)
+    return {
+        "at": plain["now"],
+        "moves": [{**item, "cost": cost} for item, cost in zip(plain["moves"], costs, strict=True)],
+        "deletes": plain["deletes"],
+        "stays": len(planned.stays),
+        "bytes": planned.bytes,
+        "requests": estimate.total.requests,
+    }
+
+
+def would_move(moves: Iterable[Move]) -> dict[str, Any]:
+    """What `move --dry-run --json` says of planned moves."""
+    import msgspec
+
+    moved = [{**msgspec.to_builtins(item), "seconds": 0, "requests": 0} for item in moves]
+    return {"moved": moved, "failed": [], "skipped": []}
+
+
+def plan_cost(store: Store, moves: Sequence[Move]) -> PlanCost:
+    """Requests and bytes of planned moves: one PUT a data file going to a bucket, one commit a batch."""
+    from tiering.policy import cost
+
+    known = {(stored.definition.uuid, stored.facts.name, stored.disk): stored for stored in store.parts()}
+    return cost.estimate(
+        moves,
+        lambda move: stored.part if (stored := known.get((move.table_uuid, move.part, move.source))) else None,
+        {disk.name for disk in store.object_disks()},
+    )

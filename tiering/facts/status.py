@@ -1,0 +1,121 @@
+"""The store at a glance, and its disks, as documents."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tiering.facts.parts import bytes_by_disk
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tiering.engine.store import Store
+
+
+def status_document(store: Store) -> dict[str, Any]:
+    """`status --json`."""
+    from tiering.catalog.new_parts import repeated
+
+    journal = store.context.journal
+    names = {definition.uuid: definition.full_name for definition in store.definitions()}
+    pauses = [
+        {"table": names.get(pause.table_uuid or "", pause.table_uuid), "kind": pause.kind, "since": pause.created}
+        for pause in journal.wishes.pauses()
+    ]
+    pins = [
+        {"table": names.get(pin.table_uuid, pin.table_uuid), pin.scope: pin.name, "volume": pin.volume}
+        for pin in journal.wishes.pins()
+    ]
+    broken = [{"disk": item.disk, "path": item.path, "what": item.what} for item in store.context.catalog.broken]
+    parts = store.parts()
+    return {
+        "tables": len(names),
+        "parts": len(parts),
+        "rows": sum(stored.facts.rows for stored in parts),
+        "bytes": sum(stored.facts.size_bytes for stored in parts),
+        "bytes_by_disk": bytes_by_disk(store.context.disks, parts),
+        "active_moves": len(journal.work.moves(active=True)),
+        "failed_moves": len(journal.work.failures()),
+        "active_merges": len(journal.work.merges(active=True)),
+        "planned_moves": len(store.due_moves()),
+        "pauses": pauses,
+        "pins": pins,
+        "broken": broken,
+        "repeated": [
+            {"table": one.definition.full_name, "parts": [one.part.name, other.part.name]}
+            for one, other in repeated(parts)
+        ],
+        "daemon": daemon_document(store.context.config.state_directory),
+        "recovered": store.recovered,
+    }
+
+
+def beside_document(store: Store) -> dict[str, Any]:
+    """What every answer about a store says beside itself: disks that are not what they were, or cannot be reached."""
+    beside: dict[str, Any] = {}
+    if faults := store.faults():
+        beside["broken_disks"] = [
+            {"disk": fault.disk, "kind": fault.kind, "what": fault.error.message} for fault in faults
+        ]
+    if names := store.unreachable():
+        beside["unreachable"] = names
+    return beside
+
+
+def daemon_document(state_directory: Path) -> dict[str, Any]:
+    """`daemon status --json`: whether a daemon runs on this store, and what it did."""
+    import msgspec
+
+    from tiering.daemon.daemon import status
+
+    plain: dict[str, Any] = msgspec.to_builtins(status(state_directory))
+    return plain
+
+
+def disk_documents(store: Store) -> list[dict[str, Any]]:
+    """`disks --json`."""
+    by_disk: dict[str, int] = {}
+    for stored in store.parts(include_outdated=True):
+        by_disk[stored.disk] = by_disk.get(stored.disk, 0) + 1
+    return [_disk_document(store, name, by_disk.get(name, 0)) for name in store.context.disks]
+
+
+def disk_state(document: dict[str, Any]) -> str:
+    """In one word."""
+    if document["unreachable"]:
+        return "unreachable"
+    return "broken" if document["broken"] else "read-only" if document["read_only"] else "ok"
+
+
+def _disk_document(store: Store, name: str, parts_on_disk: int) -> dict[str, Any]:
+    from oplog.errors import FrostlineError
+
+    disk = store.disk(name)
+    volumes = {
+        volume.name
+        for policy in store.context.config.policies.values()
+        for volume in policy.volumes
+        if name in volume.disks
+    }
+    document: dict[str, Any] = {
+        "name": name,
+        "kind": disk.kind,
+        "volume": ", ".join(sorted(volumes)) or None,
+        "total_bytes": None,
+        "free_bytes": None,
+        "used_bytes": None,
+        "parts": parts_on_disk,
+        "revision": None,
+        "read_only": disk.read_only,
+        "broken": disk.broken.message if disk.broken is not None else False,
+        "unreachable": bool(disk.unreachable) and disk.broken is None,
+    }
+    if disk.broken is not None:
+        return document
+    try:
+        usage = disk.usage()
+        document.update(total_bytes=usage.total_bytes, free_bytes=usage.free_bytes, used_bytes=disk.stored_bytes())
+        document["revision"] = disk.revision
+    except FrostlineError as error:
+        document.update(broken=True, problem=error.message)
+    return document

@@ -1,0 +1,215 @@
+"""What the `part.json` of parts say, kept beside the journal: an insert, a pass or a command reads those that are new.
+
+    <state>/catalog.db
+
+A cache, and nothing that is believed: a row is used while the disk shows the file with the row's mark
+(`disks.base.Mark`), so a crash, another process, a restore or a hand on the disk leave rows that nobody uses; and while
+it has its checksum, since nothing else would notice a flipped bit. Losing the file costs the reading of each part once.
+Not synced, and no verb fails because of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import time
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from disks.base import Mark
+from disks.effects import make_directory, op, remove_file
+from disks.host.database_copy import check_openable
+from oplog.errors import FrostlineError
+
+logger = logging.getLogger(__name__)
+
+SCHEMA = 2
+_BUSY_SECONDS = 2
+_KEPT_SECONDS = 24 * 3600
+"""What a part said that is gone stays so long: somebody may have looked at the disk before, and ask for it now."""
+_CREATE = """
+CREATE TABLE parts (
+  disk TEXT NOT NULL, directory TEXT NOT NULL, path TEXT NOT NULL, mark BLOB NOT NULL, shape TEXT NOT NULL,
+  facts BLOB NOT NULL, document INTEGER NOT NULL, crc32 INTEGER NOT NULL,
+  PRIMARY KEY (disk, directory, path)) WITHOUT ROWID;
+CREATE TABLE documents (id INTEGER PRIMARY KEY AUTOINCREMENT, data BLOB NOT NULL, crc32 INTEGER NOT NULL, gone INTEGER);
+CREATE INDEX gone_documents ON documents (gone) WHERE gone IS NOT NULL
+"""
+_TROUBLE = (sqlite3.Error, OSError, FrostlineError)
+_marks = msgspec.msgpack.Decoder(Mark)
+
+
+@dataclass(frozen=True, slots=True)
+class NewPart:
+    """What is to be kept of one `part.json`."""
+
+    path: str
+    mark: Mark
+    facts: bytes
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where parts lie: a table's directory on a disk. `shape` says what their facts are made of: facts of another shape
+    are none."""
+
+    disk: str
+    directory: str
+    shape: str
+
+
+KeptRow = tuple[str, Mark, bytes, int]
+"""Path, mark and facts of a part, and the number of its document."""
+
+
+class KeptParts:
+    """The file, shared by threads and processes. Made when there is something to keep; what fails is logged."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+
+    def load(self, place: Place) -> list[KeptRow]:
+        """What is kept of the parts there."""
+        query = "SELECT path, mark, facts, document, crc32 FROM parts WHERE disk = ? AND directory = ? AND shape = ?"
+        try:
+            with self._lock:
+                if self._connection is None and not self.path.exists():
+                    return []
+                rows = self._open().execute(query, (place.disk, place.directory, place.shape)).fetchall()
+            if any(_row_crc32(path, mark, facts, document) != crc32 for path, mark, facts, document, crc32 in rows):
+                raise sqlite3.DatabaseError("what is kept of a part does not have its checksum")
+            return [(path, _marks.decode(mark), facts, document) for path, mark, facts, document, _ in rows]
+        except (*_TROUBLE, msgspec.MsgspecError) as error:
+            self._give_up("read", error)
+            return []
+
+    def document(self, number: int) -> bytes | None:
+        """The bytes of a `part.json`; None when they are kept no more."""
+        try:
+            with self._lock:
+                row = self._open().execute("SELECT data, crc32 FROM documents WHERE id = ?", (number,)).fetchone()
+            if row is not None and zlib.crc32(row[0]) != row[1]:
+                raise sqlite3.DatabaseError("what a part says does not have its checksum")
+            return row[0] if row is not None else None
+        except _TROUBLE as error:
+            self._give_up("read", error)
+            return None
+
+    def note(self, place: Place, new: Sequence[NewPart], gone: Iterable[tuple[str, Mark]]) -> dict[str, int]:
+        """Keep these, and no longer those that are gone; path -> number of its document. Empty where it cannot be."""
+        numbers: dict[str, int] = {}
+        now = int(time.time())
+        where = (place.disk, place.directory)
+        try:
+            with self._writing() as connection:
+                for path, mark in gone:
+                    row = (*where, path, msgspec.msgpack.encode(mark))
+                    _forget(connection, "path = ? AND mark = ?", row, now)
+                for part in new:
+                    _forget(connection, "path = ?", (*where, part.path), now)
+                    numbers[part.path] = _insert(connection, place, part)
+                connection.execute("DELETE FROM documents WHERE gone < ?", (now - _KEPT_SECONDS,))
+        except _TROUBLE as error:
+            self._give_up("written", error)
+            return {}
+        return numbers
+
+    def close(self) -> None:
+        """Close the file. It is opened again when it is needed."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def _give_up(self, what: str, error: Exception) -> None:
+        """A damaged file is thrown away; one that is busy, or cannot be opened or written now, is not."""
+        logger.info("%s cannot be %s: %s", self.path, what, error)
+        if isinstance(error, sqlite3.OperationalError) and "no such" not in str(error):
+            return
+        if isinstance(error, sqlite3.DatabaseError | msgspec.MsgspecError):
+            with self._lock:
+                self.close()
+                try:
+                    for suffix in ("-wal", "-shm", ""):
+                        remove_file(self.path.with_name(self.path.name + suffix), missing_ok=True)
+                except _TROUBLE as trouble:
+                    logger.info("%s cannot be removed: %s", self.path, trouble)
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            connection = self._open()
+            with self._transaction(connection):
+                yield connection
+
+    @contextmanager
+    def _transaction(self, connection: sqlite3.Connection) -> Iterator[None]:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            with op("sqlite.commit", self.path):
+                connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+    def _open(self) -> sqlite3.Connection:
+        if self._connection is None:
+            make_directory(self.path.parent)
+            check_openable(self.path)
+            connection = sqlite3.connect(
+                self.path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            try:
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = NORMAL")
+                self._prepare(connection)
+            except BaseException:
+                connection.close()
+                raise
+            self._connection = connection
+        return self._connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        """Make the tables, in place of those of another layout."""
+        if connection.execute("PRAGMA user_version").fetchone() == (SCHEMA,):
+            return
+        with self._transaction(connection):
+            if connection.execute("PRAGMA user_version").fetchone() != (SCHEMA,):
+                for table in ("parts", "documents"):
+                    connection.execute(f"DROP TABLE IF EXISTS {table}")
+                for statement in _CREATE.split(";"):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA user_version = {SCHEMA}")
+
+
+def _forget(connection: sqlite3.Connection, where: str, values: tuple[object, ...], now: int) -> None:
+    selected = f"disk = ? AND directory = ? AND {where}"
+    chosen = f"SELECT document FROM parts WHERE {selected}"
+    connection.execute(f"UPDATE documents SET gone = ? WHERE id IN ({chosen})", (now, *values))
+    connection.execute(f"DELETE FROM parts WHERE {selected}", values)
+
+
+def _insert(connection: sqlite3.Connection, place: Place, part: NewPart) -> int:
+    values = (part.data, zlib.crc32(part.data))
+    number = connection.execute("INSERT INTO documents (data, crc32) VALUES (?, ?)", values).lastrowid
+    assert number is not None
+    mark = msgspec.msgpack.encode(part.mark)
+    crc32 = _row_crc32(part.path, mark, part.facts, number)
+    row = (place.disk, place.directory, part.path, mark, place.shape, part.facts, number, crc32)
+    connection.execute("INSERT INTO parts VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+    return number
+
+
+def _row_crc32(path: str, mark: bytes, facts: bytes, document: int) -> int:
+    return zlib.crc32(b"%s %d " % (path.encode(), document) + mark + facts)

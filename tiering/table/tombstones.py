@@ -1,0 +1,105 @@
+"""What is left in a bucket of a table that was dropped there: `dropped/<uuid>.json`. The format, and what it means.
+
+A table is the newest of what its disks say, by `version`: a definition, or the tombstone of one. So a machine that has
+the table on its SSD, and was away, learns that it was dropped; without a tombstone a `table.json` that a bucket lacks
+was never copied there. A bucket's own `table.json` makes its tombstone void: whoever brought the table back may be of a
+version that knows no tombstones. Ways back never lower a version: the old definition succeeds the newest one.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+import msgspec
+
+from oplog import bounds
+from oplog.errors import Damaged, UsageError
+from tiering.table import schema
+from tiering.table.places import STORE_DIRECTORY, locate
+from tiering.table.schema import TABLE_FILE, TableDefinition
+
+DROPPED_DIRECTORY = "dropped"
+FORMAT = 1
+_PATH = re.compile(rf"{DROPPED_DIRECTORY}/([A-Za-z0-9-]+)\.json\Z")
+
+
+class Tombstone(msgspec.Struct, frozen=True, kw_only=True):
+    """A table that is gone. `definition` is the last one it had; its version is the tombstone's."""
+
+    format: int = FORMAT
+    by: Literal["drop", "restore", "undo"]
+    """What took it away. Only a drop takes it from the disks of every machine: a way back is about one disk."""
+    actor: str = ""
+    definition: TableDefinition
+
+    @property
+    def version(self) -> int:
+        return self.definition.version
+
+
+def path_of(uuid: str) -> str:
+    """Where the tombstone of a table lies."""
+    return f"{DROPPED_DIRECTORY}/{uuid}.json"
+
+
+def uuid_of(path: str) -> str | None:
+    """The table whose tombstone lies there; None for any other file."""
+    match = _PATH.match(path)
+    return match[1] if match else None
+
+
+def is_definition(path: str) -> bool:
+    """Whether the file is the `table.json` of a table."""
+    place = locate(path)
+    return place is not None and place.part is None and place.file == TABLE_FILE
+
+
+def definition_path(uuid: str) -> str:
+    """Where a table's `table.json` lies."""
+    return f"{STORE_DIRECTORY}/{uuid[:3]}/{uuid}/{TABLE_FILE}"
+
+
+def mark_of(definition: TableDefinition) -> str:
+    """The file that exists once for each version after the first: of two machines that make it, one finds it taken."""
+    return f"{definition.directory}/altered-{definition.version}.json"
+
+
+_encoder = msgspec.json.Encoder(order="deterministic")
+_decoder = msgspec.json.Decoder(Tombstone)
+
+
+def encode(tombstone: Tombstone) -> bytes:
+    """The bytes of the file."""
+    return _encoder.encode(tombstone)
+
+
+def decode(data: bytes, *, path: str) -> Tombstone:
+    """The tombstone of a file, with every field within its bounds. Raises `Damaged` naming the path."""
+    try:
+        tombstone = _decoder.decode(data)
+        if tombstone.format == FORMAT:
+            schema.decode(schema.encode(tombstone.definition), path=path)
+            if not path.endswith(path_of(tombstone.definition.uuid)):
+                raise UsageError(f"it is about another table, {tombstone.definition.uuid}")
+    except (UsageError, *bounds.UNREADABLE) as error:
+        raise Damaged(f"{path} cannot be read: {error}", hint="run 'frostline fsck'") from error
+    if tombstone.format != FORMAT:
+        raise Damaged(f"{path} has format {tombstone.format}; this version reads {FORMAT}", hint="upgrade frostline")
+    return tombstone
+
+
+def essence(definition: TableDefinition) -> TableDefinition:
+    """The definition without what only counts its changes."""
+    return msgspec.structs.replace(definition, version=0, schema_version=0, last_column_id=0)
+
+
+def succeeding(old: TableDefinition, newest: TableDefinition) -> TableDefinition:
+    """The old definition as the version after the newest one. Ids of columns that were given out are never reused."""
+    columns = essence(newest).columns != essence(old).columns
+    return msgspec.structs.replace(
+        old,
+        version=newest.version + 1,
+        schema_version=newest.schema_version + columns,
+        last_column_id=max(old.last_column_id, newest.last_column_id, *(column.id for column in newest.columns)),
+    )

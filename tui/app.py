@@ -1,0 +1,359 @@
+"""The dashboard as an app: its screens, what is read and when, what is done and how that is said.
+
+Nothing here waits for a disk or a bucket: the store is read in `Source`'s thread, and actions run in threads of theirs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from textual import work
+from textual.app import App, ComposeResult, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.containers import Container
+from textual.filter import LineFilter
+from textual.screen import ModalScreen, Screen
+from textual.theme import BUILTIN_THEMES
+from textual.timer import Timer
+from textual.widgets import Footer
+
+from oplog.errors import FrostlineError, Refused, UsageError
+from tiering.engine.store import Store
+from tiering.facts.escaping import visible
+from tui.actions.action import Action
+from tui.screens.dialogs import Confirm, Text
+from tui.screens.history import Backups, Log
+from tui.screens.list_view import ListView
+from tui.screens.overview import Overview, bar
+from tui.screens.replicas import Replicas
+from tui.screens.sql import Sql
+from tui.screens.storage import Disks, Parts, Tables
+from tui.screens.view import View
+from tui.screens.work import Jobs, Moves, Policy
+from tui.source import Source, fingerprint
+from tui.widgets.ascii import Ascii
+from tui.widgets.grid import Grid
+from tui.widgets.plain import Plain
+from tui.widgets.tabs import TabLine
+
+VIEWS: tuple[tuple[str, type[View]], ...] = (
+    ("1", Overview),
+    ("2", Tables),
+    ("3", Parts),
+    ("4", Moves),
+    ("5", Policy),
+    ("6", Disks),
+    ("7", Log),
+    ("8", Backups),
+    ("9", Jobs),
+    ("0", Sql),
+    ("minus", Replicas),
+)
+"""Key and screen, in the order of the tabs."""
+
+_LOOK_SECONDS = 0.25
+_DISKS_SECONDS = 2.0
+"""Disks are looked at again at most so often while work goes on: a bucket is asked by a request that costs."""
+_OTHERS_SECONDS = 15.0
+"""What other machines committed is looked for so often."""
+_NARROW = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How the dashboard is to be."""
+
+    state_directory: Path
+    theme: str = ""
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """Id of a key's action -> keys, comma between them."""
+    read_only: bool = False
+    ascii: bool = False
+    watch: bool = True
+    """Whether it looks for changes by itself; tests ask for it."""
+
+
+class Dashboard(App[None]):
+    """One store, in a terminal or a browser."""
+
+    TITLE = "frostline"
+    CSS_PATH = "style.tcss"
+    ENABLE_COMMAND_PALETTE = True
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(
+            Binding(key, f"see('{view.name_}')", view.name_, show=False, id=f"see.{view.name_.lower()}")
+            for key, view in VIEWS
+        ),
+        Binding("tab", "app.focus_next", "Next", show=False),
+        Binding("r", "reload", "Reload", id="app.reload"),
+        Binding("question_mark,f1", "help", "Help", id="app.help"),
+        Binding("q", "quit", "Quit", id="app.quit"),
+        Binding("ctrl+c", "quit", "Quit", show=False, priority=True),
+    ]
+
+    def __init__(self, source: Source, settings: Settings) -> None:
+        super().__init__()
+        self.source = source
+        self.settings = settings
+        self.read_only = settings.read_only
+        self.view: View | None = None
+        self.problem: Exception | None = None
+        """Why the facts could not be read the last time."""
+        self._reading = False
+        self._again = False
+        self._fresh = 0.0
+        """When the disks were looked at."""
+        self._wanted, self._looked = 1, 0
+        """How often somebody wanted a look at the disks, and which of these the last one was for."""
+        self._seen: tuple[object, ...] = ()
+        self._bars: Timer | None = None
+        """Draws how far is what runs; stands still when nothing does."""
+
+    # The frame
+
+    def compose(self) -> ComposeResult:
+        """Tabs, what is wrong, the screen, the state of the store, the keys."""
+        yield TabLine([("-" if key == "minus" else key, view.name_) for key, view in VIEWS], id="tabs")
+        yield Plain(id="error")
+        yield Container(id="views")
+        yield Plain(id="state")
+        yield Footer(compact=True, show_command_palette=False)
+
+    def on_mount(self) -> None:
+        """Begin with the overview; then look for changes."""
+        if self.settings.theme:
+            self.theme = self.settings.theme
+        if self.settings.keys:
+            self.set_keymap(dict(self.settings.keys))
+        self.action_see("Overview")
+        self._bars = self.set_interval(_LOOK_SECONDS, self._show_state, pause=True)
+        if self.settings.watch:
+            self._seen = fingerprint(self.settings.state_directory)
+            self.set_interval(_LOOK_SECONDS, self._look)
+            self.set_interval(_OTHERS_SECONDS, self.action_reload)
+
+    def get_line_filters(self) -> list[LineFilter]:
+        """Where the terminal has no UTF-8, ASCII only."""
+        return [*super().get_line_filters(), *([Ascii()] if self.settings.ascii else [])]
+
+    def on_resize(self) -> None:
+        """What stands beside goes below where there is little room."""
+        self.set_class(self.size.width < _NARROW, "narrow")
+
+    def action_see(self, name: str) -> None:
+        """Go to a screen."""
+        kind = next(view for _, view in VIEWS if view.name_ == name)
+        self.query_one(TabLine).go(name)
+        self._see(kind)
+
+    @work(exclusive=True, group="see")
+    async def _see(self, kind: type[View]) -> None:
+        views = self.query_one("#views")
+        found = views.query(kind)
+        if not found:
+            await views.mount(kind())
+        for other in views.query(View):
+            other.display = isinstance(other, kind)
+        self.view = views.query_one(kind)
+        self.view.take_focus()
+        self.reload()
+
+    def on_tab_line_chosen(self, message: TabLine.Chosen) -> None:
+        """A click on a name."""
+        self.action_see(message.name)
+
+    # Facts
+
+    def action_reload(self) -> None:
+        """Look at the disks and at what others did."""
+        self._wanted += 1
+        self.reload()
+
+    def reload(self) -> None:
+        """Read what the screen shows anew; once more when something is being read."""
+        if self._reading:
+            self._again = True
+            return
+        self._reading = True
+        self._read()
+
+    def _look(self) -> None:
+        """Read when work on this machine went on."""
+        seen = fingerprint(self.settings.state_directory)
+        if seen != self._seen:
+            self._seen = seen
+            self.reload()
+
+    @work(group="facts")
+    async def _read(self) -> None:
+        try:
+            again = True
+            while again:
+                self._again = False
+                if self.view is not None:
+                    await self._read_view(self.view)
+                self._seen = fingerprint(self.settings.state_directory)  # reading may write down what it found
+                again = self._again
+        finally:
+            self._reading = False
+        self._show_state()
+
+    async def _read_view(self, view: View) -> None:
+        question = view.question()
+        now, wanted = time.monotonic(), self._wanted
+        look = view.needs_store and (wanted != self._looked or now - self._fresh >= _DISKS_SECONDS)
+
+        def read(store: Store) -> Any:
+            if look:
+                store.refresh()
+            return question(store)
+
+        try:
+            facts = await self.source.read(read)
+        except Exception as error:  # noqa: BLE001  whatever it is, it is said and the screen stays
+            self._show_problem(error)
+            return
+        if look:
+            self._fresh, self._looked = now, wanted
+        self._show_problem(None)
+        if view.is_mounted:
+            view.answer(facts)
+
+    def _show_problem(self, error: Exception | None) -> None:
+        self.problem = error
+        line = self.query_one("#error", Plain)
+        line.display = error is not None
+        line.say([] if error is None else error_lines(error))
+
+    def _show_state(self) -> None:
+        running = self.source.running
+        pieces = ["read-only"] if self.read_only else []
+        pieces += [item.title if item.share is None else f"{item.title} {bar(item.share)}" for item in running]
+        if self._bars is not None:
+            (self._bars.resume if running else self._bars.pause)()
+        self.query_one("#state", Plain).say(["   ".join(pieces)])
+        self.query_one("#state").display = bool(pieces)
+
+    # Doing things
+
+    async def carry_out(self, action: Action) -> None:
+        """Show the dry run, ask, do it, say what was done. Without a dry run it is done at once: it can be undone."""
+        if self.read_only and action.changes:
+            raise Refused(f"{action.title}: this dashboard only reads.", hint="start it without --read-only to act")
+        preview = action.preview
+        if preview is not None:
+            lines = await self.source.act(f"preview: {action.title}", preview)
+            if not await self.ask(Confirm(action, lines)):
+                return
+        self._do(action)
+
+    @work(group="actions")
+    async def _do(self, action: Action) -> None:
+        self.call_later(self._show_state)
+        try:
+            if action.brief:
+                done = await self.source.read(action.run)
+            else:
+                done = await self.source.act(action.title, action.run)
+        except Exception as error:  # noqa: BLE001  no traceback reaches a user
+            self.tell_error(error)
+        else:
+            self.tell(f"{done}\n$ {action.command_lines[0]}" + (" …" if len(action.commands) > 1 else ""))
+        self.action_reload()
+
+    async def ask(self, dialog: ModalScreen[Any]) -> Any:
+        """What somebody answers."""
+        return await self.push_screen_wait(dialog)
+
+    def tell(self, text: str) -> None:
+        """A remark that goes away."""
+        self.notify("\n".join(map(visible, text.splitlines())), markup=False)
+
+    def tell_error(self, error: Exception) -> None:
+        """What went wrong and what to do; it stays longer."""
+        lines = "\n".join(map(visible, error_lines(error)))
+        self.notify(lines, severity="error", timeout=15, markup=False)
+
+    # Help, palette, end
+
+    def action_help(self) -> None:
+        """The keys of this screen and of all."""
+        if self.view is not None and not isinstance(self.screen, ModalScreen):
+            self.push_screen(Text(f"{self.view.name_}: {self.view.about}", self._help_lines(self.view)))
+
+    def _help_lines(self, view: View) -> list[str]:
+        lines, seen = [], set[str]()
+        for title, pairs in (("Here", view.choices), ("Everywhere", ())):
+            lines.append(title)
+            known = {one.id for one in pairs}
+            for active in sorted(self.active_bindings.values(), key=lambda active: active.binding.description):
+                binding = active.binding
+                here = binding.id in known
+                name = f"{binding.description}{binding.id}"
+                if binding.description and here == bool(pairs) and name not in seen:
+                    seen.add(name)
+                    keys = self.get_key_display(binding)
+                    lines.append(f"  {keys:<12} {binding.description}" + (f"   [{binding.id}]" if binding.id else ""))
+            lines.append("")
+        return lines
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        """The palette: every screen, every action of this one, and what Textual has."""
+        for _, view in VIEWS:
+            yield SystemCommand(f"See {view.name_}", view.about, lambda name=view.name_: self.action_see(name))
+        if self.view is not None:
+            here = self.view
+            for choice in here.choices:
+                yield SystemCommand(
+                    f"{here.name_}: {choice.title}",
+                    choice.id,
+                    lambda id=choice.id: self.call_later(here.action_choose, id),  # noqa: A006
+                )
+            if isinstance(here, ListView):
+                yield SystemCommand(f"{here.name_}: Filter", "which rows are shown", here.action_filter)
+                yield SystemCommand(f"{here.name_}: Copy", "what is chosen, as JSON", here.action_copy)
+        yield from super().get_system_commands(screen)
+
+    async def action_quit(self) -> None:
+        """Leave; when something runs, ask first."""
+        self._leave()
+
+    @work(exclusive=True, group="leave")
+    async def _leave(self) -> None:
+        if isinstance(self.screen, Confirm):
+            return
+        if self.source.running:
+            titles = [work.title for work in self.source.running]
+            stop = Action(title="Leave, and stop what runs", commands=(), run=lambda store: "")
+            lines = [*titles, "", "Each stops between two of its steps; the next command, or the daemon, goes on."]
+            if not await self.ask(Confirm(stop, lines)):
+                return
+        self.exit()
+
+
+def check_settings(settings: Settings) -> None:
+    """Raise `UsageError` for a theme or a key that there is not, with those that there are."""
+    themes = sorted(BUILTIN_THEMES)
+    if settings.theme and settings.theme not in themes:
+        raise UsageError(f"dashboard.theme: no such theme: {settings.theme!r}", hint=f"one of: {', '.join(themes)}")
+    places: tuple[Any, ...] = (Dashboard, Grid, *(view for _, view in VIEWS))
+    known = sorted({binding.id for place in places for binding in _bindings(place) if binding.id})
+    if unknown := sorted(set(settings.keys) - set(known)):
+        raise UsageError(f"dashboard.keys: nothing is called {unknown[0]!r}", hint=f"there are: {', '.join(known)}")
+
+
+def _bindings(place: Any) -> Iterable[Binding]:
+    return (
+        binding for kind in place.__mro__ for binding in kind.__dict__.get("BINDINGS", ()) if type(binding) is Binding
+    )
+
+
+def error_lines(error: Exception) -> list[str]:
+    """Message and hint; of a fault of ours, what it is."""
+    if isinstance(error, FrostlineError):
+        return [error.message, *([error.hint] if error.hint else [])]
+    return [f"unexpected {type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"]

@@ -1,0 +1,1 @@
+"""What the screens show, as pure snapshots: each has the numbers that a verb prints with `--json`. Changes nothing."""

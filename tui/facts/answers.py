@@ -1,0 +1,54 @@
+"""Answers of queries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tui.facts.listing import Column, Listing, plain
+
+if TYPE_CHECKING:
+    from tiering.engine.store import Store
+
+ROWS_SHOWN = 10_000
+"""`query` has all."""
+
+
+def answer(store: Store, sql: str) -> Listing:
+    """The rows of a read-only statement. Raises as `query` does; a part that cannot be read is an error here."""
+    result = store.query(sql)
+    names = [name for name, _ in result.columns]
+    rows: list[tuple[int, tuple[Any, ...]]] = []
+    more = False
+    for batch in result.batches():
+        columns = [column.to_pylist() for column in batch.columns]
+        rows += enumerate(zip(*columns, strict=True), len(rows))
+        if len(rows) > ROWS_SHOWN:
+            more = True
+            break
+    rows = rows[:ROWS_SHOWN]
+    widths = [_width(name, [row[1][index] for row in rows[:100]]) for index, name in enumerate(names)]
+    kinds = {index for index in range(len(names)) if rows and isinstance(rows[0][1][index], int | float)}
+    aside = f"; {len(result.set_aside):,} parts that a repair set aside are left out" if result.set_aside else ""
+    return Listing(
+        columns=tuple(
+            Column(f"c{index}", name, widths[index], _cell(index), right=index in kinds)
+            for index, name in enumerate(names)
+        ),
+        rows=rows,
+        key=lambda row: str(row[0]),
+        document=lambda row: {
+            f"{index} {name}": value for index, (name, value) in enumerate(zip(names, row[1], strict=True))
+        },
+        state=lambda row: 0,
+        summary=f"{len(rows):,} rows{' and more' if more else ''}, {result.parts_read:,} parts read{aside}",
+        empty="No rows.",
+        sideways=True,
+    )
+
+
+def _cell(index: int) -> Any:
+    return lambda row: row[1][index]
+
+
+def _width(name: str, values: list[Any]) -> int:
+    return min(40, max([len(name) + 1, *(len(plain(value)) for value in values)]))

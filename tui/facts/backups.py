@@ -1,0 +1,55 @@
+"""Backups of the configured repository."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from backup.documents import listed_document, verified_text
+from tui.facts.listing import Column, Listing, number, of, size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from backup.repository import Repository
+    from tiering.engine.store import Store
+
+
+@contextmanager
+def repository_of(store: Store) -> Iterator[Repository]:
+    """The repository that the configuration or $FROSTLINE_BACKUP names. Raises `UsageError`, saying how to name one."""
+    from backup.place import repository_url
+    from backup.repository import Repository
+
+    context = store.context
+    url = repository_url(context.config, None)
+    with Repository.open(url, config=context.config, progress=context.progress, workers=context.workers) as repository:
+        yield repository
+
+
+def backups(store: Store) -> Listing:
+    """`backup list`. Raises `UsageError` where no repository is configured."""
+    with repository_of(store) as repository:
+        rows: list[dict[str, Any]] = [listed_document(item) for item in repository.backups()]
+        name = repository.name
+    return Listing(
+        columns=(
+            Column("name", "backup", 24, of("name"), grows=True),
+            Column("taken", "taken", 20, of("taken")),
+            Column("size", "size", 10, of("bytes"), size, right=True),
+            Column("new", "new", 10, of("new_bytes"), size, right=True),
+            Column("parts", "parts", 6, of("parts"), number, right=True),
+            Column("verified", "verified", 16, _proved),
+            Column("machine", "machine", 16, of("machine")),
+        ),
+        rows=rows[::-1],
+        key=lambda row: f"{row['name']} {row['id']}",
+        document=lambda row: row,
+        state=lambda row: (row["state"], _proved(row)),
+        summary=name,
+        empty="No backups yet: frostline backup create.",
+    )
+
+
+def _proved(row: dict[str, Any]) -> str:
+    return verified_text(row["verified"]) if row["state"] == "complete" else str(row["state"])

@@ -1,0 +1,70 @@
+"""Logs of buckets: entries, what differs between two, who did what to a part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from restore.history.documents import diff_lines, log_document
+from tui.facts.listing import Column, Listing, minute, number, of, plain, size
+
+if TYPE_CHECKING:
+    from tiering.engine.store import Store
+
+ENTRIES_SHOWN = 2_000
+"""The newest so many of each disk; `log` has all."""
+
+
+def log(store: Store) -> Listing:
+    """`log` of every disk that has one, newest first."""
+    rows: list[dict[str, Any]] = []
+    silent: list[str] = []
+    for disk in store.object_disks():
+        if disk.broken is not None:
+            silent.append(disk.name)
+            continue
+        entries = disk.commits().between(0, None, ENTRIES_SHOWN)
+        rows += [{"disk": disk.name, **log_document(entry.commit)} for entry in entries]
+    rows.sort(key=lambda row: (row["time"], row["revision"]), reverse=True)
+    return Listing(
+        columns=(
+            Column("revision", "revision", 8, of("revision"), number, right=True),
+            Column("disk", "disk", 8, of("disk")),
+            Column("time", "time", 16, of("time"), minute),
+            Column("kind", "kind", 12, of("kind")),
+            Column("reason", "reason", 20, of("reason"), grows=True),
+            Column("operations", "ops", 5, of("operations"), number, right=True),
+            Column("size", "size", 10, of("bytes"), size, right=True),
+            Column("actor", "actor", 18, of("actor")),
+        ),
+        rows=rows,
+        key=lambda row: f"{row['disk']} {row['revision']}",
+        document=lambda row: {name: value for name, value in row.items() if name != "disk"},
+        state=lambda row: row["revision"],
+        summary=f"without the log of {', '.join(silent)}" if silent else "",
+        empty="No entries: no disk of this store has an operations log yet.",
+    )
+
+
+def difference(store: Store, disk: str, before: int, after: int) -> list[str]:
+    """`diff`, as lines; not yet escaped."""
+    from restore.history.diff import diff
+
+    found = diff(store.object_disk(disk), before, after)
+    lines = list(diff_lines(found, files=False))
+    return [*lines, "The two revisions do not differ."] if found.empty else lines
+
+
+def blamed(store: Store, table: str, part: str) -> list[str]:
+    """`blame`, as lines; not yet escaped."""
+    from restore.history.blame import blame
+
+    found = blame(store.context, table, part)
+    where = f"on disk {found.disk}" if found.disk else "gone"
+    into = f"; its rows are in part {found.merged_into}" if found.merged_into else ""
+    return [f"part {found.part} of {found.table}: {where}{into}", *map(_deed, found.deeds)]
+
+
+def _deed(deed: Any) -> str:
+    pieces: Sequence[Any] = (deed.disk, deed.revision, deed.actor, deed.reason)
+    return f"  {minute(deed.time)}  {deed.part}  {deed.what}  " + "  ".join(plain(piece) or "-" for piece in pieces)

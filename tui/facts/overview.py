@@ -1,0 +1,117 @@
+"""The store at a glance: trouble first, then the disks, what is under way, what is due."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from tiering.facts.moves import move_record_document
+from tiering.facts.status import beside_document, disk_documents, disk_state, status_document
+
+if TYPE_CHECKING:
+    from tiering.engine.store import Store
+    from tiering.policy.plan import Plan
+
+DUE_SHOWN = 20
+"""How many of the moves that are due a document names; `plan` has all."""
+
+
+def overview(store: Store) -> dict[str, Any]:
+    """`top --json`. `status` is `status --json`, `disks` is `disks --json`, `moves` is `moves list --active --json`."""
+    import msgspec
+
+    from backup.verify import last_seen
+
+    names = {definition.uuid: definition.full_name for definition in store.definitions()}
+    status = {**status_document(store), "backups": last_seen.status_document(store.context.config, names)}
+    beside = beside_document(store)
+    disks = disk_documents(store)
+    plan = store.plan()
+    work = store.context.journal.work
+    return {
+        "at": store.context.clock(),
+        "trouble": list(_trouble(status, beside, disks, plan)),
+        "disks": disks,
+        "moves": [move_record_document(record) for record in work.moves(active=True)],
+        "merges": [msgspec.to_builtins(record) for record in work.merges(active=True)],
+        "due": msgspec.to_builtins(plan.moves[:DUE_SHOWN]),
+        "next_due": min((stay.next_due for stay in plan.stays if stay.next_due), default=None),
+        "status": status,
+        **beside,
+    }
+
+
+def _trouble(
+    status: dict[str, Any], beside: dict[str, Any], disks: list[dict[str, Any]], plan: Plan
+) -> Iterator[dict[str, str]]:
+    """What somebody has to look at: a sentence, and the command that goes on from there."""
+
+    def problem(what: str, command: str) -> dict[str, str]:
+        return {"what": what, "command": f"frostline {command}"}
+
+    for fault in beside.get("broken_disks", ()):
+        yield problem(fault["what"], "doctor")
+    for name in beside.get("unreachable", ()):
+        yield problem(f"disk {name} cannot be reached: what it holds is shown as it was last seen", f"doctor {name}")
+    for item in disks:
+        if "problem" in item:
+            yield problem(f"disk {item['name']}: {item['problem']}", "doctor")
+    for item in status["broken"]:
+        yield problem(f"{item['disk']}:{item['path']}: {item['what']}", f"fsck {item['disk']}")
+    if failed := status["failed_moves"]:
+        yield problem(f"{failed:,} move{'s' if failed > 1 else ''} failed at the last try", "moves list --failed")
+    if (clock := next((stay.reason.detail for stay in plan.stays if stay.reason.kind == "clock"), None)) is not None:
+        yield problem(clock, "doctor")
+    for item in status["repeated"]:
+        first, second = item["parts"]
+        yield problem(f"{first} and {second} of {item['table']}: two machines inserted the same data", "fsck")
+    for pause in status["pauses"]:
+        table = pause["table"]
+        yield problem(f"{pause['kind']} of {table or 'all tables'} are paused", f"resume {table or ''}".rstrip())
+    if status["daemon"]["last_error"]:
+        yield problem(f"the daemon's last error: {status['daemon']['last_error']}", "daemon status")
+
+
+def overview_lines(document: dict[str, Any]) -> Iterator[str]:
+    """The same for people, a line at a time; not yet escaped."""
+    from tiering.config.units import format_size, format_time
+
+    status = document["status"]
+    for item in document["trouble"]:
+        yield f"! {item['what']}  [{item['command']}]"
+    yield (
+        f"{status['tables']:,} tables, {status['parts']:,} parts, {status['rows']:,} rows,"
+        f" {format_size(status['bytes'])}; {daemon_text(status['daemon'])}"
+    )
+    for disk in document["disks"]:
+        yield f"  {disk['name']:<12} {disk['kind']:<8} {disk_text(disk)}"
+    yield (
+        f"moves: {len(document['moves'])} under way, {status['planned_moves']:,} due,"
+        f" {status['failed_moves']:,} failed; merges: {len(document['merges'])} under way"
+    )
+    for move in document["moves"]:
+        yield f"  {move['state']:<10} {move['table']} {move['part']}  {move['from']} -> {move['to']}"
+    for merge in document["merges"]:
+        yield f"  {merge['state']:<10} {merge['table']} {merge['partition']}: {len(merge['inputs'])} parts"
+    for move in document["due"]:
+        yield f"  due        {move['table']} {move['part']}  {move['from']} -> {move['to']}: {move['reason']['detail']}"
+    if more := status["planned_moves"] - len(document["due"]):
+        yield f"  and {more:,} more: 'frostline plan'"
+    if not document["due"] and document["next_due"]:
+        yield f"  the next part is due at {format_time(document['next_due'].replace(microsecond=0))}"
+
+
+def disk_text(disk: dict[str, Any]) -> str:
+    """What lies on a disk, of how much, and what is wrong with it."""
+    from tiering.config.units import format_size
+
+    used, total = disk["used_bytes"], disk["total_bytes"]
+    size = "-" if used is None else format_size(used) + (f" of {format_size(total)}" if total is not None else "")
+    revision = "" if disk["revision"] is None else f", revision {disk['revision']:,}"
+    state = disk_state(disk)
+    return f"{size}, {disk['parts']:,} parts{revision}{'' if state == 'ok' else ', ' + state.upper()}"
+
+
+def daemon_text(daemon: dict[str, Any]) -> str:
+    """Whether somebody moves things without being told."""
+    return f"daemon: process {daemon['pid']}" if daemon["running"] else "no daemon runs"

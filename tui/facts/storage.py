@@ -1,0 +1,162 @@
+"""Tables, partitions, parts and disks as screens list them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from tiering.facts.parts import part_document, table_documents, time_column, usage_documents
+from tiering.facts.status import disk_documents, disk_state
+from tui.facts.listing import Column, Listing, age, minute, number, of, size
+
+if TYPE_CHECKING:
+    from tiering.catalog.catalog import StoredPart
+    from tiering.engine.store import Store
+    from tiering.policy.plan import Move, Stay, TtlDelete
+
+
+def tables(store: Store) -> Listing:
+    """`table list`, and of each table what its partitions take on which disk: `du`."""
+    documents = table_documents(store)
+    partitions: dict[str, list[dict[str, Any]]] = {}
+    for item in usage_documents(store.parts(include_outdated=True)):
+        partitions.setdefault(item["table"], []).append(item)
+    return Listing(
+        columns=(
+            Column("table", "table", 20, of("table"), grows=True),
+            Column("parts", "parts", 7, of("parts"), number, right=True),
+            Column("rows", "rows", 13, of("rows"), number, right=True),
+            Column("size", "size", 10, of("bytes"), size, right=True),
+            Column("disks", "on disks", 18, lambda row: _on_disks(row["bytes_by_disk"])),
+            Column("policy", "policy", 14, of("policy")),
+        ),
+        rows=documents,
+        key=lambda row: str(row["uuid"]),
+        document=lambda row: {**row, "partitions": partitions.get(row["table"], [])},
+        state=lambda row: (row["parts"], row["rows"], row["bytes"]),
+        empty="No tables yet: frostline table create --help, or frostline demo.",
+    )
+
+
+def partitions(store: Store) -> Listing:
+    """`du`: what each partition of each table takes on each disk."""
+    return Listing(
+        columns=(
+            Column("table", "table", 16, of("table"), grows=True),
+            Column("partition", "partition", 12, of("partition")),
+            Column("disk", "disk", 10, of("disk")),
+            Column("parts", "parts", 6, of("parts"), number, right=True),
+            Column("rows", "rows", 13, of("rows"), number, right=True),
+            Column("size", "size", 10, of("bytes"), size, right=True),
+        ),
+        rows=usage_documents(store.parts(include_outdated=True)),
+        key=lambda row: f"{row['table']}/{row['partition']}/{row['disk']}",
+        document=lambda row: row,
+        state=lambda row: (row["parts"], row["rows"], row["bytes"]),
+        empty="No parts.",
+    )
+
+
+def _on_disks(by_disk: Mapping[str, int]) -> str:
+    return ", ".join(f"{disk} {size(size_bytes)}" for disk, size_bytes in by_disk.items())
+
+
+@dataclass(frozen=True, slots=True)
+class PartRow:
+    """A part, and what the policy says of it now."""
+
+    stored: StoredPart
+    goes: str
+    """`s3` when it moves there now, `delete`, or nothing."""
+    due: datetime | None
+    """When a rule acts on it, if that is known."""
+    why: str
+    age: timedelta | None
+
+
+def parts(store: Store) -> Listing:
+    """`parts`, and of each part why it stays, when it goes, and where to."""
+    now = store.context.clock()
+    plan = store.plan()
+    said: dict[tuple[str, str, str], Move | Stay | TtlDelete] = {}
+    said.update({(stay.table_uuid, stay.part, stay.disk): stay for stay in plan.stays})
+    said.update({(gone.table_uuid, gone.part, gone.disk): gone for gone in plan.deletes})
+    said.update({(move.table_uuid, move.part, move.source): move for move in plan.moves})
+    times = {definition.uuid: time_column(definition) for definition in store.definitions()}
+    rows = [
+        _part_row(stored, said.get((stored.definition.uuid, stored.facts.name, stored.disk)), times, now)
+        for stored in store.parts()
+    ]
+    return Listing(
+        columns=_PART_COLUMNS,
+        rows=rows,
+        key=lambda row: f"{row.stored.definition.uuid}/{row.stored.facts.name}/{row.stored.disk}",
+        document=lambda row: part_document(row.stored),
+        state=lambda row: (row.stored.state, row.stored.volume, row.goes),
+        empty="No parts yet: frostline insert DB.TABLE FILE.",
+    )
+
+
+_PART_COLUMNS = (
+    Column("part", "part", 18, lambda row: row.stored.facts.name, grows=True),
+    Column("disk", "disk", 8, lambda row: row.stored.disk),
+    Column("age", "age", 8, lambda row: row.age, age, right=True),
+    Column("size", "size", 10, lambda row: row.stored.facts.size_bytes, size, right=True),
+    Column("goes", "goes to", 8, lambda row: row.goes),
+    Column("due", "due", 16, lambda row: row.due, minute),
+    Column("rows", "rows", 11, lambda row: row.stored.facts.rows, number, right=True),
+    Column("level", "lvl", 3, lambda row: row.stored.name.level, number, right=True),
+    Column("table", "table", 16, lambda row: row.stored.definition.full_name),
+    Column("state", "state", 9, lambda row: row.stored.state),
+    Column("volume", "volume", 10, lambda row: row.stored.volume),
+    Column("partition", "partition", 10, lambda row: row.stored.name.partition),
+    Column("why", "why", 40, lambda row: row.why),
+)
+
+
+def _part_row(
+    stored: StoredPart, item: Move | Stay | TtlDelete | None, times: Mapping[str, str | None], now: datetime
+) -> PartRow:
+    goes = "" if item is None else getattr(item, "target", "delete" if not hasattr(item, "next_due") else "")
+    return PartRow(
+        stored=stored,
+        goes=goes,
+        due=now if goes else getattr(item, "next_due", None),
+        why="" if item is None else item.reason.detail,
+        age=_age(stored, times[stored.definition.uuid], now),
+    )
+
+
+def _age(stored: StoredPart, column: str | None, now: datetime) -> timedelta | None:
+    """Of the newest row, where the table has a time; else since it was written."""
+    known = stored.facts.columns.get(column) if column is not None else None
+    newest = stored.facts.created
+    if known is not None and isinstance(known.max, str):
+        try:
+            newest = datetime.fromisoformat(known.max)
+        except ValueError:  # a date that Python has no number for
+            return None
+    return now - (newest.replace(tzinfo=UTC) if newest.tzinfo is None else newest)
+
+
+def disks(store: Store) -> Listing:
+    """`disks`."""
+    return Listing(
+        columns=(
+            Column("name", "disk", 12, of("name"), grows=True),
+            Column("kind", "kind", 11, of("kind")),
+            Column("used", "used", 10, of("used_bytes"), size, right=True),
+            Column("free", "free", 10, of("free_bytes"), size, right=True),
+            Column("parts", "parts", 7, of("parts"), number, right=True),
+            Column("state", "state", 11, disk_state),
+            Column("revision", "revision", 8, of("revision"), number, right=True),
+            Column("volume", "volume", 14, of("volume")),
+            Column("total", "total", 10, of("total_bytes"), size, right=True),
+        ),
+        rows=disk_documents(store),
+        key=lambda row: str(row["name"]),
+        document=lambda row: row,
+        state=lambda row: (row["parts"], row["used_bytes"], row["revision"], disk_state(row)),
+    )

@@ -1,0 +1,127 @@
+"""What is under way, what was done, what is due, and who does it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from tiering.facts.moves import move_record_document, plan_document
+from tiering.facts.status import daemon_document
+from tui.facts.listing import Column, Listing, minute, number, of, size
+
+if TYPE_CHECKING:
+    from tiering.engine.store import Store
+
+MOVES_SHOWN = 2_000
+"""The newest so many; `moves list --limit` has more."""
+
+
+def moves(store: Store) -> Listing:
+    """`moves list`, unfinished ones first, with the merges that are under way or failed."""
+    import msgspec
+
+    work = store.context.journal.work
+    records = [{"what": "move", **move_record_document(record)} for record in work.moves(limit=MOVES_SHOWN)]
+    merges = [{"what": "merge", **msgspec.to_builtins(record)} for record in work.merges()[:MOVES_SHOWN]]
+    rows = sorted([*records, *merges], key=lambda row: (_rank(row["state"]), row["updated"]), reverse=True)
+    return Listing(
+        columns=(
+            Column("what", "what", 5, of("what")),
+            Column("id", "id", 5, of("id"), number, right=True),
+            Column("state", "state", 9, of("state")),
+            Column("part", "part", 18, lambda row: row.get("part") or row["output"], grows=True),
+            Column("way", "from > to", 14, _way),
+            Column("size", "size", 9, lambda row: row.get("bytes", row.get("bytes_in")), size, right=True),
+            Column("tries", "try", 3, lambda row: row.get("attempts"), number, right=True),
+            Column("updated", "when", 16, of("updated"), minute),
+            Column("table", "table", 16, of("table")),
+            Column("why", "why", 40, _why),
+        ),
+        rows=rows,
+        key=lambda row: f"{row['what']} {row['id']}",
+        document=lambda row: {name: value for name, value in row.items() if name != "what"},
+        state=lambda row: (row["state"], row["updated"]),
+        empty="Nothing was ever moved or merged here.",
+    )
+
+
+def _rank(state: str) -> int:
+    """What goes on stands before what failed, and that before what is done."""
+    return {"planned": 2, "copying": 2, "committed": 2, "running": 2, "failed": 1}.get(state, 0)
+
+
+def _way(row: dict[str, Any]) -> str:
+    if row["what"] == "move":
+        return f"{row['from']} > {row['to']}"
+    return f"{len(row['inputs'])} parts > 1"
+
+
+def _why(row: dict[str, Any]) -> str:
+    return str(row["error"] or row.get("reason_detail") or row.get("reason") or "")
+
+
+def policy(store: Store, at: datetime | None = None) -> Listing:
+    """`plan`, now or at another time: its moves, and the parts that a TTL deletes."""
+    planned = store.plan(at=at)
+    document = plan_document(store, planned)
+    moves = [{"what": "move", **item} for item in document["moves"]]
+    deletes = [{"what": "delete", **item} for item in document["deletes"]]
+    upcoming = min((stay.next_due for stay in planned.stays if stay.next_due), default=None)
+    summary = (
+        f"{len(moves):,} moves, {size(document['bytes'])}, about {document['requests']:,} write requests;"
+        f" {len(deletes):,} deletes; {document['stays']:,} stay"
+    )
+    if upcoming is not None:
+        summary += f"; next at {minute(upcoming)}"
+    return Listing(
+        columns=(
+            Column("what", "what", 6, of("what")),
+            Column("part", "part", 18, of("part"), grows=True),
+            Column("from", "from", 8, lambda row: row.get("from") or row["disk"]),
+            Column("to", "to", 8, lambda row: row.get("to", "-")),
+            Column("size", "size", 10, of("bytes"), size, right=True),
+            Column("table", "table", 14, of("table")),
+            Column("why", "why", 40, lambda row: row["reason"]["detail"]),
+        ),
+        rows=[*moves, *deletes],
+        key=lambda row: f"{row['what']} {row['table_uuid']}/{row['part']}",
+        document=lambda row: {name: value for name, value in row.items() if name != "what"},
+        state=lambda row: (row.get("to"),),
+        summary=summary if at is None else f"at {minute(at)}: {summary}",
+        empty="Nothing is due.",
+    )
+
+
+def jobs(store: Store) -> Listing:
+    """The daemon's jobs by their intervals, and `daemon status` of each."""
+    daemon = daemon_document(store.context.config.state_directory)
+    settings = store.context.config.daemon
+    paused = {pause.kind for pause in store.context.journal.wishes.pauses() if pause.table_uuid is None}
+    rows: list[dict[str, Any]] = [
+        {
+            "job": "pass",
+            "every": settings.tick_seconds,
+            "last": daemon["last_tick"],
+            "held": paused & {"moves", "merges"},
+        },
+        {"job": "gc", "every": settings.gc_seconds, "last": daemon["last_gc"], "held": paused & {"gc"}},
+        {"job": "cold merges", "every": settings.cold_merge_seconds, "last": daemon["last_cold_merge"], "held": set()},
+    ]
+    runs = f"daemon: process {daemon['pid']}" if daemon["running"] else "no daemon runs: frostline daemon run"
+    did = f"{daemon['moved']:,} moved, {daemon['merged']:,} merged, {daemon['failures']:,} failures"
+    error = f"; last error: {daemon['last_error']}" if daemon["last_error"] else ""
+    return Listing(
+        columns=(
+            Column("job", "job", 14, of("job"), grows=True),
+            Column(
+                "every", "every", 10, of("every"), lambda seconds: f"{seconds:g} s" if seconds else "never", right=True
+            ),
+            Column("last", "last run", 16, of("last"), minute),
+            Column("paused", "paused", 16, lambda row: ", ".join(sorted(row["held"]))),
+        ),
+        rows=rows,
+        key=lambda row: str(row["job"]),
+        document=lambda row: daemon,
+        state=lambda row: (row["last"], tuple(sorted(row["held"]))),
+        summary=f"{runs}; {did}{error}",
+    )

@@ -1,0 +1,1 @@
+"""The screens: each shows facts and offers actions."""

@@ -1,0 +1,111 @@
+"""The overview: trouble first, the disks with how full they are, what is under way, what is due."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+
+from tui.actions import moving
+from tui.facts.listing import minute, size
+from tui.facts.overview import daemon_text, disk_text, overview
+from tui.screens.view import Choice, View
+from tui.widgets.plain import Plain
+
+if TYPE_CHECKING:
+    from tiering.engine.store import Store
+
+_BAR = 24
+_LINES = 12
+"""Of each kind; the screens behind have all."""
+
+
+async def _tick(view: View) -> None:
+    await view.board.carry_out(moving.tick())
+
+
+async def _pause(view: View) -> None:
+    await view.board.carry_out(moving.pause("", paused=True))
+
+
+async def _resume(view: View) -> None:
+    await view.board.carry_out(moving.pause("", paused=False))
+
+
+class Overview(View):
+    """The store at a glance."""
+
+    name_: ClassVar[str] = "Overview"
+    about: ClassVar[str] = (
+        "What needs somebody stands first, each line with the command that goes on from there. Then the disks, what is"
+        " under way, and what is due next."
+    )
+    choices: ClassVar[tuple[Choice, ...]] = (
+        Choice("overview.tick", "T", "Pass now", _tick),
+        Choice("overview.pause", "P", "Pause all", _pause),
+        Choice("overview.resume", "U", "Resume all", _resume),
+    )
+
+    document: dict[str, Any] | None = None
+    """As `top --json` has it."""
+
+    def compose(self) -> ComposeResult:
+        """Trouble, and the rest."""
+        with VerticalScroll():
+            yield Plain(id="trouble")
+            yield Plain("Reading the store …", id="facts")
+
+    def question(self) -> Callable[[Store], dict[str, Any]]:
+        """The document of `top`."""
+        return overview
+
+    def answer(self, facts: dict[str, Any]) -> None:
+        """Show it."""
+        self.document = facts
+        trouble = [f"! {item['what']}  [{item['command']}]" for item in facts["trouble"]]
+        self.query_one("#trouble", Plain).say(trouble)
+        self.query_one("#trouble").display = bool(trouble)
+        self.query_one("#facts", Plain).say(overview_text(facts))
+
+    def take_focus(self) -> None:
+        """The keys scroll."""
+        self.query_one(VerticalScroll).focus()
+
+
+def overview_text(facts: dict[str, Any]) -> Iterator[str]:
+    """The lines below the trouble."""
+    status = facts["status"]
+    yield (
+        f"{status['tables']:,} tables   {status['parts']:,} parts   {status['rows']:,} rows   {size(status['bytes'])}"
+        f"   {daemon_text(status['daemon'])}"
+    )
+    yield ""
+    yield "Disks"
+    whole = max(1, sum(disk["used_bytes"] or 0 for disk in facts["disks"]))
+    for disk in facts["disks"]:
+        yield f"  {disk['name']:<10} {bar((disk['used_bytes'] or 0) / whole)}  {disk_text(disk)}"
+    yield ""
+    yield (
+        f"Moves: {len(facts['moves']):,} under way, {status['planned_moves']:,} due,"
+        f" {status['failed_moves']:,} failed.   Merges: {len(facts['merges']):,} under way."
+    )
+    for move in facts["moves"][:_LINES]:
+        yield f"  {move['state']:<9}  {move['part']}  {move['from']} > {move['to']}  {size(move['bytes'])}"
+    for merge in facts["merges"][:_LINES]:
+        yield f"  {merge['state']:<9}  {merge['output']}  {len(merge['inputs'])} parts of {merge['table']}"
+    for move in facts["due"][:_LINES]:
+        yield f"  due        {move['part']}  {move['from']} > {move['to']}  {move['reason']['detail']}"
+    if (left := status["planned_moves"] - min(_LINES, len(facts["due"]))) > 0:
+        yield f"  and {left:,} more: see Policy"
+    if not facts["due"]:
+        upcoming: datetime | None = facts["next_due"]
+        yield f"  The next part is due at {minute(upcoming)}." if upcoming else "  No part has a time to move."
+
+
+def bar(share: float) -> str:
+    """A share, drawn with characters of every terminal."""
+    full = round(share * _BAR)
+    return f"[{'#' * full}{'.' * (_BAR - full)}] {share:>4.0%}"

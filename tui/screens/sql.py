@@ -1,0 +1,71 @@
+"""A box for SQL, and the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.widgets import TextArea
+
+from tui.facts.answers import answer
+from tui.facts.listing import Listing, arrange
+from tui.screens.list_view import ListView
+
+if TYPE_CHECKING:
+    from tiering.engine.store import Store
+    from tui.facts.listing import Shown
+
+
+class Sql(ListView):
+    """Read-only SQL."""
+
+    name_: ClassVar[str] = "SQL"
+    about: ClassVar[str] = (
+        "Read-only SQL over all tiers; tables are named DB.TABLE. F5 or Ctrl+J runs it; the answer can be filtered and"
+        " sorted as every table. Tab goes to the rows and back."
+    )
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("f5,ctrl+j", "run", "Run", id="sql.run", priority=True),
+    ]
+
+    def compose(self) -> ComposeResult:
+        """The statement above the rows."""
+        yield TextArea.code_editor(
+            "", language=None, id="statement", show_line_numbers=False, tab_behavior="focus", compact=True
+        )
+        yield from super().compose()
+
+    def question(self) -> Callable[[Store], Any]:
+        """Nothing: an answer stays until the next statement."""
+        return lambda store: None
+
+    def answer(self, facts: Shown | None) -> None:
+        """The rows, when there are new ones."""
+        if facts is not None:
+            super().answer(facts)
+
+    def facts(self, store: Store) -> Listing:
+        """The rows of the statement."""
+        return answer(store, self.query_one(TextArea).text)
+
+    def action_run(self) -> None:
+        """Run the statement, beside everything else."""
+        self.begin(self._run, group="sql", exclusive=True)
+
+    async def _run(self) -> None:
+        sql = self.query_one(TextArea).text.strip()
+        if not sql:
+            return
+        self.grid.loading = True
+        try:
+            shown = await self.board.source.act("query", lambda store: arrange(answer(store, sql), self.order))
+        finally:
+            self.grid.loading = False
+        self.answer(shown)
+        self.grid.focus()
+
+    def take_focus(self) -> None:
+        """The keys write."""
+        self.query_one(TextArea).focus()

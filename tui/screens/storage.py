@@ -1,0 +1,170 @@
+"""Tables, partitions, parts and disks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tui.actions import keeping, moving
+from tui.facts import history, storage
+from tui.facts.listing import Listing, minute
+from tui.screens.dialogs import Choose, Text
+from tui.screens.list_view import ListView
+from tui.screens.view import Choice
+
+if TYPE_CHECKING:
+    from tiering.engine.store import Store
+
+
+class Tables(ListView):
+    """The tables; below each table its partitions."""
+
+    name_: ClassVar[str] = "Tables"
+    about: ClassVar[str] = "The tables and where they lie; the detail has the partitions. p shows partitions instead."
+    by_partition = False
+
+    def facts(self, store: Store) -> Listing:
+        """Tables, or partitions."""
+        return storage.partitions(store) if self.by_partition else storage.tables(store)
+
+    async def toggle(self) -> None:
+        """Tables, or partitions."""
+        self.by_partition = not self.by_partition
+        self.order = type(self.order)()
+        self.grid.marks = set()
+        self.board.reload()
+
+    async def merge(self) -> None:
+        """Merge what the cursor is on."""
+        if (row := self.grid.row) is not None:
+            await self.board.carry_out(moving.merge(row["table"], row.get("partition")))
+
+    async def pause(self) -> None:
+        """Let automatic work on the table wait."""
+        if (row := self.grid.row) is not None:
+            await self.board.carry_out(moving.pause(row["table"], paused=True))
+
+    async def resume(self) -> None:
+        """No longer."""
+        if (row := self.grid.row) is not None:
+            await self.board.carry_out(moving.pause(row["table"], paused=False))
+
+    async def drop(self) -> None:
+        """Drop the table."""
+        if (row := self.grid.row) is not None:
+            await self.board.carry_out(keeping.drop_table(row["table"]))
+
+    choices: ClassVar[tuple[Choice, ...]] = (
+        Choice("tables.partitions", "p", "Partitions", toggle, changes=False),
+        Choice("tables.merge", "m", "Merge", merge),
+        Choice("tables.pause", "P", "Pause", pause),
+        Choice("tables.resume", "U", "Resume", resume),
+        Choice("tables.drop", "D", "Drop", drop),
+    )
+
+
+class Parts(ListView):
+    """The parts."""
+
+    name_: ClassVar[str] = "Parts"
+    about: ClassVar[str] = (
+        "Every part: where it lies, how old its newest row is, where it goes and when. The detail says why it stays or"
+        " goes, rule by rule."
+    )
+
+    def facts(self, store: Store) -> Listing:
+        """The parts."""
+        return storage.parts(store)
+
+    def more(self, row: Any) -> Callable[[Store], list[str]]:
+        """`explain`."""
+        table, part = row.stored.definition.full_name, row.stored.facts.name
+        return lambda store: _explained(store, table, part)
+
+    def _chosen(self) -> list[tuple[str, str]]:
+        return [(row.stored.definition.full_name, row.stored.facts.name) for row in self.grid.chosen]
+
+    async def move(self) -> None:
+        """To a volume or disk that somebody picks."""
+        if not (parts := self._chosen()):
+            return
+        tables = {table for table, _ in parts}
+        options = await self.board.source.read(lambda store: _targets(store, tables))
+        target = await self.board.ask(Choose(f"Move {len(parts):,} parts to", options))
+        if target is not None:
+            kind, _, name = target.partition(" ")
+            await self.board.carry_out(moving.move_parts(parts, **{kind: name}))
+
+    async def pin(self) -> None:
+        """Keep them where they are."""
+        if parts := self._chosen():
+            await self.board.carry_out(moving.pin_parts(parts, pinned=True))
+
+    async def unpin(self) -> None:
+        """Let the rules decide again."""
+        if parts := self._chosen():
+            await self.board.carry_out(moving.pin_parts(parts, pinned=False))
+
+    async def blame(self) -> None:
+        """Who did what to it."""
+        if (row := self.grid.row) is not None:
+            table, part = row.stored.definition.full_name, row.stored.facts.name
+            lines = await self.board.source.read(lambda store: history.blamed(store, table, part))
+            await self.board.ask(Text(f"frostline blame {table} {part}", lines))
+
+    choices: ClassVar[tuple[Choice, ...]] = (
+        Choice("parts.move", "m", "Move", move),
+        Choice("parts.pin", "p", "Pin", pin),
+        Choice("parts.unpin", "u", "Unpin", unpin),
+        Choice("parts.blame", "b", "Blame", blame, changes=False),
+    )
+
+
+def _targets(store: Store, tables: set[str]) -> Sequence[tuple[str, str]]:
+    """The volumes and disks of the tables' policies."""
+    config = store.context.config
+    volumes: dict[str, tuple[str, ...]] = {}
+    for table in tables:
+        for volume in config.policy(store.definition(table).policy).volumes:
+            volumes[volume.name] = volume.disks
+    disks = sorted({disk for names in volumes.values() for disk in names})
+    return [
+        *((f"volume {name}", f"volume {name} ({', '.join(names)})") for name, names in volumes.items()),
+        *((f"disk {name}", f"disk {name}") for name in disks),
+    ]
+
+
+def _explained(store: Store, table: str, part: str) -> list[str]:
+    told = store.explain(table, part)
+    target = f" to {told.target}" if told.target else ""
+    lines = [
+        f"{told.decision}{target}: {told.reason.detail}",
+        *(f"rule {rule.rule}: {rule.detail}" for rule in told.rules),
+    ]
+    return [*lines, f"next {minute(told.next_due)}"] if told.next_due else lines
+
+
+class Disks(ListView):
+    """The disks."""
+
+    name_: ClassVar[str] = "Disks"
+    about: ClassVar[str] = "Space, parts and revision of each disk. gc shows what nothing names before it deletes it."
+
+    def facts(self, store: Store) -> Listing:
+        """The disks."""
+        return storage.disks(store)
+
+    async def collect(self) -> None:
+        """Delete what nothing names."""
+        if (row := self.grid.row) is not None:
+            await self.board.carry_out(keeping.collect(row["name"]))
+
+    async def snapshot(self) -> None:
+        """Write the file table to the bucket."""
+        if (row := self.grid.row) is not None:
+            await self.board.carry_out(keeping.snapshot(row["name"]))
+
+    choices: ClassVar[tuple[Choice, ...]] = (
+        Choice("disks.gc", "c", "gc", collect),
+        Choice("disks.snapshot", "w", "Snapshot", snapshot),
+    )

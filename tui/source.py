@@ -1,0 +1,187 @@
+"""The store behind the screens: opened and read in one thread of its own, never in the event loop.
+
+What takes long runs in threads beside it, each with a store of its own, so that a move keeps no screen from being read.
+All are daemon threads: a bucket that does not answer keeps nobody from leaving.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
+
+from disks.workers.progress import Progress
+from tiering.engine.store import Store
+
+T = TypeVar("T")
+
+
+class Opener(Protocol):
+    """Opens the store of this run."""
+
+    def __call__(self, progress: Progress | None = None) -> Store:
+        """A store; whoever asked closes it."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    function: Callable[[Store], Any]
+    answer: Callable[[Any, BaseException | None], None]
+
+
+@dataclass(slots=True)
+class Step:
+    """A task of an action: how much of it is done. Only its own thread writes it, or several add under its lock."""
+
+    what: str
+    total: int | None
+    by_bytes: bool
+    done: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _begun: list[Step] = field(default_factory=list)
+
+    def advance(self, *, items: int = 0, size_bytes: int = 0) -> None:
+        """So much more."""
+        with self._lock:
+            self.done += size_bytes if self.by_bytes else items
+
+    def note(self, text: str) -> None:
+        """Nothing: the screens say which part it is."""
+
+    def __enter__(self) -> Step:
+        self._begun.append(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._begun.remove(self)
+
+
+@dataclass(slots=True)
+class Work:
+    """An action that runs, and the progress that it reports. Setting `stop` ends it between two of its steps."""
+
+    title: str
+    stop: threading.Event = field(default_factory=threading.Event)
+    ended: threading.Event = field(default_factory=threading.Event)
+    _begun: list[Step] = field(default_factory=list)
+
+    def task(self, what: str, *, items: int | None = None, size_bytes: int | None = None) -> Step:
+        """A task of it begins."""
+        total = items if size_bytes is None else size_bytes
+        return Step(what, total, by_bytes=size_bytes is not None, _begun=self._begun)
+
+    @property
+    def share(self) -> float | None:
+        """How much of what it does now is done; None where nobody knows."""
+        known = [step.done / step.total for step in list(self._begun) if step.total]
+        return min(known[0], 1.0) if known else None
+
+
+class Source:
+    """Reads one store for all screens, one question after the other."""
+
+    def __init__(self, opener: Opener) -> None:
+        self._open = opener
+        self._questions: SimpleQueue[_Asked | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self.running: list[Work] = []
+        """Actions whose end nobody was told yet."""
+        self._begun: list[Work] = []
+
+    def close(self) -> None:
+        """Stop what runs between two steps, and close the store when nobody reads it any more."""
+        for work in self.running:
+            work.stop.set()
+        self._questions.put(None)
+
+    def wait(self) -> None:
+        """Until everything that runs has ended."""
+        for work in list(self._begun):
+            work.ended.wait()
+
+    async def read(self, function: Callable[[Store], T]) -> T:
+        """The function's answer about the store. Raises what it raises, and what opening the store raises."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="dashboard: store", daemon=True)
+            self._thread.start()
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._questions.put(_Asked(function, _answering(answer)))
+        return await answer
+
+    async def act(self, title: str, function: Callable[[Store], T]) -> T:
+        """Run what may change the store, or takes long, beside the reading. Raises what it raises."""
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        reply, work = _answering(answer), Work(title)
+
+        def run() -> None:
+            try:
+                with self._open(work) as store:
+                    store.context.stop = work.stop
+                    done = function(store)
+            except BaseException as error:  # noqa: BLE001  it is raised where somebody waits for it
+                reply(None, error)
+            else:
+                reply(done, None)
+            finally:
+                work.ended.set()
+                self._begun.remove(work)
+
+        self._begun.append(work)
+        self.running.append(work)
+        threading.Thread(target=run, name=f"dashboard: {title}", daemon=True).start()
+        try:
+            return await answer
+        finally:
+            self.running.remove(work)
+
+    def _serve(self) -> None:
+        store: Store | None = None
+        try:
+            while (asked := self._questions.get()) is not None:
+                try:
+                    if store is None:  # tried again with each question: a journal may be busy for a moment
+                        store = self._open()
+                    done = asked.function(store)
+                except BaseException as error:  # noqa: BLE001  it is raised where somebody waits for it
+                    asked.answer(None, error)
+                else:
+                    asked.answer(done, None)
+        finally:
+            if store is not None:
+                store.close()
+
+
+def _answering(answer: asyncio.Future[Any]) -> Callable[[Any, BaseException | None], None]:
+    loop = asyncio.get_running_loop()
+
+    def settle(value: Any, error: BaseException | None) -> None:
+        if answer.done():
+            return
+        if error is None:
+            answer.set_result(value)
+        else:
+            answer.set_exception(error)
+
+    def reply(value: Any, error: BaseException | None) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, value, error)
+
+    return reply
+
+
+def fingerprint(state_directory: Path) -> tuple[object, ...]:
+    """Differs when work on this machine was begun, went on, or ended. A few system calls."""
+    found: list[object] = []
+    for path in sorted(state_directory.glob("*")):
+        with suppress(OSError):
+            status = path.stat()
+            found.append((path.name, status.st_mtime_ns, status.st_size))
+    return tuple(found)

@@ -1,0 +1,166 @@
+"""`top`, also called `dashboard`: the store at a glance, live in the terminal, or once as text or JSON."""
+
+import logging
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from oplog.errors import UsageError
+from tiering.cli.frame.session import Session, actor
+from tiering.cli.frame.verb import verb
+
+if TYPE_CHECKING:
+    from disks.workers.progress import Progress
+    from tiering.config.settings import Config
+    from tui.source import Opener
+
+TRY_ONCE = "--once prints the overview as text, --json as data"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line, under both of its names."""
+    verb(app)(top)
+    verb(app, "dashboard")(top)
+
+
+def top(
+    session: Session,
+    once: Annotated[bool, typer.Option("--once", help="print the overview and end")] = False,
+    read_only: Annotated[bool, typer.Option("--read-only", help="show everything, change nothing")] = False,
+    serve: Annotated[
+        int | None,
+        typer.Option(
+            "--serve", metavar="PORT", min=0, max=65535, help="show it in a browser of this machine; 0: a free port"
+        ),
+    ] = None,
+    allow_actions: Annotated[bool, typer.Option("--allow-actions", help="with --serve: let viewers act")] = False,
+) -> None:
+    """Show the store in the terminal: trouble, disks, what moves and why, what is due; and act on it.
+
+    Every action is one that a verb does, too; its command line is shown. With --once, and with --json, the overview is
+    printed once. With --dry-run the dashboard changes nothing, as with --read-only. With --serve it only shows, unless
+    --allow-actions.
+    """
+    if serve is None and allow_actions:
+        raise UsageError("--allow-actions is for --serve", hint="in a terminal the dashboard acts, unless --read-only")
+    if serve is not None and (once or session.options.json):
+        raise UsageError("--serve shows the dashboard in a browser and prints nothing once", hint=TRY_ONCE)
+    if once or session.options.json:
+        _print_once(session)
+        return
+    if serve is None and not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
+        raise UsageError("the dashboard needs a terminal", hint=TRY_ONCE)
+    try:
+        import textual  # noqa: F401
+    except ImportError as error:
+        raise UsageError(
+            "the dashboard needs textual, which is not installed", hint=f"pip install 'frostline[tui]'; {TRY_ONCE}"
+        ) from error
+    read_only = read_only or session.dry_run or (serve is not None and not allow_actions)
+    if serve is None:
+        _run(session, read_only=read_only, ascii_only=not _has_utf_8())
+    elif _is_viewed():
+        _run(session, read_only=read_only, ascii_only=False)
+    else:
+        _serve(session, serve)
+
+
+def _has_utf_8() -> bool:
+    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+
+
+def _is_viewed() -> bool:
+    """Whether this process was started by `_serve`, with its command line, for one viewer."""
+    from tui.serving.viewer import DRIVER
+
+    return os.environ.get("TEXTUAL_DRIVER") == DRIVER
+
+
+def _serve(session: Session, port: int) -> None:
+    import asyncio
+
+    try:
+        from tui.serving.server import Server
+    except ImportError as error:
+        raise UsageError(
+            "--serve needs aiohttp, which is not installed", hint=f"pip install 'frostline[tui,serve]'; {TRY_ONCE}"
+        ) from error
+    _check(session)
+    command = [sys.executable, "-m", "tiering.cli.main", *sys.argv[1:]]
+
+    def tell(line: str) -> None:
+        session.output.line(line)
+        sys.stdout.flush()
+
+    asyncio.run(Server(command, tell).run(port))
+
+
+def _check(session: Session) -> None:
+    """What each viewer would only find in the browser."""
+    from tui.app import Settings, check_settings
+
+    dashboard = session.config.dashboard
+    check_settings(Settings(session.config.state_directory, theme=dashboard.theme, keys=dashboard.keys))
+
+
+def _run(session: Session, *, read_only: bool, ascii_only: bool) -> None:
+    from tui.app import Dashboard, Settings, check_settings
+    from tui.source import Source
+
+    config = session.config
+    settings = Settings(
+        state_directory=config.state_directory,
+        theme=config.dashboard.theme,
+        keys=config.dashboard.keys,
+        read_only=read_only,
+        ascii=ascii_only,
+    )
+    check_settings(settings)
+    source = Source(_opener(session, config, recover=not read_only))
+    board = Dashboard(source, settings)
+    for number in (signal.SIGTERM, signal.SIGHUP):  # SIGHUP: the terminal is gone
+        signal.signal(number, lambda number, frame: board.exit())
+    logging.disable()  # a line of a log would be written over the screen
+    try:
+        board.run()
+    finally:
+        logging.disable(logging.NOTSET)
+        source.close()
+    if running := [work.title for work in source.running]:
+        session.output.note(f"waiting for a step to end: {', '.join(running)}; Ctrl-C leaves at once")
+        source.wait()
+
+
+def _opener(session: Session, config: "Config", *, recover: bool) -> "Opener":
+    from tiering.engine.store import Store
+
+    limiter, who = session.limiter(), actor()
+
+    def open_store(progress: "Progress | None" = None) -> Store:
+        return Store.open(
+            config,
+            actor=who,
+            workers=session.options.workers,
+            limiter=limiter,
+            progress=progress,
+            recover=recover,
+            partial=True,
+        )
+
+    return open_store
+
+
+def _print_once(session: Session) -> None:
+    from tui.facts.overview import overview, overview_lines
+
+    store = session.store()
+    session.tell_set_aside(store.set_aside())
+    document = overview(store)
+    if session.options.json:
+        session.output.document(document)
+        return
+    for line in overview_lines(document):
+        session.output.line(line)

@@ -1,0 +1,30 @@
+"""Text on a screen: never markup, never an escape sequence, whoever wrote it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from textual.content import Content
+from textual.widgets import Static
+
+from tiering.facts.escaping import visible
+
+
+class Plain(Static):
+    """Lines of text."""
+
+    def __init__(self, *lines: str, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
+        super().__init__(plain_content(lines), id=id, classes=classes, markup=False)
+        self.lines = list(lines)
+
+    def say(self, lines: Iterable[str]) -> None:
+        """Show these lines instead; nothing is drawn when they are the same."""
+        new = list(lines)
+        if new != self.lines:
+            self.lines = new
+            self.update(plain_content(new))
+
+
+def plain_content(lines: Iterable[str]) -> Content:
+    """The lines as they can be shown."""
+    return Content("\n".join(visible(line) for line in lines))

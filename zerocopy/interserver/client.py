@@ -1,0 +1,152 @@
+"""Taking a part from another replica. What it sends is hostile until the digest in Keeper vouches for it.
+
+The `part.json` must have the digest that Keeper knows; each file the size and SHA-256 that the `part.json` says. A peer
+that sends more is cut off at that size, one that is silent after half a minute, and a broken transfer goes on where it
+broke.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import aiohttp
+
+from disks.effects import op
+from oplog import bounds
+from oplog.errors import AccessDenied, Damaged, FrostlineError, NotFound, Transient
+from tiering.catalog.lineage import content_digest
+from tiering.table import part as parts_format
+from tiering.table.part import DataFile, Part
+from tiering.table.schema import TableDefinition
+from zerocopy.interserver import signing
+
+_TRIES = 5
+_MOST_TRIES = 100
+_PIECE_BYTES = 1 << 20
+_SILENCE_SECONDS = 30.0
+
+
+def fetch(
+    address: str,
+    secret: str,
+    definition: TableDefinition,
+    name: str,
+    digest: str,
+    place: Callable[[Part], Path],
+) -> tuple[Part, Path]:
+    """The part and the directory with its files. `place` says where they go, when the `part.json` was compared.
+
+    Raises `NotFound` when the peer has no such part, `Damaged` when it sends something else, `Transient` when it does
+    not answer.
+    """
+    return asyncio.run(_fetch(address, secret, definition, name, digest, place))
+
+
+async def _fetch(
+    address: str,
+    secret: str,
+    definition: TableDefinition,
+    name: str,
+    digest: str,
+    place: Callable[[Part], Path],
+) -> tuple[Part, Path]:
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=_SILENCE_SECONDS, sock_read=_SILENCE_SECONDS)
+    peer = _Peer(address, secret, definition, name)
+    async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session:
+        part = await peer.description(session, digest)
+        target = place(part)
+        for file in part.files:
+            await peer.file(session, file, target / file.name)
+    return part, target
+
+
+class _Peer:
+    """One part on another replica."""
+
+    def __init__(self, address: str, secret: str, definition: TableDefinition, name: str) -> None:
+        self._address = address
+        self._secret = secret
+        self._definition = definition
+        self._name = name
+        self._path = f"/v1/{definition.uuid}/{name}"
+
+    async def description(self, session: aiohttp.ClientSession, digest: str) -> Part:
+        """The part, as Keeper knows it."""
+        data = bytearray()
+        try:
+            async with session.get(self._url(self._path), headers=self._headers(self._path)) as answer:
+                self._check(answer, 200)
+                async for piece in answer.content.iter_chunked(_PIECE_BYTES):
+                    data += piece
+                    if len(data) > bounds.LARGEST_DOCUMENT_BYTES:
+                        raise self._lies("a part.json without end")
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise self._silent(error) from error
+        part = parts_format.decode(bytes(data), path=f"{self._address}{self._path}")
+        if part.table != self._definition.uuid or part.name != self._name or content_digest(part) != digest:
+            raise self._lies("another part.json than Keeper knows of")
+        return part
+
+    async def file(self, session: aiohttp.ClientSession, file: DataFile, target: Path) -> None:
+        """Write the file; begun again where it broke off."""
+        hashed, size, tries = hashlib.sha256(), 0, 0
+        with op("fs.write", target), target.open("wb") as output:
+            while size < file.size_bytes or (not file.size_bytes and not tries):
+                before, tries = size, tries + 1
+                path = f"{self._path}/{file.name}"
+                headers = self._headers(path) | ({"Range": f"bytes={size}-"} if size else {})
+                try:
+                    async with session.get(self._url(path), headers=headers) as answer:
+                        self._check(answer, 206 if size else 200)
+                        async for piece in answer.content.iter_chunked(_PIECE_BYTES):
+                            size += len(piece)
+                            if size > file.size_bytes:
+                                raise self._lies(f"more than the {file.size_bytes} bytes of {file.name}")
+                            hashed.update(piece)
+                            output.write(piece)
+                except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                    if tries >= _MOST_TRIES or (tries >= _TRIES and size == before):
+                        raise self._silent(error) from error
+                    continue
+                if size == before and file.size_bytes:
+                    raise self._lies(f"{size} of the {file.size_bytes} bytes of {file.name}")
+        if hashed.hexdigest() != file.sha256:
+            raise self._lies(f"other bytes than those of {file.name}")
+
+    def _url(self, path: str) -> str:
+        return f"http://{self._address}{path}"
+
+    def _headers(self, path: str) -> dict[str, str]:
+        signature = signing.sign(self._secret, "GET", path, now=time.time())
+        return {"Authorization": signature, "Accept-Encoding": "identity"}
+
+    def _check(self, answer: aiohttp.ClientResponse, wanted: int) -> None:
+        match answer.status:
+            case status if status == wanted:
+                return
+            case 404:
+                raise NotFound(f"{self._address} has no part {self._name}", hint="another replica may have it")
+            case 401:
+                raise AccessDenied(
+                    f"{self._address} does not know this replica",
+                    hint="all replicas need the same interserver.secret, and clocks within five minutes",
+                )
+            case status:
+                raise Transient(f"{self._address} answered {status} for part {self._name}", hint="see its daemon's log")
+
+    def _lies(self, what: str) -> FrostlineError:
+        return Damaged(
+            f"{self._address} sent {what} for part {self._name} of {self._definition.full_name}; nothing was kept",
+            hint="run 'frostline fsck --read-data' there; the part is taken from another replica where there is one",
+        )
+
+    def _silent(self, error: BaseException) -> FrostlineError:
+        reason = str(error) or type(error).__name__
+        return Transient(
+            f"part {self._name} could not be fetched from {self._address}: {reason}",
+            hint="is the daemon running there, and its port open to this machine?",
+        )

@@ -1,0 +1,350 @@
+"""`Keeper`: one connection to ZooKeeper, for all that replicated tables ask of it.
+
+Every call ends within `request_timeout_seconds`, with an answer or one of these:
+
+* `NotFound`, `AlreadyExists`, `Conflict`: the server said no, and nothing was changed;
+* `Transient`: the request was never sent, or changes nothing;
+* `OutcomeUnknown`: a change was sent and every answer was lost.
+
+A lost answer is not guessed: the call is repeated until there is one. A repeated change that is then refused may be
+refused because the first try was carried out, so a change names its witness: a node that holds what the caller wrote
+if, and only if, the change took place. It is read after a `sync`, for a server may lag behind the others.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
+
+from kazoo import exceptions as zk
+from kazoo.client import KazooClient, KazooState
+from kazoo.retry import KazooRetry
+from kazoo.security import make_digest_acl
+
+from disks.effects import op
+from oplog.errors import (
+    AccessDenied,
+    AlreadyExists,
+    Conflict,
+    FrostlineError,
+    NotFound,
+    OutcomeUnknown,
+    Transient,
+    UsageError,
+)
+from tiering.config.settings import KeeperConfig
+from zerocopy.keeper.operations import ANY_VERSION, Check, Create, Delete, Operation, Set, check_size
+
+_PAUSE_SECONDS = 0.02
+_LONGEST_PAUSE_SECONDS = 0.5
+_NONE_CONFIGURED = "name the servers in the configuration: keeper: {hosts: [host:2181]}"
+
+logger = logging.getLogger(__name__)
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What a node holds, and how often it was written."""
+
+    data: bytes
+    version: int
+    children: int
+    children_version: int
+    created_milliseconds: int
+    """By the server's clock."""
+    owner: int
+    """The session that an ephemeral node goes with; 0 for one that stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """The node that tells whether a change took place: it then holds this."""
+
+    path: str
+    data: bytes
+
+
+class Keeper:
+    """A session. Thread-safe. Paths are absolute below `root`. A context manager: leaving it ends the session, and with
+    it what is ephemeral."""
+
+    def __init__(self, settings: KeeperConfig) -> None:
+        """Connects in the background; the first call waits for it. Raises `UsageError` without hosts."""
+        if not settings.hosts:
+            raise UsageError("no ZooKeeper is configured", hint=_NONE_CONFIGURED)
+        self._settings = settings
+        self._acl = None
+        authentication = None
+        if settings.user:
+            self._acl = [make_digest_acl(settings.user, settings.password, all=True)]
+            authentication = [("digest", f"{settings.user}:{settings.password}")]
+        self._client = KazooClient(
+            ",".join(settings.hosts),
+            timeout=settings.session_timeout_seconds,
+            auth_data=authentication,
+            connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1.0),
+            use_ssl=settings.tls,
+            ca=settings.ca_bundle,
+            certfile=settings.certificate,
+            keyfile=settings.certificate_key,
+            check_hostname=settings.tls and settings.check_host,
+        )
+        self._connected = threading.Event()
+        self._silent_since: float | None = time.monotonic()
+        self._made: set[str] = set()
+        self.requests = 0
+        """How many were sent, repeats included, heartbeats not."""
+        self._client.add_listener(self._changed)
+        self._client.start_async()
+
+    def close(self) -> None:
+        """End the session."""
+        self._client.stop()
+        self._client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def session(self) -> int:
+        """The id of the session; 0 while there is none. What belonged to an earlier one may be gone."""
+        known = self._client.client_id
+        return int(known[0]) if known is not None and self._client.state != KazooState.LOST else 0
+
+    @property
+    def silent_seconds(self) -> float:
+        """How long the server has not been heard of; 0 while it can be reached. Past the session's timeout others may
+        have taken over, whatever the server says when it is back."""
+        since = self._silent_since
+        return 0.0 if since is None else time.monotonic() - since
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def get(self, path: str) -> Node:
+        """What the node holds. Raises `NotFound`."""
+        data, stat = self._ask(f"reading {path}", lambda: self._client.get_async(self._full(path)))
+        return Node(data, stat.version, stat.numChildren, stat.cversion, stat.ctime, stat.ephemeralOwner)
+
+    def find(self, path: str) -> Node | None:
+        """What the node holds; None when there is none."""
+        try:
+            return self.get(path)
+        except NotFound:
+            return None
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such a node."""
+        return self._ask(f"looking for {path}", lambda: self._client.exists_async(self._full(path))) is not None
+
+    def children(self, path: str) -> list[str]:
+        """The names below the node, sorted. Raises `NotFound`."""
+        found = self._ask(f"listing {path}", lambda: self._client.get_children_async(self._full(path)))
+        return sorted(map(str, found))
+
+    def sync(self, path: str = "/") -> None:
+        """Returns when what is read next is at least as new as every change that was answered before, to anybody."""
+        self._ask("catching up", lambda: self._client.sync_async(self._full(path)))
+
+    # -- changing ----------------------------------------------------------------------------------------------------
+
+    def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> None:
+        """Make the node; one that is there with the same data already is as good after a lost answer. Raises
+        `AlreadyExists`, or `NotFound` without its parent."""
+        self.multi([Create(path, data, ephemeral)], witness=Witness(path, data))
+
+    def create_numbered(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> str:
+        """Make a node whose name is this path and a number, and return its path. The path must be one that nobody used
+        before: by it the node is found again when the answer was lost."""
+        parent, _, prefix = path.rpartition("/")
+
+        def made_before() -> str | None:
+            self.sync(parent)
+            return next((f"{parent}/{name}" for name in self.children(parent) if name.startswith(prefix)), None)
+
+        def create() -> Any:
+            return self._client.create_async(self._full(path), data, acl=self._acl, ephemeral=ephemeral, sequence=True)
+
+        made = self._change(f"creating {path}", create, look=made_before)
+        return str(made).removeprefix(self._settings.root)
+
+    def make_path(self, path: str) -> None:
+        """Make the node and those above it, where they are missing. Each is looked for once a session."""
+        steps = self._full(path).strip("/").split("/")
+        for length in range(1, len(steps) + 1):
+            full = "/" + "/".join(steps[:length])
+            if full in self._made:
+                continue
+            try:
+                self._change(f"creating {full}", lambda full=full: self._client.create_async(full, b"", acl=self._acl))  # type: ignore[misc]
+            except AlreadyExists:
+                pass
+            self._made.add(full)
+
+    def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> None:
+        """Write the node. Raises `NotFound`, or `Conflict` when its version is another one."""
+        self.multi([Set(path, data, version)], witness=Witness(path, data))
+
+    def delete(self, path: str, version: int = ANY_VERSION) -> bool:
+        """Take the node away; False when there was none. Raises `Conflict` for one that has children."""
+        try:
+            self._change(f"deleting {path}", lambda: self._client.delete_async(self._full(path), version))
+        except NotFound:
+            return False
+        return True
+
+    def delete_tree(self, path: str) -> None:
+        """Take the node and all below it away, the deepest first. Nothing when it is missing."""
+        try:
+            names = self.children(path)
+        except NotFound:
+            return
+        for name in names:
+            self.delete_tree(f"{path}/{name}")
+        self.delete(path)
+
+    def multi(self, operations: Sequence[Operation], *, witness: Witness | None = None) -> list[str]:
+        """Carry out all of the operations or none; returns the path of each (of a numbered node, the one it got).
+
+        Raises what the first operation that fails raises. Without a `witness` a change whose answer was lost and whose
+        repeat is refused raises `OutcomeUnknown`.
+        """
+        check_size(operations)
+
+        def witnessed() -> list[str] | None:
+            if witness is None:
+                raise OutcomeUnknown(
+                    "the answer to a change in Keeper was lost", hint="look whether it took place before you repeat it"
+                )
+            self.sync(witness.path)
+            found = self.find(witness.path)
+            return [one.path for one in operations] if found is not None and found.data == witness.data else None
+
+        answers = self._change(
+            f"changing {operations[0].path}" if operations else "nothing",
+            lambda: self._sent(operations),
+            look=witnessed,
+        )
+        return [str(one).removeprefix(self._settings.root) if isinstance(one, str) else "" for one in answers]
+
+    def _sent(self, operations: Sequence[Operation]) -> Any:
+        transaction = self._client.transaction()
+        for one in operations:
+            full = self._full(one.path)
+            match one:
+                case Create():
+                    transaction.create(full, one.data, self._acl, one.ephemeral, one.numbered)
+                case Set():
+                    transaction.set_data(full, one.data, one.version)
+                case Delete():
+                    transaction.delete(full, one.version)
+                case Check():
+                    transaction.check(full, one.version)
+        return transaction.commit_async()
+
+    # -- calls -------------------------------------------------------------------------------------------------------
+
+    def _full(self, path: str) -> str:
+        return self._settings.root + path if path != "/" else self._settings.root
+
+    def _changed(self, state: str) -> None:
+        if state == KazooState.CONNECTED:
+            self._silent_since = None
+            self._connected.set()
+            return
+        self._connected.clear()
+        self._silent_since = self._silent_since or time.monotonic()
+        if state == KazooState.LOST:
+            self._made.clear()
+
+    def _ask(self, what: str, start: Callable[[], Any]) -> Any:
+        """Repeat a question until it is answered."""
+        return self._repeat(what, start, None)
+
+    def _change(self, what: str, start: Callable[[], Any], look: Callable[[], Any] | None = None) -> Any:
+        """Repeat a change until its outcome is known. `look` tells, after a lost answer, what an earlier try did; None
+        when it did nothing."""
+        with op("keeper.change", what):
+            return self._repeat(what, start, look or (lambda: None))
+
+    def _repeat(self, what: str, start: Callable[[], Any], look: Callable[[], Any] | None) -> Any:
+        end = time.monotonic() + self._settings.request_timeout_seconds
+        lost, pause = False, _PAUSE_SECONDS
+        while True:
+            if not self._connected.wait(max(end - time.monotonic(), 0)):
+                raise self._silent(what, lost=lost and look is not None)
+            if lost and (found := self._looked(what, look)) is not None:
+                return found
+            try:
+                self.requests += 1
+                return self._answer(start().get(timeout=max(end - time.monotonic(), 0.001)))
+            except self._unanswered as error:
+                lost = True
+                logger.debug("no answer while %s: %s", what, type(error).__name__)
+                if time.monotonic() > end:
+                    raise self._silent(what, lost=look is not None) from error
+            except zk.ZookeeperError as error:
+                if lost and (found := self._looked(what, look)) is not None:
+                    return found
+                raise self._refused(what, error) from error
+            time.sleep(min(pause, max(end - time.monotonic(), 0)))
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    def _looked(self, what: str, look: Callable[[], Any] | None) -> Any:
+        """What an earlier try did, whose answer was lost; None when it did nothing that is known."""
+        try:
+            return look() if look is not None else None
+        except Transient as error:
+            raise self._silent(what, lost=True) from error
+
+    @property
+    def _unanswered(self) -> tuple[type[Exception], ...]:
+        timeout: type[Exception] = self._client.handler.timeout_exception
+        return (zk.ConnectionLoss, zk.OperationTimeoutError, zk.SessionExpiredError, zk.ConnectionClosedError, timeout)
+
+    @staticmethod
+    def _answer(answer: Any) -> Any:
+        """The answer; of a multi that was refused, the error that it was refused for."""
+        if isinstance(answer, list):
+            errors = [one for one in answer if isinstance(one, Exception)]
+            for error in errors:
+                if not isinstance(error, zk.RolledBackError | zk.RuntimeInconsistency):
+                    raise error
+            if errors:
+                raise errors[0]
+        return answer
+
+    def _silent(self, what: str, *, lost: bool) -> FrostlineError:
+        seconds, servers = self._settings.request_timeout_seconds, ", ".join(self._settings.hosts)
+        if lost:
+            return OutcomeUnknown(
+                f"Keeper ({servers}) did not answer for {seconds:g} s: whether {what} took place is not known",
+                hint="look before you run it again: 'frostline keeper check' says whether the servers answer",
+            )
+        return Transient(
+            f"Keeper ({servers}) cannot be reached: {what} was given up after {seconds:g} s, and nothing was changed",
+            hint="'frostline keeper check' says which server answers; queries need none",
+        )
+
+    def _refused(self, what: str, error: zk.ZookeeperError) -> FrostlineError:
+        match error:
+            case zk.NoNodeError():
+                return NotFound(f"{what}: there is no such node in Keeper", hint="look with 'frostline keeper ls'")
+            case zk.NodeExistsError():
+                return AlreadyExists(f"{what}: the node is there already", hint="look with 'frostline keeper get'")
+            case zk.BadVersionError() | zk.NotEmptyError():
+                return Conflict(f"{what}: somebody else changed the node first", hint="look at it again, then retry")
+            case zk.NoAuthError() | zk.AuthFailedError():
+                return AccessDenied(
+                    f"{what}: Keeper refuses this user",
+                    hint="check keeper.user and keeper.password of the configuration",
+                )
+            case _:
+                return FrostlineError(f"{what}: Keeper says {type(error).__name__}", hint="see the server's log")

@@ -1,0 +1,22 @@
+"""Opening Keeper where kazoo may be missing: whoever has no replicated tables needs none of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from oplog.errors import UsageError
+from tiering.config.settings import KeeperConfig
+
+if TYPE_CHECKING:
+    from zerocopy.keeper.client import Keeper
+
+
+def open_keeper(settings: KeeperConfig) -> Keeper:
+    """A session of its own. Raises `UsageError` where no servers are configured or kazoo is not installed."""
+    try:
+        from zerocopy.keeper.client import Keeper
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("kazoo"):
+            raise
+        raise UsageError("kazoo is not installed", hint="pip install 'frostline[replicas]'") from error
+    return Keeper(settings)

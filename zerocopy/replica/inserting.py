@@ -1,0 +1,163 @@
+"""How the blocks of an insert go into a replicated table. The order, and what a crash after each step leaves:
+
+    number    a node of this session below block_numbers/<partition>        nothing: it goes with the session
+    arrival   the part durable on this machine, where nobody looks          something to take back
+    word      one multi: the number's node goes; blocks/<digest>, an
+              entry of the log and parts/<part> come                        the insert counts      <- the commit point
+    part      the arrival takes its place in the table                      something to finish
+
+So no entry of the log is about a part that is not durable somewhere, and no part is in an answer that Keeper may not
+know. A block whose digest is there already, from whichever replica, is counted as a duplicate, and its number stays
+unused."""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+
+from disks.base import Transaction
+from oplog.errors import AlreadyExists, FrostlineError, NotFound, Transient
+from tiering.catalog.lineage import content_digest
+from tiering.insert.insert import Inserting, NewPart
+from tiering.table.part import PartName
+from zerocopy.keeper.client import Witness
+from zerocopy.keeper.operations import Create, Delete, Operation
+from zerocopy.replica import arrivals, entries
+from zerocopy.replica.nodes import number_of
+from zerocopy.replica.replica import Replica
+
+
+@dataclass(slots=True)
+class _Arriving:
+    """A new part with its number."""
+
+    new: NewPart
+    node: str
+    """That holds the number."""
+    name: str
+    digest: str = ""
+    """Of its `part.json`."""
+
+
+@dataclass(slots=True)
+class ReplicatedInserting(Inserting):
+    """One insert into a replicated table."""
+
+    replica: Replica = field(init=False)
+    _blocks_begun: int = 0
+
+    def begin(self) -> None:
+        self.replica = Replica.open(self.context, self.definition)
+        self.replica.keeper.sync(self.replica.own.path)
+
+    def take_number(self, claimed: ExitStack) -> int:
+        """Only an order: the numbers come from Keeper, of each partition its own, when the bytes are written."""
+        self._blocks_begun += 1
+        return self._blocks_begun
+
+    def put_in(self, written: list[NewPart], transactions: dict[str, Transaction], number: int) -> None:
+        fresh = self._without_duplicates(written)
+        if not fresh:
+            return
+        with self._numbered(fresh) as arriving, self._claimed(arriving):
+            by_disk: dict[str, list[_Arriving]] = defaultdict(list)
+            for one in arriving:
+                by_disk[one.new.disk].append(one)
+            for disk, group in by_disk.items():
+                for one in group:
+                    part = self.described(one.name, one.new)
+                    one.digest = content_digest(part)
+                    arrivals.stage(transactions[disk], self.definition, part, one.new.directory, one.node)
+                transactions[disk].commit()
+            taken = self._say(arriving)
+            for disk, group in by_disk.items():
+                chosen = [one for one in group if one in taken]
+                if chosen:
+                    names = [one.name for one in chosen]
+                    arrivals.take_in(self.context, self.definition, self.context.disk(disk), names)
+                    self.count_in(names, [one.new for one in chosen])
+
+    def _without_duplicates(self, written: list[NewPart]) -> list[NewPart]:
+        """Those that no replica has inserted yet, as far as is known before the word."""
+        fresh: list[NewPart] = []
+        for new in written:
+            if self._deduplicates and self.replica.keeper.exists(self._block(new)):
+                self.count_duplicate(new)
+            else:
+                fresh.append(new)
+        return fresh
+
+    @property
+    def _deduplicates(self) -> bool:
+        return self.definition.settings.deduplication_window > 0
+
+    def _block(self, new: NewPart) -> str:
+        return self.replica.table.block(new.partition.id, new.digest)
+
+    @contextmanager
+    def _numbered(self, news: list[NewPart]) -> Iterator[list[_Arriving]]:
+        """The parts with their numbers. A number that was not used is given back: merges wait for those on their
+        way."""
+        keeper, arriving = self.replica.keeper, []
+        try:
+            for new in news:
+                parent = self.replica.table.numbers(new.partition.id)
+                keeper.make_path(parent)
+                node = keeper.create_numbered(f"{parent}/block-{uuid.uuid4().hex}-", ephemeral=True)
+                number = number_of(node)
+                arriving.append(_Arriving(new, node, str(PartName(new.partition.id, number, number, 0))))
+            yield arriving
+        except BaseException:
+            with suppress(FrostlineError):  # nobody answers: the nodes go with the session
+                for one in arriving:
+                    keeper.delete(one.node)
+            raise
+
+    @contextmanager
+    def _claimed(self, arriving: list[_Arriving]) -> Iterator[None]:
+        """While it lasts nobody settles these arrivals as those of a dead insert."""
+        names = [arrivals.claim_of(one.name) for one in arriving]
+        with self.context.journal.claim(self.definition.uuid, names, "insert"):
+            yield
+
+    def _say(self, arriving: list[_Arriving]) -> list[_Arriving]:
+        """Make the parts count; returns those that do. The others were inserted by another replica meanwhile."""
+        left = list(arriving)
+        while left:
+            try:
+                witness = Witness(self.replica.own.part(left[0].name), left[0].digest.encode())
+                self.replica.keeper.multi([one for each in left for one in self._word(each)], witness=witness)
+                return left
+            except AlreadyExists:
+                self.replica.keeper.sync(self.replica.table.path)
+                known = [one for one in left if self.replica.keeper.exists(self._block(one.new))]
+                if not known:
+                    raise
+                self._take_back(known)
+                for one in known:
+                    self.count_duplicate(one.new)
+                left = [one for one in left if one not in known]
+            except NotFound as error:
+                self._take_back(left)
+                raise Transient(
+                    f"the insert into {self.definition.full_name} lost its session with Keeper, and does not count",
+                    hint="run it again: what went in before is skipped",
+                ) from error
+        return []
+
+    def _word(self, one: _Arriving) -> list[Operation]:
+        entry = entries.Get(time=self.context.clock(), replica=self.replica.name, part=one.name, digest=one.digest)
+        said: list[Operation] = [Delete(one.node)]
+        if self._deduplicates:
+            said.append(Create(self._block(one.new), one.name.encode()))
+        said.append(Create(f"{self.replica.table.log}/log-", entries.encode(entry), numbered=True))
+        said.append(Create(self.replica.own.part(one.name), one.digest.encode()))
+        return said
+
+    def _take_back(self, arriving: list[_Arriving]) -> None:
+        for one in arriving:
+            self.replica.keeper.delete(one.node)
+            arrivals.discard(self.context, self.definition, self.context.disk(one.new.disk), [one.name])

@@ -1,0 +1,260 @@
+"""How a replica comes and goes.
+
+The first creates the table's nodes in one multi; then every one does the same: the definition and who it is go to its
+disks, then its own nodes to Keeper. A crash in between leaves a table that can only be read, and that `table create
+--replicated` finishes. Who goes takes its nodes away first; the last one takes the table's.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from oplog.errors import AlreadyExists, Conflict, NotFound, Refused, UsageError
+from tiering.catalog import tables
+from tiering.catalog.context import Context
+from tiering.config.macros import expand, is_path, is_step
+from tiering.table import schema
+from tiering.table.part import PartName
+from tiering.table.schema import Delete as DeleteRows
+from tiering.table.schema import TableDefinition, split_table_name
+from zerocopy.keeper.client import Keeper, Witness
+from zerocopy.keeper.operations import Create
+from zerocopy.replica import identity
+from zerocopy.replica.connections import connections, secret_of
+from zerocopy.replica.identity import ReplicaIdentity
+from zerocopy.replica.nodes import TableNodes
+from zerocopy.replica.replica import Replica
+
+DEFAULT_PATH = "/tables/{shard}/{database}.{table}"
+_NO_POLICY = "-"
+"""What the metadata in Keeper says of the policy: it is each machine's own."""
+_COMPARED = ("columns", "order_by", "partition_by", "merge_mode", "settings", "ttl")
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A replica that was created."""
+
+    definition: TableDefinition
+    replica: str
+    first: bool
+    """Whether it is the table's first."""
+
+
+def create(
+    context: Context,
+    table: str,
+    wanted: TableDefinition | None,
+    policy: str,
+    keeper_path: str | None,
+    replica: str | None,
+    *,
+    if_not_exists: bool,
+) -> Made:
+    """Create the table's first replica, or another one; `wanted` may be None for that.
+
+    Raises `Refused` for another structure than the table has, for a name in use and for what replicated tables cannot
+    have yet, `AlreadyExists` for a replica that is there unless `if_not_exists`.
+    """
+    secret_of(context)
+    name, path = _place(context, table, wanted, keeper_path, replica)
+    _check_policy(context, policy)
+    keeper, nodes = connections(context).keeper, TableNodes(path)
+    theirs = _definition_in(keeper, nodes)
+    first = theirs is None
+    if theirs is None:
+        if wanted is None:
+            raise NotFound(
+                f"there is no table at {path} in Keeper to join", hint="say --column and --order-by to create the first"
+            )
+        theirs = _create_table(context, keeper, nodes, msgspec.structs.replace(wanted, keeper=path))
+        first = theirs.uuid == wanted.uuid
+    if wanted is not None and (unlike := list(_differences(wanted, theirs))):
+        raise Refused(
+            f"the table at {path} in Keeper is another one: {'; '.join(unlike)}",
+            hint="say the same, or no columns at all to take them from there",
+        )
+    if theirs.full_name != table:
+        raise Refused(
+            f"the table at {path} in Keeper is called {theirs.full_name}", hint="say --keeper-path, or its name"
+        )
+    definition = msgspec.structs.replace(theirs, policy=policy)
+    is_new = _write_here(context, definition, name, keeper, nodes)
+    if not is_new and not if_not_exists:
+        raise AlreadyExists(
+            f"table {table} has its replica {name} here already", hint="say --if-not-exists to keep it as it is"
+        )
+    return Made(definition, name, first)
+
+
+def leave(context: Context, definition: TableDefinition) -> None:
+    """Take this machine's replica out of Keeper, and with the last one the table. Its parts are not touched.
+
+    Raises `Refused` while this replica has parts that no other one has.
+    """
+    known = identity.read(context, definition)
+    nodes = TableNodes(str(definition.keeper))
+    keeper = connections(context).keeper
+    if known is None or (node := keeper.find(nodes.replica(known.replica).path)) is None:
+        return
+    if node.data != known.token.encode():
+        return  # another machine's by now
+    _check_not_alone(keeper, nodes, known.replica)
+    remove(keeper, nodes, known.replica)
+
+
+def drop_dead(context: Context, definition: TableDefinition, name: str) -> None:
+    """Take the nodes of a replica away whose machine is gone for good. Raises `Refused` for one that is active, for
+    this machine's own, and for one that has parts that no other one has."""
+    own = Replica.open(context, definition)
+    replica = own.table.replica(name)
+    if name == own.name:
+        raise Refused(
+            f"{name} is this machine's own replica", hint=f"'frostline table drop {definition.full_name}' drops it"
+        )
+    if not own.keeper.exists(replica.path):
+        raise NotFound(f"{definition.full_name} has no replica {name}", hint="'frostline replica status' lists them")
+    if own.keeper.exists(replica.is_active):
+        raise Refused(f"replica {name} is active: it is not gone", hint="drop the table on its own machine")
+    _check_not_alone(own.keeper, own.table, name)
+    remove(own.keeper, own.table, name)
+
+
+def remove(keeper: Keeper, nodes: TableNodes, name: str) -> None:
+    """Take the replica's nodes away; what is deepest first, the replica itself last. The table's, too, when it was the
+    last: deleting the parent fails while another one is there."""
+    keeper.delete_tree(nodes.replica(name).path)
+    try:
+        keeper.delete(nodes.replicas)
+    except Conflict:
+        return
+    keeper.delete_tree(nodes.path)
+
+
+def _check_not_alone(keeper: Keeper, nodes: TableNodes, name: str) -> None:
+    """Raise `Refused` where other replicas would miss what only this one has."""
+    others = [other for other in keeper.children(nodes.replicas) if other != name]
+    if not others:
+        return
+    mine = {PartName.parse(part) for part in keeper.children(nodes.replica(name).parts)}
+    theirs = {PartName.parse(part) for other in others for part in keeper.children(nodes.replica(other).parts)}
+    alone = [part for part in sorted(mine) if not any(one == part or one.covers(part) for one in theirs)]
+    if alone:
+        raise Refused(
+            f"{len(alone)} parts are on replica {name} alone, the first is {alone[0]}",
+            hint="let another one fetch them first: 'frostline replica sync' there",
+        )
+
+
+def _place(
+    context: Context, table: str, wanted: TableDefinition | None, keeper_path: str | None, replica: str | None
+) -> tuple[str, str]:
+    """The replica's name and the table's path."""
+    database, short = split_table_name(table)
+    values = {**context.config.macros, "database": database, "table": short}
+    if wanted is not None:
+        values["uuid"] = wanted.uuid
+    name = expand(replica or "{replica}", values, what="the replica's name")
+    path = expand(keeper_path or DEFAULT_PATH, values, what="the path in Keeper")
+    if not is_step(name):
+        raise UsageError(f"not a replica's name: {name!r}", hint="letters, digits, '_', '-' and '.'")
+    if not is_path(path):
+        raise UsageError(f"not a path in Keeper: {path!r}", hint="write it as /tables/01/db.table")
+    return name, path
+
+
+def _check_policy(context: Context, policy: str) -> None:
+    for volume in context.config.policy(policy).volumes:
+        for name in volume.disks:
+            if context.disk(name).capabilities.remote:
+                raise Refused(
+                    f"policy {policy} has disk {name} in a bucket, where replicated tables cannot be yet",
+                    hint="give the table a policy of local disks: --policy P",
+                )
+
+
+def _definition_in(keeper: Keeper, nodes: TableNodes) -> TableDefinition | None:
+    node = keeper.find(nodes.metadata)
+    return None if node is None else schema.decode(node.data, path=f"keeper:{nodes.metadata}")
+
+
+def _create_table(context: Context, keeper: Keeper, nodes: TableNodes, definition: TableDefinition) -> TableDefinition:
+    """Make the table's nodes; the definition that is there then, which another machine's may be."""
+    tables.check(context, definition)
+    if any(isinstance(rule.action, DeleteRows) for rule in definition.ttl):
+        raise Refused(
+            f"{definition.full_name} has a TTL rule that deletes, which replicated tables cannot have yet",
+            hint="leave it out",
+        )
+    data = schema.encode(msgspec.structs.replace(definition, policy=_NO_POLICY))
+    keeper.make_path(nodes.path.rpartition("/")[0] or "/")
+    try:
+        made = [Create(nodes.path), Create(nodes.metadata, data), *map(Create, nodes.shared())]
+        keeper.multi(made, witness=Witness(nodes.metadata, data))
+    except AlreadyExists:
+        found = _definition_in(keeper, nodes)
+        if found is None:
+            raise Conflict(
+                f"{nodes.path} in Keeper is being dropped, or is no table's",
+                hint="look with 'frostline keeper ls'; what a killed drop left can be removed by hand",
+            ) from None
+        return found
+    return definition
+
+
+def _differences(wanted: TableDefinition, theirs: TableDefinition) -> Iterator[str]:
+    for field in _COMPARED:
+        here, there = (msgspec.json.encode(getattr(one, field)).decode() for one in (wanted, theirs))
+        if here != there:
+            yield f"{field.replace('_', ' ')} {here} here, {there} there"
+
+
+def _write_here(context: Context, definition: TableDefinition, name: str, keeper: Keeper, nodes: TableNodes) -> bool:
+    """Whether anything was missing here or in Keeper."""
+    existing = next((known for known in context.catalog.tables() if known.full_name == definition.full_name), None)
+    if existing is not None and existing.uuid != definition.uuid:
+        raise AlreadyExists(f"another table is called {definition.full_name} here", hint="drop or rename it first")
+    known = identity.read(context, definition) if existing is not None else None
+    if known is None and keeper.exists(nodes.replica(name).path):
+        raise _name_in_use(definition, name)
+    if existing is None:
+        tables.create(context, definition)
+    if known is not None and known.replica != name:
+        raise Refused(
+            f"this machine is replica {known.replica} of {definition.full_name}, not {name}",
+            hint=f"say --replica {known.replica}, or drop the table here first",
+        )
+    if known is None:
+        known = ReplicaIdentity(replica=name, token=uuid.uuid4().hex)
+    identity.write(context, definition, known)
+    own, token = nodes.replica(name), known.token.encode()
+    made = [
+        Create(own.path, token),
+        Create(own.host),
+        Create(own.log_pointer, b"0"),
+        Create(own.queue),
+        Create(own.parts),
+    ]
+    made += [
+        Create(f"{own.path}/is_lost", b"0"),
+        Create(f"{own.path}/metadata_version", str(definition.version).encode()),
+    ]
+    made += [Create(f"{own.path}/min_unprocessed_insert_time")]
+    try:
+        keeper.multi(made, witness=Witness(own.path, token))
+    except AlreadyExists:
+        if keeper.get(own.path).data != token:
+            raise _name_in_use(definition, name) from None
+        return existing is None
+    return True
+
+
+def _name_in_use(definition: TableDefinition, name: str) -> Refused:
+    return Refused(
+        f"{definition.full_name} has a replica {name} already, on another machine",
+        hint="say another name: --replica NAME; if that machine is gone: 'frostline replica drop'",
+    )

@@ -1,0 +1,102 @@
+"""Agreeing upon merges: one replica writes an entry, and all make, or fetch, the same part.
+
+What may lie between two parts is known, because numbers have no gaps that Keeper does not explain: first those on
+their way are listed, then the log is taken over to its end. What was on its way is in the list or, having counted, in
+the log. The entry is written with the version that the log's node had before all that, and raises it: of two replicas
+that agree upon merges at once one is refused, and plans anew.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from itertools import pairwise
+
+from oplog.errors import Conflict, NotFound, Refused
+from tiering.catalog.catalog import StoredPart
+from tiering.merge.output import output_name
+from tiering.merge.planning import plan_merges
+from tiering.merge.request import MergeRequest
+from tiering.merge.selection import MergePlan
+from tiering.table.part import PartName
+from zerocopy.keeper.client import Witness
+from zerocopy.keeper.operations import Create, Set
+from zerocopy.replica import entries
+from zerocopy.replica.entries import Merge
+from zerocopy.replica.nodes import number_of
+from zerocopy.replica.queue import pull, queue
+from zerocopy.replica.replica import Replica
+
+
+def assign(replica: Replica, request: MergeRequest) -> list[str]:
+    """Write the merges that are due into the log; returns what they make. None where another replica was first."""
+    if request.adopt or request.drop_deleted or request.cold is not None:
+        raise Refused(
+            f"{replica.definition.full_name} is replicated: its merges take no --adopt, --drop-deleted or --cold",
+            hint="merge it with --final, or without options",
+        )
+    keeper, table = replica.keeper, replica.table
+    keeper.sync(table.path)
+    version = keeper.get(table.log).version
+    on_their_way = _on_their_way(replica)
+    pull(replica)
+    pending = [PartName.parse(queued.entry.brings) for queued in queue(replica)]
+    plans = [plan for plan in _plans(replica, request, pending) if _is_whole(plan, on_their_way, pending)]
+    if not plans:
+        return []
+    mark = uuid.uuid4().hex.encode()
+    outputs, creates = [], []
+    for plan in plans:
+        output = str(output_name(plan.parts))
+        inputs = tuple(stored.facts.name for stored in plan.parts)
+        entry = Merge(
+            time=replica.context.clock(), replica=replica.name, output=output, inputs=inputs, reason=plan.reason
+        )
+        creates.append(Create(f"{table.log}/log-", entries.encode(entry), numbered=True))
+        outputs.append(output)
+    try:
+        keeper.multi([*creates, Set(table.log, mark, version)], witness=Witness(table.log, mark))
+    except Conflict:
+        return []
+    return outputs
+
+
+def _plans(replica: Replica, request: MergeRequest, pending: Sequence[PartName]) -> list[MergePlan]:
+    """What is due among the parts that are here and in no merge that is agreed upon already."""
+    context, definition = replica.context, replica.definition
+    context.catalog.refresh()
+    own = replica.parts()
+    free = [
+        stored
+        for stored in context.catalog.parts(definition)
+        if stored.name in own and not any(name.covers(stored.name) for name in pending)
+    ]
+    return plan_merges(context, definition, [one for one in free if _asked_for(one, request)], request)
+
+
+def _asked_for(stored: StoredPart, request: MergeRequest) -> bool:
+    return request.partition in (None, stored.name.partition)
+
+
+def _is_whole(plan: MergePlan, on_their_way: dict[str, list[int]], pending: Sequence[PartName]) -> bool:
+    """Whether nothing can lie between the parts that is not among them."""
+    for left, right in pairwise(stored.name for stored in plan.parts):
+        gap = range(left.max_block + 1, right.min_block)
+        if any(number in gap for number in on_their_way.get(plan.partition, ())):
+            return False
+        if any(
+            name.partition == plan.partition and (name.min_block in gap or name.max_block in gap) for name in pending
+        ):
+            return False
+    return True
+
+
+def _on_their_way(replica: Replica) -> dict[str, list[int]]:
+    """The numbers of each partition whose insert has not said yet whether it counts."""
+    keeper, found = replica.keeper, {}
+    for partition in keeper.children(f"{replica.table.path}/block_numbers"):
+        try:
+            found[partition] = [number_of(name) for name in keeper.children(replica.table.numbers(partition))]
+        except NotFound:
+            continue
+    return found

@@ -1,0 +1,97 @@
+"""Where a replicated table's facts are in Keeper; the names are those of ClickHouse where they mean the same. Pure.
+
+<table>/metadata                     the definition; its policy is each machine's own
+<table>/log/log-<number>             what happened, and what is agreed upon, in order; its own data: the last merge
+<table>/blocks/<partition>_<digest>  a block that was inserted -> the part
+<table>/block_numbers/<partition>/block-<who>-<number>   an insert on its way; goes with its session
+<table>/outputs/<part>               the digest of what a merge makes: whoever is first says it
+<table>/replicas/<name>              who the replica is: a token that its machine knows
+    host                             where it gives parts to the others
+    is_active                        goes with the session of its daemon
+    log_pointer                      the number of the first entry of the log that it has not taken over
+    queue/queue-<number>             what it took over and has not done
+    parts/<part>                     what it has -> the digest
+    is_lost, metadata_version, min_unprocessed_insert_time
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from oplog.errors import Damaged
+
+
+@dataclass(frozen=True, slots=True)
+class TableNodes:
+    """The nodes of a table."""
+
+    path: str
+
+    @property
+    def metadata(self) -> str:
+        return f"{self.path}/metadata"
+
+    @property
+    def log(self) -> str:
+        return f"{self.path}/log"
+
+    @property
+    def replicas(self) -> str:
+        return f"{self.path}/replicas"
+
+    def shared(self) -> list[str]:
+        """What belongs to all replicas, beside the metadata."""
+        return [f"{self.path}/{name}" for name in ("log", "blocks", "block_numbers", "outputs", "replicas")]
+
+    def block(self, partition: str, digest: str) -> str:
+        return f"{self.path}/blocks/{partition}_{digest}"
+
+    def numbers(self, partition: str) -> str:
+        return f"{self.path}/block_numbers/{partition}"
+
+    def output(self, part: str) -> str:
+        return f"{self.path}/outputs/{part}"
+
+    def replica(self, name: str) -> ReplicaNodes:
+        return ReplicaNodes(f"{self.replicas}/{name}")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaNodes:
+    """The nodes of one replica."""
+
+    path: str
+
+    @property
+    def host(self) -> str:
+        return f"{self.path}/host"
+
+    @property
+    def is_active(self) -> str:
+        return f"{self.path}/is_active"
+
+    @property
+    def log_pointer(self) -> str:
+        return f"{self.path}/log_pointer"
+
+    @property
+    def queue(self) -> str:
+        return f"{self.path}/queue"
+
+    @property
+    def parts(self) -> str:
+        return f"{self.path}/parts"
+
+    def part(self, name: str) -> str:
+        return f"{self.parts}/{name}"
+
+    def queued(self, number: int) -> str:
+        return f"{self.queue}/queue-{number:010d}"
+
+
+def number_of(name: str) -> int:
+    """The number that the server put behind the name of a node. Raises `Damaged` for a name without one."""
+    digits = name[-10:]
+    if len(digits) != 10 or not (digits.isascii() and digits.isdecimal()):
+        raise Damaged(f"the node {name} in Keeper has no number", hint="frostline made no such node; remove it by hand")
+    return int(digits)

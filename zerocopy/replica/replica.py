@@ -1,0 +1,80 @@
+"""`Replica`: what this machine is of a replicated table, checked against Keeper when it is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from oplog.errors import AlreadyExists, ReadOnly
+from tiering.catalog.context import Context
+from tiering.table.part import PartName
+from tiering.table.schema import TableDefinition
+from zerocopy.keeper.client import Keeper, Witness
+from zerocopy.keeper.operations import Create, Delete, Operation
+from zerocopy.replica import identity
+from zerocopy.replica.connections import connections
+from zerocopy.replica.nodes import ReplicaNodes, TableNodes
+
+
+@dataclass(slots=True)
+class Replica:
+    """An open replica. Writing needs one; reading does not."""
+
+    context: Context
+    definition: TableDefinition
+    name: str
+    keeper: Keeper
+    table: TableNodes
+    own: ReplicaNodes
+
+    @classmethod
+    def open(cls, context: Context, definition: TableDefinition) -> Replica:
+        """Raises `ReadOnly` with the reason where this machine may not change the table, `Transient` when Keeper does
+        not answer. Queries go on in both cases."""
+        known = identity.read(context, definition)
+        table = TableNodes(str(definition.keeper))
+        name = definition.full_name
+        if known is None:
+            raise ReadOnly(
+                f"this machine is no replica of {name}, and may only read it",
+                hint=f"frostline table create {name} --replicated --keeper-path {table.path} makes it one",
+            )
+        keeper = connections(context).keeper
+        own = table.replica(known.replica)
+        if (node := keeper.find(own.path)) is None:
+            what = "the table" if not keeper.exists(table.metadata) else f"replica {known.replica}"
+            raise ReadOnly(
+                f"{name} can only be read here: Keeper knows nothing of {what} at {table.path}",
+                hint="was it dropped, or another keeper.root configured? 'frostline keeper ls' shows what is there",
+            )
+        if node.data != known.token.encode():
+            raise ReadOnly(
+                f"{name} can only be read here: replica {known.replica} is another machine's now",
+                hint="it was dropped and created anew under this name; drop the table here, and join by another one",
+            )
+        return cls(context, definition, known.replica, keeper, table, own)
+
+    def parts(self) -> set[PartName]:
+        """What Keeper says that this replica has."""
+        return {PartName.parse(name) for name in self.keeper.children(self.own.parts)}
+
+    def others(self) -> list[str]:
+        """The other replicas, by name."""
+        return [name for name in self.keeper.children(self.table.replicas) if name != self.name]
+
+    def register(self, part: PartName, digest: str, covered: Iterable[PartName], queued: str | None) -> None:
+        """Say that this replica has the part, and no more those that it covers; and that the queued entry is done.
+
+        The part is durable before this is called."""
+        path = self.own.part(str(part))
+        removed: list[Operation] = [Delete(self.own.part(str(name))) for name in sorted(covered)]
+        done: list[Operation] = [Delete(queued)] if queued is not None else []
+        try:
+            self.keeper.multi([Create(path, digest.encode()), *removed, *done], witness=Witness(path, digest.encode()))
+        except AlreadyExists:  # an earlier try got so far
+            self.finish(queued)
+
+    def finish(self, queued: str | None) -> None:
+        """Say that the queued entry is done, or needs not be done."""
+        if queued is not None:
+            self.keeper.delete(queued)

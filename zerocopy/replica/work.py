@@ -1,0 +1,82 @@
+"""What the engine asks of replicated tables: `tiering.engine.replicated` loads this module by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from oplog.errors import FrostlineError, Locked
+from tiering.catalog.context import Context
+from tiering.insert.insert import Inserting
+from tiering.merge.output import MergeResult
+from tiering.merge.request import MergeRequest
+from tiering.table.schema import TableDefinition
+from zerocopy.replica import arrivals, merging, presence, queue
+from zerocopy.replica.inserting import ReplicatedInserting
+from zerocopy.replica.lifecycle import Made, create, drop_dead, leave
+from zerocopy.replica.queue import Done
+from zerocopy.replica.replica import Replica
+
+__all__ = ["Made", "create", "drop_dead", "inserting", "leave", "merge", "serve", "sync", "tick"]
+
+
+def inserting(context: Context, definition: TableDefinition) -> type[Inserting]:
+    """How blocks go into the table. Raises `ReadOnly` with the reason where this machine may not insert, `Transient`
+    when Keeper does not answer."""
+    settle(Replica.open(context, definition))
+    return ReplicatedInserting
+
+
+def settle(replica: Replica) -> list[str]:
+    """Finish or undo what dead inserts left; the catalog then shows it."""
+    settled = arrivals.settle(replica)
+    if settled:
+        replica.context.catalog.refresh()
+    return settled
+
+
+def sync(context: Context, definition: TableDefinition, *, stopped: Callable[[], bool] | None = None) -> Done:
+    """Take in what the other replicas did, and do what is agreed upon, as far as it can be done now."""
+    replica = Replica.open(context, definition)
+    replica.keeper.sync(replica.table.path)
+    settle(replica)
+    presence.announce(replica)
+    done = queue.execute(replica, stopped=stopped or context.stop.is_set)
+    context.catalog.refresh()
+    return done
+
+
+def tick(context: Context, definition: TableDefinition) -> list[str]:
+    """One pass: sync, and agree upon merges. Sentences about what could not be done."""
+    try:
+        done = sync(context, definition)
+        paused = "merges" in context.journal.wishes.paused(definition.uuid)
+        if not paused and merging.assign(Replica.open(context, definition), MergeRequest()):
+            done = sync(context, definition)
+    except Locked:  # another process of this machine is at it
+        return []
+    return [f"{definition.full_name}: {one.queued.entry.brings}: {one.reason}" for one in done.postponed]
+
+
+def merge(context: Context, definition: TableDefinition, request: MergeRequest) -> list[MergeResult]:
+    """Agree upon what is worth merging, and do it here; the other replicas follow. Results of what was done here."""
+    replica = Replica.open(context, definition)
+    sync(context, definition)
+    results: list[MergeResult] = []
+    while merging.assign(replica, request):
+        done = sync(context, definition)
+        results += done.merged
+        if done.postponed or request.final or context.stop.is_set():
+            break
+    return results
+
+
+def serve(context: Context) -> str:
+    """Give parts to other replicas until the store is closed; returns the address."""
+    address = presence.serve(context)
+    for definition in context.catalog.tables():
+        if definition.is_replicated:
+            try:
+                presence.announce(Replica.open(context, definition))
+            except FrostlineError:  # told by the next pass
+                continue
+    return address

@@ -1,0 +1,1 @@
+"""The verbs of this package: each calls one function of the rooms beside it and reports."""

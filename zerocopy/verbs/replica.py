@@ -1,0 +1,176 @@
+"""`replica list | status | queue | sync | drop`."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tiering.cli.frame.output import counted
+from tiering.cli.frame.session import Session
+from tiering.cli.frame.verb import new_app, verb
+
+if TYPE_CHECKING:
+    from tiering.table.schema import TableDefinition
+
+TableName = Annotated[str, typer.Argument(metavar="DB.TABLE", help="the table")]
+OptionalTable = Annotated[str | None, typer.Argument(metavar="DB.TABLE", help="only this table")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group to the command line."""
+    group = new_app("Replicas of tables: who has what, who is behind, and why.")
+    app.add_typer(group, name="replica")
+    verb(group, "list")(list_replicas)
+    verb(group)(status)
+    verb(group)(queue)
+    verb(group, changes=True)(sync)
+    verb(group, changes=True)(drop)
+
+
+def list_replicas(session: Session) -> None:
+    """List the replicated tables of this machine, and whether they can be changed here."""
+    import dataclasses
+
+    from zerocopy.replica.status import own_replicas
+
+    found = own_replicas(session.store().context)
+    if session.options.json:
+        session.output.document({"replicas": [dataclasses.asdict(one) for one in found]})
+        return
+    session.output.table(
+        ["table", "replica", "keeper path", "read-only because"],
+        [(one.table, one.replica or "-", one.keeper_path, one.read_only) for one in found],
+        empty="No replicated tables here: 'frostline table create … --replicated' makes one.",
+    )
+
+
+def status(session: Session, table: OptionalTable = None) -> None:
+    """Show every replica of each table: what it has, and how far it is behind.
+
+    Exit 4: a replica is not active, or behind.
+    """
+    import dataclasses
+
+    from zerocopy.replica.status import statuses
+
+    store = session.store()
+    found = [one for definition in _replicated(session, table) for one in statuses(store.context, definition)]
+    if session.options.json:
+        session.output.document({"replicas": [dataclasses.asdict(one) for one in found]})
+    else:
+        session.output.table(
+            ["table", "replica", "", "active", "parts", "queue", "behind", "address"],
+            [
+                (
+                    *(one.table, one.replica, "here" if one.here else "", "yes" if one.active else "no"),
+                    *(one.parts, one.queue, one.behind, one.host or "-"),
+                )
+                for one in found
+            ],
+            empty="No replicated tables here.",
+        )
+    if any(one.queue or one.behind or not one.active for one in found):
+        session.found_something()
+
+
+def queue(session: Session, table: TableName) -> None:
+    """Show what this machine's replica has taken over from the log and not done."""
+    import msgspec
+
+    from zerocopy.replica import queue as queues
+    from zerocopy.replica.replica import Replica
+
+    store = session.store()
+    (definition,) = _replicated(session, table)
+    waiting = queues.queue(Replica.open(store.context, definition))
+    if session.options.json:
+        documents = [{"number": one.number, **msgspec.to_builtins(one.entry)} for one in waiting]
+        session.output.document({"table": table, "entries": documents})
+        return
+    session.output.table(
+        ["number", "what", "part", "by", "time"],
+        [
+            (
+                *(one.number, str(one.entry.__struct_config__.tag), one.entry.brings, one.entry.replica),
+                one.entry.time.isoformat(timespec="seconds"),
+            )
+            for one in waiting
+        ],
+        empty=f"Nothing waits for replica of {table} here.",
+    )
+
+
+def sync(session: Session, table: OptionalTable = None) -> None:
+    """Take in now what the other replicas did, and do what is agreed upon. A daemon does so with every pass.
+
+    Exit 3: some of it could not be done; the reasons are said, and the next time tries again.
+    """
+    from oplog.errors import UsageError
+    from tiering.cli.frame.session import fail_if_partly
+    from zerocopy.replica import work
+
+    if session.dry_run:
+        raise UsageError("a sync has no dry run", hint="'frostline replica queue' and 'replica status' change nothing")
+    store = session.store()
+    documents: list[dict[str, Any]] = []
+    for definition in _replicated(session, table):
+        done = work.sync(store.context, definition)
+        documents.append(
+            {
+                "table": definition.full_name,
+                "taken_over": done.pulled,
+                "fetched": done.fetched,
+                "merged": [result.output for result in done.merged],
+                "skipped": done.skipped,
+                "postponed": [
+                    {"number": one.queued.number, "part": one.queued.entry.brings, "reason": one.reason}
+                    for one in done.postponed
+                ],
+            }
+        )
+    failed = sum(len(one["postponed"]) for one in documents)
+    succeeded = sum(len(one["fetched"]) + len(one["merged"]) + one["skipped"] for one in documents)
+    if session.options.json:
+        session.output.document({"synced": documents})
+    for one in documents:
+        session.output.line(
+            f"{one['table']}: {counted(len(one['fetched']), 'part')} fetched,"
+            f" {counted(len(one['merged']), 'part')} merged,"
+            f" {counted(len(one['postponed']), 'entry', 'entries')} postponed."
+        )
+        for postponed in one["postponed"]:
+            session.output.note(f"postponed: {postponed['part']}: {postponed['reason']}")
+    fail_if_partly(failed, succeeded, "entries")
+
+
+def drop(
+    session: Session,
+    table: TableName,
+    replica: Annotated[str, typer.Argument(metavar="NAME", help="the replica whose machine is gone")],
+) -> None:
+    """Forget a replica whose machine is gone for good. This machine's own goes with 'table drop'.
+
+    Refused while the replica is active, or has parts that no other one has.
+    """
+    from zerocopy.replica import work
+
+    store = session.store()
+    (definition,) = _replicated(session, table)
+    session.confirm(f"Forget replica {replica} of {table}?")
+    if not session.dry_run:
+        work.drop_dead(store.context, definition, replica)
+    if session.options.json:
+        session.output.document({"table": table, "replica": replica, "dry_run": session.dry_run})
+    else:
+        session.output.line(f"{'Would forget' if session.dry_run else 'Forgot'} replica {replica} of {table}.")
+
+
+def _replicated(session: Session, table: str | None) -> "list[TableDefinition]":
+    from oplog.errors import UsageError
+
+    store = session.store()
+    if table is None:
+        return [definition for definition in store.definitions() if definition.is_replicated]
+    definition = store.definition(table)
+    if not definition.is_replicated:
+        raise UsageError(f"{table} is not replicated", hint="'frostline replica list' shows the tables that are")
+    return [definition]
