@@ -165,8 +165,8 @@ def _carry_out(context: Context, disk: LoggedDisk, change: Change) -> tuple[Undo
 def _refuse(decided: UndoPlan) -> None:
     if decided.objections:
         first, *others = decided.objections
-        more = "".join(f"\n  - {objection}" for objection in others[:_MOST_OBJECTIONS])
-        more += f"\n  - and {len(others) - _MOST_OBJECTIONS} more" if len(others) > _MOST_OBJECTIONS else ""
+        more = "".join(f"; {objection}" for objection in others[:_MOST_OBJECTIONS])
+        more += f"; and {len(others) - _MOST_OBJECTIONS} more" if len(others) > _MOST_OBJECTIONS else ""
         raise Refused(
             f"revision {decided.commit.revision} of disk {decided.disk} cannot be undone: {first}{more}",
             hint=decided.hint or "nothing was changed",

@@ -37,7 +37,7 @@ def default(session: Session) -> None:
     if session.options.json:
         session.output.document(plain)
     else:
-        session.output.line(TEMPLATE + _yaml(plain))
+        _print(session, TEMPLATE + _yaml(plain))
 
 
 def show(session: Session) -> None:
@@ -53,7 +53,7 @@ def show(session: Session) -> None:
     session.output.line(f"# from {loaded.file or 'the embedded default'}")
     for variable in loaded.variables:
         session.output.line(f"# and the environment variable {variable}")
-    session.output.line(_yaml(plain))
+    _print(session, _yaml(plain))
 
 
 def validate(
@@ -96,6 +96,12 @@ def macros(session: Session) -> None:
     rows = [(f"{{{name}}}", value) for name, value in sorted(known.items())]
     rows += [(f"{{{name}}}", f"the {meaning}") for name, meaning in OF_A_TABLE.items()]
     session.output.table(["macro", "stands for"], rows)
+
+
+def _print(session: Session, document: str) -> None:
+    """Line by line: a line end inside of one would be shown as `\\n`."""
+    for text in document.split("\n"):
+        session.output.line(text)
 
 
 def _yaml(plain: dict[str, Any]) -> str:

@@ -122,6 +122,7 @@ def refused(store: Store, revision: int, *words: str) -> str:
     objections = preview(store.context, disk, revision).objections
     with pytest.raises(Refused) as error:
         undo(store.context, disk, revision)
+    assert "\n" not in error.value.message, "a line end is shown as \\n"
     for word in words:
         assert word in error.value.message
         assert any(word in objection for objection in objections), objections

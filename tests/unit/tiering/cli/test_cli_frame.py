@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from disks.workers.progress import Silent
 from oplog.errors import AccessDenied, Damaged, FrostlineError, Refused
@@ -250,6 +251,21 @@ class TestOutput:
     def test_quiet_keeps_remarks_away(self, capsys: pytest.CaptureFixture[str]) -> None:
         Output(quiet=True).note("remark")
         assert capsys.readouterr().err == ""
+
+    def test_what_config_prints_is_a_configuration(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """`config default` and `config show`, saved to a file, are what was in force, line by line."""
+        monkeypatch.setenv("FROSTLINE_HOME", str(tmp_path / "home"))
+        for verb in ("default", "show"):
+            printed = tmp_path / f"{verb}.yaml"
+            assert cli.run(["config", verb]) == 0
+            printed.write_text(capsys.readouterr().out)
+            assert cli.run(["-c", str(printed), "config", "validate"]) == 0, capsys.readouterr().err
+            capsys.readouterr()
+            assert cli.run(["config", "default", "--json"]) == 0
+            said = {key: value for key, value in json.loads(capsys.readouterr().out).items() if value}
+            assert yaml.safe_load(printed.read_text()).items() >= said.items()
 
     def test_config_show_covers_secrets(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         environment = {
