@@ -37,7 +37,7 @@ from backup.create.tree import PlacedFile, PlacedPart, partition_lists, totals
 from backup.format import encoding, names
 from backup.format.encoding import UnknownBackupFormat
 from backup.format.header import Cold, DiskEntry, Header, PinnedDisk, TableEntry, TreeEntry, Unfinished
-from backup.format.lists import BlockRange, KeptPart, PartitionEntry, PartitionList, TableList, TreeList
+from backup.format.lists import BlockRange, KeptPart, KeptPolicy, PartitionEntry, PartitionList, TableList, TreeList
 from backup.format.names import Ref
 from backup.storage import Storage
 from disks.config import ObjectDiskConfig
@@ -176,7 +176,7 @@ class _Making:
         return self._storage.put_content(names.LISTS_PREFIX, data)
 
     def _header(self, instant: Instant, tables: Sequence[TableEntry], trees: Sequence[TreeEntry], sent: Sent) -> Header:
-        return Header(
+        plain = Header(
             id=self._mark.id,
             name=self._mark.name,
             machine=self._mark.machine,
@@ -189,12 +189,12 @@ class _Making:
             cold=self._request.cold,
             scope=self._request.scope.text,
             tables=tuple(tables),
-            trees=tuple(trees),
             disks=_disks(self._context, instant.tables),
             pinned=self._pinned(instant) if self._request.cold == "pin" else (),
             not_held=not_held(self._context, instant.tables),
             new_bytes=sent.new_bytes,
         )
+        return plain.with_trees(trees)
 
     def _pinned(self, instant: Instant) -> tuple[PinnedDisk, ...]:
         return tuple(
@@ -273,9 +273,10 @@ def _described(context: Context, table: TableNow, partitions: tuple[PartitionEnt
     own = blocks.owned(context, definition)
     ranges = blocks.owners(context, definition)
     wishes = context.journal.wishes
+    policy = context.config.policies.get(definition.policy)
     return TableList(
         definition=schema.encode(definition).decode(),
-        policy=context.config.policies.get(definition.policy),
+        policy=KeptPolicy.of(policy) if policy is not None else None,
         pins=tuple(
             sorted(
                 (KeptPart(pin.scope, pin.name, pin.volume, pin.actor) for pin in wishes.pins(definition.uuid)),

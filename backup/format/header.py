@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import ClassVar, Literal
 
 import msgspec
 
 from backup.format import encoding, names
-from backup.format.names import FORMAT, Ref
+from backup.format.names import PLAIN_FORMAT, TREES_FORMAT, Ref
 from oplog import bounds
 from oplog.errors import Damaged
 from oplog.paths import is_safe
@@ -73,7 +74,7 @@ class NotHeld(msgspec.Struct, frozen=True, kw_only=True):
 class Header(msgspec.Struct, frozen=True, kw_only=True):
     """One backup of one machine. Backups of several machines under one name are a set."""
 
-    format: int = FORMAT
+    format: int = PLAIN_FORMAT
     minimum_reader: int = 1
     id: str
     name: str
@@ -103,6 +104,13 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
         if not all(0 <= count <= bounds.LARGEST_COUNT for count in counts):
             raise ValueError("a count of it is none")
 
+    def with_trees(self, trees: Sequence[TreeEntry]) -> Header:
+        """The same backup with what ClickHouse wrote, readable by who knows such."""
+        if not trees:
+            return self
+        least = max(self.minimum_reader, TREES_FORMAT)
+        return msgspec.structs.replace(self, trees=tuple(trees), format=least, minimum_reader=least)
+
     @property
     def listed(self) -> tuple[TableEntry | TreeEntry, ...]:
         """All that it holds, each with its list."""
@@ -128,7 +136,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 class Marker(msgspec.Struct, frozen=True, kw_only=True):
     """`.frostline-backup`: that this is a repository, and which."""
 
-    format: int = FORMAT
+    format: int = PLAIN_FORMAT
     minimum_reader: int = 1
     id: str
     created: datetime
@@ -141,7 +149,7 @@ class Marker(msgspec.Struct, frozen=True, kw_only=True):
 class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
     """`unfinished/<id>.json`: a backup is being made, or its maker is gone."""
 
-    format: int = FORMAT
+    format: int = PLAIN_FORMAT
     minimum_reader: int = 1
     id: str
     name: str
@@ -156,7 +164,7 @@ class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
 class Revoked(msgspec.Struct, frozen=True, kw_only=True):
     """In the place of a header: its backup was given up, and can never become complete."""
 
-    format: int = FORMAT
+    format: int = PLAIN_FORMAT
     minimum_reader: int = 1
     revoked: str
     """The id of the backup."""
@@ -169,7 +177,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     prefix: ClassVar[str] = names.VERIFIED_PREFIX
 
-    format: int = FORMAT
+    format: int = PLAIN_FORMAT
     minimum_reader: int = 1
     backup: str
     time: datetime
@@ -193,7 +201,7 @@ class DrillRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     prefix: ClassVar[str] = names.DRILLED_PREFIX
 
-    format: int = FORMAT
+    format: int = PLAIN_FORMAT
     minimum_reader: int = 1
     backup: str
     time: datetime

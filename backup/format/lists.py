@@ -9,11 +9,20 @@ from typing import Annotated, Literal
 import msgspec
 
 from backup.format import encoding
-from backup.format.names import FORMAT, LARGEST_OBJECT_BYTES, Nonce, Ref, Sha256, is_nonce, is_ref, is_sha256
+from backup.format.names import (
+    LARGEST_OBJECT_BYTES,
+    PLAIN_FORMAT,
+    Nonce,
+    Ref,
+    Sha256,
+    is_nonce,
+    is_ref,
+    is_sha256,
+)
 from oplog import bounds
 from oplog.errors import Damaged, FrostlineError, UsageError
 from oplog.paths import is_safe
-from tiering.config.settings import PolicyConfig
+from tiering.config.settings import PolicyConfig, VolumeConfig
 from tiering.table import schema
 from tiering.table.part import PART_FILE, PartName
 from tiering.table.schema import TableDefinition
@@ -70,7 +79,7 @@ class PartEntry(msgspec.Struct, frozen=True, array_like=True):
 class PartitionList(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of one partition, by name."""
 
-    format: int = FORMAT
+    format: int = PLAIN_FORMAT
     minimum_reader: int = 1
     partition: str
     packs: tuple[Ref, ...] = ()
@@ -92,7 +101,7 @@ class TreeList(msgspec.Struct, frozen=True, kw_only=True):
     """The files of a directory that ClickHouse wrote: of each part with its projections, and those beside the parts,
     whose part is "". A file's name is its path in the directory."""
 
-    format: int = FORMAT
+    format: int = PLAIN_FORMAT
     minimum_reader: int = 1
     directory: str
     packs: tuple[Ref, ...] = ()
@@ -126,14 +135,29 @@ class KeptPart(msgspec.Struct, frozen=True, omit_defaults=True):
     actor: str = ""
 
 
+class KeptVolume(VolumeConfig, frozen=True, kw_only=True, forbid_unknown_fields=False, omit_defaults=True):
+    """A volume as a backup keeps it: a later version's keys are passed over."""
+
+
+class KeptPolicy(PolicyConfig, frozen=True, kw_only=True, forbid_unknown_fields=False, omit_defaults=True):
+    """A policy as a backup keeps it."""
+
+    volumes: tuple[KeptVolume, ...]
+
+    @classmethod
+    def of(cls, policy: PolicyConfig) -> KeptPolicy:
+        """The policy of a configuration, all of it."""
+        return msgspec.convert(msgspec.to_builtins(policy), cls)
+
+
 class TableList(msgspec.Struct, frozen=True, kw_only=True):
     """One table: its definition as it was, and its partitions."""
 
-    format: int = FORMAT
+    format: int = PLAIN_FORMAT
     minimum_reader: int = 1
     definition: str
     """The bytes of `table.json`."""
-    policy: PolicyConfig | None = None
+    policy: KeptPolicy | None = None
     """The policy that it followed, so that the tiers can be told apart elsewhere."""
     pins: tuple[KeptPart, ...] = ()
     pauses: tuple[str, ...] = ()

@@ -28,8 +28,12 @@ import msgspec
 
 from oplog.errors import UsageError
 
-FORMAT = 1
-"""The newest format that this version reads and the one that it writes."""
+FORMAT = 2
+"""The newest format that this version reads. Fields that a reader may leave alone need no new one."""
+PLAIN_FORMAT = 1
+"""That of most documents."""
+TREES_FORMAT = 2
+"""That of headers of backups with trees: who does not know those would collect what they name."""
 MARKER_KEY = ".frostline-backup"
 BACKUPS_PREFIX = "backups/"
 LISTS_PREFIX = "lists/"

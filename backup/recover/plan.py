@@ -96,6 +96,8 @@ def plan_table(
 
 
 def _policy_name(definition: TableDefinition, request: RestoreRequest, config: Config, notes: list[str]) -> str:
+    if request.policy is not None:
+        config.policy(request.policy)  # a word that is none is wrong, needed or not
     if definition.policy in config.policies:
         return definition.policy
     chosen = request.policy or (next(iter(config.policies)) if len(config.policies) == 1 else None)
@@ -104,7 +106,6 @@ def _policy_name(definition: TableDefinition, request: RestoreRequest, config: C
             f"policy {definition.policy} of {definition.full_name} is not configured here",
             hint=f"say --policy and one of: {', '.join(sorted(config.policies))}",
         )
-    config.policy(chosen)
     notes.append(f"policy {definition.policy} is not configured here: {definition.full_name} follows {chosen}")
     return chosen
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from backup.format.header import Header, Record
+from backup.format.header import DrillRecord, Header, Record
 from backup.retention.collect import collect
 from backup.retention.references import named_by, roots
-from backup.retention.rules import Candidate, Choice, KeepRules, choose
+from backup.retention.rules import Candidate, Choice, KeepRules, choose, is_proved
 from backup.storage import Storage
 from disks.garbage.report import GcReport
 from disks.garbage.rules import GcRules
@@ -117,7 +117,8 @@ def retained(where: str, locked: Mapping[str, datetime | None]) -> Retained:
 
 
 def _candidates(storage: Storage, headers: Sequence[Header]) -> list[Candidate]:
-    records = storage.newest_records((header.id for header in headers), Record)
+    ids = [header.id for header in headers]
+    verified, drilled = storage.newest_records(ids, Record), storage.newest_records(ids, DrillRecord)
     return [
         Candidate(
             id=header.id,
@@ -126,7 +127,7 @@ def _candidates(storage: Storage, headers: Sequence[Header]) -> list[Candidate]:
             scope=header.scope,
             taken=header.taken,
             tags=header.tags,
-            verified=header.id in records and not records[header.id].problem_count,
+            verified=is_proved(verified.get(header.id), drilled.get(header.id)),
         )
         for header in headers
     ]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from backup.format.header import DrillRecord, Record
 from oplog.errors import UsageError
 
 CLOCKS_DIFFER = timedelta(days=1)
@@ -52,7 +53,7 @@ class Candidate:
     taken: datetime
     tags: tuple[str, ...] = ()
     verified: bool = False
-    """Its newest verification found nothing wrong."""
+    """What was found last, by a verification or a drill, says that it is whole (`is_proved`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,19 @@ class Choice:
     backup: Candidate
     keep: bool
     reasons: tuple[str, ...]
+
+
+def is_proved(verified: Record | None, drilled: DrillRecord | None) -> bool:
+    """Whether a backup counts as verified: the newest finding is clean, and what the other kind found wrong before it
+    is only outweighed by one that read everything."""
+    found = sorted((record for record in (verified, drilled) if record is not None), key=lambda record: record.time)
+    if not found or found[-1].problem_count:
+        return False
+    return not found[0].problem_count or _read_all(found[-1])
+
+
+def _read_all(record: Record | DrillRecord) -> bool:
+    return record.whole if isinstance(record, DrillRecord) else record.depth == "data"
 
 
 _PERIODS: dict[str, Callable[[datetime], str]] = {

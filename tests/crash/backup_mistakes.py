@@ -14,6 +14,8 @@ _PRUNE = "tests/integration/test_prune.py"
 _BESIDE = f"{_PRUNE}::TestBesideABackup"
 _MEANWHILE = "tests/integration/test_backup_meanwhile.py"
 _DISASTERS = "tests/integration/test_backup_disasters.py"
+_DRILL = "tests/integration/test_drill.py"
+_CLICKHOUSE = "tests/integration/test_backup_clickhouse.py"
 _BAD_INPUT = "tests/hostile/test_backup_bad_input.py"
 
 
@@ -239,6 +241,68 @@ def _others_passed_over() -> None:
     plan._ranges = lambda found: tuple(msgspec.structs.replace(listed, own=True) for listed in original(found))
 
 
+def _plain_trees() -> None:
+    import msgspec
+
+    from backup.format.header import Header
+
+    Header.with_trees = lambda self, trees: msgspec.structs.replace(self, trees=tuple(trees))  # type: ignore[method-assign]
+
+
+def _trees_unnamed() -> None:
+    from backup.retention import collect, references
+
+    original = references.named_by
+
+    def named_by(storage: Any, headers: Any, *, strict: bool = True) -> Any:
+        import msgspec
+
+        return original(storage, [msgspec.structs.replace(header, trees=()) for header in headers], strict=strict)
+
+    collect.named_by = named_by
+
+
+def _trees_not_looked_for() -> None:
+    from backup.verify import verify
+
+    original = verify.walk_backup
+
+    def walk_backup(storage: Any, holdings: Any, header: Any, flaws: Any) -> Any:
+        import msgspec
+
+        return original(storage, holdings, msgspec.structs.replace(header, trees=()), flaws)
+
+    verify.walk_backup = walk_backup
+
+
+def _tree_known_by_size() -> None:
+    """What is in an object is taken from another one of its size."""
+    from backup.create import clickhouse
+
+    original = clickhouse._content
+
+    def content(disk: Any, row: Any, known: Any) -> Any:
+        found = original(disk, row, known)
+        return found or next((one for one in known.files if one[1] == row.size_bytes), None)
+
+    clickhouse._content = content
+
+
+def _one_share() -> None:
+    from backup.recover import drill
+
+    original = drill._within
+    drill._within = lambda held, limit, turn: original(held, limit, 0)
+
+
+def _nothing_checked() -> None:
+    from types import SimpleNamespace
+
+    from backup.recover import drill
+
+    drill.check = lambda *arguments, **options: SimpleNamespace(problems=[])
+
+
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "header first",
@@ -401,5 +465,59 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "a restore of a set does not say whose rows it lacks",
         f"{_DISASTERS}::TestSets::test_one_of_them_is_missing",
         _others_passed_over,
+    ),
+    (
+        "drills do not count",
+        "a prune counts no drill as a verification",
+        f"{_PRUNE}::TestVerbs::test_the_whole_way",
+        replaced("backup.retention.prune", "is_proved", lambda verified, drilled: verified is not None),
+    ),
+    (
+        "drill compares nothing",
+        "a drill does not compare what it restored with the lists",
+        f"{_DRILL}::test_what_was_restored_is_compared",
+        replaced("backup.recover.drill", "_compared", lambda store, table: []),
+    ),
+    (
+        "drill reads nothing",
+        "a drill does not run fsck on what it restored",
+        f"{_DRILL}::test_what_was_restored_is_compared",
+        _nothing_checked,
+    ),
+    (
+        "drill without room",
+        "a drill begins though its disk has no room",
+        f"{_DRILL}::test_too_small_a_place_is_refused_before_it_begins",
+        replaced("backup.recover.drill", "_check_room", lambda drills, size_bytes: None),
+    ),
+    (
+        "one share for ever",
+        "a drill of a share restores the same partitions each time",
+        f"{_DRILL}::test_a_share_is_another_one_each_time",
+        _one_share,
+    ),
+    (
+        "trees for everybody",
+        "a header with trees is readable by who does not know them, and collects them",
+        f"{_CLICKHOUSE}::test_an_adopted_disk_comes_back_byte_for_byte",
+        _plain_trees,
+    ),
+    (
+        "trees unnamed",
+        "a collection of a repository does not count what trees name",
+        f"{_CLICKHOUSE}::test_a_damaged_object_is_named_and_what_goes_with_a_backup_goes",
+        _trees_unnamed,
+    ),
+    (
+        "trees not verified",
+        "a verification looks only for tables",
+        f"{_CLICKHOUSE}::test_an_adopted_disk_comes_back_byte_for_byte",
+        _trees_not_looked_for,
+    ),
+    (
+        "trees known by size",
+        "what ClickHouse wrote is known by its size",
+        f"{_CLICKHOUSE}::test_an_adopted_disk_comes_back_byte_for_byte",
+        _tree_known_by_size,
     ),
 )

@@ -68,6 +68,8 @@ def test_an_adopted_disk_comes_back_byte_for_byte(frostline: Frostline, tmp_path
     made = frostline.json("backup", "create", "one")
     assert (made["files"], made["parts"]) == (len(before), preview["parts"])
     assert preview["new_bytes"] > 0
+    header = next(path for path in (tmp_path / "repository" / "backups").rglob("*.json")).read_bytes()
+    assert b'"minimum_reader":2' in header, "who knows no trees would collect what they name"
     (listed,) = frostline.json("backup", "list")["backups"]
     assert {f"store/{name[:3]}/{name}" for name in listed["clickhouse"] if name != "shadow"} <= {
         path.rpartition(f"/{path.split('/')[3]}")[0] for path in before if path.startswith("store/")

@@ -77,6 +77,8 @@ def test_the_whole_way(frostline: Frostline, tmp_path: Path) -> None:
     assert "all data: ok" in frostline("backup", "list")
     assert "202601" in frostline("backup", "show", "latest")
     assert frostline.json("backup", "show", "one")["backups"][0]["tables"][0]["table"] == TABLE
+    frostline("backup", "restore", "one", "--map-table", f"{TABLE}:demo.copy", "--policy", "nope", code=10)
+    assert "No such policy: nope" in frostline.error
     restored = frostline.json("backup", "restore", "one", "--map-table", f"{TABLE}:demo.copy")
     assert restored["tables"][0]["table"] == "demo.copy"
     frostline("backup", "restore", "one", code=1)

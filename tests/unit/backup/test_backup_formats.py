@@ -13,7 +13,7 @@ import zstandard
 
 from backup.format import encoding, header, lists, names, packs
 from backup.format.encoding import UnknownBackupFormat
-from backup.format.header import Header, Marker, PinnedDisk, Record, TableEntry
+from backup.format.header import Header, Marker, PinnedDisk, Record, TableEntry, TreeEntry
 from backup.format.lists import (
     BlockRange,
     FileEntry,
@@ -21,6 +21,8 @@ from backup.format.lists import (
     InBucket,
     InPack,
     KeptPart,
+    KeptPolicy,
+    KeptVolume,
     PartEntry,
     PartitionEntry,
     PartitionList,
@@ -30,6 +32,7 @@ from backup.format.lists import (
 from backup.format.names import Ref
 from oplog.errors import Damaged, UsageError
 from tests.crash.scenarios import events
+from tiering.config.settings import PolicyConfig, VolumeConfig
 from tiering.table import schema
 
 REF = Ref("ab" * 32, "0123456789abcdef", 100)
@@ -90,11 +93,38 @@ def test_a_later_format_is_refused_by_name() -> None:
     later = msgspec.structs.replace(HEADER, format=9, minimum_reader=3)
     with pytest.raises(UnknownBackupFormat, match="format 9, which needs a reader of format 3"):
         header.read_header(encoding.sealed(later), later.key, "there")
-    listed = msgspec.structs.replace(PARTITION, format=2, minimum_reader=2)
+    listed = msgspec.structs.replace(PARTITION, format=3, minimum_reader=3)
     with pytest.raises(UnknownBackupFormat):
         lists.read_partition(encoding.packed_list(listed), "there")
     newer = msgspec.structs.replace(HEADER, format=2)  # a later writer that this reader still understands
     assert header.read_header(encoding.sealed(newer), newer.key, "there").format == 2
+
+
+def test_a_policy_of_a_later_version_is_read_for_what_is_known_of_it() -> None:
+    """A table's list keeps the policy to tell the tiers apart: more keys of it are no damage, and no key is lost."""
+    volumes = (KeptVolume(name="hot", disks=("ssd",), prefer_not_to_merge=True), KeptVolume(name="cold", disks=("s3",)))
+    listed = msgspec.structs.replace(TABLE, policy=KeptPolicy(volumes=volumes, move_factor=0.3))
+    assert lists.read_table(encoding.packed_list(listed), "x") == listed
+    document = msgspec.to_builtins(listed)
+    document["policy"]["warm_up"] = True
+    document["policy"]["volumes"][0]["spin_down_seconds"] = 7
+    document["later"] = {"x": 1}
+    assert lists.read_table(zstandard.compress(msgspec.json.encode(document)), "x") == listed
+    config = PolicyConfig(volumes=(VolumeConfig(name="hot", disks=("ssd",), volume_priority=1),), move_factor=0.2)
+    kept = KeptPolicy.of(config)
+    assert msgspec.to_builtins(kept) == msgspec.to_builtins(config)
+
+
+def test_what_a_reader_must_know_raises_the_least_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that knows no trees would collect what they name: it is told to leave the repository alone."""
+    tree = TreeEntry(disk="ch", directory="store/abc/abc", list=REF, parts=1, files=1, size_bytes=1)
+    made = HEADER.with_trees([tree])
+    assert (made.format, made.minimum_reader) == (2, 2)
+    assert (HEADER.format, HEADER.minimum_reader) == (1, 1), "older readers go on with everything else"
+    monkeypatch.setattr(encoding, "FORMAT", 1)
+    with pytest.raises(UnknownBackupFormat):
+        header.read_header(encoding.sealed(made), made.key, "there")
+    assert header.read_header(encoding.sealed(HEADER), HEADER.key, "there") == HEADER
 
 
 def _file(**changes: object) -> PartitionList:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from backup.retention.rules import Candidate, Choice, KeepRules, choose
+from backup.format.header import DrillRecord, Record
+from backup.retention.rules import Candidate, Choice, KeepRules, choose, is_proved
 from oplog.errors import UsageError
 
 PERIODS = {"hourly": "%Y-%m-%dT%H", "daily": "%Y-%m-%d", "weekly": "%G-W%V", "monthly": "%Y-%m", "yearly": "%Y"}
@@ -81,6 +82,41 @@ def test_the_newest_that_verified_stays() -> None:
     assert (second.keep, second.reasons) == (True, ("the newest that verified",))
     assert (third.keep, third.reasons) == (True, ("among the last 1",))
     assert kept([replace(backups[0], verified=False), backups[2]], last=1) == ["2026-01-03T00:00"]
+
+
+def verified(hour: int, problems: int = 0, depth: str = "quick") -> Record:
+    time = NEW_YEAR + timedelta(hours=hour)
+    return Record(backup="b", time=time, actor="", depth=depth, files=1, size_bytes=1, problem_count=problems)  # type: ignore[arg-type]
+
+
+def drilled(hour: int, problems: int = 0, *, whole: bool = True) -> DrillRecord:
+    time = NEW_YEAR + timedelta(hours=hour)
+    return DrillRecord(
+        backup="b", time=time, actor="", whole=whole, parts=1, rows=1, size_bytes=1, problem_count=problems
+    )
+
+
+@pytest.mark.parametrize(
+    ("verification", "drill", "proved"),
+    [
+        (None, None, False),
+        (verified(1), None, True),
+        (verified(1, 1), None, False),
+        (None, drilled(1), True),
+        (None, drilled(1, whole=False), True),
+        (None, drilled(1, 1), False),
+        (verified(1, 1), drilled(2), True),
+        (verified(1, 1), drilled(2, whole=False), False),
+        (verified(2, 1), drilled(1), False),
+        (verified(2), drilled(1, 1), False),
+        (verified(2, depth="subset"), drilled(1, 1), False),
+        (verified(2, depth="data"), drilled(1, 1), True),
+        (verified(1), drilled(2, 1), False),
+    ],
+)
+def test_what_counts_as_verified(verification: Record | None, drill: DrillRecord | None, proved: bool) -> None:
+    """A drill reads what it restores: it proves as much as a verification, and what it finds wrong counts as much."""
+    assert is_proved(verification, drill) is proved
 
 
 def test_each_reason_is_told() -> None:
