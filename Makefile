@@ -97,7 +97,7 @@ generate: $(VENV)/.dev ## write docs/reference, the picture in docs/architecture
 lock: $(VENV)/.dev ## resolve the dependencies anew into requirements/
 	$(BIN)/python -m pip install -q uv
 	for name in demo dev; do \
-	  options="--extra demo --extra tui --extra serve --group build"; [ $$name = dev ] && options="$$options --group dev"; \
+	  options="--extra demo --extra tui --extra serve --extra metrics --group build"; [ $$name = dev ] && options="$$options --group dev"; \
 	  skip=""; [ $$name = demo ] && skip="--no-emit-package pandas"; \
 	  $(UV) pip compile -q --universal --generate-hashes --no-header --no-emit-index-url --no-annotate --python-version 3.11 \
 	    pyproject.toml $$options $$skip -o requirements/$$name.txt; done

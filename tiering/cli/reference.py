@@ -30,6 +30,7 @@ from tiering.config.settings import (
     InterserverConfig,
     KeeperConfig,
     LimitsConfig,
+    MetricsConfig,
     PolicyConfig,
     PricesConfig,
     SparkConfig,
@@ -144,6 +145,7 @@ _SECTIONS: tuple[tuple[str, type[msgspec.Struct], tuple[str, ...]], ...] = (
     ("dashboard", DashboardConfig, ("dashboard",)),
     ("keeper", KeeperConfig, ("keeper",)),
     ("interserver", InterserverConfig, ("interserver",)),
+    ("metrics", MetricsConfig, ("metrics",)),
 )
 
 

@@ -160,6 +160,13 @@ class InterserverConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """What all replicas know and nobody else does: it signs each request. At least 16 characters."""
 
 
+class MetricsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Where the daemon tells how the store is. Needs the extra `metrics`; `frostline metrics` prints the same once."""
+
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] | None = None
+    """`/metrics`, `/health` and `/ready` on 127.0.0.1. 0: any that is free. Default: it serves none."""
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Everything a store needs to open."""
 
@@ -177,6 +184,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     dashboard: DashboardConfig = DashboardConfig()
     keeper: KeeperConfig = KeeperConfig()
     interserver: InterserverConfig = InterserverConfig()
+    metrics: MetricsConfig = MetricsConfig()
     macros: dict[str, str] = {}
     """What `{shard}`, `{replica}` and names of your own stand for in paths of Keeper, on this machine."""
 

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -62,6 +62,19 @@ class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Fals
 _decoder = msgspec.json.Decoder(DaemonStatus)
 
 
+class Watch(Protocol):
+    """Who is told of each pass, by the thread that makes them. What it raises is shown, and the daemon goes on."""
+
+    def begin(self, status: DaemonStatus, working: Callable[[], bool]) -> None:
+        """The daemon begins; `working` says whether it still makes passes."""
+
+    def passed(self, status: DaemonStatus, problem: str) -> None:
+        """A pass is done; `problem` is why it failed as a whole, or empty."""
+
+    def end(self) -> None:
+        """The daemon ends."""
+
+
 def status(state_directory: Path) -> DaemonStatus:
     """Whether a daemon runs on this store, and what it did. Never raises for a missing or half-written record."""
     try:
@@ -80,13 +93,14 @@ def run(
     once: bool = False,
     on_tick: Callable[[TickReport], None] | None = None,
     command: Sequence[str] = (sys.executable, "-m", "tiering.cli.main"),
+    watch: Watch | None = None,
 ) -> DaemonStatus:
     """Work until `stop` is set, or for one pass. `command` runs frostline with this store's configuration.
 
     Raises `Locked` when another daemon works on this store.
     """
     with daemon_lock(store.context.config.state_directory):
-        daemon = _Daemon(store, settings, stop, on_tick, command)
+        daemon = _Daemon(store, settings, stop, on_tick, command, watch)
         if once:
             daemon.tick()
         else:
@@ -104,7 +118,9 @@ class _Daemon:
         stop: threading.Event,
         on_tick: Callable[[TickReport], None] | None,
         command: Sequence[str],
+        watch: Watch | None,
     ) -> None:
+        self.watch = watch
         self.store = store
         self.settings = settings
         self.stop = stop
@@ -128,13 +144,18 @@ class _Daemon:
             first_merge = begin + timedelta(seconds=min(_FIRST_COLD_MERGE_SECONDS, every))
             scheduler.add_job(self.merge_cold, "interval", seconds=every, next_run_time=first_merge)
             scheduler.add_job(self.look_after_merges, "interval", seconds=_LOOK_SECONDS)
-        scheduler.start()
+        scheduler.start(paused=True)
         try:
+            if (watch := self.watch) is not None:
+                self._watched(lambda: watch.begin(self.status, lambda: scheduler.running and not self.stop.is_set()))
+            scheduler.resume()
             self.stop.wait()
         finally:
             self.stop.set()
             scheduler.shutdown(wait=True)
             self.cold.stop()
+            if self.watch is not None:
+                self.watch.end()
 
     def _give_parts(self) -> None:
         """Let other replicas fetch what is here; without that the daemon does all else."""
@@ -145,10 +166,25 @@ class _Daemon:
             log.error("%s", error.message)
             self._record(failures=self.status.failures + 1, last_error=error.message)
 
+    def _watched(self, tell: Callable[[], None]) -> None:
+        """Tell the watch; that it fails is shown, and hinders nothing."""
+        try:
+            tell()
+        except (FrostlineError, OSError) as error:
+            hint = f"; {error.hint}" if isinstance(error, FrostlineError) and error.hint else ""
+            log.error("%s%s", error, hint)
+            self._record(failures=self.status.failures + 1, last_error=str(error))
+
     def tick(self) -> None:
         """One pass: settle what other processes left, then merges, deletes and moves."""
         if self.stop.is_set():
             return
+        problem = self._pass()
+        if (watch := self.watch) is not None:
+            self._watched(lambda: watch.passed(self.status, problem))
+
+    def _pass(self) -> str:
+        """Why the pass failed as a whole; empty when it did not."""
         journal = self.store.context.journal.file
         try:
             with journal.rescue():
@@ -161,7 +197,7 @@ class _Daemon:
         except (FrostlineError, OSError) as error:
             log.error("pass failed: %s", error)
             self._record(failures=self.status.failures + 1, last_error=str(error), **self._ticked())
-            return
+            return str(error)
         failed = [f"{failure.part}: {failure.error}" for failure in report.moves.failed]
         problems = [*report.problems, *failed]
         for problem in problems:
@@ -175,6 +211,7 @@ class _Daemon:
         )
         if self.on_tick is not None:
             self.on_tick(report)
+        return ""
 
     def collect(self) -> None:
         """One garbage collection of every object disk; a report unless the configuration says to delete."""

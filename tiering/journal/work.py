@@ -90,6 +90,13 @@ class WorkRecords:
         rows = self._select("moves", states, limit, table_uuid=table_uuid, part=part)
         return [_move(row) for row in rows]
 
+    def move_counts(self) -> list[tuple[str, str, int, int]]:
+        """State, kind of reason, number and bytes of the moves that are remembered."""
+        rows = self._file.read(
+            "SELECT state, reason_kind, count(*), sum(bytes) FROM moves GROUP BY state, reason_kind ORDER BY 1, 2"
+        )
+        return [tuple(row) for row in rows]
+
     def orphaned_moves(self) -> list[MoveRecord]:
         """Unfinished moves whose process is gone, oldest first: what recovery settles."""
         rows = self._select("moves", list(ACTIVE_MOVES), None)
@@ -172,6 +179,13 @@ class WorkRecords:
         """Merges, newest first: all, or the unfinished ones (`active`)."""
         states = list(ACTIVE_MERGES) if active else []
         return [_merge(row) for row in self._select("merges", states, None, table_uuid=table_uuid)]
+
+    def merge_counts(self) -> list[tuple[str, str, int, int]]:
+        """The same of merges, with the bytes that they took."""
+        rows = self._file.read(
+            "SELECT state, reason, count(*), sum(bytes_in) FROM merges GROUP BY state, reason ORDER BY 1, 2"
+        )
+        return [tuple(row) for row in rows]
 
     def merged_parts(self, table_uuid: str) -> tuple[set[str], set[str]]:
         """What merges of the table took, and what they made."""

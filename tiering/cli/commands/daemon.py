@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tiering.cli.commands.metrics import metrics_server
 from tiering.cli.frame.exit_codes import INTERRUPTED, Finished
 from tiering.cli.frame.options import BelieveClock
 from tiering.cli.frame.output import counted
@@ -57,7 +58,10 @@ def run(
     command = [sys.executable, "-m", "tiering.cli.main"]
     if session.options.config is not None:
         command += ["--config", session.options.config]
-    final = daemon.run(store, session.loaded.config.daemon, stop, once=once, on_tick=report, command=command)
+    watch = metrics_server(session, store)
+    final = daemon.run(
+        store, session.loaded.config.daemon, stop, once=once, on_tick=report, command=command, watch=watch
+    )
     if session.options.json:
         session.output.document(msgspec.to_builtins(final))
     if received:

@@ -29,6 +29,7 @@ VERBS = {
     "tiering.cli.commands.objbench": ("objbench",),
     "tiering.cli.commands.config": ("config",),
     "tiering.cli.commands.daemon": ("daemon",),
+    "tiering.cli.commands.metrics": ("metrics",),
     "tiering.cli.demo.demo": ("demo",),
 }
 """Module, of whichever package -> the verbs and groups of verbs that its `register` adds, in the order of the help."""

@@ -1,0 +1,65 @@
+"""`metrics`: the store as numbers, once; and the server of the daemon."""
+
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from tiering.cli.frame.session import Session
+from tiering.cli.frame.verb import verb
+from tiering.cli.frame.verb_table import LAST_BACKUPS
+
+if TYPE_CHECKING:
+    from tiering.engine.store import Store
+    from tiering.metrics.watching import Metrics
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    verb(app)(metrics)
+
+
+def metrics(session: Session) -> None:
+    """Print the numbers of the store once, as Prometheus reads them; no daemon is needed. `docs/metrics.md` lists them.
+
+    For the textfile collector of node_exporter, write to another name first and rename.
+    """
+    from tiering.daemon.daemon import status
+    from tiering.metrics import exposition, looking
+    from tiering.metrics.families import families
+
+    if not session.options.json:
+        exposition.check_installed()
+    store = session.store()
+    seen = looking.look(store, _backups(session, store))
+    found = families(seen, looking.process(status(session.config.state_directory)), version=version())
+    if session.options.json:
+        session.output.document({"metrics": exposition.document(found)})
+        return
+    text = exposition.text(found)
+    sys.stdout.buffer.write(text) if hasattr(sys.stdout, "buffer") else print(text.decode(), end="")
+    sys.stdout.flush()
+
+
+def metrics_server(session: Session, store: "Store") -> "Metrics | None":
+    """What serves the numbers beside a daemon; None where no port is configured."""
+    port = session.loaded.config.metrics.port
+    if port is None:
+        return None
+    from tiering.metrics.watching import Metrics
+
+    return Metrics(store, port, version=version(), limiter=session.limiter(), backups=lambda: _backups(session, store))
+
+
+def _backups(session: Session, store: "Store") -> dict[str, Any] | None:
+    names = {definition.uuid: definition.full_name for definition in store.definitions()}
+    document: dict[str, Any] | None = import_module(LAST_BACKUPS).status_document(session.config, names)
+    return document
+
+
+def version() -> str:
+    """Of this installation."""
+    from importlib.metadata import version as installed
+
+    return installed("frostline")

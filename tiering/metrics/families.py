@@ -1,0 +1,218 @@
+"""Which numbers there are, by name, and what each means. Pure; no I/O.
+
+Names are those of Prometheus: units last, `_total` for what only grows while the process lives, times as seconds since
+1970, so that an alert says `time() - …`. What is not known has no sample, which is another thing than 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal
+
+from tiering.metrics.seen import Amount, Overdue, Place, Seen, WorkSeen, bounded
+
+Kind = Literal["gauge", "counter"]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Numbers of one meaning. A sample is the values of `labels`, in order, and the number."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+    samples: list[tuple[tuple[str, ...], float]] = field(default_factory=list)
+
+    def add(self, value: float, *labels: str) -> None:
+        """One more sample."""
+        self.samples.append((labels, value))
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What this process sent to one disk's store."""
+
+    disk: str
+    requests: Mapping[str, int]
+    """By verb."""
+    sent: int
+    received: int
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """The daemon, at the moment of the answer."""
+
+    up: bool
+    passes: int = 0
+    moved: int = 0
+    merged: int = 0
+    failures: int = 0
+    last: Mapping[str, datetime] = field(default_factory=dict)
+    """By job: when it ran last."""
+    traffic: tuple[Traffic, ...] = ()
+    concurrency: int | None = None
+    """Requests that may run at once now: a throttling store halves it."""
+
+
+def families(seen: Seen | None, process: Process, *, version: str) -> list[Family]:
+    """All of them, also those without a sample: their names are what dashboards and rules are checked against. Before
+    the store was seen (None), those of the process."""
+    info = Family("frostline_build_info", "gauge", "1, with the version.", ("version",))
+    info.add(1, version)
+    found = [info, *_process(process)]
+    return found if seen is None else [*found, _at(seen), *_parts(seen), *_work(seen), *_disks(seen), *_backups(seen)]
+
+
+def _at(seen: Seen) -> Family:
+    at = Family("frostline_seen_timestamp_seconds", "gauge", "When the store was looked at for these numbers.")
+    at.add(seen.at.timestamp())
+    return at
+
+
+def _parts(seen: Seen) -> list[Family]:
+    called = bounded({place: amount.bytes for place, amount in seen.places.items()}, lambda place: place.table)
+    summed: dict[Place, Amount] = {}
+    for place, amount in seen.places.items():
+        key = Place(called(place.table), place.disk, place.volume, place.state)
+        summed.setdefault(key, Amount()).add(amount.rows, amount.bytes, amount.parts)
+    where = ("table", "disk", "volume", "state")
+    parts = Family("frostline_parts", "gauge", "Parts, by table and tier; outdated ones wait to be removed.", where)
+    rows = Family("frostline_part_rows", "gauge", "Rows in them.", where)
+    sizes = Family("frostline_part_bytes", "gauge", "Bytes in them.", where)
+    for place, amount in sorted(summed.items(), key=lambda item: (item[0].table, item[0].disk, item[0].state)):
+        labels = (place.table, place.disk, place.volume, place.state)
+        parts.add(amount.parts, *labels)
+        rows.add(amount.rows, *labels)
+        sizes.add(amount.bytes, *labels)
+    return [parts, rows, sizes, *_overdue(seen, called)]
+
+
+def _overdue(seen: Seen, called: Callable[[str], str]) -> list[Family]:
+    parts = Family("frostline_due_parts", "gauge", "Parts that a TTL rule wants elsewhere, or gone.", ("table",))
+    sizes = Family("frostline_due_bytes", "gauge", "Bytes in them.", ("table",))
+    oldest = Family(
+        "frostline_oldest_due_timestamp_seconds", "gauge", "When the one that waits longest came due.", ("table",)
+    )
+    summed: dict[str, Overdue] = {}
+    for table, waiting in seen.overdue.items():
+        summed.setdefault(called(table), Overdue()).add(waiting)
+    for table, waiting in sorted(summed.items()):
+        parts.add(waiting.parts, table)
+        sizes.add(waiting.bytes, table)
+        if waiting.oldest is not None:
+            oldest.add(waiting.oldest.timestamp(), table)
+    return [parts, sizes, oldest]
+
+
+def _work(seen: Seen) -> list[Family]:
+    failing = Family("frostline_failing_moves", "gauge", "Moves whose last try failed; they are tried again.")
+    failing.add(seen.failing_moves)
+    pins = Family("frostline_pins", "gauge", "Parts and partitions that somebody pinned.")
+    pins.add(seen.pins)
+    paused = Family("frostline_pauses", "gauge", "Pauses of automatic work, for a table or for all.", ("kind",))
+    for kind, count in sorted(seen.paused.items()):
+        paused.add(count, kind)
+    broken = Family("frostline_broken_parts", "gauge", "What lies on a disk and cannot be read.")
+    broken.add(seen.broken)
+    aside = Family("frostline_parts_set_aside", "gauge", "Parts that a repair set aside: their rows are in no answer.")
+    aside.add(seen.set_aside)
+    moves = _remembered("move", "Moves", seen.moves)
+    return [*moves, *_remembered("merge", "Merges", seen.merges), failing, pins, paused, broken, aside]
+
+
+def _remembered(what: str, title: str, work: tuple[WorkSeen, ...]) -> list[Family]:
+    """The journal forgets the oldest, so these may fall: gauges."""
+    labels = ("state", "reason")
+    counts = Family(f"frostline_{what}s", "gauge", f"{title} that the journal remembers, by state and reason.", labels)
+    sizes = Family(f"frostline_{what}_bytes", "gauge", "Bytes of them.", labels)
+    called = bounded({item: item.count for item in work}, lambda item: item.reason, 50)
+    sums: dict[tuple[str, str], list[int]] = {}
+    for item in work:
+        known = sums.setdefault((item.state, called(item.reason)), [0, 0])
+        known[0] += item.count
+        known[1] += item.bytes
+    for (state, reason), (count, size_bytes) in sorted(sums.items()):
+        counts.add(count, state, reason)
+        sizes.add(size_bytes, state, reason)
+    return [counts, sizes]
+
+
+def _disks(seen: Seen) -> list[Family]:
+    up = Family(
+        "frostline_disk_up", "gauge", "1 when the disk is what its name stands for and answers.", ("disk", "kind")
+    )
+    free = Family("frostline_disk_free_bytes", "gauge", "Free on the disk, where it has a limit.", ("disk",))
+    total = Family("frostline_disk_total_bytes", "gauge", "Its size, where it has a limit.", ("disk",))
+    revision = Family("frostline_disk_revision", "gauge", "The revision of its log that was applied here.", ("disk",))
+    for disk in seen.disks:
+        up.add(disk.up, disk.name, disk.kind)
+        for family, value in ((free, disk.free_bytes), (total, disk.total_bytes), (revision, disk.revision)):
+            if value is not None:
+                family.add(value, disk.name)
+    return [up, free, total, revision]
+
+
+def _backups(seen: Seen) -> list[Family]:
+    configured = Family("frostline_backup_configured", "gauge", "1 where a repository is configured.")
+    configured.add(seen.backups is not None)
+    missing = Family("frostline_backup_missing_tables", "gauge", "Tables that no backup holds, as last seen from here.")
+    failed = Family(
+        "frostline_backup_failed_proofs", "gauge", "Tables whose last verification or drill found something."
+    )
+    times = {
+        "taken": Family("frostline_backup_timestamp_seconds", "gauge", "When the newest was taken.", ("table",)),
+        "verified": Family(
+            "frostline_backup_verified_timestamp_seconds", "gauge", "When one was verified.", ("table",)
+        ),
+        "drilled": Family("frostline_backup_drilled_timestamp_seconds", "gauge", "When one was drilled.", ("table",)),
+    }
+    if seen.backups is not None:
+        missing.add(sum("taken" not in known for known in seen.backups.values()))
+        failed.add(seen.failed_proofs)
+        called = bounded(dict.fromkeys(seen.backups, 1), lambda table: table)
+        for what, family in times.items():
+            oldest: dict[str, float] = {}
+            for table, known in seen.backups.items():
+                if what in known:
+                    name, moment = called(table), known[what].timestamp()
+                    oldest[name] = min(moment, oldest.get(name, moment))
+            for name, moment in sorted(oldest.items()):
+                family.add(moment, name)
+    return [configured, missing, failed, *times.values()]
+
+
+def _process(process: Process) -> list[Family]:
+    up = Family("frostline_daemon_up", "gauge", "1 while a daemon runs on this store.")
+    up.add(process.up)
+    counters = [
+        Family("frostline_daemon_passes_total", "counter", "Passes since the daemon began."),
+        Family("frostline_daemon_moves_total", "counter", "Moves of those passes."),
+        Family("frostline_daemon_merges_total", "counter", "Merges of those passes."),
+        Family("frostline_daemon_failures_total", "counter", "What failed in them."),
+    ]
+    for family, value in zip(counters, (process.passes, process.moved, process.merged, process.failures), strict=True):
+        family.add(value)
+    last = Family("frostline_job_last_run_timestamp_seconds", "gauge", "When the daemon's job ran last.", ("job",))
+    for job, moment in sorted(process.last.items()):
+        last.add(moment.timestamp(), job)
+    requests = Family(
+        "frostline_store_requests_total", "counter", "Requests of this daemon to a disk's store.", ("disk", "verb")
+    )
+    traffic = Family(
+        "frostline_store_bytes_total", "counter", "Bytes of this daemon to and from it.", ("disk", "direction")
+    )
+    for one in process.traffic:
+        for verb, count in one.requests.items():
+            requests.add(count, one.disk, verb)
+        traffic.add(one.sent, one.disk, "sent")
+        traffic.add(one.received, one.disk, "received")
+    allowed = Family(
+        "frostline_store_concurrency", "gauge", "Requests that may run at once: a store that throttles halves it."
+    )
+    if process.concurrency is not None:
+        allowed.add(process.concurrency)
+    return [up, *counters, last, requests, traffic, allowed]

@@ -1,0 +1,108 @@
+"""Looks at an open store for its numbers. Sends no request and opens no file of a part: it takes what is known."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from disks.base import BucketDisk
+from disks.stores.wrappers.metered import MeteredStore
+from oplog.errors import FrostlineError
+from tiering.metrics.families import Process, Traffic
+from tiering.metrics.seen import Amount, DiskSeen, Place, Seen, WorkSeen, overdue
+
+if TYPE_CHECKING:
+    from disks.base import Disk
+    from disks.stores.wrappers.limit import Limiter
+    from tiering.daemon.daemon import DaemonStatus
+    from tiering.engine.store import Store
+
+
+def look(store: Store, backups: Mapping[str, Any] | None = None) -> Seen:
+    """The store now, as its catalog knows it. `backups` is what `status` says of them."""
+    places: dict[Place, Amount] = {}
+    parts = store.parts(include_outdated=True)
+    for stored in parts:
+        place = Place(stored.definition.full_name, stored.disk, stored.volume or "", stored.state)
+        places.setdefault(place, Amount()).add(stored.facts.rows, stored.facts.size_bytes)
+    context = store.context
+    now = context.clock()
+    active = [_Known(stored) for stored in parts if stored.state == "active" and stored.definition.ttl]
+    known, failed = _backups(backups)
+    journal = context.journal
+    return Seen(
+        at=now,
+        places=places,
+        overdue=overdue(active, context.config.policies, now),
+        disks=tuple(_disk(disk) for disk in context.disks.values()),
+        moves=tuple(WorkSeen(*row) for row in journal.work.move_counts()),
+        merges=tuple(WorkSeen(*row) for row in journal.work.merge_counts()),
+        failing_moves=len(journal.work.failures()),
+        pins=len(journal.wishes.pins()),
+        paused=Counter(str(pause.kind) for pause in journal.wishes.pauses()),
+        broken=len(context.catalog.broken),
+        set_aside=len(store.set_aside()),
+        backups=known,
+        failed_proofs=failed,
+    )
+
+
+def process(status: DaemonStatus, store: Store | None = None, limiter: Limiter | None = None) -> Process:
+    """The daemon by its status; with its store and limiter, what it sends as well."""
+    last = {"tick": status.last_tick, "gc": status.last_gc, "cold_merge": status.last_cold_merge}
+    return Process(
+        up=status.running,
+        passes=status.ticks,
+        moved=status.moved,
+        merged=status.merged,
+        failures=status.failures,
+        last={job: moment for job, moment in last.items() if moment is not None},
+        traffic=tuple(_traffic(store)) if store is not None else (),
+        concurrency=limiter.concurrency if limiter is not None else None,
+    )
+
+
+class _Known:
+    """A part by what is known without reading more: the policy wants no more of it here."""
+
+    __slots__ = ("definition", "disk", "name", "part")
+
+    def __init__(self, stored: Any) -> None:
+        self.definition, self.disk, self.name, self.part = stored.definition, stored.disk, stored.name, stored.facts
+
+
+def _disk(disk: Disk) -> DiskSeen:
+    if disk.broken is not None:
+        return DiskSeen(disk.name, disk.kind, up=False)
+    try:
+        usage = disk.usage()
+        return DiskSeen(disk.name, disk.kind, not disk.unreachable, usage.free_bytes, usage.total_bytes, disk.revision)
+    except (FrostlineError, OSError):
+        return DiskSeen(disk.name, disk.kind, up=False)
+
+
+def _traffic(store: Store) -> list[Traffic]:
+    found = []
+    for disk in store.context.disks.values():
+        bucket = disk if isinstance(disk, BucketDisk) else disk.bucket
+        if bucket is not None and disk.broken is None and isinstance(bucket.store, MeteredStore):
+            metered = bucket.store
+            found.append(Traffic(disk.name, metered.counts(), metered.bytes_sent, metered.bytes_received))
+    return found
+
+
+def _backups(document: Mapping[str, Any] | None) -> tuple[dict[str, dict[str, datetime]] | None, int]:
+    if document is None:
+        return None, 0
+    known: dict[str, dict[str, datetime]] = {}
+    failed = 0
+    for item in document["tables"]:
+        times = known.setdefault(item["table"], {})
+        if item["taken"] is not None:
+            times["taken"] = datetime.fromisoformat(item["taken"])
+        proofs = [(word, item[word]) for word in ("verified", "drilled") if item[word] is not None]
+        times.update({word: datetime.fromisoformat(proof["time"]) for word, proof in proofs})
+        failed += any(not proof["ok"] for _, proof in proofs)
+    return known, failed

@@ -1,0 +1,65 @@
+"""The daemon's numbers: seen after each pass, answered at any time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from tiering.metrics import looking
+from tiering.metrics.families import Family, families
+from tiering.metrics.health import Health, judge
+from tiering.metrics.seen import Seen
+from tiering.metrics.server import MetricsServer
+
+if TYPE_CHECKING:
+    from disks.stores.wrappers.limit import Limiter
+    from tiering.daemon.daemon import DaemonStatus
+    from tiering.engine.store import Store
+
+log = logging.getLogger("frostline.daemon")
+
+
+class Metrics:
+    """What the daemon tells of each pass (`tiering.daemon.daemon.Watch`), served on a port."""
+
+    def __init__(
+        self,
+        store: Store,
+        port: int,
+        *,
+        version: str,
+        limiter: Limiter | None = None,
+        backups: Callable[[], Mapping[str, Any] | None] = lambda: None,
+    ) -> None:
+        self._store, self._port, self._version = store, port, version
+        self._limiter, self._backups = limiter, backups
+        self._seen: Seen | None = None
+        self._status: DaemonStatus | None = None
+        self._problem = ""
+        self._working: Callable[[], bool] = lambda: True
+        self.server = MetricsServer(self._families, self._health)
+
+    def begin(self, status: DaemonStatus, working: Callable[[], bool]) -> None:
+        """Serve. Raises `UsageError` where that cannot be."""
+        self._status, self._working = status, working
+        self.server.begin(self._port)
+        log.info("metrics at %s/metrics", self.server.address)
+
+    def passed(self, status: DaemonStatus, problem: str) -> None:
+        """A pass is done; `problem` says why it failed, if it did. Then what was seen before is still shown."""
+        self._status, self._problem = status, problem
+        if not problem:
+            self._seen = looking.look(self._store, self._backups())
+
+    def end(self) -> None:
+        """Serve no more."""
+        self.server.end()
+
+    def _families(self) -> list[Family]:
+        assert self._status is not None
+        process = looking.process(self._status, self._store, self._limiter)
+        return families(self._seen, process, version=self._version)
+
+    def _health(self) -> Health:
+        return judge(self._seen, working=self._working(), last_problem=self._problem)
