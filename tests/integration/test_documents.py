@@ -124,6 +124,22 @@ def test_every_command_of_the_document_works_word_for_word(document: str, demo: 
         subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment(tmp_path), timeout=200, check=True)
 
 
+def test_the_examples_of_the_page_on_python_run_one_after_the_other(demo: Path, tmp_path: Path) -> None:
+    shutil.copytree(demo / ".demo", tmp_path / ".demo")
+    code = "\n".join(PYTHON.findall((REPOSITORY / "docs/python.md").read_text()))
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "No such table: nyc.trains" in done.stdout
+
+
 def documents() -> list[Path]:
     return [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md")]
 

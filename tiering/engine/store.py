@@ -11,10 +11,9 @@ and `tables`.
 from __future__ import annotations
 
 import dataclasses
-import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -38,6 +37,7 @@ from tiering.config.settings import Config
 from tiering.engine import maintenance, replicated
 from tiering.engine import recovery as recovering
 from tiering.engine.maintenance import TickReport, TickStep
+from tiering.engine.table import Table
 from tiering.journal.journal import Journal
 from tiering.journal.kept_parts import KeptParts
 from tiering.move import mover
@@ -47,19 +47,14 @@ from tiering.policy.plan import Explanation, Move, Plan
 from tiering.table.schema import TableDefinition
 
 if TYPE_CHECKING:  # heavy imports that most verbs do not need: the query engine, the garbage collector
-    import pyarrow as pa
-
     from disks.garbage.collect import GcReport
     from disks.garbage.rules import GcRules
     from disks.workers.runner import Remote
-    from tiering.insert.insert import InsertResult
     from tiering.merge.cold.job import ColdMergeReport, Workers
     from tiering.merge.output import MergeResult
     from tiering.merge.request import MergeRequest
     from tiering.merge.selection import MergePlan, MergeStay
     from tiering.query.query import QueryResult
-
-logger = logging.getLogger(__name__)
 
 
 class Store:
@@ -122,6 +117,11 @@ class Store:
             self.context.identities.look()
         self.context.catalog.refresh()
         reachability.compare(self.context)
+
+    @property
+    def config(self) -> Config:
+        """The configuration that it was opened with."""
+        return self.context.config
 
     # -- tables ------------------------------------------------------------------------------------------------------
 
@@ -365,53 +365,6 @@ class Store:
 
     def _selected(self, table: str | None) -> list[TableDefinition]:
         return self.definitions() if table is None else [self.definition(table)]
-
-
-class Table:
-    """One table: insert Arrow, scan Arrow."""
-
-    def __init__(self, context: Context, definition: TableDefinition) -> None:
-        self._context = context
-        self.definition = definition
-
-    def insert(self, batches: Iterable[pa.RecordBatch]) -> InsertResult:
-        """Insert Arrow batches; what an earlier identical insert wrote already is skipped."""
-        from tiering.insert import insert
-
-        reachability.check_whole(self._context, self.definition, f"inserting into {self.definition.full_name}")
-        recovering.begin_disks(self._context)
-        how = replicated.work().inserting(self._context, self.definition) if self.definition.is_replicated else None
-        result = insert.insert(self._context, self.definition, batches, how)
-        self._context.catalog.outdate()  # few look again at once, and what others commit shows with the next refresh
-        return result
-
-    def parts(self) -> list[StoredPart]:
-        """The active parts."""
-        return self._context.catalog.parts(self.definition)
-
-    def scan(self, *, columns: Sequence[str] | None = None, filter: object = None) -> pa.RecordBatchReader:  # noqa: A002
-        """Stream the rows of all tiers as Arrow; parts, row groups and columns that cannot matter are not read.
-
-        Raises `Damaged` when a part cannot be read. Rows of parts that a repair set aside are told by a warning.
-        """
-        from tiering.query import scan
-
-        self._check_complete()
-        return scan.scan(self._context, self.definition, self.parts(), columns=columns, filter=filter)
-
-    def dataset(self) -> pa.dataset.Dataset:
-        """The table as a pyarrow dataset, which pandas, Polars and DuckDB can read. Raises `Damaged` as `scan` does."""
-        from tiering.query import dataset
-
-        self._check_complete()
-        return dataset.table_dataset(self._context, self.definition, self.parts())
-
-    def _check_complete(self) -> None:
-        reachability.check_certain(self._context, self.definition)
-        self._context.catalog.check_readable(self.definition)
-        for gap in find_set_aside(self._context.disks, self.definition, self.parts()):
-            where = f"{gap.disk}:{gap.path}"
-            logger.warning("rows of part %s of %s are missing: it was set aside as %s", gap.part, gap.table, where)
 
 
 def make_context(

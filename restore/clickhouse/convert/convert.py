@@ -26,7 +26,7 @@ from restore.clickhouse.convert.columns import mapping_of, text_condition
 from restore.clickhouse.convert.process import ask_engine
 from restore.clickhouse.convert.source import SourcePart, SourceTable
 from restore.clickhouse.parts import ClickHousePart
-from tiering.engine.store import Table
+from tiering.engine.table import Table
 from tiering.table.schema import TableDefinition
 
 _BATCH_PARTS = 64

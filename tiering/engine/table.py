@@ -1,0 +1,97 @@
+"""One table of an open store, as programs use it: rows go in as Arrow, and come out as Arrow or as the data frame, lazy
+frame or relation of another library. `tiering.engine.store.Store.table` gives it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from tiering.catalog import reachability
+from tiering.catalog.catalog import StoredPart
+from tiering.catalog.context import Context
+from tiering.catalog.set_aside import find_set_aside
+from tiering.engine import recovery as recovering
+from tiering.engine import replicated
+from tiering.table.schema import TableDefinition
+
+if TYPE_CHECKING:  # heavy, and some of it is not installed everywhere
+    import duckdb
+    import pandas
+    import polars
+    import pyarrow as pa
+
+    from tiering.insert.insert import InsertResult
+
+logger = logging.getLogger(__name__)
+
+
+class Table:
+    """One table: insert Arrow, scan Arrow, hand the table to another library."""
+
+    def __init__(self, context: Context, definition: TableDefinition) -> None:
+        self._context = context
+        self.definition = definition
+
+    def insert(self, batches: Iterable[pa.RecordBatch]) -> InsertResult:
+        """Insert Arrow batches; what an earlier identical insert wrote already is skipped."""
+        from tiering.insert import insert
+
+        reachability.check_whole(self._context, self.definition, f"inserting into {self.definition.full_name}")
+        recovering.begin_disks(self._context)
+        how = replicated.work().inserting(self._context, self.definition) if self.definition.is_replicated else None
+        result = insert.insert(self._context, self.definition, batches, how)
+        self._context.catalog.outdate()  # few look again at once, and what others commit shows with the next refresh
+        return result
+
+    def parts(self) -> list[StoredPart]:
+        """The active parts."""
+        return self._context.catalog.parts(self.definition)
+
+    def scan(self, *, columns: Sequence[str] | None = None, filter: object = None) -> pa.RecordBatchReader:  # noqa: A002
+        """Stream the rows of all tiers as Arrow; parts, row groups and columns that cannot matter are not read.
+
+        Raises `Damaged` when a part cannot be read. Rows of parts that a repair set aside are told by a warning.
+        """
+        from tiering.query import scan
+
+        self._check_complete()
+        return scan.scan(self._context, self.definition, self.parts(), columns=columns, filter=filter)
+
+    def dataset(self) -> pa.dataset.Dataset:
+        """The table as a pyarrow dataset, which pandas, Polars and DuckDB can read. Raises `Damaged` as `scan` does."""
+        from tiering.query import dataset
+
+        self._check_complete()
+        return dataset.table_dataset(self._context, self.definition, self.parts())
+
+    def to_polars(self) -> polars.LazyFrame:
+        """The table as a lazy Polars frame: what is collected of it reads only the parts and columns that can matter.
+
+        It is the table as it is now, and keeps removed parts on the SSD while it lives, as `dataset` does.
+        Raises `UsageError` where Polars is not installed.
+        """
+        from tiering.query import frames
+
+        return frames.polars_frame(self.dataset())
+
+    def to_pandas(self, *, columns: Sequence[str] | None = None, filter: object = None) -> pandas.DataFrame:  # noqa: A002
+        """The rows of `scan` in memory as a pandas frame. Raises `UsageError` where pandas is not installed."""
+        from tiering.query import frames
+
+        frames.check_installed("pandas")
+        return self.scan(columns=columns, filter=filter).read_all().to_pandas()
+
+    def to_duckdb(self, connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
+        """The table as a relation of the connection, which reads only the parts and columns that its query needs.
+
+        It is the table as it is now, and keeps removed parts on the SSD while it lives, as `dataset` does.
+        """
+        return connection.from_arrow(self.dataset())
+
+    def _check_complete(self) -> None:
+        reachability.check_certain(self._context, self.definition)
+        self._context.catalog.check_readable(self.definition)
+        for gap in find_set_aside(self._context.disks, self.definition, self.parts()):
+            where = f"{gap.disk}:{gap.path}"
+            logger.warning("rows of part %s of %s are missing: it was set aside as %s", gap.part, gap.table, where)
