@@ -22,7 +22,7 @@ class Home:
         self.path = root / name
         self.error = ""
         self._capsys = capsys
-        self.path.mkdir(parents=True)
+        self.path.mkdir(parents=True, exist_ok=True)
         shared = {bucket: {"type": "object_disk", "url": f"{(root / bucket).as_uri()}/"} for bucket in buckets}
         volumes = [{"name": "hot", "disks": ["ssd"]}, *({"name": f"cold_{name}", "disks": [name]} for name in buckets)]
         self.configuration = self.path / "frostline.yaml"

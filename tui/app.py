@@ -6,15 +6,17 @@ Nothing here waits for a disk or a bucket: the store is read in `Source`'s threa
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import work
 from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.containers import Container
+from textual.driver import Driver
 from textual.filter import LineFilter
 from textual.screen import ModalScreen, Screen
 from textual.theme import BUILTIN_THEMES
@@ -22,7 +24,6 @@ from textual.timer import Timer
 from textual.widgets import Footer
 
 from oplog.errors import FrostlineError, Refused, UsageError
-from tiering.engine.store import Store
 from tiering.facts.escaping import visible
 from tui.actions.action import Action
 from tui.screens.dialogs import Confirm, Text
@@ -39,6 +40,9 @@ from tui.widgets.ascii import Ascii
 from tui.widgets.grid import Grid
 from tui.widgets.plain import Plain
 from tui.widgets.tabs import TabLine
+
+if TYPE_CHECKING:
+    from tiering.engine.store import Store
 
 VIEWS: tuple[tuple[str, type[View]], ...] = (
     ("1", Overview),
@@ -58,6 +62,8 @@ VIEWS: tuple[tuple[str, type[View]], ...] = (
 _LOOK_SECONDS = 0.25
 _DISKS_SECONDS = 2.0
 """Disks are looked at again at most so often while work goes on: a bucket is asked by a request that costs."""
+_SHARE = 0.1
+"""Of a core that reading takes while work goes on: what costs more is read so much less often."""
 _OTHERS_SECONDS = 15.0
 """What other machines committed is looked for so often."""
 _NARROW = 100
@@ -95,8 +101,8 @@ class Dashboard(App[None]):
         Binding("ctrl+c", "quit", "Quit", show=False, priority=True),
     ]
 
-    def __init__(self, source: Source, settings: Settings) -> None:
-        super().__init__()
+    def __init__(self, source: Source, settings: Settings, driver_class: type[Driver] | None = None) -> None:
+        super().__init__(driver_class=driver_class)
         self.source = source
         self.settings = settings
         self.read_only = settings.read_only
@@ -110,6 +116,10 @@ class Dashboard(App[None]):
         self._wanted, self._looked = 1, 0
         """How often somebody wanted a look at the disks, and which of these the last one was for."""
         self._seen: tuple[object, ...] = ()
+        self._behind = False
+        """Whether something went on that the screen does not show yet."""
+        self._rests_until = 0.0
+        """Before that nothing is read because something went on."""
         self._bars: Timer | None = None
         """Draws how far is what runs; stands still when nothing does."""
 
@@ -184,9 +194,21 @@ class Dashboard(App[None]):
     def _look(self) -> None:
         """Read when work on this machine went on."""
         seen = fingerprint(self.settings.state_directory)
-        if seen != self._seen:
-            self._seen = seen
+        went_on = seen != self._seen
+        self._seen, self._behind = seen, self._behind or went_on
+        if self._reading or not self._behind:
+            return
+        if time.monotonic() >= self._rests_until:
             self.reload()
+        elif went_on and self.view is not None and (glance := self.view.glance()) is not None:
+            self._glance(self.view, glance)
+
+    @work(group="glance", exclusive=True)
+    async def _glance(self, view: View, question: Callable[[Store], Any]) -> None:
+        with suppress(Exception):  # the next whole look says what is wrong
+            facts = await self.source.read(question)
+            if view.is_mounted and not self._reading:
+                view.take_in(facts)
 
     @work(group="facts")
     async def _read(self) -> None:
@@ -194,9 +216,9 @@ class Dashboard(App[None]):
             again = True
             while again:
                 self._again = False
+                self._behind = False
                 if self.view is not None:
                     await self._read_view(self.view)
-                self._seen = fingerprint(self.settings.state_directory)  # reading may write down what it found
                 again = self._again
         finally:
             self._reading = False
@@ -207,18 +229,20 @@ class Dashboard(App[None]):
         now, wanted = time.monotonic(), self._wanted
         look = view.needs_store and (wanted != self._looked or now - self._fresh >= _DISKS_SECONDS)
 
-        def read(store: Store) -> Any:
+        def read(store: Store) -> tuple[Any, float]:
+            began = time.thread_time()
             if look:
                 store.refresh()
-            return question(store)
+            return question(store), time.thread_time() - began
 
         try:
-            facts = await self.source.read(read)
+            facts, cost_seconds = await self.source.read(read)
         except Exception as error:  # noqa: BLE001  whatever it is, it is said and the screen stays
             self._show_problem(error)
             return
         if look:
             self._fresh, self._looked = now, wanted
+        self._rests_until = time.monotonic() + cost_seconds * (1 / _SHARE - 1)
         self._show_problem(None)
         if view.is_mounted:
             view.answer(facts)
@@ -286,20 +310,22 @@ class Dashboard(App[None]):
             self.push_screen(Text(f"{self.view.name_}: {self.view.about}", self._help_lines(self.view)))
 
     def _help_lines(self, view: View) -> list[str]:
-        lines, seen = [], set[str]()
-        for title, pairs in (("Here", view.choices), ("Everywhere", ())):
-            lines.append(title)
-            known = {one.id for one in pairs}
-            for active in sorted(self.active_bindings.values(), key=lambda active: active.binding.description):
-                binding = active.binding
-                here = binding.id in known
-                name = f"{binding.description}{binding.id}"
-                if binding.description and here == bool(pairs) and name not in seen:
-                    seen.add(name)
-                    keys = self.get_key_display(binding)
-                    lines.append(f"  {keys:<12} {binding.description}" + (f"   [{binding.id}]" if binding.id else ""))
-            lines.append("")
-        return lines
+        """Those of the screen, of its rows, and of all screens. Of each the id that the configuration knows it by."""
+        titles = {"list": "Rows", "grid": "Rows", "see": "Everywhere", "app": "Everywhere", "": "Everywhere"}
+        groups: dict[str, dict[str, str]] = {"Here": {}, "Rows": {}, "Everywhere": {}}
+        for active in self.active_bindings.values():
+            binding = active.binding
+            group = groups[titles.get((binding.id or "").partition(".")[0], "Here")]
+            if binding.description:
+                what = f"{binding.description}   [{binding.id}]" if binding.id else binding.description
+                keys = group.get(what)
+                group[what] = f"{keys} {self.get_key_display(binding)}" if keys else self.get_key_display(binding)
+        return [
+            line
+            for title, group in groups.items()
+            if group
+            for line in (title, *(f"  {keys:<14} {what}" for what, keys in group.items()), "")
+        ]
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """The palette: every screen, every action of this one, and what Textual has."""

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from disks.workers.progress import Progress
-from tiering.engine.store import Store
+if TYPE_CHECKING:  # the engine is imported by the thread that opens the store: the screen is painted before
+    from disks.workers.progress import Progress
+    from tiering.engine.store import Store
 
 T = TypeVar("T")
 
@@ -33,6 +34,8 @@ class Opener(Protocol):
 class _Asked:
     function: Callable[[Store], Any]
     answer: Callable[[Any, BaseException | None], None]
+    given_up: Callable[[], bool]
+    """Whether nobody waits for the answer any more."""
 
 
 @dataclass(slots=True)
@@ -113,7 +116,7 @@ class Source:
             self._thread = threading.Thread(target=self._serve, name="dashboard: store", daemon=True)
             self._thread.start()
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._questions.put(_Asked(function, _answering(answer)))
+        self._questions.put(_Asked(function, _answering(answer), answer.done))
         return await answer
 
     async def act(self, title: str, function: Callable[[Store], T]) -> T:
@@ -146,6 +149,8 @@ class Source:
         store: Store | None = None
         try:
             while (asked := self._questions.get()) is not None:
+                if asked.given_up():  # the cursor has gone on: what was asked of each row that it passed is not read
+                    continue
                 try:
                     if store is None:  # tried again with each question: a journal may be busy for a moment
                         store = self._open()
@@ -181,6 +186,8 @@ def fingerprint(state_directory: Path) -> tuple[object, ...]:
     """Differs when work on this machine was begun, went on, or ended. A few system calls."""
     found: list[object] = []
     for path in sorted(state_directory.glob("*")):
+        if path.name.endswith("-shm"):  # whoever reads the journal writes there
+            continue
         with suppress(OSError):
             status = path.stat()
             found.append((path.name, status.st_mtime_ns, status.st_size))

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import signal
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +16,8 @@ if TYPE_CHECKING:
     from tiering.config.settings import Config
     from tui.source import Opener
 
+_SWITCH_SECONDS = 0.001
+"""A thread that reads the store gives way so soon: a key passes three threads until its effect is seen."""
 TRY_ONCE = "--once prints the overview as text, --json as data"
 
 
@@ -109,6 +110,7 @@ def _check(session: Session) -> None:
 def _run(session: Session, *, read_only: bool, ascii_only: bool) -> None:
     from tui.app import Dashboard, Settings, check_settings
     from tui.source import Source
+    from tui.terminal import TerminalDriver, ended_by
 
     config = session.config
     settings = Settings(
@@ -119,14 +121,15 @@ def _run(session: Session, *, read_only: bool, ascii_only: bool) -> None:
         ascii=ascii_only,
     )
     check_settings(settings)
+    sys.setswitchinterval(_SWITCH_SECONDS)
     source = Source(_opener(session, config, recover=not read_only))
-    board = Dashboard(source, settings)
-    for number in (signal.SIGTERM, signal.SIGHUP):  # SIGHUP: the terminal is gone
-        signal.signal(number, lambda number, frame: board.exit())
+    board = Dashboard(source, settings, driver_class=None if _is_viewed() else TerminalDriver)
+    has_ended = ended_by(board, source)
     logging.disable()  # a line of a log would be written over the screen
     try:
         board.run()
     finally:
+        has_ended()
         logging.disable(logging.NOTSET)
         source.close()
     if running := [work.title for work in source.running]:

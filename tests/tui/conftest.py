@@ -2,20 +2,54 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.homes import Home
+from tiering.engine.store import Store
+from tiering.journal.records import NewMove
 
 DUE, STAYS = "202001_1_1_0", "209902_1_1_0"
 """The two parts of `d.events`: what a rule has made due for the bucket long ago, and will make due in a long time."""
 
 
+@pytest.fixture(scope="session")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a store lies that was made once, below `made` as it was then."""
+    return tmp_path_factory.mktemp("dashboard")
+
+
 @pytest.fixture
-def home(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Home:
-    """`d.events` with a rule, and `d.small` with none; all on the SSD."""
-    home = Home(tmp_path, "a", capsys)
+def home(kept: Path, capsys: pytest.CaptureFixture[str]) -> Home:
+    """`d.events` with a rule, and `d.small` with none; all on the SSD. Each test finds it as it was made."""
+    root, made = kept / "root", kept / "made"
+    shutil.rmtree(root, ignore_errors=True)
+    if made.exists():
+        shutil.copytree(made, root)
+        return Home(root, "a", capsys)
+    home = _made(root, capsys)
+    shutil.copytree(root, made)
+    return home
+
+
+def due_move(store: Store) -> NewMove:
+    """The move that is due, as who begins it writes it down."""
+    return NewMove(
+        table="d.events",
+        table_uuid=store.definition("d.events").uuid,
+        part=DUE,
+        source="ssd",
+        target="s3",
+        bytes=1_000_000,
+        reason_kind="manual",
+        reason_detail="by hand",
+    )
+
+
+def _made(root: Path, capsys: pytest.CaptureFixture[str]) -> Home:
+    home = Home(root, "a", capsys)
     home(
         *("table", "create", "d.events", "--column", "ts:timestamp[ms]", "--column", "k:int64", "--order-by", "ts"),
         *("--partition-by", "month(ts)"),

@@ -8,7 +8,8 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import redirect_stderr, redirect_stdout
 from datetime import datetime
-from typing import Any, TextIO
+from pathlib import Path
+from typing import Any, Protocol, TextIO
 
 import pytest
 from textual import events
@@ -18,7 +19,6 @@ from textual.keys import key_to_character
 from textual.message_pump import MessagePump
 
 from disks.workers.progress import Progress
-from tests.homes import Home
 from tiering.catalog.context import wall_clock
 from tiering.config.reading import load
 from tiering.engine.store import Store
@@ -28,6 +28,15 @@ from tui.source import Opener, Source
 
 _PATIENCE_SECONDS = 120.0
 """Only a dashboard that hangs takes so long."""
+
+
+class Commanded(Protocol):
+    """A machine of tests: what has a configuration and a command line."""
+
+    configuration: Path
+
+    def json(self, *arguments: str, code: int = 0) -> Any:
+        """The document that a command line answers with."""
 
 
 class Driver:
@@ -46,11 +55,11 @@ class Driver:
 
         app.notify = noting  # type: ignore[method-assign]
 
-    def beside(self, home: Home, *arguments: str) -> Any:
+    def beside(self, home: Commanded, *arguments: str, code: int = 0) -> Any:
         """What a command line answers meanwhile: textual takes what is printed for its own."""
         out, err = self._streams
         with redirect_stdout(out), redirect_stderr(err):
-            return home.json(*arguments)
+            return home.json(*arguments, code=code)
 
     async def press(self, *keys: str) -> None:
         """Press the keys one after the other, each when the one before has had its effect."""
@@ -178,7 +187,7 @@ _KEYS |= {"-": "minus", "(": "left_parenthesis", ")": "right_parenthesis", "=": 
 _KEYS |= {"[": "left_square_bracket", "/": "slash", ",": "comma"}
 
 
-def opener(home: Home, clock: Callable[[], datetime] = wall_clock) -> Opener:
+def opener(home: Commanded, clock: Callable[[], datetime] = wall_clock) -> Opener:
     """Opens the store of a home, as `top` does."""
     config = load(home.configuration)
 
@@ -189,7 +198,7 @@ def opener(home: Home, clock: Callable[[], datetime] = wall_clock) -> Opener:
 
 
 def drive(
-    home: Home,
+    home: Commanded,
     story: Callable[[Driver], Awaitable[None]],
     *,
     size: tuple[int, int] = (120, 30),

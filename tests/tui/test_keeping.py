@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from tests.homes import Home
-from tests.tui.conftest import DUE
+from tests.tui.conftest import DUE, due_move
 from tests.tui.pilot import Driver, drive
 from tiering.config.reading import load
 from tiering.engine.store import Store
-from tiering.journal.records import NewMove
 
 
 async def _go_to(driver: Driver, column: str, value: object) -> None:
@@ -108,18 +107,7 @@ def test_a_merge_is_carried_out(home: Home) -> None:
 
 def test_a_move_that_waits_is_asked_to_stop(home: Home) -> None:
     with Store.open(load(home.configuration), actor="another@there") as store:
-        uuid = store.definition("d.events").uuid
-        new = NewMove(
-            table="d.events",
-            table_uuid=uuid,
-            part=DUE,
-            source="ssd",
-            target="s3",
-            bytes=1,
-            reason_kind="manual",
-            reason_detail="by hand",
-        )
-        (number,) = store.context.journal.work.plan_moves([new])
+        (number,) = store.context.journal.work.plan_moves([due_move(store)])
 
         async def story(driver: Driver) -> None:
             await driver.press("4")

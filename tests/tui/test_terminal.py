@@ -24,9 +24,9 @@ _CONTROL = re.compile(rb"\x1b\[[0-9;?$<>=]*[a-zA-Z]|\x1b\][^\x07\x1b]*(\x07|\x1b
 
 
 class Terminal:
-    """`top` in a terminal of 100x30 that is its controlling one, as over SSH."""
+    """`top` in a terminal of 100x30 that is its controlling one, as over SSH, or not, as below some supervisors."""
 
-    def __init__(self, home: Home, **environment: str) -> None:
+    def __init__(self, home: Home, *, controls: bool = True, **environment: str) -> None:
         self._master, line = pty.openpty()
         fcntl.ioctl(line, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
         self.drawn = b""
@@ -36,7 +36,7 @@ class Terminal:
             stdout=line,
             stderr=line,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            preexec_fn=(lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)) if controls else None,
             env={**os.environ, "TERM": "xterm-256color", **environment},
         )
         os.close(line)
@@ -53,6 +53,15 @@ class Terminal:
         """Type."""
         self.drawn = b""
         os.write(self._master, keys.encode())
+
+    def stuff(self, keys: str) -> None:
+        """Type until what it draws, and nobody reads, has no room any more, and some more: it keeps a few screens."""
+        waiting, more = -1, 60
+        while more:
+            os.write(self._master, keys.encode())
+            time.sleep(0.05)
+            before, waiting = waiting, struct.unpack("i", fcntl.ioctl(self._master, termios.FIONREAD, b"\0" * 4))[0]
+            more -= waiting == before
 
     def lose(self) -> None:
         """The other end goes away."""
@@ -90,6 +99,23 @@ def test_a_lost_connection_ends_it_and_nothing_is_damaged(home: Home) -> None:
         assert terminal.ends() in (0, 1, -signal.SIGHUP)
     assert home.json("fsck", "ssd")["ok"]
     assert home.json("moves", "list")["moves"] == []
+
+
+def test_the_loss_of_a_terminal_that_sends_no_signal_ends_it(home: Home) -> None:
+    with Terminal(home, controls=False) as terminal:
+        terminal.sees("Overview")
+        terminal.lose()
+        assert terminal.ends() == 0
+
+
+@pytest.mark.slow
+def test_a_signal_ends_it_while_nobody_reads_what_it_draws(home: Home) -> None:
+    with Terminal(home) as terminal:
+        terminal.sees("Overview")
+        terminal.stuff("23")
+        terminal.process.send_signal(signal.SIGTERM)
+        assert terminal.process.wait(_PATIENCE_SECONDS) in (0, 128 + signal.SIGTERM)
+    assert home.json("fsck", "ssd")["ok"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])

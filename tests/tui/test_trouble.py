@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import shutil
 import sqlite3
 import threading
@@ -12,7 +14,9 @@ from rich.segment import Segment
 
 from oplog.errors import Locked, Transient
 from tests.homes import Home
+from tests.tui.conftest import DUE, due_move
 from tests.tui.pilot import Driver, drive, opener
+from tiering.config.reading import load
 from tiering.engine.store import Store
 from tui.widgets.ascii import ascii_text
 from tui.widgets.grid import fitted
@@ -127,6 +131,39 @@ def test_a_disk_that_is_gone_stands_first(home: Home) -> None:
         await driver.press("3", "m", "escape")
 
     drive(home, story)
+
+
+def test_what_another_process_begins_is_seen_also_while_reading_all_would_cost_too_much(home: Home) -> None:
+    with Store.open(load(home.configuration), actor="another@there") as store:
+
+        async def story(driver: Driver) -> None:
+            await driver.sees("0 under way")
+            driver.app._rests_until = math.inf
+            store.context.journal.work.plan_moves([due_move(store)])
+            await driver.sees("1 under way", f"planned    {DUE}")
+
+        drive(home, story, watch=True)
+
+
+def test_what_nobody_waits_for_any_more_is_not_read(home: Home) -> None:
+    read: list[int] = []
+
+    async def story(driver: Driver) -> None:
+        begun, go_on = threading.Event(), threading.Event()
+        source = driver.app.source
+        first = asyncio.create_task(source.read(lambda store: (begun.set(), go_on.wait())))
+        await driver.until(begun.is_set)
+        others = [
+            asyncio.create_task(source.read(lambda store, number=number: read.append(number))) for number in (1, 2)
+        ]
+        await asyncio.sleep(0)
+        others[0].cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        await asyncio.gather(first, others[1])
+
+    drive(home, story)
+    assert read == [2]
 
 
 def test_parts_that_another_process_takes_away(home: Home) -> None:

@@ -10,10 +10,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tiering.engine.store import Store
+    from tiering.policy.plan import Plan
 
 
-def status_document(store: Store) -> dict[str, Any]:
-    """`status --json`."""
+def status_document(store: Store, planned: Plan | None = None) -> dict[str, Any]:
+    """`status --json`. `planned` is the plan of now, where somebody has made it already."""
     from tiering.catalog.new_parts import repeated
 
     journal = store.context.journal
@@ -37,7 +38,7 @@ def status_document(store: Store) -> dict[str, Any]:
         "active_moves": len(journal.work.moves(active=True)),
         "failed_moves": len(journal.work.failures()),
         "active_merges": len(journal.work.merges(active=True)),
-        "planned_moves": len(store.due_moves()),
+        "planned_moves": len(store.due_moves() if planned is None else planned.moves),
         "pauses": pauses,
         "pins": pins,
         "broken": broken,

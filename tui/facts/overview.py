@@ -23,21 +23,30 @@ def overview(store: Store) -> dict[str, Any]:
     from backup.verify import last_seen
 
     names = {definition.uuid: definition.full_name for definition in store.definitions()}
-    status = {**status_document(store), "backups": last_seen.status_document(store.context.config, names)}
+    plan = store.plan()
+    status = {**status_document(store, plan), "backups": last_seen.status_document(store.context.config, names)}
     beside = beside_document(store)
     disks = disk_documents(store)
-    plan = store.plan()
-    work = store.context.journal.work
     return {
         "at": store.context.clock(),
         "trouble": list(_trouble(status, beside, disks, plan)),
         "disks": disks,
-        "moves": [move_record_document(record) for record in work.moves(active=True)],
-        "merges": [msgspec.to_builtins(record) for record in work.merges(active=True)],
+        **under_way(store),
         "due": msgspec.to_builtins(plan.moves[:DUE_SHOWN]),
         "next_due": min((stay.next_due for stay in plan.stays if stay.next_due), default=None),
         "status": status,
         **beside,
+    }
+
+
+def under_way(store: Store) -> dict[str, Any]:
+    """What of it changes while work goes on. Reads the journal alone."""
+    import msgspec
+
+    work = store.context.journal.work
+    return {
+        "moves": [move_record_document(record) for record in work.moves(active=True)],
+        "merges": [msgspec.to_builtins(record) for record in work.merges(active=True)],
     }
 
 

@@ -11,7 +11,7 @@ from textual.containers import VerticalScroll
 
 from tui.actions import moving
 from tui.facts.listing import minute, size
-from tui.facts.overview import daemon_text, disk_text, overview
+from tui.facts.overview import daemon_text, disk_text, overview, under_way
 from tui.screens.view import Choice, View
 from tui.widgets.plain import Plain
 
@@ -69,6 +69,15 @@ class Overview(View):
         self.query_one("#trouble", Plain).say(trouble)
         self.query_one("#trouble").display = bool(trouble)
         self.query_one("#facts", Plain).say(overview_text(facts))
+
+    def glance(self) -> Callable[[Store], dict[str, Any]] | None:
+        """What is under way."""
+        return None if self.document is None else under_way
+
+    def take_in(self, facts: dict[str, Any]) -> None:
+        """Beside what was known of the rest."""
+        if self.document is not None:
+            self.answer({**self.document, **facts})
 
     def take_focus(self) -> None:
         """The keys scroll."""

@@ -108,5 +108,12 @@ class View(Vertical):
         """Show what it said."""
         raise NotImplementedError
 
+    def glance(self) -> Callable[[Store], Any] | None:
+        """A question that costs next to nothing, asked while work goes on and the whole would be asked too often."""
+        return None
+
+    def take_in(self, facts: Any) -> None:
+        """Show what `glance` found."""
+
     def take_focus(self) -> None:
         """The keys go to what one works with here."""

@@ -1,0 +1,90 @@
+"""The terminal that the dashboard is drawn in: one that goes away ends it, and nothing keeps a signal from ending it.
+
+textual writes from a thread, which dies with the terminal; then its queue fills, and what draws waits for ever.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import IO, TYPE_CHECKING, Any
+
+from textual.drivers.linux_driver import LinuxDriver
+
+if TYPE_CHECKING:
+    from tui.app import Dashboard
+    from tui.source import Source
+
+_GRACE_SECONDS = 5.0
+"""So long a dashboard that was told to end may take for its screen; what runs is waited for in any case."""
+
+
+class TerminalDriver(LinuxDriver):
+    """textual's own, which survives that its terminal is gone."""
+
+    def __init__(self, *arguments: Any, **how: Any) -> None:
+        super().__init__(*arguments, **how)
+        self._file: Any = _Lasting(self._file)
+
+    def _run_input_thread(self) -> None:
+        with suppress(OSError):  # EIO: `ended_by` has seen it, too
+            self.run_input_thread()
+
+
+class _Lasting:
+    """A stream to a terminal; what is written when that has gone goes nowhere."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
+
+
+def ended_by(board: Dashboard, source: Source) -> Callable[[], None]:
+    """Let SIGTERM, SIGHUP and the loss of the terminal end the dashboard, as `q` does without a question: what runs
+    stops between two of its steps. Where its screen cannot even be put back, because nobody reads it, it ends by force
+    after that. Returns what to call when the dashboard has ended by itself."""
+    ended = threading.Event()
+
+    def end(number: int) -> None:
+        board.exit()
+        threading.Thread(target=_insist, args=(ended, source, number), name="dashboard: end", daemon=True).start()
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, frame: end(number))
+
+    def watch() -> None:
+        """A terminal that is not the controlling one sends no SIGHUP when it goes."""
+        poll = select.poll()
+        poll.register(sys.__stdin__, 0)  # type: ignore[arg-type]
+        poll.poll()
+        if not ended.is_set():
+            os.kill(os.getpid(), signal.SIGHUP)
+
+    threading.Thread(target=watch, name="dashboard: terminal", daemon=True).start()
+    return ended.set
+
+
+def _insist(ended: threading.Event, source: Source, number: int) -> None:
+    if not ended.wait(_GRACE_SECONDS):
+        source.close()
+        source.wait()
+        os._exit(128 + number)
