@@ -108,7 +108,7 @@ def test_a_screen_that_is_not_configured_says_how_to_get_it(home: Home) -> None:
         await driver.press("8")
         await driver.sees("no backup repository is named", "FROSTLINE_BACKUP")
         await driver.press("minus")
-        await driver.sees("not part of this version")
+        await driver.sees("No replicated tables here")
         await driver.press("2")
         await driver.lacks("no backup repository")
         await driver.until(lambda: driver.app.problem is None)
@@ -130,6 +130,22 @@ def test_every_screen_fits_every_size_and_has_help(home: Home, size: tuple[int, 
         await driver.resize(*size)
 
     drive(home, story, size=size)
+
+
+def test_the_help_has_the_keys_of_the_screen_first(home: Home) -> None:
+    async def story(driver: Driver) -> None:
+        for key, first, titles in (
+            ("3", "  m              Move   [parts.move]", ["Here", "Rows", "Everywhere"]),
+            ("1", "  T              Pass now   [overview.tick]", ["Here", "Everywhere"]),
+        ):
+            await driver.press(key)
+            view = driver.app.view
+            assert view is not None
+            lines = driver.app._help_lines(view)
+            assert lines[1] == first
+            assert [line for line in lines if line and not line.startswith(" ")] == titles
+
+    drive(home, story)
 
 
 def test_keys_come_from_the_configuration(home: Home) -> None:

@@ -100,7 +100,7 @@ def parts(store: Store) -> Listing:
 
 
 _PART_COLUMNS = (
-    Column("part", "part", 18, lambda row: row.stored.facts.name, grows=True),
+    Column("part", "part", 16, lambda row: row.stored.facts.name, grows=True),
     Column("disk", "disk", 8, lambda row: row.stored.disk),
     Column("age", "age", 8, lambda row: row.age, age, right=True),
     Column("size", "size", 10, lambda row: row.stored.facts.size_bytes, size, right=True),

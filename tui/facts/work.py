@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from tiering.config.units import format_duration
 from tiering.facts.moves import move_record_document, plan_document
 from tiering.facts.status import daemon_document
 from tui.facts.listing import Column, Listing, minute, number, of, size
@@ -114,7 +115,12 @@ def jobs(store: Store) -> Listing:
         columns=(
             Column("job", "job", 14, of("job"), grows=True),
             Column(
-                "every", "every", 10, of("every"), lambda seconds: f"{seconds:g} s" if seconds else "never", right=True
+                "every",
+                "every",
+                10,
+                of("every"),
+                lambda seconds: format_duration(timedelta(seconds=seconds)) if seconds else "never",
+                right=True,
             ),
             Column("last", "last run", 16, of("last"), minute),
             Column("paused", "paused", 16, lambda row: ", ".join(sorted(row["held"]))),

@@ -85,7 +85,7 @@ class ListView(View):
             return
         listing, lines = shown.listing, []
         if not listing.rows:
-            lines.append(listing.empty)
+            lines.append(listing.empty.removesuffix(".") if listing.summary else listing.empty)
         elif len(shown.rows) < len(listing.rows):
             lines.append(f"{len(shown.rows):,} of {len(listing.rows):,}: {self.order.filter}")
         if marked := len(self.grid.marks):

@@ -1,38 +1,47 @@
-"""What is said of replicas: this version has none."""
+"""Replicas of tables on several machines."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from textual.app import ComposeResult
-
-from tui.screens.view import View
-from tui.widgets.plain import Plain
+from tui.actions.replicas import sync_replica
+from tui.facts import replicas
+from tui.facts.listing import Listing
+from tui.screens.dialogs import Text
+from tui.screens.list_view import ListView
+from tui.screens.view import Choice
 
 if TYPE_CHECKING:
     from tiering.engine.store import Store
 
 
-class Replicas(View):
-    """Replicas, once there are any."""
+class Replicas(ListView):
+    """The replicas of the tables that this machine has one of."""
 
     name_: ClassVar[str] = "Replicas"
-    about: ClassVar[str] = "Replicas of tables on several machines: their queues, how far behind, the last error."
+    about: ClassVar[str] = (
+        "Every replica of the tables here: what it has, what waits in its queue, how far it is behind. w shows what"
+        " waits on this machine, y takes in what the others did."
+    )
     needs_store: ClassVar[bool] = False
 
-    def compose(self) -> ComposeResult:
-        """How to get it."""
-        yield Plain(
-            "Replicated tables are not part of this version.",
-            "",
-            "Several machines can share a bucket today: each sees in Log what the others committed.",
-            id="replicas",
-        )
+    def facts(self, store: Store) -> Listing:
+        """From Keeper, as far as it answers."""
+        return replicas.replicas(store)
 
-    def question(self) -> Callable[[Store], Any]:
-        """Nothing yet."""
-        return lambda store: None
+    async def waiting(self) -> None:
+        """The queue of this machine's replica."""
+        if (row := self.grid.row) is not None:
+            table = row["table"]
+            lines = await self.board.source.read(lambda store: replicas.waiting(store, table))
+            await self.board.ask(Text(f"frostline replica queue {table}", lines))
 
-    def answer(self, facts: Any) -> None:
-        """Nothing yet."""
+    async def sync(self) -> None:
+        """Take in what the others did."""
+        if (row := self.grid.row) is not None:
+            await self.board.carry_out(sync_replica(row["table"]))
+
+    choices: ClassVar[tuple[Choice, ...]] = (
+        Choice("replicas.waiting", "w", "Waiting", waiting, changes=False),
+        Choice("replicas.sync", "y", "Sync", sync),
+    )

@@ -1,0 +1,80 @@
+"""Replicas of tables: who has what, who is behind, and what waits here."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from oplog.errors import FrostlineError, UsageError
+from tui.facts.listing import Column, Listing, minute, number, of
+
+if TYPE_CHECKING:
+    from tiering.engine.store import Store
+    from zerocopy.replica.status import OwnReplica
+
+NONE_HERE = "No replicated tables here: frostline table create … --replicated makes one (docs/replicas.md)."
+
+
+def replicas(store: Store) -> Listing:
+    """`replica status`. What Keeper cannot be asked of is as `replica list` has it, and why is said above."""
+    rows: list[dict[str, Any]] = []
+    problems: list[str] = []
+    for own in _own(store):
+        try:
+            from zerocopy.replica.status import statuses
+
+            found = statuses(store.context, store.definition(own.table))
+        except FrostlineError as error:  # with one table as with all: the others are not asked in vain
+            problems.append(f"{own.table}: {error.message}")
+            rows.append({"table": own.table, "replica": own.replica, "here": True, "read_only": own.read_only})
+            continue
+        rows += [{**dataclasses.asdict(one), "read_only": own.read_only if one.here else ""} for one in found]
+    return Listing(
+        columns=(
+            Column("table", "table", 18, of("table"), grows=True),
+            Column("replica", "replica", 14, of("replica")),
+            Column("here", "", 4, lambda row: "here" if row["here"] else ""),
+            Column("active", "active", 6, lambda row: _yes_no(row.get("active"))),
+            Column("parts", "parts", 7, lambda row: row.get("parts"), number, right=True),
+            Column("queue", "queue", 6, lambda row: row.get("queue"), number, right=True),
+            Column("behind", "behind", 6, lambda row: row.get("behind"), number, right=True),
+            Column("host", "address", 22, lambda row: row.get("host")),
+            Column("why", "read-only because", 40, of("read_only")),
+        ),
+        rows=rows,
+        key=lambda row: f"{row['table']} {row['replica']}",
+        document=lambda row: {name: value for name, value in row.items() if name != "read_only" or value},
+        state=lambda row: (row.get("active"), row.get("parts"), row.get("queue"), row.get("behind"), row["read_only"]),
+        summary="; ".join(problems),
+        empty=NONE_HERE,
+    )
+
+
+def waiting(store: Store, table: str) -> list[str]:
+    """`replica queue`, as lines; not yet escaped."""
+    from zerocopy.replica import queue
+    from zerocopy.replica.replica import Replica
+
+    found = queue.queue(Replica.open(store.context, store.definition(table)))
+    return [
+        f"{one.number:>8,}  {one.entry.__struct_config__.tag}  {one.entry.brings}  by {one.entry.replica}"
+        f"  {minute(one.entry.time)}"
+        for one in found
+    ] or ["Nothing waits here."]
+
+
+def _own(store: Store) -> list[OwnReplica]:
+    """This machine's. What they need is installed where there are any."""
+    if not any(definition.is_replicated for definition in store.definitions()):
+        return []
+    try:
+        from zerocopy.replica.status import own_replicas
+    except ImportError as error:
+        raise UsageError(
+            "replicated tables need what is not installed", hint="pip install 'frostline[replicas]'"
+        ) from error
+    return own_replicas(store.context)
+
+
+def _yes_no(value: bool | None) -> str:
+    return "" if value is None else "yes" if value else "no"
