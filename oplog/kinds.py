@@ -121,7 +121,7 @@ class Repaired(_Kind, frozen=True, tag="repair"):
 
 
 class SetAside(_Kind, frozen=True, tag="set_aside"):
-    """A check renamed a part that cannot be read."""
+    """Parts were renamed: into `detached/`, by a check or a person, or by a person out of it."""
 
 
 class Fenced(_Kind, frozen=True, tag="fence"):

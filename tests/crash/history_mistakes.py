@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+_PARTITIONS = "tests/unit/restore/history/test_partitions.py"
 _UNDO = "tests/unit/restore/history/test_undo.py"
 _PARTS = "tests/unit/restore/history/test_part_history.py"
 _COMMITS = "tests/unit/disks/file_table/test_commits.py"
@@ -28,6 +29,24 @@ def _rows_doubled() -> None:
     from restore.history import undo_plan
 
     undo_plan.presence = lambda part, staying: None
+
+
+def _attached_unasked() -> None:
+    from restore.history import partitions
+
+    partitions.presence = lambda part, staying: None
+
+
+def _replaced_left() -> None:
+    from restore.history import partitions
+
+    partitions.tables.drop_parts = lambda context, doomed, **reasons: None
+
+
+def _attached_beside_inserts() -> None:
+    from restore.history import partitions
+
+    partitions._claims = lambda coming: {found.part.name for found in coming}
 
 
 def _old_bytes_of_a_definition() -> None:
@@ -175,6 +194,24 @@ def _finished_drop_forgets_the_rule() -> None:
 
 
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
+    (
+        "attached unasked",
+        "a partition is attached whose rows were inserted again",
+        f"{_PARTITIONS}::test_rows_that_were_inserted_again_are_not_doubled",
+        _attached_unasked,
+    ),
+    (
+        "replaced left",
+        "a detached part leaves the copies that it hid",
+        f"{_PARTITIONS}::test_copies_that_a_merge_replaced_do_not_answer_in_its_place",
+        _replaced_left,
+    ),
+    (
+        "attached beside inserts",
+        "an insert brings the rows of a partition while it is attached",
+        f"{_PARTITIONS}::test_an_insert_of_the_same_rows_and_an_attach_exclude_each_other",
+        _attached_beside_inserts,
+    ),
     (
         "origin not read",
         "recovery without a journal does not see where a commit says that a part came from",

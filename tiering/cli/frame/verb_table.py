@@ -17,6 +17,7 @@ VERBS = {
     "tiering.cli.commands.merging": ("merge",),
     "restore.verbs.integrity": ("fsck", "gc"),
     "restore.verbs.history": ("log", "diff", "blame", "undo"),
+    "restore.verbs.partitions": ("partition",),
     "restore.verbs.recovery": ("restore",),
     "backup.verbs.group": ("backup",),
     "restore.verbs.clickhouse": ("clickhouse",),

@@ -1,0 +1,216 @@
+"""Partitions that go and come back by hand: dropped; detached, which keeps them in `detached/` of the table; attached.
+
+A disk changes by one commit, several disks by one each. A crash between two leaves whole parts here and whole parts
+there: the same call again does the rest. Before a part comes back, all disks are asked whether its rows are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from disks.base import Disk
+from disks.object_disk.references import DETACHED_DIRECTORY
+from oplog.errors import NotFound, Refused
+from oplog.kinds import SetAside
+from restore.rebuild.elsewhere import present_parts
+from restore.rebuild.presence import presence
+from tiering.catalog import reachability, tables
+from tiering.catalog.catalog import StoredPart
+from tiering.catalog.context import Context
+from tiering.catalog.new_parts import DIGEST_CLAIM
+from tiering.engine import recovery, replicated
+from tiering.table import part as part_format
+from tiering.table.part import PART_FILE, Part
+from tiering.table.places import directory_of, part_name
+from tiering.table.schema import TableDefinition
+
+
+@dataclass(frozen=True, slots=True)
+class DetachedPart:
+    """A part that lies in `detached/` under its own name. What a repair set aside has another name and is not one."""
+
+    disk: str
+    part: Part
+
+    @property
+    def partition(self) -> str:
+        return self.part.part_name.partition
+
+    def place(self, uuid: str) -> str:
+        return _aside(uuid, self.part.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Commits:
+    """What was changed: the parts, and of each disk with a log that was changed the revision that did it."""
+
+    parts: tuple[tuple[str, Part], ...]
+    """(disk, part)."""
+    revisions: Mapping[str, int]
+
+
+def detached_parts(context: Context, definition: TableDefinition, partition: str | None = None) -> list[DetachedPart]:
+    """The parts that were detached, of the partition or of all. Raises `Damaged` for one that cannot be read."""
+    found: list[DetachedPart] = []
+    for disk in context.disks.values():
+        if disk.unreachable or disk.broken is not None:
+            continue
+        for path, data, _ in disk.small_files(directory_of(definition.uuid, DETACHED_DIRECTORY), PART_FILE):
+            name = part_name(path.split("/")[-2])
+            if name is not None and partition in (None, name.partition):
+                found.append(DetachedPart(disk.name, part_format.decode(data, path=f"{disk.name}:{path}")))
+    return found
+
+
+def parts_of(context: Context, definition: TableDefinition, partition: str) -> list[StoredPart]:
+    """The parts of the partition that answer, with every copy of them. Raises `NotFound` when there are none."""
+    everything = context.catalog.parts(definition, include_outdated=True)
+    found = [stored for stored in everything if stored.name.partition == partition and stored.state != "outdated"]
+    if not found:
+        known = sorted({stored.name.partition for stored in everything})
+        raise NotFound(
+            f"table {definition.full_name} has no partition {partition!r}",
+            hint=f"its partitions are: {', '.join(known[:20]) or 'none'}; 'frostline partition list' shows them",
+        )
+    return found
+
+
+def drop(context: Context, definition: TableDefinition, partition: str) -> Commits:
+    """Drop all parts of the partition on every disk; a crash half way is finished on open.
+
+    What lay in a bucket comes back by `undo` of the revision there, while the retention lasts; what lay elsewhere
+    does not.
+    """
+    doomed = _begin(context, definition, partition, "dropping partitions of")
+    before, why = _revisions(context), f"drop partition {partition} of {definition.full_name}"
+    tables.drop_parts(context, doomed, reason=why)
+    return Commits(tuple((stored.disk, stored.part) for stored in doomed), _changed(context, before, why))
+
+
+def detach(context: Context, definition: TableDefinition, partition: str) -> Commits:
+    """Rename all parts of the partition into `detached/`, where no answer, rule or merge sees them, one commit a disk.
+
+    Copies that these parts have replaced are dropped first: they would answer in their place.
+    """
+    parts = _begin(context, definition, partition, "detaching partitions of")
+    names = {stored.name for stored in parts}
+    before, why = _revisions(context), f"detach partition {partition} of {definition.full_name}"
+    replaced = [
+        stored
+        for stored in context.catalog.parts(definition, include_outdated=True)
+        if stored.state == "outdated" and stored.name.partition == partition and stored.name not in names
+    ]
+    tables.drop_parts(context, replaced, reason=f"{why}: copies that were replaced")
+    moves = [
+        (stored.disk, directory_of(definition.uuid, stored.facts.name), _aside(definition.uuid, stored.facts.name))
+        for stored in parts
+    ]
+    with context.journal.claim(definition.uuid, [stored.facts.name for stored in parts], "detach"):
+        _rename(context, definition, moves, why)
+    return Commits(tuple((stored.disk, stored.part) for stored in parts), _changed(context, before, why))
+
+
+def attach(context: Context, definition: TableDefinition, partition: str) -> Commits:
+    """Bring all detached parts of the partition back under their names, one commit a disk.
+
+    Raises `NotFound` when there are none, `Refused` when some row of them is in the table already, or may be.
+    """
+    _check_changing(context, definition, "attaching partitions of")
+    before, why = _revisions(context), f"attach partition {partition} of {definition.full_name}"
+    coming = attachable(context, definition, partition)
+    with context.journal.claim(definition.uuid, _claims(coming), "attach"):
+        context.catalog.refresh()
+        coming = attachable(context, definition, partition)  # again, now that no insert brings the same rows
+        uuid = definition.uuid
+        moves = [(found.disk, found.place(uuid), directory_of(uuid, found.part.name)) for found in coming]
+        _rename(context, definition, moves, why)
+    return Commits(tuple((found.disk, found.part) for found in coming), _changed(context, before, why))
+
+
+def _claims(coming: Iterable[DetachedPart]) -> set[str]:
+    """The parts, and what an insert of the same rows would claim."""
+    digests = {f"{DIGEST_CLAIM}{found.partition}-{digest}" for found in coming for digest in found.part.digests}
+    return {found.part.name for found in coming} | digests
+
+
+def attachable(context: Context, definition: TableDefinition, partition: str) -> list[DetachedPart]:
+    """The detached parts of the partition, when all of them may come back. Raises as `attach` does; changes nothing."""
+    coming = detached_parts(context, definition, partition)
+    if not coming:
+        known = sorted({found.partition for found in detached_parts(context, definition)})
+        raise NotFound(
+            f"nothing of partition {partition!r} of {definition.full_name} is detached",
+            hint=f"detached are: {', '.join(known) or 'no partitions'}",
+        )
+    context.catalog.check_readable(definition)
+    staying = list(present_parts(context, definition))
+    objections: list[str] = []
+    fit: list[DetachedPart] = []
+    for one in coming:
+        found = presence(one.part, staying)
+        if found is None:
+            fit.append(one)
+        elif not (found.kind == "copy" and found.other.part == one.part):  # else a copy of what is attached already
+            objections.append(found.text(definition.full_name))
+    if objections:
+        raise Refused(
+            f"partition {partition} of {definition.full_name} cannot be attached: {'; '.join(objections[:3])}",
+            hint="its rows would be there twice; nothing was changed, and it stays detached",
+        )
+    if not fit:
+        raise NotFound(
+            f"all of partition {partition} of {definition.full_name} is attached already",
+            hint="what is detached of it are second copies",
+        )
+    return fit
+
+
+def _begin(context: Context, definition: TableDefinition, partition: str, what: str) -> list[StoredPart]:
+    _check_changing(context, definition, what)
+    return parts_of(context, definition, partition)
+
+
+def _check_changing(context: Context, definition: TableDefinition, what: str) -> None:
+    replicated.refuse(definition, what, "nothing was changed")
+    reachability.check_whole(context, definition, f"{what} {definition.full_name}")
+    reachability.require(map(context.disk, context.catalog.policy_disks(definition)), f"{what} {definition.full_name}")
+    recovery.begin_disks(context)
+
+
+def _rename(context: Context, definition: TableDefinition, moves: Iterable[tuple[str, str, str]], why: str) -> None:
+    """Carry out (disk, source, target): one commit a disk, buckets first."""
+    by_disk: dict[str, list[tuple[str, str]]] = {}
+    for name, source, target in moves:
+        by_disk.setdefault(name, []).append((source, target))
+    for disk in sorted(map(context.disk, by_disk), key=_buckets_first):
+        with disk.transaction(SetAside(), reason=why, actor=context.actor) as transaction:
+            transaction.require(present=(definition.path,))
+            for source, target in by_disk[disk.name]:
+                transaction.rename(source, target)
+            transaction.commit()
+    context.catalog.refresh()
+
+
+def _buckets_first(disk: Disk) -> bool:
+    return not disk.capabilities.remote
+
+
+def _aside(uuid: str, name: str) -> str:
+    return directory_of(uuid, f"{DETACHED_DIRECTORY}/{name}")
+
+
+def _revisions(context: Context) -> dict[str, int]:
+    """Of each disk with a log."""
+    return {name: disk.revision or 0 for name, disk in context.disks.items() if disk.logged is not None}
+
+
+def _changed(context: Context, before: Mapping[str, int], why: str) -> dict[str, int]:
+    """Of each disk with a log the newest revision since that was made by this machine and for this reason."""
+    found: dict[str, int] = {}
+    for name, since in before.items():
+        logged = context.disk(name).logged
+        for entry in logged.entries(since) if logged is not None and (logged.revision or 0) > since else ():
+            if (entry.commit.actor, entry.commit.reason) == (context.actor, why):
+                found[name] = entry.commit.revision
+    return found

@@ -1,0 +1,185 @@
+"""`partition list | drop | detach | attach`."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tiering.cli.commands.tables import TableName
+from tiering.cli.frame.output import counted
+from tiering.cli.frame.session import Session
+from tiering.cli.frame.verb import new_app, verb
+
+if TYPE_CHECKING:
+    from restore.history.partitions import Commits
+    from tiering.table.part import Part
+
+Partition = Annotated[str, typer.Argument(metavar="PARTITION", help="as 'partition list' shows it, such as 202601")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group to the command line."""
+    group = new_app("List, drop, detach and attach partitions of tables.")
+    app.add_typer(group, name="partition")
+    verb(group, "list")(list_partitions)
+    verb(group, changes=True)(drop)
+    verb(group, changes=True)(detach)
+    verb(group, changes=True)(attach)
+
+
+def list_partitions(session: Session, table: TableName) -> None:
+    """List the partitions of a table with their size on each disk, and those that are detached."""
+    from restore.history.partitions import detached_parts
+    from tiering.facts.parts import part_document
+
+    store = session.store()
+    definition = store.definition(table)
+    store.check_answer(table)
+    session.tell_set_aside(store.set_aside(table))
+    found: dict[str, dict[str, Any]] = {}
+    for item in map(part_document, store.parts(table)):
+        entry = found.setdefault(item["partition"], _entry(item["partition"]))
+        _add(entry, item["disk"], item["rows"], item["bytes"])
+        known = [time for time in (entry["min_time"], item["min_time"]) if time is not None]
+        entry["min_time"] = min(known, default=None)
+        known = [time for time in (entry["max_time"], item["max_time"]) if time is not None]
+        entry["max_time"] = max(known, default=None)
+    aside: dict[str, dict[str, Any]] = {}
+    for one in detached_parts(store.context, definition):
+        _add(aside.setdefault(one.partition, _entry(one.partition)), one.disk, one.part.rows, one.part.size_bytes)
+    partitions, detached = ([those[name] for name in sorted(those)] for those in (found, aside))
+    for entry in detached:
+        del entry["min_time"], entry["max_time"]
+    if session.options.json:
+        session.output.document({"table": definition.full_name, "partitions": partitions, "detached": detached})
+        return
+    rows = [_row(entry, "") for entry in partitions] + [_row(entry, "detached") for entry in detached]
+    session.output.table(
+        ["partition", "parts", "rows", "size", "disks", "from", "to", "state"], rows, empty="No partitions."
+    )
+
+
+def drop(session: Session, table: TableName, partition: Partition) -> None:
+    """Drop a partition: all of its parts on every disk.
+
+    'frostline undo' of the revision that is printed brings back what lay in a bucket, while its retention lasts. What
+    lay on local disks is gone; 'partition detach' keeps it.
+    """
+    from restore.history.partitions import drop as drop_partition
+    from restore.history.partitions import parts_of
+
+    store = session.store()
+    definition = store.definition(table)
+    parts = parts_of(store.context, definition, partition)
+    local = sorted({stored.disk for stored in parts if store.disk(stored.disk).logged is None})
+    rows = sum(stored.facts.rows for stored in parts if stored.state == "active")
+    lasting = f" What lies on {', '.join(local)} cannot be brought back." if local else ""
+    session.confirm(f"Drop partition {partition} of {table} ({rows:,} rows)?{lasting}")
+    done = None if session.dry_run else drop_partition(store.context, definition, partition)
+    _report(session, definition.full_name, partition, [(stored.disk, stored.part) for stored in parts], done, "drop")
+
+
+def detach(session: Session, table: TableName, partition: Partition) -> None:
+    """Take a partition out of the table and keep its parts aside, each on its disk, in 'detached/' of the table.
+
+    No query, rule, merge or backup sees them there. 'partition attach' brings them back. When a crash stops it between
+    two disks, run it again.
+    """
+    from restore.history.partitions import detach as detach_partition
+    from restore.history.partitions import parts_of
+
+    store = session.store()
+    definition = store.definition(table)
+    parts = parts_of(store.context, definition, partition)
+    done = None if session.dry_run else detach_partition(store.context, definition, partition)
+    _report(session, definition.full_name, partition, [(stored.disk, stored.part) for stored in parts], done, "detach")
+
+
+def attach(session: Session, table: TableName, partition: Partition) -> None:
+    """Bring a detached partition back into the table.
+
+    Refused (exit 13) when some of its rows are in the table: they were inserted again, or restored. When a crash stops
+    it between two disks, run it again.
+    """
+    from restore.history.partitions import attach as attach_partition
+    from restore.history.partitions import attachable
+
+    store = session.store()
+    definition = store.definition(table)
+    parts = [(found.disk, found.part) for found in attachable(store.context, definition, partition)]
+    done = None if session.dry_run else attach_partition(store.context, definition, partition)
+    _report(session, definition.full_name, partition, parts, done, "attach")
+
+
+def _entry(partition: str) -> dict[str, Any]:
+    return {
+        "partition": partition,
+        "parts": 0,
+        "rows": 0,
+        "bytes": 0,
+        "bytes_by_disk": {},
+        "min_time": None,
+        "max_time": None,
+    }
+
+
+def _add(entry: dict[str, Any], disk: str, rows: int, size_bytes: int) -> None:
+    entry["parts"] += 1
+    entry["rows"] += rows
+    entry["bytes"] += size_bytes
+    entry["bytes_by_disk"][disk] = entry["bytes_by_disk"].get(disk, 0) + size_bytes
+
+
+def _row(entry: dict[str, Any], state: str) -> tuple[Any, ...]:
+    from tiering.config.units import format_size
+
+    times = [str(entry.get(name) or "")[:16].replace("T", " ") for name in ("min_time", "max_time")]
+    sizes = format_size(entry["bytes"])
+    return (
+        entry["partition"],
+        entry["parts"],
+        f"{entry['rows']:,}",
+        sizes,
+        ", ".join(entry["bytes_by_disk"]),
+        *times,
+        state,
+    )
+
+
+def _report(
+    session: Session,
+    table: str,
+    partition: str,
+    parts: "Iterable[tuple[str, Part]]",
+    done: "Commits | None",
+    what: str,
+) -> None:
+    """What was done, or with a dry run would be. A part that lies on two disks counts once."""
+    from tiering.config.units import format_size
+
+    listed = list(done.parts if done is not None else parts)
+    once = {part.name: part for _, part in listed}
+    rows, size_bytes = sum(part.rows for part in once.values()), sum(part.size_bytes for part in once.values())
+    revisions = dict(done.revisions) if done is not None else {}
+    if session.options.json:
+        session.output.document(
+            {
+                "table": table,
+                "partition": partition,
+                "parts": [
+                    {"part": part.name, "disk": disk, "rows": part.rows, "bytes": part.size_bytes}
+                    for disk, part in listed
+                ],
+                "rows": rows,
+                "bytes": size_bytes,
+                "revisions": revisions,
+                "dry_run": session.dry_run,
+            }
+        )
+        return
+    past = {"drop": "Dropped", "detach": "Detached", "attach": "Attached"}[what]
+    begin = f"Dry run: would {what}" if session.dry_run else past
+    size = f"{counted(len(once), 'part')}, {rows:,} rows, {format_size(size_bytes)}"
+    session.output.line(f"{begin} partition {partition} of {table}: {size}.")
+    for disk, revision in revisions.items():
+        session.output.line(f"  'frostline undo {disk} {revision}' takes back what was done on disk {disk}")
