@@ -20,10 +20,13 @@ SECRET = "a-secret-of-the-tests"
 
 
 class Machine:
-    """One machine: state, an SSD and an HDD, its macros, the way to Keeper."""
+    """One machine: state, an SSD and an HDD, its macros, the way to Keeper; `bucket` is the one that all share."""
 
-    def __init__(self, root: Path, name: str, keeper: KeeperConfig, capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(
+        self, root: Path, name: str, keeper: KeeperConfig, capsys: pytest.CaptureFixture[str], bucket: str = ""
+    ) -> None:
         self.name = name
+        self.bucket = bucket
         self.path = root / name
         self.error = ""
         self._capsys = capsys
@@ -32,10 +35,16 @@ class Machine:
         self.write_configuration(keeper)
 
     def write_configuration(self, keeper: KeeperConfig, **more: Any) -> None:
+        disks = {name: {"type": "local", "path": str(self.path / name)} for name in ("ssd", "hdd")}
+        volumes = [{"name": "hot", "disks": ["ssd"]}, {"name": "warm", "disks": ["hdd"]}]
+        policies = {"local": {"volumes": volumes}}
+        if self.bucket:
+            disks["s3"] = {"type": "object_disk", "url": self.bucket}
+            policies["cold"] = {"volumes": [*volumes, {"name": "cold", "disks": ["s3"]}]}
         plain = {
             "state_path": str(self.path / "state"),
-            "disks": {name: {"type": "local", "path": str(self.path / name)} for name in ("ssd", "hdd")},
-            "policies": {"local": {"volumes": [{"name": "hot", "disks": ["ssd"]}, {"name": "warm", "disks": ["hdd"]}]}},
+            "disks": disks,
+            "policies": policies,
             "keeper": {
                 "hosts": list(keeper.hosts),
                 "root": keeper.root,
@@ -76,6 +85,17 @@ class Machine:
     def sync(self, table: str = "d.t", code: int = 0) -> Any:
         (synced,) = self.json("replica", "sync", table, code=code)["synced"]
         return synced
+
+    def disks(self, table: str = "d.t") -> dict[str, str]:
+        """Where each part of the table answers from."""
+        return {part["part"]: part["disk"] for part in self.json("parts", table)["parts"]}
+
+    def on_disk(self, disk: str, table: str = "d.t") -> set[str]:
+        """The parts whose files lie on a disk of this machine, in answers or not."""
+        return {place.parent.name for place in (self.path / disk).glob("store/*/*/*/part.json")}
+
+    def move(self, part: str, disk: str = "s3", table: str = "d.t", code: int = 0) -> Any:
+        return self.json("move", table, "--part", part, "--to-disk", disk, code=code)
 
     def keys(self, table: str = "d.t") -> list[int]:
         """What the table answers, in order."""

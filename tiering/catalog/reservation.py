@@ -2,6 +2,7 @@
 
 Insert: volumes in order, the first disk that takes the part; rows that are already past a TTL rule go straight to its
 target (`perform_ttl_move_on_insert`). Merge: from the coldest source volume on, so that a merge never warms data up.
+New parts of a replicated table come to disks of this machine alone: to a shared one they are moved.
 """
 
 from __future__ import annotations
@@ -127,11 +128,19 @@ class Reservations:
     ) -> placement.Choice:
         key = (definition.policy, volume.name)
         states = {name: _state(name, self._disks.get(name), self._reserved.get(name, 0)) for name in volume.disks}
-        turn = self._turns.get(key, 0)
-        choice = placement.choose_disk(volume, states, size_bytes, turn=turn, obey_limit=obey_limit)
+        turn, skip = self._turns.get(key, 0), self._shared(volume) if definition.is_replicated else None
+        choice = placement.choose_disk(volume, states, size_bytes, turn=turn, obey_limit=obey_limit, skip=skip)
         if choice.disk is not None:
             self._turns[key] = turn + 1
         return choice
+
+    def _shared(self, volume: VolumeConfig) -> dict[str, tuple[str, str]]:
+        why = "replicas of the table share it: parts are moved there"
+        return {
+            name: ("shared", f"disk {name}: {why}")
+            for name in volume.disks
+            if name in self._disks and self._disks[name].capabilities.shared
+        }
 
     def _states(self) -> dict[str, DiskState]:
         return {name: _state(name, disk, self._reserved.get(name, 0)) for name, disk in self._disks.items()}

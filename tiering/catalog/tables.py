@@ -116,16 +116,18 @@ def replace(
     return new
 
 
-def drop(context: Context, definition: TableDefinition) -> None:
-    """Drop the table and all its parts from every disk. Objects go with the next gc after the retention."""
+def drop(context: Context, definition: TableDefinition, *, here_only: bool = False) -> None:
+    """Drop the table and all its parts from every disk. Objects go with the next gc after the retention. `here_only`:
+    from the disks that no other machine has."""
     names = [stored.facts.name for stored in context.catalog.parts(definition, include_outdated=True)]
-    _require_holders(context, [definition.directory], f"dropping {definition.full_name}")
+    _require_holders(context, [definition.directory], f"dropping {definition.full_name}", here_only=here_only)
     decided = TableDrop(
         table=definition.full_name,
         table_uuid=definition.uuid,
         reason=f"drop table {definition.full_name}",
         directories=(definition.directory,),
         version=definition.version,
+        here_only=here_only,
     )
     _carry_out(context, decided, names)
 
@@ -187,11 +189,12 @@ def _require_policy_disks(context: Context, definition: TableDefinition, what: s
     reachability.require(map(context.disk, context.catalog.policy_disks(definition)), what)
 
 
-def _require_holders(context: Context, directories: list[str], what: str) -> None:
+def _require_holders(context: Context, directories: list[str], what: str, *, here_only: bool = False) -> None:
     """Before the intent is written: a drop that a disk cannot take part in is refused, not left half done."""
-    holders = [disk for disk in context.disks.values() if disk.unreachable and any(map(disk.list, directories))]
+    disks = [disk for disk in context.disks.values() if not (here_only and disk.capabilities.shared)]
+    holders = [disk for disk in disks if disk.unreachable and any(map(disk.list, directories))]
     reachability.require(holders, what)
-    for disk in context.disks.values():
+    for disk in disks:
         if disk.read_only and any(map(disk.list, directories)):
             raise ReadOnly(
                 f"{what}: disk {disk.name} is read-only and holds some of it",
@@ -216,8 +219,9 @@ def finish_drop(context: Context, decided: Drop) -> bool:
 def _drop_everywhere(context: Context, decided: Drop, *, now: bool) -> None:
     """Buckets first: the tombstone there is what other machines go by. `now`: somebody asked for it now, and it takes
     the table as it is when it is committed, altered by another machine or not."""
+    here_only = isinstance(decided, TableDrop) and decided.here_only
     for disk in sorted(context.disks.values(), key=lambda disk: not disk.capabilities.remote):
-        if not disk.read_only:
+        if not disk.read_only and not (here_only and disk.capabilities.shared):
             _drop_from(context, disk, decided, now=now)
 
 

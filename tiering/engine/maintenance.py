@@ -19,9 +19,8 @@ from tiering.catalog.context import Context, wall_clock
 from tiering.engine import replicated
 from tiering.journal.records import Failures
 from tiering.merge.request import ColdOptions, MergeRequest
-from tiering.move import mover
 from tiering.move import policy_facts as planning
-from tiering.move.mover import MoveReport
+from tiering.move.report import MoveReport
 from tiering.policy.backoff import wait_after
 from tiering.policy.plan import Plan, TtlDelete
 from tiering.table.schema import Delete, TableDefinition
@@ -67,7 +66,7 @@ def _tick(context: Context, only: TickStep | None) -> TickReport:
         plan = planning.plan(context, reachability.whole_tables(context), explain_rest=False)
         report.problems += {stay.reason.detail for stay in plan.stays if stay.reason.kind == "clock"}
         report.deleted = delete_due(context, plan, report.problems)
-        report.moves = mover.execute(context, plan.moves)
+        report.moves = replicated.moved(context, plan.moves)
         context.catalog.refresh()
     if only in (None, "snapshots") and not context.stop.is_set():
         _write_snapshots(context, report, forced=only == "snapshots")

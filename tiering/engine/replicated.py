@@ -5,12 +5,17 @@ A store without replicated tables loads nothing of it.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
 from oplog.errors import FrostlineError, Refused
 from tiering.catalog import reachability
 from tiering.catalog.context import Context
+from tiering.move import mover
+from tiering.move.report import FailedMove, MoveReport
+from tiering.policy.plan import Move
 from tiering.table.schema import TableDefinition
 
 MODULE = "zerocopy.replica.work"
@@ -32,6 +37,26 @@ def tick(context: Context) -> list[str]:
             except FrostlineError as error:
                 problems.append(f"replica of {definition.full_name}: {error.message}")
     return problems
+
+
+def moved(context: Context, moves: Sequence[Move]) -> MoveReport:
+    """Carry out moves. Of a replicated table's, those that another machine will see are made by one replica at a time.
+    Never raises for a single part."""
+    tables = {table.uuid: table for table in context.catalog.tables() if table.is_replicated}
+    here, shared = [], defaultdict(list)
+    for move in moves:
+        disks = [context.disks[name] for name in (move.source, move.target) if name in context.disks]
+        if move.table_uuid in tables and any(disk.capabilities.shared for disk in disks):
+            shared[move.table_uuid].append(move)
+        else:
+            here.append(move)
+    report = mover.execute(context, here)
+    for uuid, group in shared.items():
+        try:
+            report += work().move(context, tables[uuid], group)
+        except FrostlineError as error:
+            report += MoveReport(failed=tuple(FailedMove.of(move, error.message) for move in group))
+    return report
 
 
 def serve(context: Context) -> str:

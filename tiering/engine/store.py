@@ -40,9 +40,8 @@ from tiering.engine.maintenance import TickReport, TickStep
 from tiering.engine.table import Table
 from tiering.journal.journal import Journal
 from tiering.journal.kept_parts import KeptParts
-from tiering.move import mover
 from tiering.move import policy_facts as planning
-from tiering.move.mover import MoveReport
+from tiering.move.report import MoveReport
 from tiering.policy.plan import Explanation, Move, Plan
 from tiering.table.schema import TableDefinition
 
@@ -146,8 +145,9 @@ class Store:
         definition = self.definition(name)
         reachability.check_whole(self.context, definition, f"dropping {name}")
         if definition.is_replicated:
-            replicated.work().leave(self.context, definition)
-        tables.drop(self.context, definition)
+            replicated.work().drop(self.context, definition)
+        else:
+            tables.drop(self.context, definition)
 
     def dropped(self) -> list[DroppedTable]:
         """Tables that a bucket says are gone, and whose files some disk of this machine still has."""
@@ -273,7 +273,7 @@ class Store:
     def apply(self, moves: Sequence[Move]) -> MoveReport:
         """Carry out planned moves; each that no longer fits is skipped with its reason."""
         recovering.begin_disks(self.context)
-        return mover.execute(self.context, moves)
+        return replicated.moved(self.context, moves)
 
     def plan_manual_move(
         self,

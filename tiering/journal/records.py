@@ -140,6 +140,8 @@ class TableDrop(_Drop, frozen=True, kw_only=True, tag="drop_table"):
 
     version: int = 0
     """Of its definition: a newer one, which was brought back meanwhile, stays. 0 when an older version began this."""
+    here_only: bool = False
+    """It stays on the disks that other machines have as well."""
 
 
 class PartsDrop(_Drop, frozen=True, kw_only=True, tag="drop_parts"):
@@ -171,6 +173,7 @@ class _Payload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of a table: the name it frees."""
     by_ttl: bool = False
     version: int = 0
+    here_only: bool = False
 
 
 _decoder = msgspec.json.Decoder(_Payload)
@@ -186,6 +189,7 @@ def encode_drop(drop: Drop) -> tuple[str, str]:
         name=drop.table if isinstance(drop, TableDrop) else None,
         by_ttl=isinstance(drop, PartsDrop) and drop.by_ttl,
         version=drop.version if isinstance(drop, TableDrop) else 0,
+        here_only=isinstance(drop, TableDrop) and drop.here_only,
     )
     return str(drop.__struct_config__.tag), msgspec.json.encode(payload).decode()
 
@@ -204,7 +208,12 @@ def decode_drop(kind: str, payload: str, *, journal: str) -> Drop | None:
     directories = tuple(read.directories.split("\n"))
     if kind == "drop_table":
         return TableDrop(
-            table=read.table, table_uuid=read.uuid, reason=read.reason, directories=directories, version=read.version
+            table=read.table,
+            table_uuid=read.uuid,
+            reason=read.reason,
+            directories=directories,
+            version=read.version,
+            here_only=read.here_only,
         )
     return PartsDrop(
         table=read.table, table_uuid=read.uuid, reason=read.reason, directories=directories, by_ttl=read.by_ttl

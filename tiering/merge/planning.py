@@ -36,12 +36,15 @@ def plan_merges(
     definition: TableDefinition,
     parts: Sequence[StoredPart],
     request: MergeRequest,
+    *,
+    busy: Mapping[str, str] | None = None,
 ) -> list[MergePlan]:
     """The merges worth doing among the parts, or with `final` one for each run of adjacent parts. With `cold`, among
     the parts in buckets, whether their volume prefers to rest or not; else among those on volumes that do not.
-    `drop_deleted` adds parts that are all of their partition and have deleted keys to forget."""
+    `drop_deleted` adds parts that are all of their partition and have deleted keys to forget. `busy`: further parts
+    that are in no merge now, and what with."""
     cold = request.cold
-    rules = _Rules.of(context, definition, cold)
+    rules = _Rules.of(context, definition, cold, busy)
     if cold is not None:
         parts = _within(parts, definition, cold.where)
     limit = _largest_merge(context, definition, rules)
@@ -183,13 +186,19 @@ class _Rules:
     tangled: frozenset[PartName]
 
     @classmethod
-    def of(cls, context: Context, definition: TableDefinition, cold: ColdOptions | None = None) -> _Rules:
+    def of(
+        cls,
+        context: Context,
+        definition: TableDefinition,
+        cold: ColdOptions | None = None,
+        busy: Mapping[str, str] | None = None,
+    ) -> _Rules:
         policy = context.config.policy(definition.policy)
         claims = context.journal.claimed(definition.uuid)
         return cls(
             context,
             frozenset(volume.name for volume in policy.volumes if volume.prefer_not_to_merge and cold is None),
-            claims,
+            {**claims, **(busy or {})},
             first_block_on_its_way(claims),
             frozenset(blocks.owned(context, definition)),
             cold,

@@ -35,8 +35,9 @@ from tiering.table.part import PartName
 __all__ = ["FailedMove", "MoveReport", "MovedPart", "SkippedMove", "execute", "recover"]
 
 
-def execute(context: Context, moves: Sequence[Move]) -> MoveReport:
-    """Carry out the moves, as batches of one table and target, in the order given within each.
+def execute(context: Context, moves: Sequence[Move], *, required: Sequence[str] = ()) -> MoveReport:
+    """Carry out the moves, as batches of one table and target, in the order given within each. `required`: files that
+    must be on the target when parts are committed to it; where one is gone, they fail.
 
     Never raises for a single part: the report says what moved, failed (with the error) and was skipped (and why).
     """
@@ -44,12 +45,11 @@ def execute(context: Context, moves: Sequence[Move]) -> MoveReport:
         return MoveReport()
     with context.journal.file.rescue():
         to_do, ended = finish_earlier(context, moves)
-        report = _execute(context, to_do)
-    earlier = MoveReport.of(ended)
-    return MoveReport(moved=earlier.moved + report.moved, failed=earlier.failed + report.failed, skipped=report.skipped)
+        report = _execute(context, to_do, required)
+    return MoveReport.of(ended) + report
 
 
-def _execute(context: Context, moves: Sequence[Move]) -> MoveReport:
+def _execute(context: Context, moves: Sequence[Move], required: Sequence[str]) -> MoveReport:
     if not moves:
         context.catalog.outdate()
         return MoveReport()
@@ -65,7 +65,8 @@ def _execute(context: Context, moves: Sequence[Move]) -> MoveReport:
         if workers > 1:
             pool = stack.enter_context(ThreadPoolExecutor(workers, thread_name_prefix="move-file"))
         outcomes, checkpoint = Outcomes(context.journal.work, task), Checkpoint(context)
-        mover = _BatchMover(context, outcomes, checkpoint, FileCopies(context, outcomes, checkpoint, task, pool))
+        copies = FileCopies(context, outcomes, checkpoint, task, pool)
+        mover = _BatchMover(context, outcomes, checkpoint, copies, required)
         try:
             if pool is not None and len(batches) > 1 and _independent(moves):
                 # One copies while another commits and a third is taken off its source.
@@ -84,11 +85,19 @@ def _execute(context: Context, moves: Sequence[Move]) -> MoveReport:
 class _BatchMover:
     """Brings batches to their target and takes them off their sources: claims, looks and the two commits."""
 
-    def __init__(self, context: Context, outcomes: Outcomes, checkpoint: Checkpoint, copies: FileCopies) -> None:
+    def __init__(
+        self,
+        context: Context,
+        outcomes: Outcomes,
+        checkpoint: Checkpoint,
+        copies: FileCopies,
+        required: Sequence[str],
+    ) -> None:
         self.context = context
         self.outcomes = outcomes
         self.checkpoint = checkpoint
         self.copies = copies
+        self.required = tuple(required)
 
     def move(self, items: list[MoveItem]) -> None:
         """Carry out one batch. Only what no part can be blamed for is raised."""
@@ -209,7 +218,8 @@ class _BatchMover:
                     return []
                 definition = copied[0].definition
                 assert definition is not None
-                transaction.require(present=(definition.path,), absent=tuple(item.directory for item in copied))
+                present = (definition.path, *self.required)
+                transaction.require(present=present, absent=tuple(item.directory for item in copied))
                 revision = self._commit(transaction, target, copied)
         except Conflict as error:
             return self._one_by_one(items, error)

@@ -149,6 +149,8 @@ def _settle_duplicates(context: Context) -> list[str]:
 def _settle_copies(context: Context, definition: TableDefinition, copies: list[StoredPart]) -> list[str]:
     done = []
     for copy in copies:
+        if definition.is_replicated and context.disk(copy.disk).capabilities.shared:
+            continue  # any replica may have moved it: what this one may take off its disks, its Keeper says, too
         origin = _origin(context.disk(copy.disk), copy)
         for other in copies:
             if origin is None or other.disk != origin[0] or other.disk == copy.disk or origin[1]:

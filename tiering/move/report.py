@@ -85,6 +85,11 @@ class MoveReport(msgspec.Struct, frozen=True, kw_only=True):
             skipped=tuple(outcome for outcome in every if isinstance(outcome, SkippedMove)),
         )
 
+    def __add__(self, other: MoveReport) -> MoveReport:
+        return MoveReport(
+            moved=self.moved + other.moved, failed=self.failed + other.failed, skipped=self.skipped + other.skipped
+        )
+
     @property
     def bytes(self) -> int:
         return sum(part.bytes for part in self.moved)

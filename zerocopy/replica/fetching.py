@@ -45,8 +45,15 @@ class Fetcher:
     replica: Replica
     _parts: dict[str, list[PartName]] = field(default_factory=dict)
 
+    def registered(self, part: PartName) -> list[Source]:
+        """Who says of itself that it has this very part, wherever it can be reached."""
+        return [source for source in self._holders(part) if source.part == part]
+
     def sources(self, wanted: PartName) -> list[Source]:
-        """Who has the part itself, then who has one that covers it."""
+        """Who has the part itself, then who has one that covers it, and can be asked for it."""
+        return [source for source in self._holders(wanted) if source.address]
+
+    def _holders(self, wanted: PartName) -> list[Source]:
         exact: list[tuple[str, PartName]] = []
         covering: list[tuple[str, PartName]] = []
         for name in self.replica.others():
@@ -62,7 +69,7 @@ class Fetcher:
     def _source(self, name: str, part: PartName) -> Source | None:
         nodes = self.replica.table.replica(name)
         node, host = self.replica.keeper.find(nodes.part(str(part))), self.replica.keeper.find(nodes.host)
-        if node is None or host is None or not host.data:
+        if node is None or host is None:
             return None
         return Source(name, part, node.data.decode(errors="replace"), host.data.decode(errors="replace"))
 
@@ -141,6 +148,9 @@ def part_here(replica: Replica, name: PartName) -> StoredPart | None:
 
 
 def covered_here(replica: Replica, name: PartName) -> list[StoredPart]:
-    """The parts here that this one takes the place of, every copy."""
-    parts = replica.context.catalog.parts(replica.definition, include_outdated=True)
-    return [stored for stored in parts if name.covers(stored.name)]
+    """The parts of this machine alone that this one takes the place of, every copy."""
+    context = replica.context
+    parts = context.catalog.parts(replica.definition, include_outdated=True)
+    return [
+        stored for stored in parts if name.covers(stored.name) and not context.disk(stored.disk).capabilities.shared
+    ]

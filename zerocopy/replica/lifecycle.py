@@ -8,12 +8,15 @@ disks, then its own nodes to Keeper. A crash in between leaves a table that can 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
 
-from oplog.errors import AlreadyExists, Conflict, NotFound, Refused, UsageError
+from disks.base import Disk
+from oplog.errors import AlreadyExists, Conflict, NotFound, ReadOnly, Refused, UsageError
+from oplog.kinds import TableAltered
 from tiering.catalog import tables
 from tiering.catalog.context import Context
 from tiering.config.macros import expand, is_path, is_step
@@ -23,7 +26,7 @@ from tiering.table.schema import Delete as DeleteRows
 from tiering.table.schema import TableDefinition, split_table_name
 from zerocopy.keeper.client import Keeper, Witness
 from zerocopy.keeper.operations import Create
-from zerocopy.replica import identity
+from zerocopy.replica import identity, shared
 from zerocopy.replica.connections import connections, secret_of
 from zerocopy.replica.identity import ReplicaIdentity
 from zerocopy.replica.nodes import TableNodes
@@ -62,7 +65,7 @@ def create(
     """
     secret_of(context)
     name, path = _place(context, table, wanted, keeper_path, replica)
-    _check_policy(context, policy)
+    disk = shared.check_policy(context, policy)
     keeper, nodes = connections(context).keeper, TableNodes(path)
     theirs = _definition_in(keeper, nodes)
     first = theirs is None
@@ -71,8 +74,11 @@ def create(
             raise NotFound(
                 f"there is no table at {path} in Keeper to join", hint="say --column and --order-by to create the first"
             )
-        theirs = _create_table(context, keeper, nodes, msgspec.structs.replace(wanted, keeper=path))
+        new = msgspec.structs.replace(wanted, keeper=path)
+        theirs = _create_table(context, keeper, nodes, new, shared_disk=disk is not None)
         first = theirs.uuid == wanted.uuid
+    if _is_being_dropped(keeper, nodes):
+        raise _half_dropped(nodes)
     if wanted is not None and (unlike := list(_differences(wanted, theirs))):
         raise Refused(
             f"the table at {path} in Keeper is another one: {'; '.join(unlike)}",
@@ -83,6 +89,7 @@ def create(
             f"the table at {path} in Keeper is called {theirs.full_name}", hint="say --keeper-path, or its name"
         )
     definition = msgspec.structs.replace(theirs, policy=policy)
+    _check_shared(context, definition, disk, keeper, nodes)
     is_new = _write_here(context, definition, name, keeper, nodes)
     if not is_new and not if_not_exists:
         raise AlreadyExists(
@@ -91,20 +98,45 @@ def create(
     return Made(definition, name, first)
 
 
-def leave(context: Context, definition: TableDefinition) -> None:
-    """Take this machine's replica out of Keeper, and with the last one the table. Its parts are not touched.
+def drop(context: Context, definition: TableDefinition) -> None:
+    """Take this machine's replica out of Keeper, then its parts off this machine's disks. The last one takes the table
+    with it: from the shared disk, and then from Keeper.
 
-    Raises `Refused` while this replica has parts that no other one has.
+    Raises `Refused` while this replica has parts that no other one has, `ReadOnly` on a machine that is no replica.
     """
     known = identity.read(context, definition)
     nodes = TableNodes(str(definition.keeper))
     keeper = connections(context).keeper
-    if known is None or (node := keeper.find(nodes.replica(known.replica).path)) is None:
+    disk = shared.disk_of(context, definition)
+    if known is None:
+        if disk is not None and keeper.exists(nodes.metadata):
+            raise ReadOnly(
+                f"this machine is no replica of {definition.full_name}, and may only read it",
+                hint="its replicas drop it: 'table drop' on each of their machines",
+            )
+    else:
+        _leave(context, definition, keeper, nodes, known)
+    if disk is not None and not _is_being_dropped(keeper, nodes):
+        tables.drop(context, definition, here_only=True)
         return
-    if node.data != known.token.encode():
-        return  # another machine's by now
-    _check_not_alone(keeper, nodes, known.replica)
+    tables.drop(context, definition)
+    if _is_being_dropped(keeper, nodes):
+        keeper.delete_tree(nodes.path)
+
+
+def _leave(
+    context: Context, definition: TableDefinition, keeper: Keeper, nodes: TableNodes, known: ReplicaIdentity
+) -> None:
+    node = keeper.find(nodes.replica(known.replica).path)
+    if node is None or node.data != known.token.encode():
+        return  # it is out already, or another machine's by now
+    _check_not_alone(keeper, nodes, known.replica, _shared_parts(context, definition))
     remove(keeper, nodes, known.replica)
+
+
+def _is_being_dropped(keeper: Keeper, nodes: TableNodes) -> bool:
+    """Whether the last replica of the table went, and nobody finished the drop."""
+    return keeper.exists(nodes.metadata) and not keeper.exists(nodes.replicas)
 
 
 def drop_dead(context: Context, definition: TableDefinition, name: str) -> None:
@@ -120,28 +152,35 @@ def drop_dead(context: Context, definition: TableDefinition, name: str) -> None:
         raise NotFound(f"{definition.full_name} has no replica {name}", hint="'frostline replica status' lists them")
     if own.keeper.exists(replica.is_active):
         raise Refused(f"replica {name} is active: it is not gone", hint="drop the table on its own machine")
-    _check_not_alone(own.keeper, own.table, name)
+    _check_not_alone(own.keeper, own.table, name, _shared_parts(context, definition))
     remove(own.keeper, own.table, name)
 
 
 def remove(keeper: Keeper, nodes: TableNodes, name: str) -> None:
-    """Take the replica's nodes away; what is deepest first, the replica itself last. The table's, too, when it was the
-    last: deleting the parent fails while another one is there."""
+    """Take the replica's nodes away; what is deepest first, the replica itself last. The node of all replicas, too,
+    when it was the last, so that nobody joins: deleting it fails while another one is there."""
     keeper.delete_tree(nodes.replica(name).path)
-    try:
+    with suppress(Conflict):
         keeper.delete(nodes.replicas)
-    except Conflict:
-        return
-    keeper.delete_tree(nodes.path)
 
 
-def _check_not_alone(keeper: Keeper, nodes: TableNodes, name: str) -> None:
+def _shared_parts(context: Context, definition: TableDefinition) -> set[PartName]:
+    """The parts that every replica has, on the shared disk."""
+    disk = shared.disk_of(context, definition)
+    if disk is None or disk.unreachable:
+        return set()
+    parts = context.catalog.parts(definition, include_outdated=True)
+    return {stored.name for stored in parts if stored.disk == disk.name}
+
+
+def _check_not_alone(keeper: Keeper, nodes: TableNodes, name: str, everywhere: Collection[PartName]) -> None:
     """Raise `Refused` where other replicas would miss what only this one has."""
     others = [other for other in keeper.children(nodes.replicas) if other != name]
     if not others:
         return
     mine = {PartName.parse(part) for part in keeper.children(nodes.replica(name).parts)}
     theirs = {PartName.parse(part) for other in others for part in keeper.children(nodes.replica(other).parts)}
+    theirs |= set(everywhere)
     alone = [part for part in sorted(mine) if not any(one == part or one.covers(part) for one in theirs)]
     if alone:
         raise Refused(
@@ -167,14 +206,33 @@ def _place(
     return name, path
 
 
-def _check_policy(context: Context, policy: str) -> None:
-    for volume in context.config.policy(policy).volumes:
-        for name in volume.disks:
-            if context.disk(name).capabilities.remote:
-                raise Refused(
-                    f"policy {policy} has disk {name} in a bucket, where replicated tables cannot be yet",
-                    hint="give the table a policy of local disks: --policy P",
-                )
+def _check_shared(
+    context: Context, definition: TableDefinition, disk: Disk | None, keeper: Keeper, nodes: TableNodes
+) -> None:
+    """Raise `Refused` unless this machine's shared disk is that of the other replicas."""
+    what = f"the table at {nodes.path} in Keeper"
+    if keeper.exists(nodes.mover) != (disk is not None):
+        if disk is None:
+            why = f"{what} has cold parts in a bucket, and policy {definition.policy} has none"
+            raise Refused(why, hint="give it a policy with the same bucket and prefix: --policy P")
+        raise Refused(
+            f"{what} has its parts on local disks only, and policy {definition.policy} has the bucket {disk.name}",
+            hint="give it a policy of local disks: --policy P",
+        )
+    if disk is None:
+        return
+    there = next((known for known in context.catalog.tables() if known.uuid == definition.uuid), None)
+    if not disk.exists(definition.path):
+        if keeper.children(nodes.replicas):
+            raise Refused(
+                f"{what} is not on disk {disk.name} here: the other replicas have another bucket or prefix",
+                hint="configure the same for all of them, then try again",
+            )
+    elif there is not None and there.policy != definition.policy:
+        raise Refused(
+            f"{what} has policy {there.policy} on {disk.name}, not {definition.policy}",
+            hint=f"call the policy the same on all machines: --policy {there.policy}",
+        )
 
 
 def _definition_in(keeper: Keeper, nodes: TableNodes) -> TableDefinition | None:
@@ -182,7 +240,9 @@ def _definition_in(keeper: Keeper, nodes: TableNodes) -> TableDefinition | None:
     return None if node is None else schema.decode(node.data, path=f"keeper:{nodes.metadata}")
 
 
-def _create_table(context: Context, keeper: Keeper, nodes: TableNodes, definition: TableDefinition) -> TableDefinition:
+def _create_table(
+    context: Context, keeper: Keeper, nodes: TableNodes, definition: TableDefinition, *, shared_disk: bool
+) -> TableDefinition:
     """Make the table's nodes; the definition that is there then, which another machine's may be."""
     tables.check(context, definition)
     if any(isinstance(rule.action, DeleteRows) for rule in definition.ttl):
@@ -193,17 +253,21 @@ def _create_table(context: Context, keeper: Keeper, nodes: TableNodes, definitio
     data = schema.encode(msgspec.structs.replace(definition, policy=_NO_POLICY))
     keeper.make_path(nodes.path.rpartition("/")[0] or "/")
     try:
-        made = [Create(nodes.path), Create(nodes.metadata, data), *map(Create, nodes.shared())]
+        made = [Create(nodes.path), Create(nodes.metadata, data), *map(Create, nodes.common(shared_disk=shared_disk))]
         keeper.multi(made, witness=Witness(nodes.metadata, data))
     except AlreadyExists:
         found = _definition_in(keeper, nodes)
         if found is None:
-            raise Conflict(
-                f"{nodes.path} in Keeper is being dropped, or is no table's",
-                hint="look with 'frostline keeper ls'; what a killed drop left can be removed by hand",
-            ) from None
+            raise _half_dropped(nodes) from None
         return found
     return definition
+
+
+def _half_dropped(nodes: TableNodes) -> Conflict:
+    return Conflict(
+        f"{nodes.path} in Keeper is being dropped, or is no table's",
+        hint="look with 'frostline keeper ls'; what a killed drop left can be removed by hand",
+    )
 
 
 def _differences(wanted: TableDefinition, theirs: TableDefinition) -> Iterator[str]:
@@ -223,6 +287,9 @@ def _write_here(context: Context, definition: TableDefinition, name: str, keeper
         raise _name_in_use(definition, name)
     if existing is None:
         tables.create(context, definition)
+    elif lacking := context.catalog.disks_lacking_definition(existing):
+        reason = f"replica {name} of {definition.full_name}"
+        tables.write_definition(context, existing, kind=TableAltered(), reason=reason, disks=lacking)
     if known is not None and known.replica != name:
         raise Refused(
             f"this machine is replica {known.replica} of {definition.full_name}, not {name}",

@@ -3,13 +3,13 @@
 What may lie between two parts is known, because numbers have no gaps that Keeper does not explain: first those on
 their way are listed, then the log is taken over to its end. What was on its way is in the list or, having counted, in
 the log. The entry is written with the version that the log's node had before all that, and raises it: of two replicas
-that agree upon merges at once one is refused, and plans anew.
+that agree upon merges at once one is refused, and plans anew. Whoever claims parts to move them raises it, too.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 
 from oplog.errors import Conflict, NotFound, Refused
@@ -21,7 +21,7 @@ from tiering.merge.selection import MergePlan
 from tiering.table.part import PartName
 from zerocopy.keeper.client import Witness
 from zerocopy.keeper.operations import Create, Set
-from zerocopy.replica import entries
+from zerocopy.replica import entries, moving, shared
 from zerocopy.replica.entries import Merge
 from zerocopy.replica.nodes import number_of
 from zerocopy.replica.queue import pull, queue
@@ -38,10 +38,12 @@ def assign(replica: Replica, request: MergeRequest) -> list[str]:
     keeper, table = replica.keeper, replica.table
     keeper.sync(table.path)
     version = keeper.get(table.log).version
+    moving_now = moving.busy(replica)
     on_their_way = _on_their_way(replica)
     pull(replica)
     pending = [PartName.parse(queued.entry.brings) for queued in queue(replica)]
-    plans = [plan for plan in _plans(replica, request, pending) if _is_whole(plan, on_their_way, pending)]
+    plans = _plans(replica, request, pending, moving_now)
+    plans = [plan for plan in plans if _is_whole(plan, on_their_way, pending)]
     if not plans:
         return []
     mark = uuid.uuid4().hex.encode()
@@ -61,17 +63,27 @@ def assign(replica: Replica, request: MergeRequest) -> list[str]:
     return outputs
 
 
-def _plans(replica: Replica, request: MergeRequest, pending: Sequence[PartName]) -> list[MergePlan]:
-    """What is due among the parts that are here and in no merge that is agreed upon already."""
+def _plans(
+    replica: Replica, request: MergeRequest, pending: Sequence[PartName], moving_now: Collection[str]
+) -> list[MergePlan]:
+    """What is due among the parts that are on this machine's own disks and in no merge or move that is agreed upon
+    already. None while nobody knows what is on the shared disk."""
     context, definition = replica.context, replica.definition
     context.catalog.refresh()
+    disk = shared.disk_of(context, definition)
+    if disk is not None and disk.unreachable:
+        return []
     own = replica.parts()
-    free = [
-        stored
-        for stored in context.catalog.parts(definition)
-        if stored.name in own and not any(name.covers(stored.name) for name in pending)
-    ]
-    return plan_merges(context, definition, [one for one in free if _asked_for(one, request)], request)
+    busy: dict[str, str] = {}
+    parts = [stored for stored in context.catalog.parts(definition) if _asked_for(stored, request)]
+    for stored in parts:
+        if stored.facts.name in moving_now:
+            busy[stored.facts.name] = "move"
+        elif disk is not None and stored.disk == disk.name:
+            busy[stored.facts.name] = "rest on the shared disk"
+        elif stored.name not in own or any(name.covers(stored.name) for name in pending):
+            busy[stored.facts.name] = "merge"
+    return plan_merges(context, definition, parts, request, busy=busy)
 
 
 def _asked_for(stored: StoredPart, request: MergeRequest) -> bool:

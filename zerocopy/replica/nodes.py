@@ -5,6 +5,8 @@
 <table>/blocks/<partition>_<digest>  a block that was inserted -> the part
 <table>/block_numbers/<partition>/block-<who>-<number>   an insert on its way; goes with its session
 <table>/outputs/<part>               the digest of what a merge makes: whoever is first says it
+<table>/mover                        of a table with a shared disk: who moves which parts there now; empty: nobody
+<table>/mover/alive-<id>             goes with that one's session
 <table>/replicas/<name>              who the replica is: a token that its machine knows
     host                             where it gives parts to the others
     is_active                        goes with the session of its daemon
@@ -39,9 +41,17 @@ class TableNodes:
     def replicas(self) -> str:
         return f"{self.path}/replicas"
 
-    def shared(self) -> list[str]:
+    @property
+    def mover(self) -> str:
+        return f"{self.path}/mover"
+
+    def alive(self, claim: str) -> str:
+        return f"{self.mover}/alive-{claim}"
+
+    def common(self, *, shared_disk: bool) -> list[str]:
         """What belongs to all replicas, beside the metadata."""
-        return [f"{self.path}/{name}" for name in ("log", "blocks", "block_numbers", "outputs", "replicas")]
+        names = ["log", "blocks", "block_numbers", "outputs", "replicas", *(["mover"] if shared_disk else [])]
+        return [f"{self.path}/{name}" for name in names]
 
     def block(self, partition: str, digest: str) -> str:
         return f"{self.path}/blocks/{partition}_{digest}"

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from oplog.errors import AlreadyExists, Conflict, FrostlineError
+from tiering.catalog.catalog import StoredPart
 from tiering.catalog.lineage import content_digest
 from tiering.merge import merger
 from tiering.merge.merger import Agreed
@@ -20,8 +21,8 @@ from tiering.merge.output import MergeResult
 from tiering.table.part import Part, PartName
 from zerocopy.keeper.client import Witness
 from zerocopy.keeper.operations import Create, Operation, Set, portions
-from zerocopy.replica import entries
-from zerocopy.replica.entries import Entry, Merge
+from zerocopy.replica import entries, shared
+from zerocopy.replica.entries import Entry, Get, Merge
 from zerocopy.replica.fetching import Fetcher, part_here
 from zerocopy.replica.nodes import number_of
 from zerocopy.replica.replica import Replica
@@ -57,6 +58,8 @@ class Done:
     skipped: int = 0
     """Entries that needed nothing: the part was there, or in a larger one."""
     postponed: list[Postponed] = field(default_factory=list)
+    freed: list[str] = field(default_factory=list)
+    """Parts that went off this machine's disks: they are on the shared one."""
 
 
 class _Differs(Conflict):
@@ -143,14 +146,27 @@ class _Run:
             self.replica.finish(queued.node)
             self.done.skipped += 1
             return
-        here = part_here(self.replica, name)
-        if here is not None:  # killed between the commit and the word
-            self._register(name, content_digest(here.part), queued.node)
+        here = part_here(self.replica, name) or shared.covering(self.replica, name)
+        if here is not None:  # on the shared disk, or killed between the commit and the word
+            self._check(here, queued.entry)
+            self._register(here.name, content_digest(here.part), queued.node)
             self.done.skipped += 1
         elif isinstance(queued.entry, Merge) and self._can_merge(queued.entry):
             self._merge(queued, queued.entry, name)
         else:
             self._fetch(queued, name)
+
+    def _check(self, here: StoredPart, entry: Entry) -> None:
+        """Raise `Conflict` where a part on the shared disk is not the one that Keeper knows."""
+        if not self.replica.context.disk(here.disk).capabilities.shared:
+            return
+        known = {source.digest for source in self.fetcher.registered(here.name)}
+        known |= {entry.digest} if isinstance(entry, Get) and entry.part == here.facts.name else set()
+        if known != {content_digest(here.part)}:
+            raise Conflict(
+                f"part {here.facts.name} on {here.disk} is not the one that the replicas agreed upon",
+                hint="run 'frostline fsck --read-data'; who wrote to the bucket besides?",
+            )
 
     def _fetch(self, queued: Queued, name: PartName) -> None:
         came = self.fetcher.fetch(name)

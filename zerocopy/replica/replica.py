@@ -26,6 +26,8 @@ class Replica:
     keeper: Keeper
     table: TableNodes
     own: ReplicaNodes
+    token: str
+    """By which Keeper knows this machine as the replica."""
 
     @classmethod
     def open(cls, context: Context, definition: TableDefinition) -> Replica:
@@ -52,7 +54,7 @@ class Replica:
                 f"{name} can only be read here: replica {known.replica} is another machine's now",
                 hint="it was dropped and created anew under this name; drop the table here, and join by another one",
             )
-        return cls(context, definition, known.replica, keeper, table, own)
+        return cls(context, definition, known.replica, keeper, table, own, known.token)
 
     def parts(self) -> set[PartName]:
         """What Keeper says that this replica has."""

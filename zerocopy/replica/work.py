@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from oplog.errors import FrostlineError, Locked
 from tiering.catalog.context import Context
 from tiering.insert.insert import Inserting
 from tiering.merge.output import MergeResult
 from tiering.merge.request import MergeRequest
+from tiering.move.report import MoveReport
+from tiering.policy.plan import Move
 from tiering.table.schema import TableDefinition
-from zerocopy.replica import arrivals, merging, presence, queue
+from zerocopy.replica import arrivals, merging, moving, presence, queue, shared
 from zerocopy.replica.inserting import ReplicatedInserting
-from zerocopy.replica.lifecycle import Made, create, drop_dead, leave
+from zerocopy.replica.lifecycle import Made, create, drop, drop_dead
 from zerocopy.replica.queue import Done
 from zerocopy.replica.replica import Replica
 
-__all__ = ["Made", "create", "drop_dead", "inserting", "leave", "merge", "serve", "sync", "tick"]
+__all__ = ["Made", "create", "drop", "drop_dead", "inserting", "merge", "move", "serve", "sync", "tick"]
 
 
 def inserting(context: Context, definition: TableDefinition) -> type[Inserting]:
@@ -42,7 +44,13 @@ def sync(context: Context, definition: TableDefinition, *, stopped: Callable[[],
     presence.announce(replica)
     done = queue.execute(replica, stopped=stopped or context.stop.is_set)
     context.catalog.refresh()
+    done.freed = shared.free(replica)
     return done
+
+
+def move(context: Context, definition: TableDefinition, moves: Sequence[Move]) -> MoveReport:
+    """Make the moves to the shared disk that may be made now, as the one replica that does so at a time."""
+    return moving.execute(Replica.open(context, definition), moves)
 
 
 def tick(context: Context, definition: TableDefinition) -> list[str]:

@@ -121,6 +121,7 @@ def sync(session: Session, table: OptionalTable = None) -> None:
                 "fetched": done.fetched,
                 "merged": [result.output for result in done.merged],
                 "skipped": done.skipped,
+                "freed": done.freed,
                 "postponed": [
                     {"number": one.queued.number, "part": one.queued.entry.brings, "reason": one.reason}
                     for one in done.postponed
@@ -132,9 +133,11 @@ def sync(session: Session, table: OptionalTable = None) -> None:
     if session.options.json:
         session.output.document({"synced": documents})
     for one in documents:
+        freed = f" {counted(len(one['freed']), 'part')} freed," if one["freed"] else ""
         session.output.line(
             f"{one['table']}: {counted(len(one['fetched']), 'part')} fetched,"
             f" {counted(len(one['merged']), 'part')} merged,"
+            f"{freed}"
             f" {counted(len(one['postponed']), 'entry', 'entries')} postponed."
         )
         for postponed in one["postponed"]:

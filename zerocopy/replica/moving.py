@@ -1,0 +1,251 @@
+"""Moves of a replicated table's parts to the shared disk: one replica at a time makes them. The order, and what a crash
+after each step leaves:
+
+    claim     one multi: `mover` says who moves which parts, at the version of the log's   somebody to replace
+              node at which no merge of them was agreed upon; mover/alive-<id> comes
+    fence     a file on the shared disk that every commit below requires                   the same
+    commit    one there, as with every move; the other replicas see it    <- the commit point
+    source    the copies here go                                                           copies to free
+    release   mover/alive-<id> goes, `mover` is empty                                      done
+
+While a part is claimed no merge of it is agreed upon, and the other way round. That a claim's session is over says
+nothing of what its mover still sends: whoever takes over puts up the next fence first, and empties `mover` then. What
+was merged is moved when every replica has it: else one would have it twice, there and in the parts that went into it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+import msgspec
+
+from disks.base import Disk
+from oplog.errors import Conflict, Damaged, FrostlineError, Locked, NotFound
+from tiering.move import mover
+from tiering.move.report import MoveReport, SkippedMove
+from tiering.policy.plan import Move
+from tiering.table.part import PartName
+from zerocopy.keeper.client import Witness
+from zerocopy.keeper.operations import Create, Operation, Set
+from zerocopy.replica import fence, queue, shared
+from zerocopy.replica.replica import Replica
+
+_AT_ONCE = 2000
+"""Parts of one claim at most: their names are in one node."""
+_NAMES_BYTES = 128 * 1024
+_ATTEMPTS = 10
+_MOVER = "mover"
+"""The claim in the journal: of this machine's processes one moves at a time."""
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """What `mover` holds while somebody moves."""
+
+    id: str
+    replica: str
+    token: str
+    parts: tuple[str, ...]
+
+
+_decoder = msgspec.json.Decoder(Claim)
+
+
+def execute(replica: Replica, moves: Sequence[Move]) -> MoveReport:
+    """Make the moves to the shared disk that may be made now; the others are skipped with the reason."""
+    context, definition = replica.context, replica.definition
+    disk = shared.disk_of(context, definition)
+    report = MoveReport()
+    outwards = [move for move in moves if disk is None or move.target != disk.name or move.source == disk.name]
+    why = "a part that all replicas share stays where it is"
+    report += MoveReport(skipped=tuple(SkippedMove.of(move, why) for move in outwards))
+    for portion in _portions([move for move in moves if move not in outwards]):
+        assert disk is not None
+        try:
+            with context.journal.claim(definition.uuid, [_MOVER], "move"):
+                report += _execute(replica, disk, portion)
+        except Locked as error:
+            report += MoveReport(skipped=tuple(SkippedMove.of(move, error.message) for move in portion))
+    return report
+
+
+def busy(replica: Replica) -> frozenset[str]:
+    """The parts that somebody moves now, or may move still."""
+    found = _claimed(replica)
+    if found is None:
+        return frozenset()
+    claim, version = found
+    if not replica.keeper.exists(replica.table.alive(claim.id)):
+        disk = shared.disk_of(replica.context, replica.definition)
+        with suppress(FrostlineError):  # the bucket does not answer: its parts stay claimed
+            if disk is not None:
+                _take_over(replica, disk, version)
+                return frozenset()
+    return frozenset(claim.parts)
+
+
+def _execute(replica: Replica, disk: Disk, moves: list[Move]) -> MoveReport:
+    with _claiming(replica, disk, moves) as held:
+        if not held.allowed:
+            return MoveReport(skipped=tuple(held.skipped))
+        report = mover.execute(replica.context, held.allowed, required=[fence.hold(replica, disk)])
+        held.is_clean = not report.failed
+    return report + MoveReport(skipped=tuple(held.skipped))
+
+
+@dataclass(slots=True)
+class _Held:
+    """What this replica may move while it holds the claim."""
+
+    allowed: list[Move]
+    skipped: list[SkippedMove]
+    claim: Claim | None = None
+    version: int = 0
+    is_clean: bool = False
+    """Whether it is known of every commit whether it took place."""
+
+
+@contextmanager
+def _claiming(replica: Replica, disk: Disk, moves: list[Move]) -> Iterator[_Held]:
+    """Hold the claim on those of the moves that may be made, if there are any."""
+    held = _claim(replica, disk, moves)
+    claim = held.claim
+    if claim is None:
+        yield held
+        return
+    try:
+        yield held
+        if not held.is_clean:  # something may still be on its way there: nothing gets past another fence
+            fence.replace(replica, disk)
+            held.is_clean = True
+    finally:
+        with suppress(FrostlineError):  # nobody answers: the node goes with the session
+            replica.keeper.delete(replica.table.alive(claim.id))
+            if held.is_clean:  # else whoever comes next takes over
+                replica.keeper.set(replica.table.mover, b"", held.version)
+
+
+def _claim(replica: Replica, disk: Disk, moves: list[Move]) -> _Held:
+    keeper, table = replica.keeper, replica.table
+    for _ in range(_ATTEMPTS):
+        keeper.sync(table.path)
+        if other := _other_mover(replica, disk):
+            return _Held([], [SkippedMove.of(move, other) for move in moves])
+        version = keeper.get(table.log).version
+        node = keeper.get(table.mover)
+        held = _allowed(replica, disk, moves)
+        if not held.allowed:
+            return held
+        if node.data:  # another one came first
+            continue
+        parts = tuple(move.part for move in held.allowed)
+        claim = Claim(id=uuid.uuid4().hex, replica=replica.name, token=replica.token, parts=parts)
+        data = msgspec.json.encode(claim)
+        operations: list[Operation] = [
+            Set(table.log, claim.id.encode(), version),
+            Set(table.mover, data, node.version),
+            Create(table.alive(claim.id), ephemeral=True),
+        ]
+        try:
+            keeper.multi(operations, witness=Witness(table.mover, data))
+        except Conflict:  # a merge was agreed upon, or another one moves: look again
+            continue
+        held.claim, held.version = claim, node.version + 1
+        return held
+    why = f"what the replicas of {replica.definition.full_name} agree upon keeps changing; the next pass tries again"
+    return _Held([], [SkippedMove.of(move, why) for move in moves])
+
+
+def _other_mover(replica: Replica, disk: Disk) -> str:
+    """Who moves now; empty when nobody does. One that is gone is replaced."""
+    found = _claimed(replica)
+    if found is None:
+        return ""
+    claim, version = found
+    own = claim.token == replica.token  # of a process of this machine that is gone: the journal's claim says so
+    if not own and replica.keeper.exists(replica.table.alive(claim.id)):
+        return f"replica {claim.replica} moves parts of {replica.definition.full_name} now; the next pass tries again"
+    replica.keeper.delete(replica.table.alive(claim.id))
+    _take_over(replica, disk, version)
+    return ""
+
+
+def _claimed(replica: Replica) -> tuple[Claim, int] | None:
+    """Who moves, and the version of the node that says so; None where nobody does."""
+    try:
+        node = replica.keeper.get(replica.table.mover)
+    except NotFound:
+        return None
+    if not node.data:
+        return None
+    try:
+        return _decoder.decode(node.data), node.version
+    except msgspec.DecodeError as error:
+        raise Damaged(
+            f"{replica.table.mover} in Keeper cannot be read: {error}", hint="look with 'frostline keeper get'"
+        ) from error
+
+
+def _take_over(replica: Replica, disk: Disk, version: int) -> None:
+    """Replace a mover whose session is over: nothing that it sends later comes in."""
+    fence.replace(replica, disk)
+    with suppress(Conflict):  # another replica took over as well
+        replica.keeper.set(replica.table.mover, b"", version)
+
+
+def _allowed(replica: Replica, disk: Disk, moves: list[Move]) -> _Held:
+    """Which of the moves may be made, as of the log's end and of what the disks hold now."""
+    context, definition = replica.context, replica.definition
+    queue.pull(replica)
+    pending = [PartName.parse(queued.entry.brings) for queued in queue.queue(replica)]
+    context.catalog.refresh()
+    where = {stored.name: stored.disk for stored in context.catalog.parts(definition)}
+    own, others = replica.parts(), _parts_of_others(replica)
+
+    def why_not(move: Move, name: PartName) -> str:
+        if disk.unreachable:
+            return disk.unreachable
+        if where.get(name) != move.source:
+            return f"the part is not on {move.source} any more: merged, moved or dropped meanwhile"
+        if name not in own:
+            return "the other replicas do not know yet that it is here"
+        if any(entry.covers(name) for entry in pending):
+            return "a merge that the replicas agreed upon takes it"
+        if shared.leftovers(context, definition, name):
+            return "copies of what was merged into it are still here; the next start removes them"
+        if name.max_block > name.min_block or name.level or name.mutation:
+            for other, parts in others.items():
+                if not any(one == name or one.covers(name) for one in parts):
+                    return f"it was merged, and replica {other} has not got it yet"
+        return ""
+
+    held = _Held([], [])
+    for move in moves:
+        if why := why_not(move, PartName.parse(move.part)):
+            held.skipped.append(SkippedMove.of(move, why))
+        else:
+            held.allowed.append(move)
+    return held
+
+
+def _parts_of_others(replica: Replica) -> dict[str, set[PartName]]:
+    found = {}
+    for name in replica.others():
+        nodes = replica.table.replica(name)
+        found[name] = {PartName.parse(part) for part in replica.keeper.children(nodes.parts)}
+    return found
+
+
+def _portions(moves: Sequence[Move]) -> Iterator[list[Move]]:
+    portion: list[Move] = []
+    size = 0
+    for move in moves:
+        if portion and (len(portion) == _AT_ONCE or size + len(move.part) > _NAMES_BYTES):
+            yield portion
+            portion, size = [], 0
+        portion.append(move)
+        size += len(move.part) + 3
+    if portion:
+        yield portion

@@ -1,0 +1,139 @@
+"""The disk that all replicas of a table have: a prefix of a bucket, where its cold parts lie once for all of them.
+
+A part comes there by a move of one replica (`moving`). The others find it by the bucket's own log, and take their copy
+off their disks when the one there was proved: the digest in Keeper is that of both, the log was read to its end, and
+every object is there. A part there is never merged, and never leaves for a disk of one machine.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from disks.base import Disk
+from oplog.errors import Conflict, FrostlineError, Locked, Refused, Transient
+from oplog.kinds import Moved
+from tiering.catalog import copying
+from tiering.catalog.catalog import StoredPart
+from tiering.catalog.context import Context
+from tiering.catalog.lineage import content_digest
+from tiering.policy.placement import ordered_volumes
+from tiering.table.part import PartName
+from tiering.table.schema import TableDefinition
+from zerocopy.replica.replica import Replica
+
+
+def disk_of(context: Context, definition: TableDefinition) -> Disk | None:
+    """The table's shared disk; None where its policy has disks of this machine only."""
+    disks = map(context.disk, context.catalog.policy_disks(definition))
+    return next((disk for disk in disks if disk.capabilities.shared), None)
+
+
+def check_policy(context: Context, policy: str) -> Disk | None:
+    """The shared disk of a policy that a replicated table may have. Raises `Refused` for one that it may not."""
+    disks = [context.disk(name) for volume in ordered_volumes(context.config.policy(policy)) for name in volume.disks]
+    shared = [disk for disk in disks if disk.capabilities.remote]
+    if not shared:
+        return None
+    what, hint = f"policy {policy} cannot be a replicated table's", "give it another one: --policy P"
+    if len(shared) > 1:
+        names = " and ".join(disk.name for disk in shared)
+        raise Refused(f"{what}: it has the buckets {names}, and replicas share one at most", hint=hint)
+    (disk,) = shared
+    if disk is not disks[-1] or len(disks) == 1:
+        raise Refused(
+            f"{what}: new parts come to disks of the machine, and {disk.name} is not the last of several", hint=hint
+        )
+    logged = disk.logged
+    if logged is None or not logged.store.capabilities.conditional_put or disk.capabilities.writers != "many":
+        raise Refused(
+            f"{what}: on {disk.name} one machine at a time may write, and replicas on several machines do", hint=hint
+        )
+    return disk
+
+
+def covering(replica: Replica, name: PartName) -> StoredPart | None:
+    """The part on the shared disk that this one went into, if one is there."""
+    disk = disk_of(replica.context, replica.definition)
+    if disk is None:
+        return None
+    for stored in replica.context.catalog.parts(replica.definition):
+        if stored.disk == disk.name and stored.name.covers(name) and stored.part.was_made_from(name):
+            return stored
+    return None
+
+
+def free(replica: Replica) -> list[str]:
+    """Take the parts off this machine's disks that are on the shared one, proved; returns which."""
+    context, definition = replica.context, replica.definition
+    disk = disk_of(context, definition)
+    if disk is None or disk.unreachable:
+        return []
+    doubled = list(_doubled(context, definition, disk))
+    if not doubled:
+        return []
+    try:
+        disk.refresh()  # what is there is what the log says at its end
+    except Transient:
+        return []
+    proved: dict[str, list[StoredPart]] = defaultdict(list)
+    freed: list[str] = []
+    try:
+        with context.journal.claim(definition.uuid, [here.facts.name for here, _ in doubled], "move"):
+            for here, there in doubled:
+                if _is_proved(replica, here, there):
+                    proved[here.disk].append(here)
+            for name, group in proved.items():
+                reason = f"on {disk.name}, where all replicas have it"
+                with context.disk(name).transaction(
+                    Moved(moved_to=disk.name), reason=reason, actor=context.actor
+                ) as transaction:
+                    for here in group:
+                        transaction.remove(here.directory)
+                    transaction.commit()
+                freed += [here.facts.name for here in group]
+    except (Locked, Conflict):  # somebody of this machine is at them: the next pass looks again
+        pass
+    if freed:
+        context.catalog.refresh(disks=())
+    return freed
+
+
+def leftovers(context: Context, definition: TableDefinition, name: PartName) -> list[StoredPart]:
+    """Copies on this machine's disks of what was merged into the part. Once it is on the shared disk alone, nothing
+    shows any more that they are in it."""
+    return [
+        stored
+        for stored in context.catalog.parts(definition, include_outdated=True)
+        if name.covers(stored.name) and not context.disk(stored.disk).capabilities.shared
+    ]
+
+
+def _doubled(context: Context, definition: TableDefinition, disk: Disk) -> Iterator[tuple[StoredPart, StoredPart]]:
+    """Parts here and on the shared disk, each with the copy there."""
+    everything = context.catalog.parts(definition, include_outdated=True)
+    there = {stored.name: stored for stored in everything if stored.disk == disk.name}
+    for here in everything:
+        if here.disk == disk.name or here.name not in there or context.disk(here.disk).read_only:
+            continue
+        records = context.journal.work.moves(table_uuid=definition.uuid, part=here.facts.name, limit=1)
+        if records and records[0].keep_source:
+            continue
+        if not leftovers(context, definition, here.name):
+            yield here, there[here.name]
+
+
+def _is_proved(replica: Replica, here: StoredPart, there: StoredPart) -> bool:
+    """Whether the copy on the shared disk is the part that Keeper says this replica has, whole and durable."""
+    context = replica.context
+    node = replica.keeper.find(replica.own.part(here.facts.name))
+    if node is None:
+        return False
+    digests = {node.data.decode(errors="replace"), content_digest(here.part), content_digest(there.part)}
+    if len(digests) > 1:
+        return False
+    try:
+        _, wanted = copying.read_part(context.disk(here.disk), here.directory)
+        return copying.is_complete(context.disk(there.disk), there.directory, wanted, proof=True)
+    except FrostlineError:
+        return False
