@@ -35,6 +35,7 @@ from restore.rebuild.held_revision import pinned, require_clock
 from restore.rebuild.presence import PresentPart
 from tiering.catalog import reachability, tables
 from tiering.catalog.context import Context
+from tiering.engine import replicated
 from tiering.table import part as parts_format
 from tiering.table import schema, tombstones
 from tiering.table.part import PART_FILE, Part
@@ -82,7 +83,11 @@ def preview(context: Context, disk: LoggedDisk, revision: int, *, change: Change
     decided = plan(_situation(context, disk, change or read_change(disk, revision)))
     if not decided.done:
         _check_blobs(disk, decided)
-        checks = [partial(check_writable, disk), partial(_check_reach, context, disk, revision)]
+        checks = [
+            partial(check_writable, disk),
+            partial(_check_reach, context, disk, revision),
+            partial(_check_replicas, context, decided),
+        ]
         if decided.creates and decided.alter is None:
             checks.append(partial(require_clock, disk.store))
         if objection := objection_of(*checks):
@@ -92,6 +97,13 @@ def preview(context: Context, disk: LoggedDisk, revision: int, *, change: Change
 
 def _check_reach(context: Context, disk: LoggedDisk, revision: int) -> None:
     reachability.require(context.disks.values(), f"undoing revision {revision} of disk {disk.name}")
+
+
+def _check_replicas(context: Context, decided: UndoPlan) -> None:
+    places = _places(decided)
+    for definition in context.catalog.tables():
+        if definition.directory in places:
+            replicated.refuse(definition, "undoing a change of", "what a replica did, its replicas take back by verbs")
 
 
 def undo(
@@ -107,6 +119,8 @@ def undo(
     change = change or read_change(disk, revision)
     for _ in range(_COMMIT_ATTEMPTS):
         decided = plan(_situation(context, disk, change))
+        if not decided.done:
+            _check_replicas(context, decided)
         _refuse(decided)
         if decided.done:
             return decided, None

@@ -111,6 +111,7 @@ def _restore_here(session: Session, disk: "LoggedDisk", request: "RestoreRequest
 
     request, look = located(disk, request), _look(session)
     if request.apply and (request.revision is not None or request.time is not None):
+        _refuse_replicated(session, disk, request)
         preview = restore_disk(disk, replace(request, apply=False), look=look)
         if removed := preview.removed:
             for note in preview.notes:
@@ -120,6 +121,22 @@ def _restore_here(session: Session, disk: "LoggedDisk", request: "RestoreRequest
     result = restore_disk(disk, _effective(session, request), progress=session.progress(), look=look)
     _tell_other_disks(session, result)
     _show(session, result)
+
+
+def _refuse_replicated(session: Session, disk: "LoggedDisk", request: "RestoreRequest") -> None:
+    """Raise `Refused` where tables would be put back behind the backs of their replicas."""
+    from tiering.engine import replicated
+
+    catalog = session.unrecovered().context.catalog
+    for definition in catalog.tables():
+        paths = [path.rstrip("/") for path in request.paths] or [definition.directory]
+        inside = any(
+            f"{path}/".startswith(f"{definition.directory}/") or f"{definition.directory}/".startswith(f"{path}/")
+            for path in paths
+        )
+        if inside and disk.exists(definition.path):
+            hint = "restore other tables by name: --table; or restore a backup beside it"
+            replicated.refuse(definition, f"putting disk {disk.name} back with", hint)
 
 
 def _look(session: Session) -> "Look":

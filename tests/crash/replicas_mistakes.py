@@ -7,6 +7,7 @@ from typing import Any
 
 _KILLS = "tests/replicas/test_kills.py::test_killed_at_every_change"
 _INTERSERVER = "tests/replicas/test_interserver.py"
+_SHARED = "tests/replicas/test_shared_disk.py"
 
 
 def _pointer_first() -> None:
@@ -119,6 +120,68 @@ def _peer_believed() -> None:
     client.content_digest = lambda part: Always()  # type: ignore[assignment, misc]
 
 
+def _commits_without_fence() -> None:
+    from zerocopy.replica import moving
+
+    moving.fence.hold = lambda replica, disk: replica.definition.path
+
+
+def _session_believed() -> None:
+    from zerocopy.replica import moving
+
+    moving.fence.replace = lambda replica, disk: ""
+
+
+def _lagging_replica_forgotten() -> None:
+    from zerocopy.replica import moving
+
+    moving._parts_of_others = lambda replica: {}
+
+
+def _agreed_merges_forgotten() -> None:
+    from types import SimpleNamespace
+
+    from zerocopy.replica import moving
+
+    moving.queue = SimpleNamespace(pull=moving.queue.pull, queue=lambda replica: [])  # type: ignore[assignment]
+
+
+def _moves_forgotten() -> None:
+    from zerocopy.replica import moving
+
+    moving.busy = lambda replica: frozenset()
+
+
+def _freed_unproved() -> None:
+    from zerocopy.replica import shared
+
+    shared._is_proved = lambda replica, here, there: True
+
+
+def _freed_without_keeper() -> None:
+    from zerocopy.replica import shared
+
+    def is_proved(replica: Any, here: Any, there: Any) -> bool:
+        disks = replica.context.disk
+        _, wanted = shared.copying.read_part(disks(here.disk), here.directory)
+        return shared.copying.is_complete(disks(there.disk), there.directory, wanted, proof=True)
+
+    shared._is_proved = is_proved
+
+
+def _claim_kept() -> None:
+    from zerocopy.replica import moving
+
+    moving._take_over = lambda replica, disk, version: None
+
+
+def _leaves_with_everything() -> None:
+    from zerocopy.replica import lifecycle
+
+    original = lifecycle.tables.drop
+    lifecycle.tables.drop = lambda context, definition, here_only=False: original(context, definition)  # type: ignore[assignment]
+
+
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "replicas: pointer first",
@@ -161,5 +224,59 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "a part.json is not compared with the digest in Keeper",
         f"{_INTERSERVER}::test_what_a_lying_peer_sends_is_refused[another_description]",
         _peer_believed,
+    ),
+    (
+        "replicas: no fence",
+        "a mover's commits require nothing of the shared disk",
+        f"{_SHARED}::test_a_mover_that_was_replaced_comes_too_late",
+        _commits_without_fence,
+    ),
+    (
+        "replicas: session believed",
+        "who replaces a mover takes its ephemeral node for an end of its commits",
+        f"{_SHARED}::test_a_mover_that_was_replaced_comes_too_late",
+        _session_believed,
+    ),
+    (
+        "replicas: lagging one forgotten",
+        "what was merged moves before every replica has it",
+        f"{_SHARED}::test_what_was_merged_waits_for_every_replica",
+        _lagging_replica_forgotten,
+    ),
+    (
+        "replicas: agreed merges forgotten",
+        "a part moves that a merge which was agreed upon takes",
+        f"{_SHARED}::test_what_was_merged_waits_for_every_replica",
+        _agreed_merges_forgotten,
+    ),
+    (
+        "replicas: moves forgotten",
+        "a merge of a part is agreed upon while it moves",
+        f"{_SHARED}::test_a_part_that_is_moved_is_in_no_merge_and_no_other_move",
+        _moves_forgotten,
+    ),
+    (
+        "replicas: freed unproved",
+        "a copy goes because a part of its name is on the shared disk",
+        f"{_SHARED}::test_without_a_proof_the_copy_on_the_ssd_stays[object]",
+        _freed_unproved,
+    ),
+    (
+        "replicas: freed without Keeper",
+        "a copy goes though Keeper knows another part by its name",
+        f"{_SHARED}::test_without_a_proof_the_copy_on_the_ssd_stays[digest]",
+        _freed_without_keeper,
+    ),
+    (
+        "replicas: claim kept",
+        "nobody empties the claim of a mover that died",
+        f"{_KILLS}[move]",
+        _claim_kept,
+    ),
+    (
+        "replicas: leaves with everything",
+        "a replica that is not the last takes the cold parts with it",
+        f"{_SHARED}::test_who_leaves_leaves_what_is_cold",
+        _leaves_with_everything,
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from disks.config import LocalDiskConfig
+from disks.config import LocalDiskConfig, ObjectDiskConfig
 from tests.crash.harness import Failpoints, Mode, hooked
 from tiering.catalog import copying
 from tiering.config.settings import Config, InterserverConfig, KeeperConfig, LimitsConfig, PolicyConfig, VolumeConfig
@@ -25,6 +26,8 @@ BEFORE = [(1, 10), (2, 20)]
 NEW = [(1, 11), (2, 21)]
 """A block of two partitions."""
 _RESERVE_BYTES = 16 * 1024
+_HOT = VolumeConfig(name="hot", disks=("ssd",))
+_COLD = VolumeConfig(name="cold", disks=("s3",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +41,11 @@ class Pair:
         home = self.root / name
         return Config(
             state_path=str(home / "state"),
-            disks={"ssd": LocalDiskConfig(path=str(home / "ssd"), reserve_bytes=_RESERVE_BYTES)},
-            policies={"local": PolicyConfig(volumes=(VolumeConfig(name="hot", disks=("ssd",)),))},
+            disks={
+                "ssd": LocalDiskConfig(path=str(home / "ssd"), reserve_bytes=_RESERVE_BYTES),
+                "s3": ObjectDiskConfig(url=f"{(self.root / 'bucket').as_uri()}/"),
+            },
+            policies={"local": PolicyConfig(volumes=(_HOT,)), "cold": PolicyConfig(volumes=(_HOT, _COLD))},
             limits=LimitsConfig(state_reserve_bytes=_RESERVE_BYTES),
             keeper=self.keeper,
             interserver=InterserverConfig(port=0, secret="a-secret-of-the-tests"),
@@ -99,6 +105,16 @@ def _fetch_merged(a: Store, b: Store) -> None:
     _fetch(a, b)
 
 
+def _move(a: Store, b: Store) -> None:
+    """Both partitions, until they are there; the other replica frees its disk."""
+    a.refresh()
+    hot = [stored.part.name for stored in a.parts(TABLE) if stored.disk == "ssd"]
+    report = a.apply([move for part in hot for move in a.plan_manual_move(TABLE, part=part, to_disk="s3")])
+    assert not report.failed, report.failed
+    assert not report.skipped, report.skipped
+    sync(b)
+
+
 def _prepare_insert(a: Store, b: Store) -> None:
     insert(a, BEFORE)
     sync(b)
@@ -116,11 +132,17 @@ def _prepare_merged(a: Store, b: Store) -> None:
     a.merge(TABLE, MergeRequest(final=True))
 
 
+def _prepare_merged_on_both(a: Store, b: Store) -> None:
+    _prepare_merged(a, b)
+    sync(b)
+
+
 OPERATIONS: Mapping[str, tuple[Callable[[Store, Store], None], Callable[[Store, Store], None]]] = {
     "insert": (_prepare_insert, _insert),
     "fetch": (_prepare_new, _fetch),
     "merge": (_prepare_new, _merge),
     "fetch_merged": (_prepare_merged, _fetch_merged),
+    "move": (_prepare_merged_on_both, _move),
 }
 
 
@@ -134,7 +156,8 @@ def prepare(operation: str, pair: Pair) -> None:
     """Two replicas, and what the operation begins with."""
     for name in ("a", "b"):
         with pair.open(name) as store:
-            work.create(store.context, TABLE, definition(), "local", None, None, if_not_exists=False)
+            policy = "cold" if operation == "move" else "local"
+            work.create(store.context, TABLE, definition(), policy, None, None, if_not_exists=False)
     with _both(pair) as (a, b):
         OPERATIONS[operation][0](a, b)
 
@@ -159,6 +182,8 @@ def examine(operation: str, pair: Pair) -> list[str]:
             wrong.append(f"half of the block: {found}")
         if operation != "insert" and len(found) != len(BEFORE + NEW):
             wrong.append(f"acknowledged rows are gone: {found}")
+        if operation == "move" and rows(b) != found:
+            wrong.append(f"the other replica answers {rows(b)}")
         OPERATIONS[operation][1](a, b)
         insert(b, NEW)  # on the other one, too: it is there already
         for store in (a, b, a):
@@ -166,9 +191,36 @@ def examine(operation: str, pair: Pair) -> list[str]:
         wrong += [f"postponed: {one.reason}" for one in done.postponed]
         for name, store in (("a", a), ("b", b)):
             wrong += [f"{name}: {sentence}" for sentence in _faults(store)]
+            if operation == "move":
+                wrong += [f"{name}: {sentence}" for sentence in _not_moved(store)]
     if _files(pair, "a") != _files(pair, "b"):
         wrong.append("the replicas hold other files")
     return wrong
+
+
+def replace(pair: Pair) -> list[str]:
+    """What is wrong after the other replica made the moves of one that is dead, and that comes back then."""
+    with pair.open("b") as b:
+        _until_free(b)
+    with _both(pair) as (a, b):
+        sync(a)
+        return [
+            f"{name}: {sentence}"
+            for name, store in (("a", a), ("b", b))
+            for sentence in (*_faults(store), *_not_moved(store))
+        ]
+
+
+def _until_free(store: Store) -> None:
+    """Move what is left, as soon as the dead mover's session is over."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        sync(store)
+        hot = [stored.part.name for stored in store.parts(TABLE) if stored.disk == "ssd"]
+        report = store.apply([move for part in hot for move in store.plan_manual_move(TABLE, part=part, to_disk="s3")])
+        if not report.skipped:
+            break
+        assert all("moves parts" in skipped.reason for skipped in report.skipped), report.skipped
 
 
 def _faults(store: Store) -> Iterator[str]:
@@ -183,13 +235,23 @@ def _faults(store: Store) -> Iterator[str]:
         yield f"parts {[stored.part.name for stored in everything]}, Keeper knows {sorted(map(str, replica.parts()))}"
     if waiting := queue.queue(replica):
         yield f"queued: {waiting}"
-    disk = store.disk("ssd")
-    if left := disk.list(f"{table.directory}/{ARRIVING}"):
+    if left := store.disk("ssd").list(f"{table.directory}/{ARRIVING}"):
         yield f"left over: {left}"
     for stored in everything:
+        disk = store.disk(stored.disk)
         _, wanted = copying.read_part(disk, stored.directory)
         if not copying.is_complete(disk, stored.directory, wanted, proof=True):
             yield f"{stored.part.name} is not whole"
+
+
+def _not_moved(store: Store) -> Iterator[str]:
+    """What lies elsewhere than on the shared disk, and what a mover left."""
+    for stored in store.parts(TABLE, include_outdated=True):
+        if stored.disk != "s3":
+            yield f"{stored.part.name} is on {stored.disk}"
+    replica = Replica.open(store.context, store.definition(TABLE))
+    if replica.keeper.get(replica.table.mover).data or replica.keeper.children(replica.table.mover):
+        yield "somebody is said to move"
 
 
 def _files(pair: Pair, name: str) -> dict[str, bytes]:

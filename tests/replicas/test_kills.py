@@ -1,4 +1,5 @@
-"""Two replicas, killed at every side effect of an insert, a fetch and a merge: files here, changes in Keeper.
+"""Two replicas, killed at every side effect of an insert, a fetch, a merge and a move to the bucket that both have:
+files here and there, changes in Keeper.
 
 After the next start a block is in or not, on both (I2); what was acknowledged is there once, and the parts that Keeper
 knows of a replica are those that it has, byte for byte (I9, I10, I11); nothing is left over.
@@ -46,6 +47,12 @@ def near_changes(names: list[str]) -> list[int]:
     return sorted({at + after for at in changes for after in (0, 1)} & set(range(1, len(names) + 1)))
 
 
+def near_claims(names: list[str]) -> list[int]:
+    """Right after the claim, and right before it is given back."""
+    changes = [at for at, name in enumerate(names, start=1) if name == "keeper.change"]
+    return [changes[0] + 1, changes[-1]]
+
+
 def kill(operation: str, children: ForkServer, pairs: Iterator[Pair], choose: Callable[[list[str]], list[int]]) -> None:
     """Kill the operation at the chosen effects whose turn it is, and look after each."""
     pair = next(pairs)
@@ -61,6 +68,17 @@ def kill(operation: str, children: ForkServer, pairs: Iterator[Pair], choose: Ca
         if wrong and mutants.active():
             break
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.crash
+def test_a_mover_that_died_is_replaced(children: ForkServer, pairs: Iterator[Pair]) -> None:
+    """By the other replica, when the session is over, whether the dead one's commit took place or not."""
+    pair = next(pairs)
+    names = children.value(killing.act, "move", pair, "count", 0)
+    for at in turns.due("mover replaced", near_claims(names)):
+        pair = next(pairs)
+        assert children.run(killing.act, "move", pair, "kill", at).kind == "killed"
+        assert children.value(killing.replace, pair) == [], f"killed before effect {at}, {names[at - 1]}"
 
 
 @pytest.mark.crash

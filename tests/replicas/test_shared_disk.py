@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from oplog.revision import parse_blob_key
 from tests.replicas.machines import Machine
+from tests.servers import Server
 from tiering.config.settings import KeeperConfig
+from tiering.engine.store import Store
+from tiering.move import mover
+from zerocopy.keeper.client import Keeper
 
 Machines = Callable[[str], Machine]
 FIRST = "all_0_0_0"
@@ -33,6 +39,12 @@ def b(machine: Machines, a: Machine) -> Machine:
     return made
 
 
+def blobs_in(bucket: str, server: Server) -> list[str]:
+    """The keys of the objects that are files of parts."""
+    found = server.client().list_objects_v2(Bucket=bucket)["Contents"]
+    return [one["Key"] for one in found if parse_blob_key(one["Key"].removeprefix("cold/")) is not None]
+
+
 def test_one_moves_and_all_have_it_once(a: Machine, b: Machine, machine: Machines) -> None:
     """Inserted on one, moved by another, counted on three: one copy in the bucket, none left on an SSD."""
     c = machine("c")
@@ -50,7 +62,170 @@ def test_one_moves_and_all_have_it_once(a: Machine, b: Machine, machine: Machine
         assert one.keys() == [1, 2]
         assert one.disks() == {FIRST: "s3"}
         assert [found["parts"] for found in one.json("replica", "status", code=4)["replicas"]] == [1, 1, 1]
+        one("fsck", "--read-data")
     assert a.insert(3)["parts"] == ["all_1_1_0"]
     with a.serving():
         c.sync()
     assert c.keys() == [1, 2, 3]
+
+
+def test_what_was_merged_waits_for_every_replica(a: Machine, b: Machine) -> None:
+    """Else the bucket has a part of whose inputs a replica still has its own: every row of them would count twice."""
+    a.insert(1)
+    a.insert(2)
+    with a.serving():
+        b.sync()
+    a("merge", "d.t", "--final")
+    assert "replica b has not got it yet" in a.move("all_0_1_1")["skipped"][0]["reason"]
+    assert a.keys() == b.keys() == [1, 2]
+    assert "a merge that the replicas agreed upon takes it" in b.move(FIRST)["skipped"][0]["reason"]
+    b.sync()
+    assert a.move("all_0_1_1")["moved"]
+    assert a.keys() == b.keys() == [1, 2]
+    assert b.sync()["freed"] == ["all_0_1_1"]
+    assert a.keys() == b.keys() == [1, 2]
+
+
+class Paused:
+    """A move of `b` that stands still right before its commit, while something else is done."""
+
+    def __init__(self, b: Machine, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], None]) -> None:
+        original = mover._BatchMover._commit
+
+        def commit(*arguments: Any) -> Any:
+            monkeypatch.setattr(mover._BatchMover, "_commit", original)
+            meanwhile()
+            return original(*arguments)
+
+        monkeypatch.setattr(mover._BatchMover, "_commit", commit)
+        with Store.open(b.configuration) as store:
+            self.report = store.apply(store.plan_manual_move("d.t", part=FIRST, to_disk="s3"))
+
+
+def test_a_part_that_is_moved_is_in_no_merge_and_no_other_move(
+    a: Machine, b: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key in range(3):
+        a.insert(key)
+    with a.serving():
+        b.sync()
+
+    def meanwhile() -> None:
+        assert [merge["inputs"] for merge in a.json("merge", "d.t", "--final")["merges"]] == [
+            ["all_1_1_0", "all_2_2_0"]
+        ]
+        assert "replica b moves parts" in a.move(FIRST)["skipped"][0]["reason"]
+
+    assert [one.part for one in Paused(b, monkeypatch, meanwhile).report.moved] == [FIRST]
+    for one in (a, b):
+        one.sync()
+        assert one.keys() == [0, 1, 2]
+        assert one.disks() == {FIRST: "s3", "all_1_2_1": "ssd"}
+
+
+def test_a_mover_that_was_replaced_comes_too_late(
+    a: Machine, b: Machine, monkeypatch: pytest.MonkeyPatch, keeper: Keeper
+) -> None:
+    """Its session is over and it does not know: a merge of the part was agreed upon, and its commit is refused."""
+    a.insert(1)
+    a.insert(2)
+    with a.serving():
+        b.sync()
+
+    def meanwhile() -> None:
+        keeper.delete_tree("/tables/01/d.t/mover/" + keeper.children("/tables/01/d.t/mover")[0])
+        assert [merge["output"] for merge in a.json("merge", "d.t", "--final")["merges"]] == ["all_0_1_1"]
+
+    report = Paused(b, monkeypatch, meanwhile).report
+    assert (report.moved, len(report.failed)) == ((), 1)
+    assert [merge for merge in b.sync()["merged"]] == ["all_0_1_1"]
+    for one in (a, b):
+        assert one.keys() == [1, 2]
+        assert one.disks() == {"all_0_1_1": "ssd"}
+
+
+@pytest.mark.parametrize("harm", ["object", "digest"])
+def test_without_a_proof_the_copy_on_the_ssd_stays(
+    a: Machine, b: Machine, harm: str, bucket: str, s3_environment: Server, keeper: Keeper
+) -> None:
+    a.insert(1, 2)
+    with a.serving():
+        b.sync()
+    b.move(FIRST)
+    if harm == "object":
+        (key,) = blobs_in(bucket, s3_environment)
+        s3_environment.client().delete_object(Bucket=bucket, Key=key)
+    else:
+        keeper.set(f"/tables/01/d.t/replicas/a/parts/{FIRST}", b"another")
+    assert a.sync()["freed"] == []
+    assert a.on_disk("ssd") == {FIRST}
+    assert a.keys() == [1, 2]
+
+
+def test_rules_move_a_part_once(machine: Machines, bucket: str, s3_environment: Server) -> None:
+    """TTL on two replicas: the second finds it done. As many objects as one machine would put there."""
+    a, b = machine("a"), machine("b")
+    a("table", "create", "d.t", "--column", "k:int64", "--column", "ts:timestamp", "--order-by", "k", "--replicated",
+      "--policy", "cold", "--ttl", "1d on ts to volume cold")  # fmt: skip
+    b.join("--policy", "cold")
+    source = a.path / "old.csv"
+    source.write_text("k,ts\n1,2020-01-01T00:00:00\n")
+    a("insert", "d.t", str(source))
+    assert a.disks() == {FIRST: "ssd"}
+    with a.serving():
+        b.sync()
+    ticked = [one.json("tick", "--believe-clock") for one in (a, b)]
+    assert [[move["part"] for move in one["moved"]] for one in ticked] == [[FIRST], []]
+    assert a.disks() == b.disks() == {FIRST: "s3"}
+    assert (a.on_disk("ssd"), b.on_disk("ssd")) == (set(), set())
+    assert len(blobs_in(bucket, s3_environment)) == 1
+
+
+def test_who_joins_must_have_the_same_bucket(
+    a: Machine, machine: Machines, settings: KeeperConfig, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    b = machine("b")
+    b("table", "create", "d.t", "--replicated", "--policy", "local", code=13)
+    assert "has cold parts in a bucket" in b.error
+    other = Machine(tmp_path, "other", settings, capsys, (tmp_path / "another").as_uri() + "/")
+    other("table", "create", "d.t", "--replicated", "--policy", "cold", code=13)
+    assert "another bucket" in other.error
+    a("table", "create", "d.u", "--replicated", "--column", "k:int64", "--order-by", "k", "--policy", "local")
+    b("table", "create", "d.u", "--replicated", "--policy", "cold", code=13)
+    assert "local disks only" in b.error
+
+
+def test_who_is_none_reads_what_is_cold_and_changes_nothing(a: Machine, machine: Machines) -> None:
+    a.insert(1)
+    a.move(FIRST)
+    c = machine("c")
+    assert c.keys() == [1]
+    c.insert(2, code=13)
+    c("table", "drop", "d.t", code=13)
+    assert "no replica" in c.error
+    assert a.keys() == [1]
+
+
+def test_who_leaves_leaves_what_is_cold(a: Machine, b: Machine) -> None:
+    a.insert(1)
+    a.move(FIRST)
+    a("table", "drop", "d.t")
+    b.sync()
+    assert b.keys() == [1]
+    assert a.keys() == [1]
+    b("table", "drop", "d.t")
+    assert b.json("keeper", "ls", "/tables/01")["nodes"] == []
+    for one in (a, b):
+        assert one.json("table", "list")["tables"] == []
+
+
+def test_the_bucket_is_not_put_back_behind_the_replicas_backs(a: Machine, b: Machine) -> None:
+    a.insert(1)
+    before = a.json("log", "s3", "--limit", "1")["entries"][0]["revision"]
+    a.move(FIRST)
+    revision = a.json("log", "s3", "--limit", "1")["entries"][0]["revision"]
+    for line in (("undo", "s3", str(revision)), ("restore", "s3", "--revision", str(before), "--apply")):
+        a(*line, code=13)
+        assert "its other replicas would not know" in a.error
+    a("move", "d.t", "--part", FIRST, "--to-disk", "ssd")
+    assert a.disks() == {FIRST: "s3"}
