@@ -8,7 +8,7 @@ reached or refuses us is an error, for then nothing was checked.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -57,6 +57,7 @@ def check(
                 tree = trees[name] = _tree(disk, findings, result, how, progress)
                 open_trees.callback(tree.close)
                 survey(tree, found, findings, result.checked)
+        moving = {*moving, *_shared_by_replicas(found, disks)}
         check_copies(found, trees, findings, lineage=Lineage(disks, merges, search=False), moving=moving)
         _check_definitions(disks, trees, found, findings, policies or {}, result, how)
         if how.read_data or how.subset is not None:
@@ -122,6 +123,17 @@ def _read(tree: FileTree, findings: Findings, result: CheckResult, how: CheckOpt
         result.shares.append(ShareRead(tree.disk, share, subset.shares, done, filled, files, size_bytes))
     result.checked.files_read += files
     result.checked.bytes_read += size_bytes
+
+
+def _shared_by_replicas(found: Survey, disks: Mapping[str, Disk]) -> Iterator[tuple[str, str]]:
+    """The parts that all replicas of a table have on one disk: any of them may have moved them there just now, and what
+    is wrong with them is no single one's to repair."""
+    for uuid, copies in found.copies.items():
+        newest = found.newest(uuid)
+        if newest is not None and newest.is_replicated:
+            for copy in copies:
+                if disks[copy.disk].capabilities.shared:
+                    yield uuid, str(copy.name)
 
 
 def _check_definitions(

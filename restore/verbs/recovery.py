@@ -129,6 +129,8 @@ def _refuse_replicated(session: Session, disk: "LoggedDisk", request: "RestoreRe
 
     catalog = session.unrecovered().context.catalog
     for definition in catalog.tables():
+        if request.tables and definition.full_name not in request.tables:
+            continue
         paths = [path.rstrip("/") for path in request.paths] or [definition.directory]
         inside = any(
             f"{path}/".startswith(f"{definition.directory}/") or f"{definition.directory}/".startswith(f"{path}/")
@@ -215,6 +217,8 @@ def _restore_from(
     from restore.transfer.source import has_our_log
     from restore.transfer.transfer import WORKERS, restore_from
 
+    if request.apply:
+        _refuse_replicated(session, disk, request)
     with open_read_only(session, url) as store:
         if start is not None and not request.apply and has_our_log(store):
             raise UsageError(

@@ -55,6 +55,7 @@ def test_one_moves_and_all_have_it_once(a: Machine, b: Machine, machine: Machine
     assert [one["part"] for one in b.move(FIRST)["moved"]] == [FIRST]
     assert b.on_disk("ssd") == set()
     assert a.on_disk("ssd") == {FIRST}
+    a("fsck")
     assert a.sync()["freed"] == [FIRST]
     assert a.on_disk("ssd") == set()
     assert c.sync()["fetched"] == []
@@ -126,7 +127,7 @@ def test_a_part_that_is_moved_is_in_no_merge_and_no_other_move(
 def test_a_mover_that_was_replaced_comes_too_late(
     a: Machine, b: Machine, monkeypatch: pytest.MonkeyPatch, keeper: Keeper
 ) -> None:
-    """Its session is over and it does not know: a merge of the part was agreed upon, and its commit is refused."""
+    """Its session is over and it does not know: a merge of the part was agreed upon, and its commit is refused (P8)."""
     a.insert(1)
     a.insert(2)
     with a.serving():
@@ -138,7 +139,7 @@ def test_a_mover_that_was_replaced_comes_too_late(
 
     report = Paused(b, monkeypatch, meanwhile).report
     assert (report.moved, len(report.failed)) == ((), 1)
-    assert [merge for merge in b.sync()["merged"]] == ["all_0_1_1"]
+    assert b.sync()["merged"] == ["all_0_1_1"]
     for one in (a, b):
         assert one.keys() == [1, 2]
         assert one.disks() == {"all_0_1_1": "ssd"}
@@ -163,7 +164,7 @@ def test_without_a_proof_the_copy_on_the_ssd_stays(
 
 
 def test_rules_move_a_part_once(machine: Machines, bucket: str, s3_environment: Server) -> None:
-    """TTL on two replicas: the second finds it done. As many objects as one machine would put there."""
+    """TTL on two replicas: the second finds it done (P12). As many objects as one machine would put there."""
     a, b = machine("a"), machine("b")
     a("table", "create", "d.t", "--column", "k:int64", "--column", "ts:timestamp", "--order-by", "k", "--replicated",
       "--policy", "cold", "--ttl", "1d on ts to volume cold")  # fmt: skip
@@ -207,6 +208,7 @@ def test_who_is_none_reads_what_is_cold_and_changes_nothing(a: Machine, machine:
 
 
 def test_who_leaves_leaves_what_is_cold(a: Machine, b: Machine) -> None:
+    """P13."""
     a.insert(1)
     a.move(FIRST)
     a("table", "drop", "d.t")
