@@ -22,6 +22,7 @@ from disks.host.locks import OwnedDirectory
 from oplog import bounds
 from oplog.errors import AlreadyExists, Damaged, DiskUnreachable, NotFound, OutcomeUnknown, Refused
 from oplog.log_end import LogStore
+from oplog.mark import read_mark
 from oplog.revision import DISK_KEY
 
 DISK_FILE = "disk.json"
@@ -89,7 +90,7 @@ def write_file(own: Path) -> str:
 def read_object(store: LogStore) -> str | None:
     """The id of the disk in this prefix, by one request; None when there is none."""
     try:
-        return decode(store.get(DISK_KEY), name=f"{store.name}{DISK_KEY}")
+        return decode(read_mark(store, DISK_KEY), name=f"{store.name}{DISK_KEY}")
     except NotFound:
         return None
 

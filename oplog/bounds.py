@@ -29,7 +29,10 @@ LARGEST_SNAPSHOT_BYTES = 8 << 30
 LARGEST_NOTE_BYTES = 16 << 20
 """Of a pin or an announcement."""
 
-_most_received: ContextVar[float] = ContextVar("most received", default=math.inf)
+LARGEST_MARK_BYTES = 1 << 20
+"""Of what tells what a prefix is: a mark has less than a hundred, an error page in its place a few thousand."""
+
+_most_received: ContextVar[tuple[float, str]] = ContextVar("most received", default=(math.inf, ""))
 
 _FIRST_YEAR, _LAST_YEAR = 1900, 9000
 
@@ -41,9 +44,10 @@ _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 
 
 @contextmanager
-def at_most(size_bytes: int) -> Iterator[None]:
-    """Within the block stores give no larger object to this thread: for one whose size nobody has asked for."""
-    before = _most_received.set(size_bytes)
+def at_most(size_bytes: int, name: str = "an object") -> Iterator[None]:
+    """Within the block stores give no larger object to this thread: for one whose size nobody has asked for. `name`:
+    what the error calls it."""
+    before = _most_received.set((size_bytes, name))
     try:
         yield
     finally:
@@ -52,10 +56,11 @@ def at_most(size_bytes: int) -> Iterator[None]:
 
 def check_received(size_bytes: int) -> None:
     """Called by stores before they take so much into memory. Raises `Damaged`."""
-    if size_bytes > _most_received.get():
+    most_bytes, name = _most_received.get()
+    if size_bytes > most_bytes:
         raise Damaged(
-            f"an object has {size_bytes} bytes, more than any real one of its kind",
-            hint="'frostline fsck' shows which: move it away if you put it there",
+            f"{name} has {size_bytes} bytes, more than any real one of its kind",
+            hint="bring it back from a copy, or move it away if you put it there; 'frostline fsck' names it",
         )
 
 

@@ -35,6 +35,7 @@ from oplog.errors import (
 from oplog.kinds import Repaired
 from oplog.log_end import Entry as Entry
 from oplog.log_end import ListedEntry, LogStore, RevisionTaken, check_end, newest_floor
+from oplog.mark import read_mark
 from oplog.revision import (
     OPERATIONS_PREFIX,
     SCHEMA_VERSION_KEY,
@@ -196,7 +197,7 @@ class OperationsLog:
     def peek(self, revision: int) -> Entry:
         """What lies in the place of the entry: one request, which shows nothing of the log around it. So it may be
         none of the log's (docs/design.md, L3). Raises as `read` does."""
-        with bounds.at_most(bounds.LARGEST_ENTRY_BYTES):
+        with bounds.at_most(bounds.LARGEST_ENTRY_BYTES, f"{self.store.name}{commit_key(revision)}"):
             return self._read(revision)
 
     def _read(self, revision: int) -> Entry:
@@ -360,9 +361,9 @@ class OperationsLog:
         if self._is_ours:
             return True
         try:
-            version = self.store.get(SCHEMA_VERSION_KEY).strip()
+            version = read_mark(self.store, SCHEMA_VERSION_KEY).strip()
             # One byte that no checksum covers: a bit that flipped on the way must not read as another format.
-            if version != SCHEMA_VERSION and (second := self.store.get(SCHEMA_VERSION_KEY).strip()) != version:
+            if version != SCHEMA_VERSION and (second := read_mark(self.store, SCHEMA_VERSION_KEY).strip()) != version:
                 if second != SCHEMA_VERSION:
                     raise Transient(
                         f"{self.store.name}{SCHEMA_VERSION_KEY} was read as {version[:20]!r} and as {second[:20]!r}",

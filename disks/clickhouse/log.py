@@ -15,6 +15,7 @@ from oplog.clickhouse.writing import LogStep
 from oplog.entry import Commit
 from oplog.errors import AlreadyExists, Damaged, Locked, NotFound, OutcomeUnknown
 from oplog.log import UnknownLogFormat
+from oplog.mark import read_mark
 from oplog.revision import OPERATIONS_PREFIX, SCHEMA_VERSION_KEY
 
 
@@ -72,7 +73,7 @@ class ClickHouseLog:
     def check_schema(self) -> bool:
         """Whether the bucket says that it has this log. Raises `UnknownLogFormat` when it says otherwise."""
         try:
-            said = self._store.get(SCHEMA_VERSION_KEY).strip()
+            said = read_mark(self._store, SCHEMA_VERSION_KEY).strip()
         except NotFound:
             return False
         if said != SCHEMA_VERSION.encode():

@@ -11,6 +11,7 @@ from disks.workers.parallel import HERE, Askers
 from oplog.clickhouse.names import FILE, SCHEMA_VERSION, Epochs, epochs
 from oplog.clickhouse.replay import STAGING, File, LogProblem, Replayed, replay
 from oplog.errors import FrostlineError, NotFound, UsageError
+from oplog.mark import read_mark
 from oplog.revision import SCHEMA_VERSION_KEY
 from restore.clickhouse.listing import Contents, Kind, sort_listing
 from restore.clickhouse.part_files import look_at_parts
@@ -73,7 +74,7 @@ def survey(store: ObjectStore, ask: Callable[[ObjectInfo], None] | None = None) 
 
 def _schema_version(store: ObjectStore) -> str | None:
     try:
-        return store.get(SCHEMA_VERSION_KEY).decode(errors="replace").strip()[:20]
+        return read_mark(store, SCHEMA_VERSION_KEY).decode(errors="replace").strip()[:20]
     except NotFound:
         return None
 

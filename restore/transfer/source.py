@@ -15,6 +15,7 @@ from disks.workers.parallel import HERE, Askers
 from oplog.clickhouse.replay import LogProblem
 from oplog.errors import Damaged, NotFound, UsageError
 from oplog.log import SCHEMA_VERSION, OperationsLog
+from oplog.mark import read_mark
 from oplog.revision import BLOBS_PREFIX, OPERATIONS_PREFIX, SCHEMA_VERSION_KEY, parse_commit_key
 from restore.clickhouse.bucket import read_bucket
 from restore.clickhouse.tree import rows_of
@@ -66,7 +67,7 @@ def read_source(
 def has_our_log(store: ObjectStore) -> bool:
     """Whether a disk of ours with its own log (format 2) wrote the bucket."""
     try:
-        return store.get(SCHEMA_VERSION_KEY).strip() == SCHEMA_VERSION
+        return read_mark(store, SCHEMA_VERSION_KEY).strip() == SCHEMA_VERSION
     except NotFound:
         first = next(iter(store.list(OPERATIONS_PREFIX)), None)
         return first is not None and parse_commit_key(first.key) is not None

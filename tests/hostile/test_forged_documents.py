@@ -326,6 +326,21 @@ def test_every_verb_refuses_a_layout_it_does_not_know(store: Forged, arguments: 
     assert sorted((path, path.stat().st_size) for path in store.bucket.rglob("*")) == before
 
 
+@pytest.mark.parametrize("key", [SCHEMA_VERSION_KEY, DISK_KEY])
+def test_a_mark_of_ten_gib_is_refused_by_its_size(store: Forged, key: str) -> None:
+    """What tells what a prefix is was read whole: nothing of it is, and nothing else is read or written there."""
+    store.lose_state()
+    sparse(key)(store)
+    before = sorted((path, path.stat().st_size) for path in store.bucket.rglob("*"))
+    for arguments in (["query", f"SELECT 1 FROM {TABLE}"], ["fsck"], ["gc", "cold", "--delete", "--yes"], ["snapshot", "cold"]):
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        code, out, err = store.run(*arguments)
+        assert code != 0
+        assert f"{key} has {10 << 30} bytes" in out + err
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 1 << 20, "it was read"
+    assert sorted((path, path.stat().st_size) for path in store.bucket.rglob("*")) == before
+
+
 def test_gaps_are_ranges() -> None:
     """I6: what is missing costs what is there."""
     assert list(missing_ranges({1, 2, 5, FAR}, 0, FAR)) == [range(3, 5), range(6, FAR)]
