@@ -20,6 +20,11 @@ class Reserve:
         self.path = directory / RESERVE_FILE
         self._size = size_bytes
 
+    @property
+    def missing_bytes(self) -> int:
+        """How much of it there is not."""
+        return max(0, self._size // _PAGE_BYTES * _PAGE_BYTES - self._held_bytes())
+
     def give_up(self) -> bool:
         """Remove it; whether there was one."""
         try:

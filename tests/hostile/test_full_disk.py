@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -193,6 +194,31 @@ class TestFull:
         assert set(disks_of_parts(store).values()) == {"s3"}
         assert count(store) == ROWS
         assert store.json("fsck")["ok"]
+
+    def test_doctor_tells_what_is_full_and_where_a_reserve_is_missing(self, store: Frostline, place: Mount) -> None:
+        """It ended with "no space left", at the file that it tries out fsync with."""
+
+        def looked_at() -> set[tuple[str, str]]:
+            found, code = store.any("doctor", "--json")
+            problems = {
+                (one["subject"], one["check"]) for one in json.loads(found)["findings"] if one["level"] == "problem"
+            }
+            assert code == (4 if problems else 0), store.error
+            return problems
+
+        assert not looked_at()
+        place.fill()
+        ssd, state = place.path.name != "state", place.path.name != "ssd"
+        assert looked_at() == ({("disk ssd", "space")} if ssd else set())
+        for path in place.path.rglob("reserve"):
+            path.unlink()
+        place.fill()
+        without = ({("disk ssd", "space"), ("disk ssd", "reserve")} if ssd else set()) | (
+            {("node", "reserve")} if state else set()
+        )
+        assert looked_at() == without
+        place.free()
+        assert not looked_at()
 
     def test_what_needs_room_says_which_directory_has_none(self, store: Frostline, place: Mount) -> None:
         Path("more.csv").write_text("ts,n,x\n2026-05-01T00:00:00Z,1,1\n")

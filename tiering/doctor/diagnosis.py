@@ -50,6 +50,8 @@ class LocalFacts:
     free_inodes: int = 0
     fsync_seconds: float | None = None
     fsync_error: str = ""
+    fsync_untried: str = "the disk is read-only"
+    missing_reserve_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,8 @@ class NodeFacts:
     oldest_unfinished: datetime | None = None
     failed: int = 0
     damaged_tables: tuple[str, ...] = ()
+    missing_reserve_bytes: int = 0
+    state_free_bytes: int = 0
 
 
 def is_clean(findings: Sequence[Finding]) -> bool:
@@ -105,6 +109,7 @@ def of_local(name: str, config: LocalDiskConfig, facts: LocalFacts) -> list[Find
         found.append(say("space", "warning", f"{size}: nearly full", "lower the table's TTL, or raise move_factor"))
     else:
         found.append(say("space", "ok", size))
+    found += list(_reserve(facts.missing_reserve_bytes, facts.free_bytes, say))
     if facts.total_inodes and facts.free_inodes < facts.total_inodes * _FEW_INODES:
         what = f"{facts.free_inodes:,} of {facts.total_inodes:,} inodes are free"
         found.append(say("inodes", "warning", what, "merge small parts, or move them away"))
@@ -114,13 +119,21 @@ def of_local(name: str, config: LocalDiskConfig, facts: LocalFacts) -> list[Find
         hint = "without fsync a power cut loses acknowledged parts: use another file system"
         found.append(say("fsync", "problem", f"fsync fails: {facts.fsync_error}", hint))
     elif facts.fsync_seconds is None:
-        found.append(say("fsync", "unknown", "not tried: the disk is read-only"))
+        found.append(say("fsync", "unknown", f"not tried: {facts.fsync_untried}"))
     elif facts.fsync_seconds > _SLOW_FSYNC_SECONDS:
         what = f"fsync takes {facts.fsync_seconds * 1000:.0f} ms; each insert waits for several"
         found.append(say("fsync", "warning", what, "a faster disk, or larger inserts"))
     else:
         found.append(say("fsync", "ok", f"fsync works, in {facts.fsync_seconds * 1000:.1f} ms"))
     return found
+
+
+def _reserve(missing_bytes: int, free_bytes: int, say: Callable[[str, Level, str, str], Finding]) -> Iterator[Finding]:
+    """A store of an earlier version has none until a change finds room for it: on a full disk that is never."""
+    if missing_bytes > free_bytes:
+        what = f"{format_size(missing_bytes)} of the reserve are missing, and there is no room for them"
+        hint = "free as much by other means: without it what makes room on the full disk, moves and drops, may fail"
+        yield say("reserve", "problem", what, hint)
 
 
 def _file_system(kind: str, path: str, say: Callable[[str, Level, str, str], Finding]) -> Iterator[Finding]:
@@ -161,6 +174,7 @@ def of_node(facts: NodeFacts, *, now: datetime) -> list[Finding]:
         found += list(_file_system(facts.state_file_system, facts.state_path, say))
     else:
         found.append(say("state", "ok", f"state directory {facts.state_path} on {facts.state_file_system or 'a disk'}"))
+    found += list(_reserve(facts.missing_reserve_bytes, facts.state_free_bytes, say))
     if facts.journal == "none":
         found.append(say("journal", "ok", "no journal yet: nothing was moved or merged here"))
     elif facts.journal != "ok":

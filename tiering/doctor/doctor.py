@@ -23,13 +23,15 @@ from urllib.parse import unquote, urlsplit
 from disks.config import LocalDiskConfig, ObjectDiskConfig
 from disks.effects import op
 from disks.host.database_copy import for_reading
+from disks.host.reserve import Reserve
+from disks.local.tree import OWN_DIRECTORY
 from disks.registry import open_disk
 from disks.stores.open import open_store
 from disks.stores.time_budget import time_budget
 from disks.stores.trial.examine import examine
 from disks.stores.trial.probe_results import StoreFacts
 from disks.workers.progress import SILENT, Progress, Task
-from oplog.errors import FrostlineError
+from oplog.errors import FrostlineError, NoSpace, ReadOnly
 from tiering.catalog.identity import Identities
 from tiering.config.places import place_of
 from tiering.config.settings import Config
@@ -146,7 +148,9 @@ def look_at_directory(config: LocalDiskConfig) -> LocalFacts:
             return LocalFacts(str(path), error=f"{place} is no directory")
         numbers = os.statvfs(place)
         writable = os.access(place, os.W_OK | os.X_OK)
-        seconds, problem = _fsync(place) if writable and not config.read_only else (None, "")
+        seconds, problem, untried = None, "", "the disk is read-only"
+        if writable and not config.read_only:
+            seconds, problem, untried = _fsync(place)
     except OSError as error:
         return LocalFacts(str(path), error=f"{path}: {error.strerror}")
     return LocalFacts(
@@ -159,6 +163,8 @@ def look_at_directory(config: LocalDiskConfig) -> LocalFacts:
         free_inodes=numbers.f_favail,
         fsync_seconds=seconds,
         fsync_error=problem,
+        fsync_untried=untried,
+        missing_reserve_bytes=0 if config.read_only else _missing_reserve(path / OWN_DIRECTORY, config.reserve_bytes),
     )
 
 
@@ -168,8 +174,14 @@ def _existing(path: Path) -> Path:
     return path
 
 
-def _fsync(directory: Path) -> tuple[float | None, str]:
-    """Write and sync a file that has no name where the file system can do that, so nothing can be left behind."""
+def _missing_reserve(directory: Path, size_bytes: int) -> int:
+    """Of the reserve in the directory; none is missing where nothing was written yet."""
+    return Reserve(directory, size_bytes).missing_bytes if directory.is_dir() else 0
+
+
+def _fsync(directory: Path) -> tuple[float | None, str, str]:
+    """Write and sync a file that has no name where the file system can do that, so nothing can be left behind: how long
+    it took, what failed, and why it could not be tried."""
     try:
         with op("doctor.fsync", directory), tempfile.TemporaryFile(dir=directory, prefix="frostline-doctor-") as file:
             file.write(b"frostline doctor\n")
@@ -182,9 +194,13 @@ def _fsync(directory: Path) -> tuple[float | None, str]:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-        return seconds, ""
+        return seconds, "", ""
+    except NoSpace:
+        return None, "", "there is no room"
+    except ReadOnly:
+        return None, "", "it is mounted read-only"
     except OSError as error:
-        return None, error.strerror or str(error)
+        return None, error.strerror or str(error), ""
 
 
 def file_system_of(path: Path) -> str:
@@ -226,8 +242,18 @@ def look_at_node(config: Config) -> NodeFacts:
         unfinished=len(active),
         oldest_unfinished=min(active, default=None),
         failed=failed,
+        missing_reserve_bytes=_missing_reserve(state, config.limits.state_reserve_bytes),
+        state_free_bytes=_free_bytes(place),
         damaged_tables=tuple(name for name, path in tables.items() if _sqlite_state(path) not in ("ok", "none")),
     )
+
+
+def _free_bytes(place: Path) -> int:
+    try:
+        status = os.statvfs(place)
+    except OSError:
+        return 0
+    return status.f_bavail * status.f_frsize
 
 
 def _version(package: str) -> str | None:
