@@ -98,7 +98,7 @@ class TestNotMounted:
         if mount_point:
             (home / "ssd").mkdir()
         refused(store, 5)
-        store("tick", code=1)
+        store("tick", code=5)
         assert files_below(home / "ssd") == []
         (home / "ssd").rmdir() if mount_point else None
         away.rename(home / "ssd")
@@ -371,7 +371,7 @@ class TestMistypedBucket:
         store("log", "s3", code=5)
         store("gc", code=5)
         store("restore", "s3", "--apply", code=5)
-        store("tick", code=1)
+        store("tick", code=5)
         assert files_below(home / "bucket" / "stor") == []
         monkeypatch.delenv("FROSTLINE_DISKS__S3__URL")
         assert count(store) == 300

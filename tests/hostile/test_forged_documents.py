@@ -332,7 +332,12 @@ def test_a_mark_of_ten_gib_is_refused_by_its_size(store: Forged, key: str) -> No
     store.lose_state()
     sparse(key)(store)
     before = sorted((path, path.stat().st_size) for path in store.bucket.rglob("*"))
-    for arguments in (["query", f"SELECT 1 FROM {TABLE}"], ["fsck"], ["gc", "cold", "--delete", "--yes"], ["snapshot", "cold"]):
+    for arguments in (
+        ["query", f"SELECT 1 FROM {TABLE}"],
+        ["fsck"],
+        ["gc", "cold", "--delete", "--yes"],
+        ["snapshot", "cold"],
+    ):
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         code, out, err = store.run(*arguments)
         assert code != 0

@@ -166,7 +166,7 @@ def _parse(text: str, source: _Source) -> dict[str, Any]:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         raise UsageError(f"{source.file}{line}: not YAML: {getattr(error, 'problem', None) or error}") from error
-    if value is None:  # a file that was cut to nothing must not mean another, empty store
+    if value is None or value == {}:  # a file that was cut to nothing must not mean another, empty store
         raise UsageError(
             f"{source.file}: the configuration holds no keys",
             hint="'frostline config default' prints one to begin with; without any file the embedded default is used",

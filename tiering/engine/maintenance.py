@@ -46,7 +46,7 @@ class TickReport:
     """disk -> revision"""
     problems: list[str] = field(default_factory=list)
     waiting: list[str] = field(default_factory=list)
-    """What failed before and was not tried in this pass."""
+    """What was not tried in this pass: it failed before, or is paused."""
 
 
 def tick(context: Context, *, only: TickStep | None = None) -> TickReport:
@@ -65,6 +65,7 @@ def _tick(context: Context, only: TickStep | None) -> TickReport:
     if only in (None, "moves") and not context.stop.is_set():
         plan = planning.plan(context, reachability.whole_tables(context), explain_rest=False)
         report.problems += {stay.reason.detail for stay in plan.stays if stay.reason.kind == "clock"}
+        report.waiting += _held_back(plan)
         report.deleted = delete_due(context, plan, report.problems)
         report.moves = replicated.moved(context, plan.moves)
         context.catalog.refresh()
@@ -226,6 +227,17 @@ def _merge_all(context: Context, report: TickReport) -> None:
                 report.problems.append(f"merge of {definition.full_name}: {error.message}")
     if report.merges:
         context.catalog.refresh()
+
+
+def _held_back(plan: Plan) -> list[str]:
+    """Why parts stay that may be due: a pause, and moves that failed."""
+    said = sorted({stay.reason.detail for stay in plan.stays if stay.reason.kind == "paused"})
+    failed = [stay for stay in plan.stays if stay.reason.kind in ("backoff", "gave_up")]
+    if failed:
+        first, more = failed[0], len(failed) - 1
+        others = f"; so do {more} more" if more else ""
+        said.append(f"part {first.part} of {first.table} stays: {first.reason.detail}{others}")
+    return said
 
 
 def _said(definition: TableDefinition, failure: Failures, until: datetime) -> str:

@@ -52,7 +52,9 @@ def tick(
     done = sum(len(document[name]) for name in ("moved", "merges", "deleted", "snapshots", "gc"))
     failed = len(document["failed"]) + len(document["problems"])
     if not done and not failed:
-        session.nothing_to_do("Nothing was due.")
+        session.nothing_to_do("Nothing was done." if document["waiting"] else "Nothing was due.")
+    if not done and not session.dry_run and 0 < failed == len(faults := session.store().context.faults):
+        raise faults[0].error  # nothing else went wrong: whoever tries again needs to know whether that can help
     fail_if_partly(failed, done, "steps")
 
 

@@ -256,6 +256,9 @@ class TestTiering:
         assert store.json("plan", "--at", FAR)["moves"] == []
         store("plan", "--at", FAR)
         assert "are paused" in store.error
+        store("tick")
+        assert "waits: moves of db.t are paused" in store.error
+        assert "Nothing was due" not in store.error
         assert "Nothing is due" not in store.error
         status = store.json("status")
         assert status["pauses"][0]["kind"] == "moves"
@@ -291,6 +294,18 @@ class TestTiering:
         }  # fmt: skip
         assert everything(store) == before
         store("merge", "db.t", "--final", "--error-on-nothing", code=9)
+
+    def test_a_move_that_failed_is_told_while_it_waits(self, store: Frostline, tmp_path: Path) -> None:
+        store("table", "alter", "db.t", "--ttl", "30d on ts to volume cold")
+        path = next((tmp_path / "home" / "ssd" / "store").glob("*/*/202001_*/*.parquet"))
+        whole = path.read_bytes()
+        path.write_bytes(whole[:40] + bytes([whole[40] ^ 1]) + whole[41:])
+        store.any("tick", "--only", "moves")
+        waits = store.json("tick", "--only", "moves")
+        assert not waits["moved"]
+        assert "next try at" in waits["waiting"][0]
+        store("tick", "--only", "moves")
+        assert "Nothing was due" not in store.error
 
     def test_a_pass_recompresses_once_and_one_damaged_part_stops_no_other(
         self, store: Frostline, tmp_path: Path

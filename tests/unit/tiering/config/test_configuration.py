@@ -135,6 +135,7 @@ MISTAKES = [
     ("- a", "a mapping of keys", ""),
     ("", "holds no keys", "frostline config default"),
     ("# nothing yet\n", "holds no keys", "frostline config default"),
+    ("{}\n", "holds no keys", "frostline config default"),
     (ALIAS_BOMB, "more than 100,000 values", "few aliases"),
     ("dsks: {}", "line 1: dsks: no such key", "'disks'"),
     (
