@@ -136,6 +136,10 @@ def copy(store: ObjectStore) -> object:
 
 
 Call = Callable[[ObjectStore], object]
+TIME_PAST = (
+    b"<Error><Code>AccessDenied</Code><Message>The difference between the request time and the server's time exceeds"
+    b" the maximum allowed.</Message></Error>"
+)
 BODY_VERBS: list[Call] = [put, put_if_absent, get, get_with_info, listing, copy]
 
 
@@ -145,6 +149,7 @@ BODY_VERBS: list[Call] = [put, put_if_absent, get, get_with_info, listing, copy]
     [
         (answer(403, "AccessDenied"), AccessDenied, "s3:GetObject"),
         (answer(403, "RequestTimeTooSkewed"), AccessDenied, "clock"),
+        (answer(400, body=TIME_PAST), AccessDenied, "clock"),  # of rclone
         (answer(403, "SignatureDoesNotMatch"), AccessDenied, "secret"),
         (answer(400, "ExpiredToken"), AccessDenied, "expired"),
         (answer(404, "NoSuchBucket"), NotFound, "create it"),

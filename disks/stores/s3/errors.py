@@ -38,6 +38,8 @@ _WRONG_REGION = {
     "TemporaryRedirect",
     "IllegalLocationConstraintException",
 }
+_DENIED = {"AccessDenied", "RequestTimeTooSkewed"}
+"""Also with another status than 403: rclone says 400 of a request whose time is past."""
 _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "InvalidToken"}
 
 
@@ -79,8 +81,8 @@ def error_of_answer(place: S3Place, key: str, status: int, code: str = "", text:
         return NoSpace(f"{where}: the bucket's quota is used up{said}")
     if code == "InvalidObjectState":
         return Refused(f"{where} lies in an archive class", hint="restore it in the bucket first, then try again")
-    if status in (401, 403) or code in _EXPIRED:
-        return _denied(place, where, code, said)
+    if status in (401, 403) or code in _EXPIRED or code in _DENIED:
+        return _denied(place, where, code, said, text)
     return FrostlineError(f"{where}: {place.endpoint_url} refused the request{said}: {text[:200]}")
 
 
@@ -92,12 +94,12 @@ def missing_bucket(place: S3Place) -> NotFound:
     )
 
 
-def _denied(place: S3Place, where: str, code: str, said: str) -> AccessDenied:
+def _denied(place: S3Place, where: str, code: str, said: str, text: str) -> AccessDenied:
     if code in _EXPIRED:
         return CredentialsExpired(
             f"{where}: access denied{said}", hint="the session token has expired: get a new one (`aws sso login`)"
         )
-    if code == "RequestTimeTooSkewed":
+    if code == "RequestTimeTooSkewed" or "request time" in text:
         hint = "the clock of this machine is wrong: set it (NTP), then try again"
     elif code in ("InvalidAccessKeyId", "SignatureDoesNotMatch"):
         hint = "check the access key and the secret (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY or the profile)"
