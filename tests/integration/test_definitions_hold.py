@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.homes import Home
-from tiering.catalog import tables
+from tiering.catalog import table_names, tables
 from tiering.config.reading import load
 from tiering.engine.store import Store
 
@@ -177,3 +178,39 @@ def test_a_table_dropped_on_two_object_disks_comes_back_on_both(
     a("undo", "far", str(far + 1))
     assert a.keys() == [1, 2]
     a("fsck")
+
+
+@pytest.fixture
+def back_on_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[Home, Home]:
+    """Two machines on two buckets; d.t was dropped on both, and came back on the second one."""
+    a, b = (Home(tmp_path, name, capsys, buckets=("s3", "far")) for name in "ab")
+    a.create()
+    far = a.head("far")
+    a("table", "drop", "d.t")
+    a("undo", "far", str(far + 1))
+    return a, b
+
+
+def test_a_table_that_comes_back_on_one_object_disk_has_its_name_again(back_on_one: tuple[Home, Home]) -> None:
+    a, _ = back_on_one
+    with Store.open(load(a.configuration)) as store:
+        assert table_names.owner_of(store.disk("s3"), "d.t") == store.definition("d.t").uuid
+    a("fsck")
+
+
+def test_of_two_machines_that_bring_a_definition_to_a_disk_at_once_neither_fails(
+    back_on_one: tuple[Home, Home], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = back_on_one
+    write, others = tables.write_definition, iter((b,))
+
+    def after_another_one(*arguments: Any, **options: Any) -> None:
+        for other in others:
+            assert other.tables() == ["d.t"]
+        write(*arguments, **options)
+
+    monkeypatch.setattr(tables, "write_definition", after_another_one)
+    assert a.tables() == ["d.t"]
+    assert next(others, None) is None
+    a.insert(1)
+    b("fsck")

@@ -13,7 +13,8 @@ from disks.base import Disk, Transaction
 from oplog import bounds
 from oplog.errors import Damaged, FrostlineError, NotFound
 from tiering.catalog.context import Context
-from tiering.table.schema import TABLE_FILE, TableDefinition
+from tiering.table import tombstones
+from tiering.table.schema import TableDefinition
 
 
 def path_of(full_name: str) -> str:
@@ -27,6 +28,14 @@ def arbiter(context: Context, definition: TableDefinition) -> Disk | None:
     return next((disk for disk in disks if disk.capabilities.remote and not disk.read_only), None)
 
 
+def is_free(context: Context, disk: Disk, definition: TableDefinition) -> bool:
+    """Whether this disk decides about the table's name, and no table there has it."""
+    if disk is not arbiter(context, definition):
+        return False
+    owner = owner_of(disk, definition.full_name)
+    return owner is None or _is_gone(disk, owner)
+
+
 def claim(transaction: Transaction, disk: Disk, definition: TableDefinition, *, taking_from: str | None = None) -> None:
     """Let the transaction take the name, from a table that is gone if need be, or from that of the uuid `taking_from`.
     Its commit raises `Conflict` when another table has it."""
@@ -34,9 +43,13 @@ def claim(transaction: Transaction, disk: Disk, definition: TableDefinition, *, 
     owner = owner_of(disk, definition.full_name)
     if owner == "":
         raise Damaged(f"{disk.name}:{path} cannot be read: it says who has the name", hint="run 'frostline fsck'")
-    if owner is not None and (owner == taking_from or not disk.exists(f"store/{owner[:3]}/{owner}/{TABLE_FILE}")):
+    if owner is not None and (owner == taking_from or _is_gone(disk, owner)):
         transaction.remove(path)
     transaction.create(path, json.dumps({"table": definition.uuid}).encode())
+
+
+def _is_gone(disk: Disk, owner: str) -> bool:
+    return owner != "" and not disk.exists(tombstones.definition_path(owner))
 
 
 def owner_of(disk: Disk, full_name: str) -> str | None:

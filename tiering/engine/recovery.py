@@ -12,14 +12,15 @@ from collections.abc import Callable
 from functools import partial
 
 from disks.base import Disk
-from oplog.errors import DiskUnreachable, FrostlineError, Locked, NoSpace, ReadOnly
+from oplog.errors import Conflict, DiskUnreachable, FrostlineError, Locked, NoSpace, ReadOnly
 from oplog.kinds import TableAltered
-from tiering.catalog import copying, reachability, tables
+from tiering.catalog import copying, reachability, table_names, tables
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.engine import unrevealed
 from tiering.journal.records import TableDrop
 from tiering.move import mover
+from tiering.table.schema import TableDefinition
 
 logger = logging.getLogger(__name__)
 
@@ -179,8 +180,21 @@ def _repair_definitions(context: Context, *, begin: bool = False) -> list[str]:
         lacking = context.catalog.disks_lacking_definition(definition)
         lacking = [name for name in lacking if _can_be_changed(context.disk(name))]
         lacking = [name for name in lacking if begin or not _is_fresh(context, name)]
-        if lacking:
-            reason = "this disk lacked the table's definition"
-            tables.write_definition(context, definition, kind=TableAltered(), reason=reason, disks=lacking)
-            done.append(f"wrote table.json of {definition.full_name} to {', '.join(lacking)}")
+        written = [name for name in lacking if _wrote_definition(context, definition, name)]
+        if written:
+            done.append(f"wrote table.json of {definition.full_name} to {', '.join(written)}")
     return done
+
+
+def _wrote_definition(context: Context, definition: TableDefinition, name: str) -> bool:
+    """Write it to a disk that lacks it, with the table's name where that disk decides about names and nobody has it: the
+    table may have come back on another one. False when another machine was first; the next start looks again."""
+    disk = context.disk(name)
+    reason = "this disk lacked the table's definition"
+    name_on = disk if table_names.is_free(context, disk, definition) else None
+    try:
+        tables.write_definition(context, definition, kind=TableAltered(), reason=reason, disks=[name], name_on=name_on)
+    except Conflict:
+        disk.refresh()
+        return False
+    return True
