@@ -21,7 +21,7 @@ class Home:
     ) -> None:
         self.path = root / name
         self.error = ""
-        self._capsys = capsys
+        self.capsys = capsys
         self.path.mkdir(parents=True, exist_ok=True)
         shared = {bucket: {"type": "object_disk", "url": f"{(root / bucket).as_uri()}/"} for bucket in buckets}
         volumes = [{"name": "hot", "disks": ["ssd"]}, *({"name": f"cold_{name}", "disks": [name]} for name in buckets)]
@@ -39,9 +39,9 @@ class Home:
 
     def __call__(self, *arguments: str, code: int = 0) -> str:
         """Run a command line; what it printed. Fails unless it ends with `code`."""
-        self._capsys.readouterr()
+        self.capsys.readouterr()
         actual = cli.run(["-c", str(self.configuration), "--yes", *arguments])
-        captured = self._capsys.readouterr()
+        captured = self.capsys.readouterr()
         self.error = captured.err
         assert actual == code, f"exit {actual}: {' '.join(arguments)}\n{captured.out}\n{captured.err}"
         return captured.out

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from disks.base import LoggedDisk
@@ -36,6 +36,7 @@ from oplog.revision import OPERATIONS_PREFIX, SNAPSHOTS_PREFIX, commit_key, snap
 from restore.check.cache import CachedTable
 from restore.check.findings import Checked, CheckResult, Findings, Problem
 from restore.check.listing import Listing, still_kept
+from restore.check.merged_over import MergedOver
 from restore.check.options import CheckOptions, CountedPin
 from restore.check.strays import SharedObjects, add_at, check_gaps, check_strangers, check_uncounted
 from tiering.table.part import PART_FILE
@@ -76,6 +77,8 @@ class BucketTree:
     """Look up every blob that the listing lacks, and not only the first: a repair acts on it."""
     counted: Sequence[CountedPin] = ()
     """The pins that something elsewhere counts on."""
+    over: MergedOver = field(default_factory=MergedOver)
+    """What the replayed entries tell of merges over parts that had left."""
 
     @property
     def disk(self) -> str:
@@ -106,6 +109,7 @@ class BucketTree:
             _check_end(self.source, self.log, findings)
             _check_retained(self.source, found, self.table, findings)
             _check_announcements(self.source, found, self.table, findings)
+            self.over.tell(self, findings)
         self._check_blobs(found.blobs, findings)
 
     def rows(self) -> Iterator[FileRow]:
@@ -178,7 +182,7 @@ def check_bucket(
     with ExitStack() as stack:
         listing = stack.enter_context(closing(Listing(disk, how.lister(disk.name), progress, head=log.head)))
         cache = stack.enter_context(closing(CachedTable(disk)))
-        past = _replay(disk, log, cache, findings, every_snapshot=how.read_data)
+        past, over = _replay(disk, log, cache, findings, every_snapshot=how.read_data)
         table = past if past is not None else cache.rows_or_nothing()
         tree = BucketTree(
             disk,
@@ -189,6 +193,7 @@ def check_bucket(
             result.checked,
             look_at_all=how.repair,
             counted=how.pins.get(disk.name, ()),
+            over=over,
         )
         stack.pop_all()
     if past is None:
@@ -278,7 +283,7 @@ def _replay(
     findings: Findings,
     *,
     every_snapshot: bool,
-) -> TableAsOf | None:
+) -> tuple[TableAsOf | None, MergedOver]:
     """The table at the listed head, from the oldest start that reaches it, comparing snapshots and cache on the way."""
     reach = log.head
     while reach in log.commits:
@@ -290,17 +295,19 @@ def _replay(
         except (Damaged, NotFound) as error:
             _damage(disk, findings, "I15", error)
             continue
+        over = MergedOver()
+        past.on_commit = over.note
         try:
             _pass(disk, log, cache, past, findings, every_snapshot=every_snapshot)
         except (Damaged, NotFound) as error:
             past.close()
             _damage(disk, findings, "I6", error)
             continue
-        return past
+        return past, over
     if not starts:
         what = f"the file table at revision {log.head} cannot be rebuilt: no snapshot and no unbroken log reach it"
         findings.add(Problem("I7", what, disk.name))
-    return None
+    return None, MergedOver()
 
 
 def _pass(

@@ -16,7 +16,7 @@ class Problem:
     """One thing that is not as it must be. Names everything needed to find it."""
 
     invariant: str
-    """I1 to I15 of the design."""
+    """One of the design, such as I1."""
     what: str
     disk: str
     table: str | None = None

@@ -58,6 +58,32 @@ def test_a_merge_over_what_another_machine_took_away_hides_no_row(
     assert a.keys() == [1, 2, 3]
 
 
+@pytest.mark.parametrize("cold", [False, True], ids=["on the SSD", "in the bucket"])
+def test_fsck_of_a_bystander_names_a_merge_over_what_another_machine_took_away(
+    homes: tuple[Home, Home], monkeypatch: pytest.MonkeyPatch, cold: bool
+) -> None:
+    """Both others are of a version that looks only at what it sees itself."""
+    a, b = homes
+    three_cold(a)
+    with monkeypatch.context() as older:
+        older.setattr("tiering.catalog.blocks.why_bound", lambda *arguments: "")
+        b("move", "d.t", "--part", "all_2_2_0", "--to-disk", "ssd")
+        if not cold:
+            for part in ("all_1_1_0", "all_3_3_0"):
+                a("move", "d.t", "--part", part, "--to-disk", "ssd")
+        older.setattr("tiering.catalog.blocks.Vanished.between", lambda *arguments: None)
+        a("merge", "d.t", "--final", *(["--cold"] if cold else []))
+        if not cold:
+            a.to_bucket()
+    bystander = Home(a.path.parent, "c", a.capsys)
+    [problem] = bystander.json("fsck", code=4)["problems"]
+    assert (problem["invariant"], problem["table"], problem["part"]) == ("I19", "d.t", "all_1_3_1")
+    assert "over all_2_2_0" in problem["what"]
+    b.to_bucket()
+    bystander("fsck")
+    assert bystander.keys() == [1, 2, 3]
+
+
 def test_a_part_of_another_machine_stays_in_the_bucket(homes: tuple[Home, Home]) -> None:
     a, b = homes
     three_cold(a)
