@@ -6,6 +6,7 @@ Guards I1, I2, I7, I17 and I18. A seed is a history; `python -m tests.property.t
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import shutil
@@ -25,6 +26,7 @@ from disks.base import Disk, LoggedDisk
 from disks.config import LocalDiskConfig, ObjectDiskConfig
 from oplog.errors import AlreadyExists, FrostlineError, NotFound, Refused
 from restore.history.undo import preview, undo
+from restore.rebuild.definitions import NAMES_DIRECTORY
 from restore.rebuild.elsewhere import look_around
 from restore.rebuild.rebuild import located, restore
 from restore.rebuild.request import RestoreRequest
@@ -272,12 +274,14 @@ def answers(store: Store) -> Answer:
 
 def tree(store: Store, disk: Disk) -> dict[str, object]:
     """What lies on a disk, without marks: numbers that were given stay given. A definition counts without its version;
-    of a table that is hidden only its parts do."""
+    of a table that is hidden only its parts do, and it may keep its name."""
     known = {definition.uuid for definition in store.definitions()}
     found: dict[str, object] = {}
     for info in disk.walk():
         path = info.path
         if _MARKS.search(path) or tombstones.uuid_of(path):
+            continue
+        if path.startswith(f"{NAMES_DIRECTORY}/") and json.loads(disk.read(path))["table"] not in known:
             continue
         if tombstones.is_definition(path):
             place = locate(path)
