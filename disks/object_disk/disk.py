@@ -363,7 +363,7 @@ class ObjectDisk(TableDisk, LoggedDisk):
                 raise RevisionTaken(
                     f"revision {commit.revision} of {self.store.name} was overwritten by another writer"
                 )
-            self._lease.check_held(self.store.head(commit_key(commit.revision)).modified)
+            self._lease.check_held(self.store.head(commit_key(commit.revision)))
         view.set_head(commit.revision, digest)
         if "fence" not in view.state():
             view.remember(fence=str(revision))  # what was named so far was looked at

@@ -27,6 +27,8 @@ import re
 import secrets
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -36,7 +38,7 @@ from disks.effects import make_directory, replace_file
 from disks.stores.base import ObjectInfo, ObjectStore
 from oplog import bounds
 from oplog.entry import now
-from oplog.errors import Damaged, Locked, NotFound, OutcomeUnknown
+from oplog.errors import Damaged, FrostlineError, Locked, NotFound, OutcomeUnknown
 from oplog.revision import LEASES_PREFIX
 
 _TERM_SECONDS = 120.0
@@ -47,6 +49,8 @@ _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _ENDED = datetime(1970, 1, 1, tzinfo=UTC)
 _OLD = timedelta(days=1)
+_TOLD = timedelta(days=30)
+"""So long a claim stays that tells of an entry."""
 _MOST_SWEPT = 100
 _NAME = re.compile(rf"{LEASES_PREFIX}([0-9a-f]{{16}})-([0-9]{{1,18}})\.json\Z")
 
@@ -59,6 +63,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     until: datetime
     holder: str
     since: datetime | None = None
+    overslept: str = ""
+    """Of one that has ended: the entry that its owner put after its turn was over, perhaps in the place of another."""
 
     @property
     def key(self) -> str:
@@ -119,18 +125,21 @@ class Lease:
                 hint="run the command again: another machine may have written meanwhile",
             )
 
-    def check_held(self, written: datetime) -> None:
-        """The lease was ours when the store dated what was written; else `OutcomeUnknown`, and it is let go."""
+    def check_held(self, written: ObjectInfo) -> None:
+        """The lease was ours when the store dated the entry; else `OutcomeUnknown`, and it is let go,
+        with a word about the entry for everybody's `fsck`."""
         held = self._remembered()
         mine = held.claim if held is not None else None
         listed = {item.key: item.modified for item in self._store.list(LEASES_PREFIX)}
         ours = listed.get(mine.key) if mine is not None else None
-        if mine is not None and ours is not None and written <= ours + self._term + self._grace:
+        if mine is not None and ours is not None and written.modified <= ours + self._term + self._grace:
             began = mine.since or ours
             others = ((_parsed(key), modified) for key, modified in listed.items())
             if not any(owner != mine.owner and number > 1 and modified > began for (owner, number), modified in others):
                 return
         replace_file(self._path, b"")
+        if mine is not None:
+            self._leave_word(mine, written.key)
         raise OutcomeUnknown(
             f"{self._store.name} takes one writer, and this machine stood still until its turn was over: what it "
             "wrote may have taken the place of what another machine wrote",
@@ -148,6 +157,11 @@ class Lease:
     def _left_seconds(self) -> float:
         held = self._remembered()
         return held.steady_until - _steady() if held is not None and held.boot == _boot() else 0.0
+
+    def _leave_word(self, mine: Claim, key: str) -> None:
+        """A claim that has ended, which stays for a month. Where it cannot be put, this machine alone knows."""
+        with suppress(FrostlineError):
+            _write(self._store, msgspec.structs.replace(mine, number=mine.number + 1, until=_ENDED, overslept=key))
 
     def _end(self, mine: Claim) -> None:
         """Take the claim away or, where it cannot be deleted, add one that has ended."""
@@ -199,28 +213,21 @@ class Lease:
             newest = max((item.modified for _, item in last.values()), default=now())
             cannot_count = min(now(), newest) - self._term - self._grace - _CLOCKS_APART
             try:
-                return [(item, self._read(item)) for _, item in last.values() if item.modified > cannot_count]
+                return [(item, _read(self._store, item)) for _, item in last.values() if item.modified > cannot_count]
             except NotFound:
                 continue
 
     def _sweep(self) -> None:
         """Delete what owners that died, or a lock, left long ago. Answers do not matter: the next one tries again."""
-        old = [item.key for item in self._store.list(LEASES_PREFIX) if now() - item.modified > _OLD]
-        self._store.delete(old[:_MOST_SWEPT])
+        old = [item for item in self._store.list(LEASES_PREFIX) if now() - item.modified > _OLD][:_MOST_SWEPT]
+        telling = {item.key for item in old if now() - item.modified < _TOLD and self._tells(item)}
+        self._store.delete([item.key for item in old if item.key not in telling])
 
-    def _read(self, item: ObjectInfo) -> Claim:
+    def _tells(self, item: ObjectInfo) -> bool:
         try:
-            if item.size_bytes > bounds.LARGEST_NOTE_BYTES:
-                raise ValueError(f"it has {item.size_bytes} bytes")
-            claim = _claim_decoder.decode(self._store.get(item.key))
-            fault = bounds.fault_in_time("until", claim.until)
-            if claim.since is not None:
-                fault = fault or bounds.fault_in_time("since", claim.since)
-            if fault is not None:
-                raise ValueError(fault)
-        except bounds.UNREADABLE as error:
-            raise Damaged(f"lease {self._store.name}{item.key} cannot be read: {error}", hint="delete it") from error
-        return claim
+            return bool(_read(self._store, item).overslept)
+        except (Damaged, NotFound):
+            return False
 
     def _put(self, claim: Claim) -> None:
         until = _steady() + self._term.total_seconds()  # before the put, which may take its time
@@ -260,6 +267,32 @@ def _parsed(key: str) -> tuple[str, int]:
     """Owner and number; a name of another form is its own owner, so it is read and reported."""
     found = _NAME.match(key)
     return (found[1], int(found[2])) if found else (key, 0)
+
+
+def overslept(store: ObjectStore) -> Iterator[Claim]:
+    """The claims whose owners put an entry after their turn was over. Raises `Damaged` for one that cannot be read."""
+    for item in store.list(LEASES_PREFIX):
+        try:
+            claim = _read(store, item)
+        except NotFound:  # it was renewed meanwhile
+            continue
+        if claim.overslept:
+            yield claim
+
+
+def _read(store: ObjectStore, item: ObjectInfo) -> Claim:
+    try:
+        if item.size_bytes > bounds.LARGEST_NOTE_BYTES:
+            raise ValueError(f"it has {item.size_bytes} bytes")
+        claim = _claim_decoder.decode(store.get(item.key))
+        fault = bounds.fault_in_time("until", claim.until)
+        if claim.since is not None:
+            fault = fault or bounds.fault_in_time("since", claim.since)
+        if fault is not None:
+            raise ValueError(fault)
+    except bounds.UNREADABLE as error:
+        raise Damaged(f"lease {store.name}{item.key} cannot be read: {error}", hint="delete it") from error
+    return claim
 
 
 def _write(store: ObjectStore, claim: Claim) -> None:

@@ -38,7 +38,7 @@ from restore.check.findings import Checked, CheckResult, Findings, Problem
 from restore.check.listing import Listing, still_kept
 from restore.check.merged_over import MergedOver
 from restore.check.options import CheckOptions, CountedPin
-from restore.check.strays import SharedObjects, add_at, check_gaps, check_strangers, check_uncounted
+from restore.check.strays import SharedObjects, add_at, check_gaps, check_overslept, check_strangers, check_uncounted
 from tiering.table.part import PART_FILE
 from tiering.table.schema import TABLE_FILE
 
@@ -104,6 +104,7 @@ class BucketTree:
         _check_schema(self.source, found, findings)
         check_gaps(self.source, found, findings)
         check_strangers(self.source, found, findings)
+        check_overslept(self.source, findings)
         _check_pins(self.source, found, findings, self.counted)
         if isinstance(self.table, TableAsOf):
             _check_end(self.source, self.log, findings)

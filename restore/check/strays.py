@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import chain, islice
 
 from disks.base import LoggedDisk
+from disks.object_disk.lease import overslept
 from disks.object_disk.references import DETACHED_DIRECTORY, Inventory, newest_at_or_below, retained_from
 from oplog import bounds
 from oplog.errors import Damaged, NotFound
@@ -104,6 +105,22 @@ def check_uncounted(disk: LoggedDisk, found: Inventory, findings: Findings) -> N
             "counts for nobody, and no later entry does the same"
         )
         findings.add(Problem("I6", what, disk.name, object=commit_key(number)))
+
+
+def check_overslept(disk: LoggedDisk, findings: Findings) -> None:
+    """Entries that a machine put after its turn was over, where the store has no conditional writes: what they took the
+    place of is nowhere in the bucket. Sends requests only on such stores."""
+    if disk.store.capabilities.conditional_put and disk.capabilities.writers != "one":
+        return
+    try:
+        for claim in overslept(disk.store):
+            what = (
+                f"{claim.overslept} was put by {claim.holder} after its turn was over: it may have taken the place of "
+                "what another machine wrote; compare with 'frostline fsck' on the others, then delete this object"
+            )
+            findings.add(Problem("I6", what, disk.name, object=claim.key))
+    except Damaged as error:
+        findings.add(Problem("I15", error.message, disk.name))
 
 
 def check_strangers(disk: LoggedDisk, found: Inventory, findings: Findings) -> None:

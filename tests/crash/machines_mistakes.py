@@ -47,6 +47,30 @@ def _uncounted_not_named() -> None:
     bucket.check_uncounted = lambda disk, found, findings: None
 
 
+def _overslept_not_named() -> None:
+    from restore.check import bucket
+
+    bucket.check_overslept = lambda disk, findings: None
+
+
+def _no_word_of_oversleeping() -> None:
+    from disks.object_disk.lease import Lease
+
+    Lease._leave_word = lambda self, mine, key: None  # type: ignore[method-assign]
+
+
+def _word_is_swept() -> None:
+    from disks.object_disk.lease import Lease
+
+    Lease._tells = lambda self, item: False  # type: ignore[method-assign]
+
+
+def _merged_over_not_named() -> None:
+    from restore.check.merged_over import MergedOver
+
+    MergedOver.tell = lambda self, tree, findings: None  # type: ignore[method-assign]
+
+
 def _nobody_waits() -> None:
     from disks.object_disk.turns import Turns
 
@@ -222,6 +246,31 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "of two restores at once each takes away what the other brought",
         "tests/integration/test_ways_back_at_once.py::test_two_restores_at_once_end_in_one_of_the_two_states",
         _committed_to_any_state,
+    ),
+    (
+        "overslept not named",
+        "fsck of a bystander says nothing of an entry that was put after its writer's turn",
+        f"{_LEASE}[the successor has let it go]",
+        _overslept_not_named,
+    ),
+    (
+        "no word of oversleeping",
+        "a writer that outslept its lease tells nobody else",
+        f"{_LEASE}[the successor has let it go]",
+        _no_word_of_oversleeping,
+    ),
+    (
+        "word is swept",
+        "what a writer that outslept its lease told goes after a day",
+        f"{_LEASE}[the successor has let it go]",
+        _word_is_swept,
+    ),
+    (
+        "merged over not named",
+        "fsck of a bystander says nothing of a merge over a part that another machine has",
+        "tests/integration/test_covered_by_sources.py::"
+        "test_fsck_of_a_bystander_names_a_merge_over_what_another_machine_took_away",
+        _merged_over_not_named,
     ),
     (
         "lease not looked at",

@@ -39,6 +39,7 @@ from oplog.errors import (
 )
 from oplog.kinds import CommitKind, Inserted, Merged, Moved, OtherKind
 from oplog.revision import commit_key, parse_commit_key, snapshot_key
+from restore.check.check import check
 
 
 def put(disk: Disk, files: dict[str, bytes], kind: CommitKind = Inserted()) -> int | None:  # noqa: B008 - frozen
@@ -660,6 +661,14 @@ def test_a_writer_that_outslept_its_lease_acknowledges_nothing(
             put(one, {"again": b""})
     with pytest.raises(Damaged, match="wrote over it"):
         put(two, {"three": b""})
+    bystander = ObjectDisk("s3", Overwriting(store), tmp_path / "c", lease_settle_seconds=0.01)
+    [problem] = check({"s3": bystander}).problems
+    assert (problem.invariant, commit_key(2) in problem.what) == ("I6", True)
+    ahead = timedelta(days=5)
+    put(bystander, {"of-the-bystander": b""})  # it sweeps old claims
+    assert [found.object for found in check({"s3": bystander}).problems] == [problem.object]
+    store.delete([problem.object or ""])
+    assert not check({"s3": bystander}).problems
 
 
 def test_a_lost_race_costs_the_refused_put_and_one_get(store: MemoryStore, tmp_path: Path) -> None:
