@@ -39,6 +39,9 @@ class Situation:
     """By policy: its disks."""
     tombstones: Mapping[str, Tombstone] = field(default_factory=dict)
     """By uuid: the newest that any disk has of a table concerned."""
+    hiding: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """By uuid: the other disks that a way back took the table from, each with the version of its tombstone. They hide
+    what this disk says of that version or an older one."""
     newer: tuple[Commit, ...] = ()
     """All later commits that touched what is not as the commit left it, ascending; of very many the newest."""
     actor: str = ""

@@ -98,14 +98,23 @@ def _bring_back(situation: Situation, result: UndoPlan, path: str) -> None:
         return
     (before,) = found
     last = _newest(situation, before)
-    if last.version == before.version and before.uuid not in situation.tombstones:
+    hiding = sorted(
+        disk for disk, version in situation.hiding.get(before.uuid, {}).items() if version >= before.version
+    )
+    if hiding:
+        result.creates.append(situation.before[path])
+        result.notes.append(
+            f"Table {before.full_name} stays hidden, as it was: a way back took it from {', '.join(hiding)}."
+        )
+    elif last.version == before.version and before.uuid not in situation.tombstones:
         _create(result, before, new_version=False)
     else:
         _create(result, succeeding(before, last))
     stone_path = tombstones.path_of(before.uuid)
     if stone_path in situation.now:
         result.removes.append(stone_path)
-    _bring_name_back(situation, result, before)
+    if not hiding or f"{NAMES_DIRECTORY}/{before.full_name}.json" not in situation.now:
+        _bring_name_back(situation, result, before)
 
 
 def _newest(situation: Situation, known: TableDefinition) -> TableDefinition:

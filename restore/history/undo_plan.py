@@ -275,7 +275,7 @@ def _check_coming_back(situation: Situation, result: UndoPlan) -> None:
 
 def _check_names(situation: Situation, result: UndoPlan) -> None:
     staying = [table for table in situation.tables if table.path not in result.removes]
-    if (table := name_taken(result.definitions, staying)) is not None:
+    if (table := name_taken(result.definitions, [*staying, *result.definitions])) is not None:
         result.refuse(
             f"it would bring back a table {table.full_name}, and another one has that name now",
             f"drop the other one first: frostline table drop {table.full_name}",

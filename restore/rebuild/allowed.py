@@ -54,7 +54,7 @@ def check_names(disk: LoggedDisk, result: RestoreResult, wanted: FileTable, else
     with disk.file_table.read() as view:
         here = [row for row in view.documents(f"*/{TABLE_FILE}") if row.path not in gone]
     there = [table for table in elsewhere.tables if table.path not in gone]
-    if (taken := name_taken(coming, [*filter(None, map(_definition, here)), *there])) is not None:
+    if (taken := name_taken(coming, [*filter(None, map(_definition, here)), *there, *coming])) is not None:
         raise Refused(
             f"revision {result.revision} of disk {disk.name} brings back a table {taken.full_name}, and another one "
             "has that name now",

@@ -111,6 +111,26 @@ def test_a_revision_of_several_disks_names_its_disk(tmp_path: Path, capsys: pyte
     home(*query, "s3:99", code=10)
 
 
+def test_a_table_that_was_hidden_is_hidden_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A restore took it from one disk, another one from the other: taking the second one back does not bring it back
+    beside the table that has its name by now."""
+    home = Home(tmp_path, "two", capsys, buckets=("s3", "far"))
+    home.create()
+    home("restore", "s3", "--revision", "0", "--apply")
+    assert home.tables() == []
+    home.create()
+    home.insert(1)
+    home("restore", "far", "--revision", "0", "--apply")
+    assert "stays hidden" in home("undo", "far", str(home.head("far")))
+    assert home.keys() == [1]
+    home("fsck")
+    before = home.head("far") - 2
+    home("table", "drop", "d.t")
+    refused = home("restore", "far", "--revision", str(before))
+    assert "another one has that name" in refused
+    home("restore", "far", "--revision", str(before), "--apply", code=13)
+
+
 def test_a_restore_that_finds_nothing_to_do_says_so(home: Home) -> None:
     home("--error-on-nothing", "restore", "s3", "--revision", str(home.head()), "--apply", code=9)
     home("restore", "s3", "--revision", str(home.head()), "--apply")
