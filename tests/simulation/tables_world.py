@@ -102,12 +102,12 @@ class TablesWorld(World):
                 return self._move(store, table, chance, "s3" if verb == "cold" else "ssd")
             case "merge_cold":
                 asked = MergeRequest(final=True, cold=ColdOptions())
-                return store.merge_cold(table.full_name, Workers.of_this_process(store.context), asked)
+                return store.merge_cold(table.uuid, Workers.of_this_process(store.context), asked)
             case "merge":
-                return store.merge(table.full_name, MergeRequest(final=True))
+                return store.merge(table.uuid, MergeRequest(final=True))
             case "drop":
                 self._tables[table.uuid].perhaps_dropped = True
-                store.drop_table(table.full_name)
+                store.drop_table(table.uuid)
                 self._tables[table.uuid].dropped = True
             case "alter":
                 store.alter_table(table, add_column(table, f"c{chance.randrange(10_000)}:int64"))
@@ -124,7 +124,7 @@ class TablesWorld(World):
             self._rows += 1
             key = self._rows  # others insert while this machine stands still
             rows.perhaps.add(key)
-            store.table(table.full_name).insert(pa.table({"k": [key]}).to_batches())
+            store.table(table.uuid).insert(pa.table({"k": [key]}).to_batches())
             rows.certain.add(key)
 
     @staticmethod
@@ -204,7 +204,7 @@ class TablesWorld(World):
         """What is answered is what was inserted, each row once; and `whole`, all of it."""
         for table in store.definitions():
             rows = self._tables[table.uuid]
-            found = Counter(store.table(table.full_name).scan(columns=["k"]).read_all().column("k").to_pylist())
+            found = Counter(store.table(table.uuid).scan(columns=["k"]).read_all().column("k").to_pylist())
             twice = sorted(key for key, count in found.items() if count > 1)
             if twice:
                 raise Violation(f"I1: {who} answers rows {twice} of {rows.name} more than once")
