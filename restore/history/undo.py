@@ -30,9 +30,9 @@ from oplog.revision import OPERATIONS_PREFIX, SNAPSHOTS_PREFIX
 from restore.history.undo_context import Situation, UndoPlan
 from restore.history.undo_plan import levels_given, plan
 from restore.rebuild.allowed import check_writable, objection_of
-from restore.rebuild.elsewhere import present_parts
+from restore.rebuild.elsewhere import present_parts, ways_back_of
 from restore.rebuild.held_revision import pinned, require_clock
-from restore.rebuild.presence import PresentPart
+from restore.rebuild.presence import Elsewhere, PresentPart
 from tiering.catalog import reachability, tables
 from tiering.catalog.context import Context
 from tiering.engine import replicated
@@ -229,7 +229,7 @@ def _situation(context: Context, disk: LoggedDisk, change: Change) -> Situation:
         tables=tuple(context.catalog.tables()),
         definitions_here=frozenset(definitions),
         tombstones={uuid: stone for uuid in homes if (stone := _tombstone(context, uuid)) is not None},
-        hiding={uuid: _hiding(context, disk, uuid) for uuid in homes},
+        elsewhere=Elsewhere(ways_back={uuid: ways_back_of(context, uuid) for uuid in homes}),
         actor=context.actor,
         broken=tuple(
             broken.text
@@ -334,17 +334,6 @@ def _tombstone(context: Context, uuid: str) -> Tombstone | None:
     shared = [disk for disk in context.disks.values() if disk.capabilities.shared and disk.exists(path)]
     found = [tombstones.decode(disk.read(path), path=f"{disk.name}:{path}") for disk in shared]
     return max(found, key=lambda tombstone: tombstone.version, default=None)
-
-
-def _hiding(context: Context, disk: LoggedDisk, uuid: str) -> dict[str, int]:
-    path, found = tombstones.path_of(uuid), dict[str, int]()
-    for other in context.disks.values():
-        if other.name == disk.name or not other.capabilities.shared or not other.exists(path):
-            continue
-        stone = tombstones.decode(other.read(path), path=f"{other.name}:{path}")
-        if stone.by != "drop" and not other.exists(tombstones.definition_path(uuid)):
-            found[other.name] = stone.version
-    return found
 
 
 def _parts(context: Context, uuids: set[str]) -> Iterator[PresentPart]:

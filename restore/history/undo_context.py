@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from oplog.entry import Commit
 from oplog.replay import FileRow
-from restore.rebuild.presence import PresentPart
+from restore.rebuild.presence import Elsewhere, PresentPart
 from tiering.table.part import PART_FILE, Part
 from tiering.table.places import directory_of
 from tiering.table.schema import TableDefinition
@@ -39,9 +39,8 @@ class Situation:
     """By policy: its disks."""
     tombstones: Mapping[str, Tombstone] = field(default_factory=dict)
     """By uuid: the newest that any disk has of a table concerned."""
-    hiding: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """By uuid: the other disks that a way back took the table from, each with the version of its tombstone. They hide
-    what this disk says of that version or an older one."""
+    elsewhere: Elsewhere = field(default_factory=Elsewhere)
+    """The ways back of other disks that hide tables concerned."""
     newer: tuple[Commit, ...] = ()
     """All later commits that touched what is not as the commit left it, ascending; of very many the newest."""
     actor: str = ""

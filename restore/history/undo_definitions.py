@@ -98,9 +98,7 @@ def _bring_back(situation: Situation, result: UndoPlan, path: str) -> None:
         return
     (before,) = found
     last = _newest(situation, before)
-    hiding = sorted(
-        disk for disk, version in situation.hiding.get(before.uuid, {}).items() if version >= before.version
-    )
+    hiding = situation.elsewhere.hiding(situation.disk, before)
     if hiding:
         result.creates.append(situation.before[path])
         result.notes.append(

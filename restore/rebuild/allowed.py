@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 
 from disks.base import LoggedDisk
@@ -44,10 +44,17 @@ def check_arrivals(result: RestoreResult) -> None:
         raise Refused(f"{one.text}{more}", hint=one.hint(result.disk))
 
 
-def check_names(disk: LoggedDisk, result: RestoreResult, wanted: FileTable, elsewhere: Elsewhere) -> None:
-    """A table that comes back must not bear the name of one that stays, here or on another disk."""
+def check_names(
+    disk: LoggedDisk, result: RestoreResult, wanted: FileTable, elsewhere: Elsewhere, *, hidden: Collection[str] = ()
+) -> None:
+    """A table that comes back must not bear the name of one that stays, here or on another disk. Those `hidden`, by
+    uuid, come back for nobody to see."""
     tables = [path for path in result.difference.created if path.endswith(f"/{TABLE_FILE}")]
-    coming = [table for path in tables if (row := wanted.get(path)) and (table := _definition(row))]
+    coming = [
+        table
+        for path in tables
+        if (row := wanted.get(path)) and (table := _definition(row)) and table.uuid not in hidden
+    ]
     if not coming:
         return
     gone = {*result.difference.removed, *result.difference.created}

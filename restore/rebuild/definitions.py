@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from disks.file_table.table import FileTable, TableReader
@@ -45,6 +45,11 @@ class _Said:
                     said._take(row)
         return said
 
+    def last(self, uuid: str) -> TableDefinition | None:
+        """The definition of a table, or the last that it had."""
+        stone = self.tombstones.get(uuid)
+        return self.definitions.get(uuid) or (stone.definition if stone is not None else None)
+
     def _take(self, row: FileRow) -> None:
         try:
             if tombstones.is_definition(row.path):
@@ -65,6 +70,8 @@ class Settled:
     rows: dict[str, FileRow | None] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     """The paths, outside of tables, that belong to what is asked for."""
+    hidden: dict[str, tuple[str, list[str]]] = field(default_factory=dict)
+    """By uuid: the tables that stay hidden, each with its name and the disks whose ways back hide it."""
 
     def over(self, wanted: Iterable[tuple[str, FileRow]]) -> Iterator[tuple[str, FileRow]]:
         """The wanted table with these files in it, in path order as it comes."""
@@ -88,6 +95,14 @@ class Settled:
         """The scope with what belongs to its tables."""
         return None if scope is None else [*scope, *self.asked]
 
+    def notes(self) -> list[str]:
+        """A sentence about each table that stays hidden."""
+        return [
+            f"table {name} stays hidden: a way back took it from {', '.join(disks)}; take that back, too, or restore "
+            "the table by its name"
+            for name, disks in self.hidden.values()
+        ]
+
     def _belongs(self, rows: Sequence[FileRow], void: str | None = None) -> None:
         """Files that belong to what is asked for, and one that goes."""
         if void is not None:
@@ -107,11 +122,13 @@ def settle(
     others_stay: bool = False,
     given: Sequence[FileRow] = (),
     coming: Sequence[FileRow] = (),
+    hiding: Callable[[TableDefinition], list[str]] = lambda table: [],
 ) -> Settled:
     """What the wanted table is to say of tables, after the newest one.
 
     `others_stay`: of tables that are not wanted only those below the scope's own entries go. `given`: files that say of
     more names that they were given. `coming`: files that belong to what is asked for.
+    `hiding`: the other disks that a way back took a table from. What is asked for by name comes back all the same.
     """
     then, now, settled = _Said.by(wanted), _Said.by(newest), Settled()
     settled.rows.update((row.path, row) for row in given)
@@ -124,7 +141,13 @@ def settle(
             void = now.names[uuid].path if uuid in now.names else None
             settled._belongs([_row(tombstones.path_of(uuid), tombstones.encode(stone))], void)
     for uuid, definition in then.definitions.items():
-        if in_scope(definition.path, scope):
+        if not in_scope(definition.path, scope):
+            continue
+        hidden_by = hiding(now.last(uuid) or definition) if scope is None else []
+        if hidden_by:
+            settled.hidden[uuid] = definition.full_name, hidden_by
+            settled._belongs(list(_staying_hidden(uuid, then, now)))
+        else:
             settled._belongs(list(_coming(uuid, then, now)))  # a tombstone beside it is void
     return settled
 
@@ -146,7 +169,7 @@ def _coming(uuid: str, then: _Said, now: _Said) -> Iterator[FileRow]:
     old = then.definitions[uuid]
     if uuid in then.names and uuid not in now.names:
         yield then.names[uuid]
-    last = now.definitions.get(uuid) or (now.tombstones[uuid].definition if uuid in now.tombstones else None)
+    last = now.last(uuid)
     if last is None or (uuid in now.definitions and last == old):
         return
     if uuid in now.definitions and essence(last) == essence(old):
@@ -155,6 +178,16 @@ def _coming(uuid: str, then: _Said, now: _Said) -> Iterator[FileRow]:
     wanted = succeeding(old, last)
     yield _row(wanted.path, schema.encode(wanted))
     yield _row(tombstones.mark_of(wanted), b"{}")
+
+
+def _staying_hidden(uuid: str, then: _Said, now: _Said) -> Iterator[FileRow]:
+    """The same of a table that another disk hides: the last definition, for a new version would show the table, and no
+    name that is taken."""
+    if (last := now.last(uuid)) is not None:
+        yield _row(last.path, schema.encode(last))
+    name = then.names.get(uuid)
+    if name is not None and name.path not in {row.path for row in now.names.values()}:
+        yield name
 
 
 def _keep_outside(wanted: FileTable, newest: FileTable, settled: Settled) -> None:

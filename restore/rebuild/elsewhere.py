@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from restore.rebuild.presence import Elsewhere, PresentPart
 from tiering.catalog.context import Context
+from tiering.table import tombstones
 from tiering.table.schema import TableDefinition
 
 
@@ -19,7 +20,21 @@ def look_around(context: Context) -> Elsewhere:
     notes += [
         f"{broken.text}; whether its rows are those that come back cannot be told" for broken in context.catalog.broken
     ]
-    return Elsewhere(parts, tables, notes)
+    stones = {table.uuid: ways_back_of(context, table.uuid) for table in hidden}
+    return Elsewhere(parts, tables, notes, stones)
+
+
+def ways_back_of(context: Context, uuid: str) -> dict[str, int]:
+    """The disks that a way back took the table from, each with the version of its tombstone, which hides what other
+    disks have of that version or an older one."""
+    path, found = tombstones.path_of(uuid), dict[str, int]()
+    for disk in context.disks.values():
+        if not disk.capabilities.shared or not disk.exists(path) or disk.exists(tombstones.definition_path(uuid)):
+            continue
+        stone = tombstones.decode(disk.read(path), path=f"{disk.name}:{path}")
+        if stone.by != "drop":
+            found[disk.name] = stone.version
+    return found
 
 
 def present_parts(context: Context, table: TableDefinition) -> Iterator[PresentPart]:

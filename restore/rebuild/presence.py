@@ -37,6 +37,13 @@ class Elsewhere:
     tables: Sequence[TableDefinition] = ()
     notes: Sequence[str] = ()
     """What of it is not known."""
+    ways_back: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """By the uuid of a hidden table: the disks that a way back took it from, with the version that it had there."""
+
+    def hiding(self, disk: str, table: TableDefinition) -> list[str]:
+        """The other disks whose ways back hide what this disk would say of the table."""
+        stones = self.ways_back.get(table.uuid, {})
+        return sorted(other for other, version in stones.items() if other != disk and version >= table.version)
 
 
 Look = Callable[[], Elsewhere]

@@ -245,18 +245,21 @@ def _go_back(disk: LoggedDisk, request: RestoreRequest, look: Look) -> RestoreRe
     past = _at_time(disk, request.time) if request.time is not None else None
     target = past.revision if past is not None else request.revision or 0
     if not request.apply:
-        with _tables(disk, past, target, request) as tables:
-            result = _compared(disk, tables, target, request.scope, elsewhere := look())
+        with _tables(disk, past, target, request, look) as tables:
+            result = _compared(disk, tables, target, request.scope)
             result.objection = objection_of(
-                partial(check_writable, disk), partial(_check_allowed, disk, request, result, tables, elsewhere)
+                partial(check_writable, disk), partial(_check_allowed, disk, request, result, tables)
             )
             return result
     if target > disk.revision:
         raise NotFound(f"disk {disk.name} has no revision {target}", hint=f"the newest is {disk.revision}")
     # The listings come after the pin: what they show stays, unless a collection had announced it already.
-    with pinned(disk, target, request.actor, request.reason) as held, _tables(disk, past, target, request) as tables:
-        result = _compared(disk, tables, target, request.scope, elsewhere := look())
-        _check_allowed(disk, request, result, tables, elsewhere)
+    with (
+        pinned(disk, target, request.actor, request.reason) as held,
+        _tables(disk, past, target, request, look) as tables,
+    ):
+        result = _compared(disk, tables, target, request.scope)
+        _check_allowed(disk, request, result, tables)
         if held is not None:
             held.check()
         result.commit = _commit(disk, tables, result, request, look)
@@ -264,14 +267,12 @@ def _go_back(disk: LoggedDisk, request: RestoreRequest, look: Look) -> RestoreRe
         return result
 
 
-def _check_allowed(
-    disk: LoggedDisk, request: RestoreRequest, result: RestoreResult, tables: _ThenAndNow, elsewhere: Elsewhere
-) -> None:
+def _check_allowed(disk: LoggedDisk, request: RestoreRequest, result: RestoreResult, tables: _ThenAndNow) -> None:
     """Raise `Refused` or `Locked` where the restore may not be done as things are."""
     check_revision(disk, tables.found, request, result)
     check_arrivals(result)
     check_objects(disk, result, tables.wanted, request.scope)
-    check_names(disk, result, tables.wanted, elsewhere)
+    check_names(disk, result, tables.wanted, tables.elsewhere, hidden=tables.settled.hidden)
 
 
 def revision_of(disk: LoggedDisk, revision: int | None, time: datetime | None) -> int:
@@ -300,11 +301,14 @@ class _ThenAndNow:
     moved_in: Collection[str]
     settled: Settled
     levels: Sequence[FileRow]
+    elsewhere: Elsewhere
 
 
 @contextmanager
-def _tables(disk: LoggedDisk, past: TableAsOf | None, target: int, request: RestoreRequest) -> Iterator[_ThenAndNow]:
-    """The wanted table and the newest. Closes the past."""
+def _tables(
+    disk: LoggedDisk, past: TableAsOf | None, target: int, request: RestoreRequest, look: Look
+) -> Iterator[_ThenAndNow]:
+    """The wanted table and the newest, and what is elsewhere. Closes the past."""
     with ExitStack() as stack:
         if past is not None:
             stack.enter_context(closing(past))
@@ -317,8 +321,10 @@ def _tables(disk: LoggedDisk, past: TableAsOf | None, target: int, request: Rest
         newest = stack.enter_context(closing(at_head(disk.log, found, then)))
         keep_reservations(wanted, newest.table)
         levels = level_marks(wanted, merged)
-        settled = settle(wanted, newest.table, request.scope, actor=request.actor, given=levels)
-        yield _ThenAndNow(found, wanted, newest.table, newest.moved_in, settled, levels)
+        elsewhere = look()
+        hiding = partial(elsewhere.hiding, disk.name)
+        settled = settle(wanted, newest.table, request.scope, actor=request.actor, given=levels, hiding=hiding)
+        yield _ThenAndNow(found, wanted, newest.table, newest.moved_in, settled, levels, elsewhere)
 
 
 def keep_reservations(wanted: FileTable, newest: FileTable) -> None:
@@ -363,11 +369,9 @@ def level_marks(wanted: FileTable, merged: Mapping[str, int]) -> list[FileRow]:
         ]
 
 
-def _compared(
-    disk: LoggedDisk, tables: _ThenAndNow, target: int, scope: Sequence[str] | None, elsewhere: Elsewhere
-) -> RestoreResult:
+def _compared(disk: LoggedDisk, tables: _ThenAndNow, target: int, scope: Sequence[str] | None) -> RestoreResult:
     """How the newest table differs from the wanted one."""
-    tally = Tally(scope)
+    tally, elsewhere = Tally(scope), tables.elsewhere
     wanted_rows = tables.settled.over(tally.counting(by_path(tables.wanted)))
     inside = tables.settled.scope(scope)
     difference = compare(by_path(tables.newest), wanted_rows, inside, goes=leaves_frozen(scope))
@@ -377,6 +381,7 @@ def _compared(
     result.revision = target
     result.take(arrivals, elsewhere)
     _note_moves(disk, result, tables.moved_in)
+    result.notes += tables.settled.notes()
     return result
 
 
@@ -434,10 +439,13 @@ def _commit(
     for _ in range(_COMMIT_ATTEMPTS):
         disk.refresh()
         revision = disk.revision
-        settled = settle(wanted, disk.file_table, request.scope, actor=request.actor, given=tables.levels)
+        elsewhere = look()
+        hiding = partial(elsewhere.hiding, disk.name)
+        settled = settle(
+            wanted, disk.file_table, request.scope, actor=request.actor, given=tables.levels, hiding=hiding
+        )
         scope, rows = settled.scope(request.scope), settled.over(by_path(wanted))
         difference = compare(by_path(disk.file_table), rows, scope, goes=leaves_frozen(request.scope))
-        elsewhere = look()
         result.take(
             arriving(disk, disk.store, difference, request.scope, elsewhere, wanted, disk.file_table), elsewhere
         )

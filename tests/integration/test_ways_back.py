@@ -131,6 +131,27 @@ def test_a_table_that_was_hidden_is_hidden_again(tmp_path: Path, capsys: pytest.
     home("restore", "far", "--revision", str(before), "--apply", code=13)
 
 
+def test_a_restore_of_one_disk_shows_no_table_that_a_way_back_of_another_one_hides(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With an older schema, too: else taking it back could not hide the table again."""
+    home = Home(tmp_path, "two", capsys, buckets=("s3", "far"))
+    home.create()
+    older = home.head("far")
+    home("table", "alter", "d.t", "--add-column", "x:int64")
+    home("restore", "s3", "--revision", "0", "--apply")
+    for arguments in (("restore", "far", "--revision", str(older)), ("restore", "far", "--revision", "0", "--apply")):
+        assert ("stays hidden" in home(*arguments)) == ("0" not in arguments)
+        assert home.tables() == []
+    home("restore", "far", "--revision", str(older), "--apply")
+    assert home.tables() == []
+    home("undo", "far", str(home.head("far")))
+    assert home.tables() == []
+    home("restore", "far", "--revision", str(older), "--table", "d.t", "--apply")
+    assert home.tables() == ["d.t"]
+    home("fsck")
+
+
 def test_a_restore_that_finds_nothing_to_do_says_so(home: Home) -> None:
     home("--error-on-nothing", "restore", "s3", "--revision", str(home.head()), "--apply", code=9)
     home("restore", "s3", "--revision", str(home.head()), "--apply")

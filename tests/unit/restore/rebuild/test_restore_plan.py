@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from restore.rebuild.plan import (
@@ -139,6 +139,7 @@ def _tree(table: dict[str, File]) -> dict[str, File]:
 tables = st.dictionaries(paths, files, max_size=8).map(_tree)
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(current=tables, wanted=tables)
 def test_operations_turn_any_table_into_any_other(current: dict[str, File], wanted: dict[str, File]) -> None:
     """I7: the one commit of a restore gives exactly the wanted table."""
