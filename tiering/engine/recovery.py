@@ -187,8 +187,8 @@ def _repair_definitions(context: Context, *, begin: bool = False) -> list[str]:
 
 
 def _wrote_definition(context: Context, definition: TableDefinition, name: str) -> bool:
-    """Write it to a disk that lacks it, with the table's name where that disk decides about names and nobody has it: the
-    table may have come back on another one. False when another machine was first; the next start looks again."""
+    """Write it to a disk that lacks it, with the table's name where that disk decides about names and nobody has it:
+    the table may have come back on another one. False when another machine was first; the next start looks again."""
     disk = context.disk(name)
     reason = "this disk lacked the table's definition"
     name_on = disk if table_names.is_free(context, disk, definition) else None
