@@ -26,17 +26,19 @@ from backup.create.preview import preview
 from backup.create.request import (
     CreateRequest,
     CreateResult,
+    Ranges,
     begun,
     check_not_empty,
     check_tiers,
     not_held,
+    ranges_of,
     table_words,
 )
 from backup.create.sending import NewFile, Sender, Sent
 from backup.create.tree import PlacedFile, PlacedPart, partition_lists, totals
 from backup.format import encoding, names
 from backup.format.encoding import UnknownBackupFormat
-from backup.format.header import Cold, DiskEntry, Header, PinnedDisk, TableEntry, TreeEntry, Unfinished
+from backup.format.header import Cold, DiskEntry, Header, NotHeld, PinnedDisk, TableEntry, TreeEntry, Unfinished
 from backup.format.lists import BlockRange, KeptPart, KeptPolicy, PartitionEntry, PartitionList, TableList, TreeList
 from backup.format.names import Ref
 from backup.storage import Storage
@@ -46,7 +48,6 @@ from disks.host.locks import try_file_lock
 from oplog import pins
 from oplog.entry import now
 from oplog.errors import Damaged, Locked, NotFound
-from tiering.catalog import blocks
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.table import schema
@@ -117,16 +118,17 @@ class _Making:
         self._workers = context.workers
 
     def run(self, began: float, made: Callable[[Header], None]) -> CreateResult:
-        with one_instant(self._context, self._request.scope) as instant:
+        with one_instant(self._context, self._request.scope, self._known.files) as instant:
             check_not_empty(instant.tables, self._headers, self._mark.machine, self._request)
             plan = planned(self._context, instant, self._known, self._request.cold)
             buckets = {name: disk.bucket.store for name, disk in self._context.disks.items() if disk.bucket is not None}
             sender = Sender(self._storage, buckets, self._scratch)
             sent = sender.send(plan.new, self._workers, self._context.progress)
             plan.places.update(sent.places)
-            tables = [self._put_table(table, plan) for table in instant.tables]
+            ranges = ranges_of(self._context, instant.tables)
+            tables = [self._put_table(table, plan, ranges[table.definition.uuid]) for table in instant.tables]
             trees = [self._put_tree(tree, plan, sender) for tree in self._trees]
-            header = self._header(instant, tables, trees, sent)
+            header = self._header(instant, tables, trees, sent, not_held(instant.tables, ranges))
             self._pin(header)
             self._storage.claim(header)
             self._probe(header)
@@ -136,13 +138,13 @@ class _Making:
             made(header)
         return _result(header, sent, plan, began)
 
-    def _put_table(self, table: TableNow, plan: _Plan) -> TableEntry:
+    def _put_table(self, table: TableNow, plan: _Plan, ranges: Ranges) -> TableEntry:
         lists = list(partition_lists(_placed(stored, plan) for stored in table.parts))
         refs = self._storage.each(lambda item: self._put_list(item, self._storage.partition_list), lists)
         entries = tuple(
             PartitionEntry(item.partition, ref, *totals(item.parts)) for item, ref in zip(lists, refs, strict=True)
         )
-        described = _described(self._context, table, entries)
+        described = _described(self._context, table, entries, ranges)
         return TableEntry(
             name=table.definition.full_name,
             uuid=table.definition.uuid,
@@ -175,7 +177,14 @@ class _Making:
                 return known
         return self._storage.put_content(names.LISTS_PREFIX, data)
 
-    def _header(self, instant: Instant, tables: Sequence[TableEntry], trees: Sequence[TreeEntry], sent: Sent) -> Header:
+    def _header(
+        self,
+        instant: Instant,
+        tables: Sequence[TableEntry],
+        trees: Sequence[TreeEntry],
+        sent: Sent,
+        others: tuple[NotHeld, ...] = (),
+    ) -> Header:
         plain = Header(
             id=self._mark.id,
             name=self._mark.name,
@@ -191,7 +200,7 @@ class _Making:
             tables=tuple(tables),
             disks=_disks(self._context, instant.tables),
             pinned=self._pinned(instant) if self._request.cold == "pin" else (),
-            not_held=not_held(self._context, instant.tables),
+            not_held=others,
             new_bytes=sent.new_bytes,
         )
         return plain.with_trees(trees)
@@ -268,10 +277,8 @@ def _key(stored: StoredPart) -> tuple[str, str, str]:
     return stored.definition.uuid, stored.facts.name, stored.disk
 
 
-def _described(context: Context, table: TableNow, partitions: tuple[PartitionEntry, ...]) -> TableList:
+def _described(context: Context, table: TableNow, partitions: tuple[PartitionEntry, ...], ranges: Ranges) -> TableList:
     definition = table.definition
-    own = blocks.owned(context, definition)
-    ranges = blocks.owners(context, definition)
     wishes = context.journal.wishes
     policy = context.config.policies.get(definition.policy)
     return TableList(
@@ -284,7 +291,7 @@ def _described(context: Context, table: TableNow, partitions: tuple[PartitionEnt
             )
         ),
         pauses=tuple(sorted(pause.kind for pause in wishes.pauses() if pause.table_uuid == definition.uuid)),
-        ranges=tuple(BlockRange(index, ranges[index], index in own) for index in sorted(ranges)),
+        ranges=tuple(BlockRange(index, ranges.owners[index], index in ranges.own) for index in sorted(ranges.owners)),
         partitions=partitions,
     )
 

@@ -1,16 +1,16 @@
 """One instant of all tables and disks, held for as long as a backup needs it.
 
 The disks share no transaction, so the instant is found by looking twice: what the first look saw is held (second names
-for local files, a pin for a bucket), then the second look must see the same. Names of parts are never used again, so
-what is the same at both looks was so all the time in between, on every disk at once. Otherwise it begins anew; after a
-few times local commits wait for the moment that a look takes.
+for local files that the repository lacks, a pin for a bucket), then the second look must see the same. Names of parts
+are never used again, so what is the same at both looks was so all the time in between, on every disk at once. Otherwise
+it begins anew; after a few times local commits wait for the moment that a look takes.
 """
 
 from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -24,6 +24,7 @@ from restore.rebuild.held_revision import HeldRevision, pinned
 from tiering.catalog import copying, reachability
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
+from tiering.catalog.stored_parts import KeptPart
 from tiering.table.part import PART_FILE
 from tiering.table.schema import TableDefinition
 
@@ -49,7 +50,7 @@ class SourceFile:
     size_bytes: int
     sha256: str
     source: Path | BlobSource | None
-    """None: a `part.json`, whose bytes are in hand."""
+    """None: a `part.json`, whose bytes are in hand, or a local file that the repository has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,8 @@ class Instant:
     taken: datetime
     held: Mapping[tuple[str, str], Path]
     """(disk, path of a file) -> its second name."""
+    documents: Mapping[tuple[str, str], bytes]
+    """The same of each `part.json` that was read at the first look."""
     pins: Mapping[str, HeldRevision]
     revisions: Mapping[str, int]
     held_open: ExitStack
@@ -86,9 +89,9 @@ class Instant:
 
     def part_bytes(self, context: Context, stored: StoredPart) -> bytes:
         """The bytes of the part's `part.json`."""
-        path = f"{stored.directory}/{PART_FILE}"
-        if (name := self.held.get((stored.disk, path))) is not None:
-            return name.read_bytes()
+        path = stored.path(PART_FILE)
+        if (known := self.documents.get((stored.disk, path))) is not None:
+            return known
         directory = stored.definition.directory
         if (stored.disk, directory) not in self._described:
             described = self._then(context, stored.disk).small_files(directory, PART_FILE)
@@ -103,10 +106,10 @@ class Instant:
             for file in stored.part.files
         ]
 
-    def _source(self, context: Context, stored: StoredPart, name: str) -> Path | BlobSource:
-        path = f"{stored.directory}/{name}"
-        if (held := self.held.get((stored.disk, path))) is not None:
-            return held
+    def _source(self, context: Context, stored: StoredPart, name: str) -> Path | BlobSource | None:
+        path = stored.path(name)
+        if context.disk(stored.disk).bucket is None:
+            return self.held.get((stored.disk, path))
         directory = stored.definition.directory
         if (stored.disk, directory) not in self._blobs:
             infos = self._then(context, stored.disk).walk(directory)
@@ -128,8 +131,9 @@ class Instant:
 
 
 @contextmanager
-def one_instant(context: Context, scope: Scope) -> Iterator[Instant]:
-    """The chosen tables at one instant; inserts, merges, moves and drops go on. Raises `NotFound` for what is not
+def one_instant(context: Context, scope: Scope, has: Container[tuple[str, int]] = ()) -> Iterator[Instant]:
+    """The chosen tables at one instant; inserts, merges, moves and drops go on. Nobody will read files with the content
+    (SHA-256 and size) that the repository `has`: local ones are not held. Raises `NotFound` for what is not
     there, `Damaged` for what cannot be read, `Conflict` when the tables never stood still."""
     for attempt in range(_LOOKS):
         with ExitStack() as stack:
@@ -138,7 +142,7 @@ def one_instant(context: Context, scope: Scope) -> Iterator[Instant]:
                     for disk in context.disks.values():
                         if disk.bucket is None:
                             still.enter_context(disk.steady())
-                instant = _looked(context, scope, stack)
+                instant = _looked(context, scope, has, stack)
             if instant is not None:
                 yield instant
                 return
@@ -148,19 +152,21 @@ def one_instant(context: Context, scope: Scope) -> Iterator[Instant]:
     )
 
 
-def _looked(context: Context, scope: Scope, stack: ExitStack) -> Instant | None:
+def _looked(context: Context, scope: Scope, has: Container[tuple[str, int]], stack: ExitStack) -> Instant | None:
     """What both looks saw, held by the stack; None when something changed in between."""
     first = look(context, scope)
     revisions = {disk.name: disk.revision for disk in _buckets(context, first)}
     pins = {disk.name: _pinned(context, disk, stack) for disk in _buckets(context, first)}
     try:
-        held = _held(context, first, stack)
+        documents = _documents(context, first)
+        held = _held(context, first, has, stack)
     except NotFound:
         return None
     taken = context.clock()
     if [table.identity for table in look(context, scope)] != [table.identity for table in first]:
         return None
-    return Instant(first, taken, held, {name: pin for name, pin in pins.items() if pin is not None}, revisions, stack)
+    kept = {name: pin for name, pin in pins.items() if pin is not None}
+    return Instant(first, taken, held, documents, kept, revisions, stack)
 
 
 def look(context: Context, scope: Scope) -> list[TableNow]:
@@ -192,18 +198,36 @@ def _pinned(context: Context, disk: LoggedDisk, stack: ExitStack) -> HeldRevisio
     return stack.enter_context(pinned(disk, disk.revision, context.actor, "a backup is being made"))
 
 
-def _held(context: Context, tables: list[TableNow], stack: ExitStack) -> dict[tuple[str, str], Path]:
-    """Second names for the files of parts on local disks. Raises `NotFound` when one is gone."""
+def _documents(context: Context, tables: list[TableNow]) -> dict[tuple[str, str], bytes]:
+    """The bytes of each `part.json` that is kept on this machine as the look saw it, or lies on a local disk; those of
+    a bucket are asked for at once. Raises `NotFound` when one is gone."""
+    found: dict[tuple[str, str], bytes] = {}
+    for table in tables:
+        for stored in table.parts:
+            path = stored.path(PART_FILE)
+            if isinstance(stored.described, KeptPart):
+                found[stored.disk, path] = stored.described.document()
+            elif context.disk(stored.disk).bucket is None:
+                found[stored.disk, path] = context.disk(stored.disk).read(path)
+    return found
+
+
+def _held(
+    context: Context, tables: list[TableNow], has: Container[tuple[str, int]], stack: ExitStack
+) -> dict[tuple[str, str], Path]:
+    """Second names for the files of parts on local disks that are to be read. Raises `NotFound` when one is gone."""
     wanted: dict[str, list[str]] = defaultdict(list)
     for table in tables:
         for stored in table.parts:
             disk = context.disk(stored.disk)
             if disk.bucket is None:
                 _check_names(disk, stored)
-                wanted[stored.disk] += [stored.path(file.name) for file in stored.part.files]
-                wanted[stored.disk].append(stored.path(PART_FILE))
+                lacking = [file for file in stored.part.files if (file.sha256, file.size_bytes) not in has]
+                wanted[stored.disk] += [stored.path(file.name) for file in lacking]
     held: dict[tuple[str, str], Path] = {}
     for name, paths in wanted.items():
+        if not paths:
+            continue
         disk = context.disk(name)
         if disk.read_only:
             held.update({(name, path): _own_path(disk, path) for path in paths})

@@ -16,6 +16,7 @@ from backup.create.request import (
     check_not_empty,
     check_tiers,
     not_held,
+    ranges_of,
     table_words,
 )
 from backup.storage import Storage
@@ -61,6 +62,6 @@ def preview(storage: Storage, context: Context, request: CreateRequest, began: f
         pinned=pinned_bytes,
         seconds=round(time.monotonic() - began, 3),
         verified=False,
-        not_held=not_held(context, tables),
+        not_held=not_held(tables, ranges_of(context, tables)),
         dry_run=True,
     )

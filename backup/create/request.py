@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import count
 from typing import Any
 
 from backup.create.instant import TableNow
@@ -63,10 +64,23 @@ def machine_of(context: Context) -> str:
 def begun(storage: Storage, context: Context, request: CreateRequest) -> Unfinished:
     """The mark of the backup that is to be made. Raises `AlreadyExists` for a name that this machine has used."""
     machine, moment = machine_of(context), now()
-    name = names.check_name(request.name) if request.name is not None else names.name_at(moment)
-    if storage.is_taken(name, machine):
-        raise AlreadyExists(f"this machine has made a backup named {name}", hint="choose another name, or give none")
+    if request.name is None:
+        name = _free_name(storage, machine, names.name_at(moment))
+    else:
+        name = names.check_name(request.name)
+        if storage.is_taken(name, machine):
+            hint = "choose another name, or give none"
+            raise AlreadyExists(f"this machine has made a backup named {name}", hint=hint)
     return Unfinished(id=names.fresh_nonce(), name=name, machine=machine, actor=context.actor, started=moment)
+
+
+def _free_name(storage: Storage, machine: str, wanted: str) -> str:
+    """The name, or with a number the first that is free: two backups of one second are two."""
+    for number in count(2):
+        if not storage.is_taken(wanted, machine):
+            break
+        wanted = f"{wanted.partition('Z')[0]}Z-{number}"
+    return wanted
 
 
 def table_words(context: Context, scope: Scope) -> set[str]:
@@ -114,12 +128,29 @@ def check_not_empty(
             )
 
 
-def not_held(context: Context, tables: Sequence[TableNow]) -> tuple[NotHeld, ...]:
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """The ranges of a table's block numbers: whose each is."""
+
+    own: frozenset[int]
+    owners: Mapping[int, str]
+
+
+def ranges_of(context: Context, tables: Sequence[TableNow]) -> dict[str, Ranges]:
+    """Those of each table by its uuid. Asks the disks."""
+    definitions = [table.definition for table in tables]
+    return {
+        definition.uuid: Ranges(frozenset(blocks.owned(context, definition)), blocks.owners(context, definition))
+        for definition in definitions
+    }
+
+
+def not_held(tables: Sequence[TableNow], ranges: Mapping[str, Ranges]) -> tuple[NotHeld, ...]:
     """Who else writes the tables: what lies on the SSDs of others is in no backup of this machine."""
     found: set[tuple[str, str]] = set()
     for table in tables:
-        own = blocks.owned(context, table.definition)
-        for index, owner in blocks.owners(context, table.definition).items():
-            if index not in own:
+        known = ranges[table.definition.uuid]
+        for index, owner in known.owners.items():
+            if index not in known.own:
                 found.add((table.definition.full_name, owner or f"the machine of block range {index}"))
     return tuple(NotHeld(table=name, owner=owner) for name, owner in sorted(found))

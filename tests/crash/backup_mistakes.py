@@ -35,7 +35,7 @@ def _header_first() -> None:
         from backup.create.sending import Sent
         from oplog.entry import now
 
-        making._storage.put_header(making._header(Instant([], now(), {}, {}, {}, ExitStack()), [], [], Sent()))
+        making._storage.put_header(making._header(Instant([], now(), {}, {}, {}, {}, ExitStack()), [], [], Sent()))
         return original(self, *arguments, **options)
 
     _Making.run = remember  # type: ignore[method-assign]
@@ -81,10 +81,10 @@ def _let_go_early() -> None:
 
     original = instant._held
 
-    def held(context: Any, tables: Any, stack: Any) -> Any:
+    def held(context: Any, tables: Any, has: Any, stack: Any) -> Any:
         from disks.effects import remove_tree
 
-        names = original(context, tables, stack)
+        names = original(context, tables, has, stack)
         paths = {key: instant._own_path(context.disk(key[0]), key[1]) for key in names}
         for name in names.values():
             remove_tree(name.parent)

@@ -4,12 +4,14 @@ P32 and P48 to P51."""
 from __future__ import annotations
 
 import threading
-from datetime import timedelta
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from backup.create import request as requests
 from backup.create.instant import Instant
 from backup.create.sending import Sender
 from backup.format import names
@@ -18,11 +20,14 @@ from backup.repository import Repository
 from backup.storage import Storage
 from disks.garbage import collect as garbage
 from disks.garbage.rules import GcRules
+from disks.local import disk as local_disk
+from disks.local.disk import LocalDisk
 from oplog import pins
 from oplog.errors import AlreadyExists, Damaged, NotFound, Refused, Retained, UsageError
 from tests.backups import TABLE, Machine, events, filled, insert, machine_on, move, other_bucket, with_ssd
 from tests.crash.invariants import no_dangling_reference
 from tests.crash.scenarios import OTHER, rows
+from tests.keeping import keeping
 from tests.servers import Server
 from tests.worm import ACTIVE
 from tiering.catalog import tables
@@ -30,6 +35,7 @@ from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest
+from tiering.table.part import PART_FILE
 
 
 @pytest.fixture(params=["directory", "s3"])
@@ -143,6 +149,42 @@ class TestIncrements:
         machine.create("three")
         assert len(content(machine)) == len(first) + 1, "one pack"
         assert len(objects(machine, names.LISTS_PREFIX)) == len(lists) + 2, "January's list is shared"
+
+    def test_what_is_there_is_neither_held_nor_read(self, here: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Second names are for what is to be sent; a `part.json` that a look has read is not read again: a second
+        name of it would make it one that was changed, for every later command."""
+        with keeping():
+            self._check_neither_held_nor_read(here, monkeypatch)
+
+    def _check_neither_held_nor_read(self, here: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+        here.create("one")
+        held: list[str] = []
+        read: list[str] = []
+        hold, read_small = local_disk.hold_files, LocalDisk.read
+
+        def holding(own: Path, files: Sequence[Path], **options: object) -> list[Path]:
+            held.extend(str(file.relative_to(own.parent)) for file in files)
+            return hold(own, files, **options)  # type: ignore[arg-type]
+
+        def reading(self: LocalDisk, path: str, *more: object) -> bytes:
+            read.append(path)
+            return read_small(self, path, *more)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(local_disk, "hold_files", holding)
+        monkeypatch.setattr(LocalDisk, "read", reading)
+        assert here.create("two").new_bytes == 0
+        assert not held
+        assert not [path for path in read if path.endswith(PART_FILE)]
+        with here.open() as store:
+            insert(store, 900_000, months=(2,))
+        assert here.create("three").new_bytes > 0
+        assert [path.rpartition("/")[2] for path in held] == ["data-0000.parquet"]
+
+    def test_two_of_one_second_have_two_names(self, here: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(requests, "now", lambda: datetime(2026, 3, 1, tzinfo=UTC))
+        with here.open() as store, here.repository() as repository:
+            found = [repository.create(store).name for _ in range(3)]
+        assert found == ["2026-03-01T00-00-00Z", "2026-03-01T00-00-00Z-2", "2026-03-01T00-00-00Z-3"]
 
     def test_a_part_that_moved_is_not_new(self, machine: Machine) -> None:
         machine.create("one")

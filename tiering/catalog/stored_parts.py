@@ -76,8 +76,13 @@ class KeptPart:
     def part(self) -> Part:
         """The whole. From the disk itself where it is not kept any more; raises what that raises."""
         if self._part is None:
-            self._part = self._source.read(self._path, self._number, self.facts)
+            self._part, _ = self._source.read(self._path, self._number, self.facts)
         return self._part
+
+    def document(self) -> bytes:
+        """The bytes of its `part.json`, as they were when the disk was looked at; raises as `part` does."""
+        self._part, data = self._source.read(self._path, self._number, self.facts)
+        return data
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,13 +250,13 @@ class _Source:
     kept: KeptParts
     disk: str
 
-    def read(self, path: str, number: int, facts: PartFacts) -> Part:
+    def read(self, path: str, number: int, facts: PartFacts) -> tuple[Part, bytes]:
         for data in (self.kept.document(number), None):
             if data is None:
                 data = self.disks[self.disk].read(path)
             part = part_format.decode(data, path=f"{self.disk}:{path}")
             if part.name == facts.name and part.rows == facts.rows:
-                return part
+                return part, data
         raise Damaged(f"{self.disk}:{path} describes another part: {part.name}", hint="run 'frostline fsck'")
 
 

@@ -1,13 +1,13 @@
 """Plain values of options and arguments, taken as they are.
 
 typer converts every value by an adapter of pydantic, whose import takes as long as all that most verbs do: 70 ms. Text,
-flags and numbers within their bounds need none. Everything else, and with it every message about a wrong value, stays
-typer's; so does all of it where a typer of another version works differently inside.
+flags, numbers within their bounds and words of a choice need none. Everything else, and with it every message about a
+wrong value, stays typer's; so does all of it where a typer of another version works differently inside.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 
 def install() -> None:
@@ -39,9 +39,16 @@ class _Converter:
         if value is None:
             return () if param.multiple or param.nargs == -1 else None
         known = param.type_descriptor
+        if param.nargs == 1 and _is_word_of(value, known.annotation):
+            return value
         special = known.is_path or known.is_choice or known.parameter_info.parser is not None
         plain = None if special or param.nargs != 1 else _plain(value, known.annotation, known.parameter_info)
         return self._usual().coerce(value, param=param, ctx=ctx) if plain is None else plain
+
+
+def _is_word_of(value: Any, kind: Any) -> bool:
+    """Whether it is one of the words that a `Literal` names."""
+    return get_origin(kind) is Literal and type(value) is str and value in get_args(kind)
 
 
 def _plain(value: Any, kind: Any, details: Any) -> str | int | float | None:

@@ -343,6 +343,10 @@ def test_plain_values_need_no_converter() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert "imported" not in done.stderr
+    words = script.replace("'moves', 'list', '--limit', '5'", "'backup', 'create', '--cold', 'pin'")
+    done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=False)
+    assert "imported" not in done.stderr
+    assert cli.run(["backup", "create", "--cold", "melt"]) == 2
     assert "none.yaml" in done.stderr
     for wrong in ("0", "x", "-1"):
         assert cli.run(["-j", wrong, "parts"]) == 2
