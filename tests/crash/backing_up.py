@@ -18,6 +18,7 @@ from disks.effects import op
 from disks.garbage.rules import GcRules
 from oplog import pins
 from oplog.errors import AlreadyExists, FrostlineError
+from oplog.kinds import OtherKind
 from tests.worm import ACTIVE
 
 if TYPE_CHECKING:
@@ -26,6 +27,13 @@ if TYPE_CHECKING:
     from tiering.engine.store import Store
 
 COPY = "demo.copy"
+TREE = "store/abc/abc00000-0000-4000-8000-000000000001"
+TREE_FILES = {
+    f"{TREE}/all_1_1_0/checksums.txt": b"checksums format version: 4",
+    f"{TREE}/all_1_1_0/data.bin": b"rows " * 500,
+    f"{TREE}/format_version.txt": b"1",
+}
+"""What a server would have written; its part of one file of rows."""
 
 
 def opened(site: Site) -> Repository:
@@ -128,3 +136,35 @@ def restore(store: Store, site: Site) -> None:
             return
     left = list((site.root / "state" / "backup").rglob("*.tmp"))
     assert not left, f"I14 left by a restore that was killed: {left}"
+
+
+def tree_backed_up(store: Store, site: Site) -> None:
+    """What ClickHouse wrote, on a disk of ours, in a backup; then the disk lost it."""
+    init(site)
+    disk = store.disk("s3")
+    with disk.transaction(OtherKind("test")) as transaction:
+        for path, data in TREE_FILES.items():
+            transaction.create(path, data)
+        transaction.commit()
+    with opened(site) as repository:
+        repository.create(store, CreateRequest(name="one"))
+    with disk.transaction(OtherKind("test")) as transaction:
+        transaction.remove(TREE)
+        transaction.commit()
+
+
+def restore_tree(store: Store, site: Site) -> None:
+    """`backup restore one -t UUID`: the directory is there whole or not at all, whatever stopped another try."""
+    assert tree_files(store) in ({}, TREE_FILES), "I2 a part of it is there"
+    with opened(site) as repository:
+        with suppress(AlreadyExists):
+            repository.restore(store, RestoreRequest("one", scope=Scope((TREE.rpartition("/")[2],))))
+        check_sound(repository)
+    assert tree_files(store) == TREE_FILES
+
+
+def tree_files(store: Store) -> dict[str, bytes]:
+    """The bytes of each file of the tree."""
+    disk = store.disk("s3")
+    disk.refresh()
+    return {info.path: disk.read(info.path) for info in disk.walk(TREE)} if disk.exists(TREE) else {}

@@ -288,6 +288,27 @@ def _tree_known_by_size() -> None:
     clickhouse._content = content
 
 
+def _tree_file_by_file() -> None:
+    from backup.recover import recover, trees
+    from oplog.kinds import Restored
+
+    def restore_tree(storage: Any, context: Any, reader: Any, disk: Any, header: Any, tree: Any) -> None:
+        listed = storage.tree(tree)
+        for number, file in enumerate(file for part in listed.parts for file in part.files):
+            with disk.transaction(Restored(source="a backup")) as transaction:
+                trees._create(reader, transaction, header, listed, file, number)
+                transaction.commit()
+
+    recover.restore_tree = restore_tree
+
+
+def _all_held() -> None:
+    from backup.create import instant
+
+    original = instant._held
+    instant._held = lambda context, tables, has, stack: original(context, tables, (), stack)
+
+
 def _one_share() -> None:
     from backup.recover import drill
 
@@ -519,5 +540,17 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "what ClickHouse wrote is known by its size",
         f"{_CLICKHOUSE}::test_an_adopted_disk_comes_back_byte_for_byte",
         _tree_known_by_size,
+    ),
+    (
+        "tree restored file by file",
+        "what ClickHouse wrote comes back in several transactions",
+        "tests/crash/test_kill.py::test_killed_at_every_effect[backup_restore_tree]",
+        _tree_file_by_file,
+    ),
+    (
+        "what is there held",
+        "a backup holds what the repository has",
+        f"{_BACKUP}::TestIncrements::test_what_is_there_is_neither_held_nor_read",
+        _all_held,
     ),
 )

@@ -447,6 +447,18 @@ def _restore_backup(store: Store, site: Site) -> None:
     backing_up.restore(store, site)
 
 
+def _tree_backed_up(store: Store, site: Site) -> None:
+    from tests.crash import backing_up
+
+    backing_up.tree_backed_up(store, site)
+
+
+def _restore_tree(store: Store, site: Site) -> None:
+    from tests.crash import backing_up
+
+    backing_up.restore_tree(store, site)
+
+
 def _lose_local_state(store: Store, site: Site) -> None:
     mixed(store, site)
     store.disk("s3").close()
@@ -482,6 +494,7 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario("backup_verify", _damaged_backup, _verify_backup, keeps_rows=True),
         Scenario("backup_prune", _backed_up_twice, _prune, keeps_rows=True),
         Scenario("backup_restore", _backed_up, _restore_backup),
+        Scenario("backup_restore_tree", _tree_backed_up, _restore_tree),
         Scenario("restore_cache", _lose_local_state, _rebuild, fresh=True, keeps_rows=True),
         Scenario("rebuild_on_open", _lose_local_state, _reopen, fresh=True, keeps_rows=True),
     )
