@@ -10,7 +10,8 @@ from backup.format.encoding import UnknownBackupFormat
 from backup.format.header import Header, TableEntry, TreeEntry
 from backup.format.lists import FileEntry, FileList, InBlob, InBucket, InPack, PartitionEntry, PartitionList
 from backup.format.names import Ref
-from backup.storage import Holdings, Storage
+from backup.objects import Holdings
+from backup.storage import Storage
 from oplog.errors import Damaged, FrostlineError, NotFound
 
 _UNREADABLE = (Damaged, NotFound, UnknownBackupFormat)

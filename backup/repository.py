@@ -19,6 +19,7 @@ from typing import Any, Self
 
 import msgspec
 
+from backup import records
 from backup.copies import Copies
 from backup.create.attempts import key_of, pin_name
 from backup.create.create import create
@@ -156,7 +157,7 @@ class Repository:
     def checked(self, headers: Sequence[Header]) -> list[Listed]:
         """These backups, each with its newest verification and drill."""
         ids = [header.id for header in headers]
-        verified, drilled = (self.storage.newest_records(ids, Record), self.storage.newest_records(ids, DrillRecord))
+        verified, drilled = records.newest(self.storage, ids, Record), records.newest(self.storage, ids, DrillRecord)
         return [Listed(header, verified=verified.get(header.id), drilled=drilled.get(header.id)) for header in headers]
 
     def _remember(

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -23,10 +23,11 @@ from backup.format.encoding import UnknownBackupFormat
 from backup.format.header import DrillRecord, Header, Marker, Record, Revoked, TableEntry, TreeEntry, Unfinished
 from backup.format.lists import PartitionList, TableList, TreeList
 from backup.format.names import Ref
+from backup.objects import Holdings, StoredObject, document, put_once, read_twice
 from disks.object_disk.doomed import ENDED, announced, read_announcement
 from disks.object_disk.references import INTENTS_PREFIX
-from disks.stores.base import ByteRange, ObjectInfo, ObjectStore
-from oplog.errors import AlreadyExists, Conflict, Damaged, FrostlineError, NotFound, OutcomeUnknown, Refused, Retained
+from disks.stores.base import ObjectInfo, ObjectStore
+from oplog.errors import AlreadyExists, Conflict, Damaged, FrostlineError, NotFound, Refused, Retained
 
 READERS = 32
 _SEALED: dict[str, type[msgspec.Struct]] = {
@@ -37,7 +38,6 @@ _SEALED: dict[str, type[msgspec.Struct]] = {
 }
 _Q = TypeVar("_Q")
 _A = TypeVar("_A")
-_R = TypeVar("_R", Record, DrillRecord)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,34 +50,6 @@ class BrokenBackup:
 
 class DeletedMeanwhile(NotFound):
     """A backup was deleted while somebody read it: what only it named may have gone."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredObject:
-    """An object that a listing showed."""
-
-    size_bytes: int
-    modified: datetime
-
-
-@dataclass(slots=True)
-class Holdings:
-    """What a listing of the repository showed, by key."""
-
-    objects: dict[str, StoredObject] = field(default_factory=dict)
-    damaged: set[str] = field(default_factory=set)
-    """What a verification found changed; left out of the objects."""
-    doomed: set[str] = field(default_factory=set)
-    """What a collection is about to delete; left out where it was asked for."""
-
-    def has(self, prefix: str, ref: Ref) -> bool:
-        """Whether the object is there with its size."""
-        found = self.objects.get(names.content_key(prefix, ref.sha256, ref.nonce))
-        return found is not None and found.size_bytes == ref.size_bytes
-
-    def size_of(self, key: str) -> int | None:
-        found = self.objects.get(key)
-        return None if found is None else found.size_bytes
 
 
 class Storage:
@@ -96,7 +68,7 @@ class Storage:
         """The repository in the store. Raises `NotFound` where there is none, `UnknownBackupFormat` for a later one."""
         where = f"{store.name}{names.MARKER_KEY}"
         try:
-            data = _document(store, store.head(names.MARKER_KEY))
+            data = document(store, store.head(names.MARKER_KEY))
         except NotFound:
             raise NotFound(
                 f"{store.name} is no backup repository", hint=f"make one: frostline backup init {store.name}"
@@ -118,7 +90,7 @@ class Storage:
                 ) from None
         else:
             raise AlreadyExists(f"{existing.name} is a backup repository already", hint="use it as it is")
-        _put_once(store, names.MARKER_KEY, encoding.sealed(marker))
+        put_once(store, names.MARKER_KEY, encoding.sealed(marker))
         return cls.open(store)
 
     # -- content -----------------------------------------------------------------------------------------------------
@@ -207,14 +179,14 @@ class Storage:
 
     def mark_damaged(self, key: str) -> None:
         """Remember that the object is not what was written: later backups send its content again."""
-        _put_once(self.store, f"{names.DAMAGED_PREFIX}{key}", b"{}")
+        put_once(self.store, f"{names.DAMAGED_PREFIX}{key}", b"{}")
 
     # -- backups -----------------------------------------------------------------------------------------------------
 
     def put_header(self, made: Header) -> None:
         """The commit point of a backup: from now on it exists. Raises `Conflict` for one that was given up."""
         try:
-            _put_once(self.store, made.key, encoding.sealed(made))
+            put_once(self.store, made.key, encoding.sealed(made))
         except AlreadyExists as error:
             raise Conflict(
                 f"backup {made.name} was given up while it was made: it was deleted, or took too long",
@@ -242,7 +214,7 @@ class Storage:
         for _ in range(2):  # a bit may flip on the way
             try:
                 found = copied.find(item)
-                data = _document(self.store, item) if found is None else found
+                data = document(self.store, item) if found is None else found
                 read = None if header.is_revoked(data, where) else header.read_header(data, item.key, where)
             except NotFound:
                 return None  # deleted since the listing
@@ -287,7 +259,7 @@ class Storage:
 
     def _unfinished(self, item: ObjectInfo) -> Unfinished | None:
         try:
-            return encoding.unsealed(_document(self.store, item), Unfinished, f"{self.name}{item.key}")
+            return encoding.unsealed(document(self.store, item), Unfinished, f"{self.name}{item.key}")
         except NotFound:
             return None
         except (Damaged, UnknownBackupFormat):  # that it is there says enough
@@ -296,7 +268,7 @@ class Storage:
 
     def mark_unfinished(self, mark: Unfinished) -> None:
         """Say that a backup is being made."""
-        _put_once(self.store, names.unfinished_key(mark.id), encoding.sealed(mark))
+        put_once(self.store, names.unfinished_key(mark.id), encoding.sealed(mark))
 
     def remove(self, keys: Sequence[str]) -> None:
         """Remove headers, marks or records. Raises the first error."""
@@ -307,7 +279,7 @@ class Storage:
     def claim(self, made: Header) -> None:
         """Say what a backup is about to name: from now on a collection leaves it alone. Whoever claims looks after it
         for what collections have announced, which look for claims after they did: so one of the two sees the other."""
-        _put_once(self.store, names.claim_key(made.id), encoding.sealed(made))
+        put_once(self.store, names.claim_key(made.id), encoding.sealed(made))
 
     def claims(self) -> list[Header | BrokenBackup]:
         """The claims. Whoever looks for all that is named lists these first, and the headers afterwards: a claim stays
@@ -329,7 +301,7 @@ class Storage:
         maker goes on. False when the header is there already; then only mark and claim go."""
         revoked = Revoked(revoked=backup_id, time=datetime.now(UTC), actor=actor)
         try:
-            _put_once(self.store, key, encoding.sealed(revoked))
+            put_once(self.store, key, encoding.sealed(revoked))
         except AlreadyExists:
             pass
         given_up = not self.is_complete(key)
@@ -349,7 +321,7 @@ class Storage:
         kind = next((kind for prefix, kind in _SEALED.items() if item.key.startswith(prefix)), None)
         try:
             if kind is not None:
-                encoding.unsealed(_document(self.store, item), kind, f"{self.name}{item.key}")
+                encoding.unsealed(document(self.store, item), kind, f"{self.name}{item.key}")
             elif not item.key.endswith(ENDED):
                 read_announcement(self.store, item)
         except NotFound:
@@ -357,37 +329,6 @@ class Storage:
         except (Damaged, UnknownBackupFormat) as error:
             return error
         return None
-
-    # -- verifications and drills ------------------------------------------------------------------------------------
-
-    def put_record(self, record: Record | DrillRecord) -> None:
-        """Keep what a verification or a drill found."""
-        _put_once(self.store, names.record_key(record.prefix, record.backup, record.time), encoding.sealed(record))
-
-    def record_keys(self, kind: type[Record] | type[DrillRecord] = Record) -> dict[str, list[ObjectInfo]]:
-        """The records of this kind by backup id as a listing shows them, the newest last."""
-        found: dict[str, list[ObjectInfo]] = {}
-        for item in self.store.list(kind.prefix):
-            found.setdefault(item.key.split("/")[1], []).append(item)
-        return found
-
-    def records(self, listed: Sequence[ObjectInfo], kind: type[_R]) -> list[_R]:
-        """The records; those that cannot be read are left out, as if nobody had looked. Copies on this machine do."""
-        with self.copies.of(kind.prefix, {item.key for item in listed}) as copied:
-            return [one for one in self.each(lambda item: self._record(item, kind, copied), listed) if one is not None]
-
-    def newest_records(self, backups: Iterable[str], kind: type[_R]) -> dict[str, _R]:
-        """The newest record of each of these backups, by id."""
-        keys = self.record_keys(kind)
-        newest = [keys[backup][-1] for backup in dict.fromkeys(backups) if backup in keys]
-        return {record.backup: record for record in self.records(newest, kind)}
-
-    def _record(self, item: ObjectInfo, kind: type[_R], copied: Copied) -> _R | None:
-        try:
-            data = copied.get(item, lambda: _document(self.store, item))
-            return encoding.unsealed(data, kind, f"{self.name}{item.key}")
-        except (NotFound, Damaged, UnknownBackupFormat):
-            return None
 
     def each(self, answer: Callable[[_Q], _A], items: Sequence[_Q]) -> list[_A]:
         """The answers, in the order of the items, asked side by side."""
@@ -403,26 +344,3 @@ def deleted_meanwhile(made: Header) -> DeletedMeanwhile:
         f"backup {made.name} of {made.machine} was deleted while it was read",
         hint="'frostline backup list' shows those that are there",
     )
-
-
-def _document(store: ObjectStore, item: ObjectInfo) -> bytes:
-    """The bytes of a header, mark or record. Raises `Damaged` for one that nobody would write, before it is read."""
-    if item.size_bytes > encoding.HEADER_LIMIT_BYTES:
-        raise Damaged(f"{store.name}{item.key} has {item.size_bytes} bytes", hint=encoding.VERIFY)
-    return store.get(item.key)
-
-
-def read_twice(store: ObjectStore, key: str, size_bytes: int, sha256: str) -> bytes:
-    """The first bytes of the object; when they have another digest, those of a second try: a bit may flip on the way.
-    The caller compares it."""
-    data = store.get(key, ByteRange(0, size_bytes))
-    return data if hashlib.sha256(data).hexdigest() == sha256 else store.get(key, ByteRange(0, size_bytes))
-
-
-def _put_once(store: ObjectStore, key: str, data: bytes) -> None:
-    """Put the object unless there is one. A lost answer is resolved by looking; other bytes are `AlreadyExists`."""
-    try:
-        store.put_if_absent(key, data, sha256=hashlib.sha256(data).digest())
-    except (AlreadyExists, OutcomeUnknown):
-        if store.get(key) != data:
-            raise

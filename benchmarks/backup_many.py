@@ -8,6 +8,7 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
+from backup import records
 from backup.create.known import StoredBlob, StoredInPack
 from backup.create.tree import PlacedFile, PlacedPart, partition_lists, totals
 from backup.format import encoding, names, packs
@@ -194,7 +195,7 @@ def _listed(storage: Storage, number: int, tables: tuple[TableEntry, ...]) -> No
     header = _header(number, tables)
     storage.put_header(header)
     time = header.taken + timedelta(hours=1)
-    storage.put_record(Record(backup=header.id, time=time, actor="bench", depth="quick", files=0, size_bytes=0))
+    records.put(storage, Record(backup=header.id, time=time, actor="bench", depth="quick", files=0, size_bytes=0))
 
 
 def _config(server: Server, url: str) -> ObjectDiskConfig:

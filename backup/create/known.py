@@ -17,7 +17,8 @@ from backup.format.encoding import UnknownBackupFormat
 from backup.format.header import Header
 from backup.format.lists import FileList, InBlob, InPack, PartitionList, TableList
 from backup.format.names import Ref
-from backup.storage import Holdings, Storage
+from backup.objects import Holdings
+from backup.storage import Storage
 from disks.stores.base import ByteRange
 from oplog.errors import Damaged, NotFound
 

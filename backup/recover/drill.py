@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from backup import records
 from backup.completeness import object_key
 from backup.format.header import DrillRecord, Header, TreeEntry
 from backup.format.lists import PartEntry
@@ -127,7 +128,7 @@ def drill(
     held = _held(storage, headers, problems)
     wanted, unread = list(held), len(problems)
     if request.max_bytes is not None:
-        drilled = storage.record_keys(DrillRecord)
+        drilled = records.keys(storage, DrillRecord)
         wanted = _within(held, request.max_bytes, sum(len(drilled.get(header.id, ())) for header in headers))
     tables = _tables(headers, held, wanted, problems)
     size_bytes = sum(part.size_bytes for table in tables for part in table.parts.values())
@@ -155,7 +156,7 @@ def drill(
         dry_run=request.dry_run,
     )
     for header in () if request.dry_run else headers:
-        storage.put_record(_record(result, header, request.actor))
+        records.put(storage, _record(result, header, request.actor))
     return result
 
 

@@ -14,7 +14,8 @@ from backup.format import names, packs
 from backup.format.header import Header, PinnedDisk
 from backup.format.lists import FileEntry, FileList, InBlob, InBucket, InPack
 from backup.format.names import Ref
-from backup.storage import Storage, read_twice
+from backup.objects import read_twice
+from backup.storage import Storage
 from backup.verify.buckets import PinnedBuckets
 from disks.effects import op
 from disks.stores.base import ByteRange, ObjectStore

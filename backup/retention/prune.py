@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from backup import records
 from backup.format.header import DrillRecord, Header, Record
 from backup.retention.collect import collect
 from backup.retention.references import named_by, roots
@@ -118,7 +119,7 @@ def retained(where: str, locked: Mapping[str, datetime | None]) -> Retained:
 
 def _candidates(storage: Storage, headers: Sequence[Header]) -> list[Candidate]:
     ids = [header.id for header in headers]
-    verified, drilled = storage.newest_records(ids, Record), storage.newest_records(ids, DrillRecord)
+    verified, drilled = records.newest(storage, ids, Record), records.newest(storage, ids, DrillRecord)
     return [
         Candidate(
             id=header.id,

@@ -11,10 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from backup import records
 from backup.completeness import Flaw, NamedFile, missing, walk_backup
 from backup.format.header import Header, Record
 from backup.format.lists import InPack
-from backup.storage import BrokenBackup, Holdings, Storage, deleted_meanwhile
+from backup.objects import Holdings
+from backup.storage import BrokenBackup, Storage, deleted_meanwhile
 from backup.verify.buckets import PinnedBuckets
 from backup.verify.data import ObjectToRead, next_slice, read_object, slice_of
 from disks.workers.parallel import in_parallel
@@ -93,7 +95,7 @@ def verify(
             if holdings.size_of(key) is not None:
                 storage.mark_damaged(key)
         for result in results:
-            storage.put_record(_record(result, request, chosen))
+            records.put(storage, _record(result, request, chosen))
     return results
 
 
@@ -122,9 +124,9 @@ class _Share:
         slices = max(1, round(1 / share))
         if slices == 1:
             return cls(1, 0)
-        keys = storage.record_keys()
-        records = storage.records([key for header in headers for key in keys.get(header.id, ())], Record)
-        done = [record.slice for record in sorted(records, key=lambda record: record.time) if record.slices == slices]
+        keys = records.keys(storage)
+        found = records.read(storage, [key for header in headers for key in keys.get(header.id, ())], Record)
+        done = [record.slice for record in sorted(found, key=lambda record: record.time) if record.slices == slices]
         return cls(slices, next_slice(done, slices))
 
     def has(self, key: str) -> bool:

@@ -437,7 +437,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "repository read without bound",
         "headers, marks and records are read however long they are",
         "tests/hostile/test_forged_backups.py::test_what_each_verb_answers[a header of 10 GiB]",
-        replaced("backup.storage", "_document", lambda store, item: store.get(item.key)),
+        replaced("backup.storage", "document", lambda store, item: store.get(item.key)),
     ),
     (
         "uuid not reserved",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from backup import copies
+from backup import copies, records
 from backup.copies import WORTH_KEEPING, Copies
 from backup.create.known import known_content
 from backup.format import encoding, names
@@ -68,7 +68,7 @@ def fill(store: MeteredStore, count: int) -> list[Header]:
     made = [header(number) for number in range(count)]
     for one in made:
         storage.put_header(one)
-        storage.put_record(Record(backup=one.id, time=one.taken, actor="a", depth="quick", files=0, size_bytes=0))
+        records.put(storage, Record(backup=one.id, time=one.taken, actor="a", depth="quick", files=0, size_bytes=0))
     return made
 
 
@@ -85,10 +85,10 @@ def test_headers_and_records_are_read_once(store: MeteredStore, path: Path) -> N
     assert gets(store, reopened(store, path)) == (MANY, made)
     storage = reopened(store, path)
     assert gets(store, storage) == (0, made)
-    listed = [items[-1] for items in storage.record_keys().values()]
-    first = storage.records(listed, Record)
+    listed = [items[-1] for items in records.keys(storage).values()]
+    first = records.read(storage, listed, Record)
     before = store.counts()["GET"]
-    assert reopened(store, path).records(listed, Record) == first
+    assert records.read(reopened(store, path), listed, Record) == first
     assert store.counts()["GET"] - before <= 1, "the mark alone"
     assert gets(store, reopened(store, path)) == (0, made), "records took the place of headers"
 
