@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
@@ -98,9 +98,17 @@ class Source:
         self.running: list[Work] = []
         """Actions whose end nobody was told yet."""
         self._begun: list[Work] = []
+        self._idle: Store | None = None
+        """The store of the action before, open for the next one: its dry run has just read what it needs."""
+        self._closed = False
+        self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Stop what runs between two steps, and close the store when nobody reads it any more."""
+        """Stop what runs between two steps, and close the stores when nobody uses them any more."""
+        with self._lock:
+            idle, self._idle, self._closed = self._idle, None, True
+        if idle is not None:
+            idle.close()
         for work in self.running:
             work.stop.set()
         self._questions.put(None)
@@ -126,9 +134,11 @@ class Source:
 
         def run() -> None:
             try:
-                with self._open(work) as store:
-                    store.context.stop = work.stop
+                with ExitStack() as opened:
+                    store = self._store_for(work, opened)
                     done = function(store)
+                    opened.pop_all()  # after a failure it is opened anew
+                    self._keep(store)
             except BaseException as error:  # noqa: BLE001  it is raised where somebody waits for it
                 reply(None, error)
             else:
@@ -144,6 +154,25 @@ class Source:
             return await answer
         finally:
             self.running.remove(work)
+
+    def _store_for(self, work: Work, opened: ExitStack) -> Store:
+        """That of an action that has ended, looked at again, or one that is opened."""
+        with self._lock:
+            kept, self._idle = self._idle, None
+        store = opened.enter_context(self._open(work) if kept is None else kept)
+        store.context.stop, store.context.progress = work.stop, work
+        if kept is not None:
+            store.refresh()
+        return store
+
+    def _keep(self, store: Store) -> None:
+        """For the next action; one is enough."""
+        with self._lock:
+            kept = self._idle is None and not self._closed
+            if kept:
+                self._idle = store
+        if not kept:
+            store.close()
 
     def _serve(self) -> None:
         store: Store | None = None

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from oplog.errors import Refused
 from tests.homes import Home
 from tests.tui.conftest import DUE, due_move
-from tests.tui.pilot import Driver, drive
+from tests.tui.pilot import Driver, drive, opener
 from tiering.config.reading import load
 from tiering.engine.store import Store
 
@@ -172,3 +175,30 @@ def test_what_runs_shows_how_far_it_is(home: Home) -> None:
         task.advance(items=1)
         shares.append(work.share)
     assert [*shares, work.share] == [None, 0.25, 0.75, 1.0, 0.25, None]
+
+
+def test_actions_after_the_first_use_the_store_that_it_opened(home: Home) -> None:
+    """As it is by then; one that failed is not used again."""
+    open_store, opened = opener(home), list[Store]()
+
+    def counting(*progress: Any) -> Store:
+        opened.append(open_store(*progress))
+        return opened[-1]
+
+    async def story(driver: Driver) -> None:
+        act = driver.app.source.act
+        assert await act("one", lambda store: len(store.definitions())) == 2
+        driver.beside(home, "table", "drop", "d.small")
+        assert await act("two", lambda store: len(store.definitions())) == 1
+        assert len(opened) == 2  # that of the screens, that of the actions
+
+        def fail(store: Store) -> None:
+            raise Refused("no")
+
+        with pytest.raises(Refused):
+            await act("three", fail)
+        await act("four", lambda store: None)
+        assert len(opened) == 3
+
+    drive(home, story, opened=counting)
+    assert not any(store.context.journal.file.is_open for store in opened[1:])  # the first closes in its own time

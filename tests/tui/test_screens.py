@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from tests.homes import Home
 from tests.tui.conftest import DUE, STAYS
 from tests.tui.pilot import Driver, drive
+from tiering.config.reading import load
+from tiering.engine.store import Store
 from tui.screens.overview import Overview
 
 
@@ -87,6 +90,36 @@ def test_filter_sort_and_marks(home: Home) -> None:
         await driver.sees("there is no column 'colour' to filter by")
 
     drive(home, story)
+
+
+def test_what_lay_where_is_drawn_with_its_gaps(home: Home) -> None:
+    with Store.open(load(home.configuration)) as store:
+        now = store.context.clock()
+        for hours_ago, size in ((20, 4_000), (2, 1_000)):
+            store.context.journal.capacity.note({"ssd": size}, now - timedelta(hours=hours_ago))
+    before = home.json("top")["capacity"]
+
+    async def story(driver: Driver) -> None:
+        await driver.sees("Last 24 hours", "ssd         ...█.................▃", "3.9 KiB > ")
+
+    drive(home, story)
+    after = home.json("top")["capacity"]
+    assert before == {"ssd": [None] * 3 + [4_000] + [None] * 17 + [1_000, None, None]}
+    assert after["ssd"][:-1] == before["ssd"][:-1]
+    assert after["ssd"][-1] == sum(part["bytes"] for part in home.json("parts")["parts"])
+    drive(home, story, read_only=True)
+
+
+def test_a_disk_tells_what_was_asked_of_its_bucket(home: Home) -> None:
+    home.to_bucket(table="d.small")
+
+    async def story(driver: Driver) -> None:
+        await driver.press("6", "home", "enter")
+        names = [row["name"] for row in driver.rows]
+        await driver.press(*["down"] * names.index("s3"))
+        await driver.sees("requests of these screens: LIST ", "pins: 0")
+
+    drive(home, story, size=(140, 40))
 
 
 def test_sql_answers_and_says_what_is_wrong(home: Home) -> None:

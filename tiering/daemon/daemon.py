@@ -22,6 +22,7 @@ import msgspec
 from disks import effects
 from disks.garbage.rules import GcRules
 from oplog.errors import FrostlineError
+from tiering.catalog import capacity
 from tiering.config.settings import DaemonConfig
 from tiering.daemon.cold_schedule import ColdSchedule
 from tiering.engine import replicated
@@ -194,6 +195,7 @@ class _Daemon:
                 for sentence in mover.recover(self.store.context):
                     log.info("%s", sentence)
                 report = self.store.tick(stop=self.stop)
+                capacity.note(self.store.context)
         except (FrostlineError, OSError) as error:
             log.error("pass failed: %s", error)
             self._record(failures=self.status.failures + 1, last_error=str(error), **self._ticked())

@@ -14,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 
 from oplog.errors import Locked, UsageError
+from tiering.journal.capacity import Capacity
 from tiering.journal.known_disks import KnownDisks
 from tiering.journal.opened import JournalFile, is_held, now_text, time_of
 from tiering.journal.records import ACTIVE_MERGES, ACTIVE_MOVES, Drop, UnfinishedDrop, decode_drop, encode_drop
@@ -31,6 +32,8 @@ class Journal:
         """The moves and merges of this machine."""
         self.wishes = Wishes(self.file)
         """What people told automatic work to leave alone."""
+        self.capacity = Capacity(self.file)
+        """How much lay on each disk, and when."""
         self.disks = KnownDisks(self.file)
         """The disks that this machine knows."""
         self._released: set[str] = set()

@@ -75,6 +75,8 @@ class MoveRecord(msgspec.Struct, frozen=True, kw_only=True):
     cancel_requested: bool
     created: datetime
     updated: datetime
+    bytes_done: int = 0
+    """While it is copying: how much of it is on the target, as last noted."""
 
 
 class MergeRecord(msgspec.Struct, frozen=True, kw_only=True):

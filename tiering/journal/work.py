@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from oplog.errors import NotFound, UsageError
@@ -37,6 +37,10 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?14, 'plann
   WHERE table_uuid = ?2 AND part = ?3 AND target = ?5 AND state IN ('failed', 'done') ORDER BY id DESC LIMIT 1), 0))
 """
 """One more attempt than the last one of the same move, when that failed."""
+
+
+_PROGRESS = "CREATE TABLE IF NOT EXISTS progress (id INTEGER PRIMARY KEY, bytes INTEGER NOT NULL)"
+_NOTHING: Mapping[int, int] = {}
 
 
 class WorkRecords:
@@ -88,7 +92,24 @@ class WorkRecords:
         """Moves, newest first: all, the unfinished ones (`active`) or those that failed."""
         states = [*(ACTIVE_MOVES if active else ()), *(("failed",) if failed else ())]
         rows = self._select("moves", states, limit, table_uuid=table_uuid, part=part)
-        return [_move(row) for row in rows]
+        done = self._noted_bytes() if any(row["state"] == "copying" for row in rows) else {}
+        return [_move(row, done) for row in rows]
+
+    def note_bytes(self, bytes_done: Mapping[int, int]) -> None:
+        """Note how much of moves that are copying is on the target. Only for who looks: not durable, nothing is
+        decided by it, and what ended is forgotten with the next note."""
+        with self._file.write("note_bytes", durable=False) as connection:
+            connection.execute(_PROGRESS)  # a journal of an earlier version has none
+            connection.execute("DELETE FROM progress WHERE id NOT IN (SELECT id FROM moves WHERE state = 'copying')")
+            connection.executemany(
+                "INSERT INTO progress VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET bytes = max(bytes, excluded.bytes)",
+                list(bytes_done.items()),  # of two threads the later one may come first
+            )
+
+    def _noted_bytes(self) -> dict[int, int]:
+        if not self._file.read("SELECT 1 FROM sqlite_master WHERE name = 'progress'"):
+            return {}
+        return {row["id"]: row["bytes"] for row in self._file.read("SELECT id, bytes FROM progress")}
 
     def move_counts(self) -> list[tuple[str, str, int, int]]:
         """State, kind of reason, number and bytes of the moves that are remembered."""
@@ -261,8 +282,9 @@ class WorkRecords:
         )
 
 
-def _move(row: sqlite3.Row) -> MoveRecord:
+def _move(row: sqlite3.Row, done: Mapping[int, int] = _NOTHING) -> MoveRecord:
     fields = {key: row[key] for key in row.keys() if key not in _OWNER}  # noqa: SIM118
+    fields["bytes_done"] = done.get(row["id"], 0) if row["state"] == "copying" else 0
     fields["table"] = fields.pop("table_name")
     for flag in ("keep_source", "cancel_requested"):
         fields[flag] = bool(fields[flag])

@@ -6,7 +6,6 @@ import time
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 
 from disks.base import Transaction
-from disks.workers.progress import Task
 from oplog.errors import FrostlineError
 from tiering.catalog import copying
 from tiering.catalog.context import Context
@@ -23,13 +22,11 @@ class FileCopies:
         context: Context,
         outcomes: Outcomes,
         checkpoint: Checkpoint,
-        task: Task,
         pool: ThreadPoolExecutor | None,
     ) -> None:
         self._context = context
         self._outcomes = outcomes
         self._checkpoint = checkpoint
-        self._task = task
         self._pool = pool
         self._remote: dict[str, bool] = {}
 
@@ -74,7 +71,7 @@ class FileCopies:
                 item.created.append(path)
                 item.ended = time.monotonic()
                 item.requests += reads * self._is_remote(item.move.source) + self._is_remote(item.move.target)
-            self._task.advance(size_bytes=file.size_bytes)
+            self._outcomes.copied(item, file.size_bytes)
         except (FrostlineError, OSError, Stopped) as error:
             with item.lock:
                 item.problem = item.problem or error

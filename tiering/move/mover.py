@@ -65,7 +65,7 @@ def _execute(context: Context, moves: Sequence[Move], required: Sequence[str]) -
         if workers > 1:
             pool = stack.enter_context(ThreadPoolExecutor(workers, thread_name_prefix="move-file"))
         outcomes, checkpoint = Outcomes(context.journal.work, task), Checkpoint(context)
-        copies = FileCopies(context, outcomes, checkpoint, task, pool)
+        copies = FileCopies(context, outcomes, checkpoint, pool)
         mover = _BatchMover(context, outcomes, checkpoint, copies, required)
         try:
             if pool is not None and len(batches) > 1 and _independent(moves):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 from disks.workers.progress import Task
 from oplog.errors import FrostlineError
@@ -10,6 +14,9 @@ from tiering.journal.records import MoveState
 from tiering.journal.work import WorkRecords
 from tiering.move.items import MoveItem, Stopped
 from tiering.move.report import FailedMove, MovedPart, MoveReport, SkippedMove
+
+NOTE_BYTES, NOTE_SECONDS = 4 * 1024 * 1024, 0.25
+"""Every so many bytes, and not more often than that, the journal is told how far copies are: often enough to draw."""
 
 
 class Outcomes:
@@ -19,6 +26,10 @@ class Outcomes:
         self._work = work
         self._task = task
         self._ended: dict[int, MovedPart | FailedMove | SkippedMove] = {}
+        self._lock = threading.Lock()
+        self._bytes: Counter[int] = Counter()
+        self._untold: set[int] = set()
+        self._untold_bytes, self._told = 0, 0.0
 
     def report(self, ids: Iterable[int]) -> MoveReport:
         """How these moves ended, in this order."""
@@ -33,6 +44,21 @@ class Outcomes:
     def copying(self, items: Sequence[MoveItem]) -> None:
         """Files are staged on the target from here on."""
         self._work.set_moves([item.id for item in items], "copying")
+
+    def copied(self, item: MoveItem, size_bytes: int) -> None:
+        """So much more of it is staged. The journal is told now and then; that it cannot be told does not matter."""
+        self._task.advance(size_bytes=size_bytes)
+        with self._lock:
+            self._bytes[item.id] += size_bytes
+            self._untold.add(item.id)
+            self._untold_bytes += size_bytes
+            if self._untold_bytes < NOTE_BYTES or time.monotonic() - self._told < NOTE_SECONDS:
+                return
+            news = {number: self._bytes[number] for number in self._untold}
+            self._untold.clear()
+            self._untold_bytes, self._told = 0, time.monotonic()
+        with suppress(FrostlineError):
+            self._work.note_bytes(news)
 
     def committed(self, items: Sequence[MoveItem], revision: int | None) -> None:
         """The target has the parts, durably: nothing may undo these moves any more."""

@@ -16,6 +16,9 @@ DUE_SHOWN = 20
 """How many of the moves that are due a document names; `plan` has all."""
 
 
+HOURS_SHOWN = 24
+
+
 def overview(store: Store) -> dict[str, Any]:
     """`top --json`. `status` is `status --json`, `disks` is `disks --json`, `moves` is `moves list --active --json`."""
     import msgspec
@@ -31,6 +34,7 @@ def overview(store: Store) -> dict[str, Any]:
         "at": store.context.clock(),
         "trouble": list(_trouble(status, beside, disks, plan)),
         "disks": disks,
+        "capacity": store.context.journal.capacity.hours(HOURS_SHOWN, store.context.clock()),
         **under_way(store),
         "due": msgspec.to_builtins(plan.moves[:DUE_SHOWN]),
         "next_due": min((stay.next_due for stay in plan.stays if stay.next_due), default=None),

@@ -160,3 +160,28 @@ def disks(store: Store) -> Listing:
         document=lambda row: row,
         state=lambda row: (row["parts"], row["used_bytes"], row["revision"], disk_state(row)),
     )
+
+
+def bucket_lines(store: Store, name: str) -> list[str]:
+    """What these screens asked of the disk's bucket, its pins, and who tells what nothing names. Of a local disk
+    nothing."""
+    from disks.base import BucketDisk
+    from disks.stores.wrappers.metered import MeteredStore
+    from oplog import pins
+
+    disk = store.disk(name)
+    bucket = disk if isinstance(disk, BucketDisk) else disk.bucket
+    if bucket is None or disk.broken is not None:
+        return []
+    lines = []
+    if isinstance(metered := bucket.store, MeteredStore):
+        asked = ", ".join(f"{verb} {count:,}" for verb, count in metered.counts().items() if count) or "none"
+        lines.append(f"requests of these screens: {asked}")
+        lines.append(f"sent {size(metered.bytes_sent)}, received {size(metered.bytes_received)}")
+    if disk.logged is not None:
+        held = pins.list_pins(bucket.store)
+        lines.append(
+            f"pins: {len(held):,}" + "".join(f"; {pin.name} keeps revision {pin.revision:,}" for pin in held[:5])
+        )
+    lines.append("orphans: c lists the bucket and tells them, before it deletes any")
+    return lines

@@ -33,6 +33,7 @@ def moves(store: Store) -> Listing:
             Column("part", "part", 18, lambda row: row.get("part") or row["output"], grows=True),
             Column("way", "from > to", 14, _way),
             Column("size", "size", 9, lambda row: row.get("bytes", row.get("bytes_in")), size, right=True),
+            Column("done", "done", 5, _share, lambda share: "" if share is None else f"{share:.0%}", right=True),
             Column("tries", "try", 3, lambda row: row.get("attempts"), number, right=True),
             Column("updated", "when", 16, of("updated"), minute),
             Column("table", "table", 16, of("table")),
@@ -41,7 +42,7 @@ def moves(store: Store) -> Listing:
         rows=rows,
         key=lambda row: f"{row['what']} {row['id']}",
         document=lambda row: {name: value for name, value in row.items() if name != "what"},
-        state=lambda row: (row["state"], row["updated"]),
+        state=lambda row: (row["state"], row["updated"], row.get("bytes_done")),
         empty="Nothing was ever moved or merged here.",
     )
 
@@ -49,6 +50,13 @@ def moves(store: Store) -> Listing:
 def _rank(state: str) -> int:
     """What goes on stands before what failed, and that before what is done."""
     return {"planned": 2, "copying": 2, "committed": 2, "running": 2, "failed": 1}.get(state, 0)
+
+
+def _share(row: dict[str, Any]) -> float | None:
+    """How far a copy is, as its process last noted."""
+    if row["state"] != "copying" or not row.get("bytes"):
+        return None
+    return min(float(row["bytes_done"]) / float(row["bytes"]), 1.0)
 
 
 def _way(row: dict[str, Any]) -> str:

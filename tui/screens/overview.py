@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from tiering.engine.store import Store
 
 _BAR = 24
+_COLUMNS = "▁▂▃▄▅▆▇█"
+_NOTE_SECONDS = 60.0
 _LINES = 12
 """Of each kind; the screens behind have all."""
 
@@ -49,6 +53,7 @@ class Overview(View):
         Choice("overview.resume", "U", "Resume all", _resume),
     )
 
+    _noted = -math.inf
     document: dict[str, Any] | None = None
     """As `top --json` has it."""
 
@@ -59,8 +64,18 @@ class Overview(View):
             yield Plain("Reading the store …", id="facts")
 
     def question(self) -> Callable[[Store], dict[str, Any]]:
-        """The document of `top`."""
-        return overview
+        """The document of `top`; what lies where is noted for later, as the daemon does."""
+        if self.board.read_only or time.monotonic() < self._noted + _NOTE_SECONDS:
+            return overview
+        self._noted = time.monotonic()
+
+        def ask(store: Store) -> dict[str, Any]:
+            from tiering.catalog import capacity
+
+            capacity.note(store.context)
+            return overview(store)
+
+        return ask
 
     def answer(self, facts: dict[str, Any]) -> None:
         """Show it."""
@@ -96,13 +111,14 @@ def overview_text(facts: dict[str, Any]) -> Iterator[str]:
     whole = max(1, sum(disk["used_bytes"] or 0 for disk in facts["disks"]))
     for disk in facts["disks"]:
         yield f"  {disk['name']:<10} {bar((disk['used_bytes'] or 0) / whole)}  {disk_text(disk)}"
+    yield from _capacity_lines(facts["capacity"])
     yield ""
     yield (
         f"Moves: {len(facts['moves']):,} under way, {status['planned_moves']:,} due,"
         f" {status['failed_moves']:,} failed.   Merges: {len(facts['merges']):,} under way."
     )
     for move in facts["moves"][:_LINES]:
-        yield f"  {move['state']:<9}  {move['part']}  {move['from']} > {move['to']}  {size(move['bytes'])}"
+        yield f"  {move['state']:<9}  {move['part']}  {move['from']} > {move['to']}  {size(move['bytes'])}{_done(move)}"
     for merge in facts["merges"][:_LINES]:
         yield f"  {merge['state']:<9}  {merge['output']}  {len(merge['inputs'])} parts of {merge['table']}"
     for move in facts["due"][:_LINES]:
@@ -112,6 +128,29 @@ def overview_text(facts: dict[str, Any]) -> Iterator[str]:
     if not facts["due"]:
         upcoming: datetime | None = facts["next_due"]
         yield f"  The next part is due at {minute(upcoming)}." if upcoming else "  No part has a time to move."
+
+
+def _done(move: dict[str, Any]) -> str:
+    """How far the copy is, as its process last noted."""
+    return f"  {bar(min(move['bytes_done'] / move['bytes'], 1.0))}" if move["bytes_done"] and move["bytes"] else ""
+
+
+def _capacity_lines(capacity: dict[str, list[int | None]]) -> Iterator[str]:
+    """How full each disk was: an hour a character."""
+    if not capacity:
+        return
+    yield "Last 24 hours (a dot: nobody looked)"
+    for disk, hours in capacity.items():
+        known = [value for value in hours if value is not None]
+        change = size(known[-1]) if known[0] == known[-1] else f"{size(known[0])} > {size(known[-1])}"
+        yield f"  {disk:<10}  {sparkline(hours)}   {change}"
+
+
+def sparkline(values: Sequence[int | None]) -> str:
+    """The values as columns, the highest a whole one; a dot for what is not known."""
+    highest = max((value for value in values if value is not None), default=0) or 1
+    top = len(_COLUMNS) - 1
+    return "".join("." if value is None else _COLUMNS[-(-value * top // highest)] for value in values)
 
 
 def bar(share: float) -> str:

@@ -154,6 +154,11 @@ class Disks(ListView):
         """The disks."""
         return storage.disks(store)
 
+    def more(self, row: Any) -> Callable[[Store], list[str]]:
+        """What is asked of a bucket, and what keeps objects in it."""
+        name = row["name"]
+        return lambda store: storage.bucket_lines(store, name)
+
     async def collect(self) -> None:
         """Delete what nothing names."""
         if (row := self.grid.row) is not None:

@@ -9,7 +9,8 @@ from textual.filter import LineFilter
 
 _LIKE = str.maketrans(
     {
-        **dict.fromkeys("─━═▔▁▂▃▄▅▆▇█▀╌┄", "-"),
+        **dict.fromkeys("─━═▔▀╌┄", "-"),
+        **dict(zip("▁▂▃▄▅▆▇█", "_,-~=+*#", strict=True)),
         **dict.fromkeys("│┃║▌▐▊▎▏▕▍▋▉", "|"),
         **dict.fromkeys("┌┐└┘├┤┬┴┼╭╮╰╯╔╗╚╝▖▗▘▝", "+"),
         "…": "~",

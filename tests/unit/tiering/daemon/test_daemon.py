@@ -92,6 +92,8 @@ def test_one_pass_moves_what_is_due(store: Store, clock: Clock) -> None:
     assert disks_of(store) == ["s3"]
     assert (done.running, done.ticks, done.moved, done.failures) == (False, 1, 1, 0)
     assert len(reports[0].moves.moved) == 1
+    capacity = store.context.journal.capacity.hours(1, clock())
+    assert (capacity["ssd"], capacity["s3"]) == ([0], [sum(part.facts.size_bytes for part in store.parts())])
     assert daemon.status(store.context.config.state_directory) == done
 
 

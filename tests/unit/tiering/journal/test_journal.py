@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,41 @@ def test_moves_survive_a_reopen(journal: Journal, tmp_path: Path) -> None:
     assert again.work.moves(failed=True) == []
     with pytest.raises(NotFound):
         again.work.move(99)
+
+
+def test_how_far_copies_are_is_noted_for_who_looks(journal: Journal, tmp_path: Path) -> None:
+    """In a journal of an earlier version, too, which has no table for it; what ended is forgotten."""
+    first, second = journal.work.plan_moves([new_move(), new_move("all_2_2_0")])
+    journal.work.set_moves([first, second], "copying")
+    assert [move.bytes_done for move in journal.work.moves(active=True)] == [0, 0]
+    journal.work.note_bytes({first: 4, second: 7})
+    journal.work.note_bytes({first: 6})
+    looking = Journal(tmp_path / "state")
+    assert {move.id: move.bytes_done for move in looking.work.moves()} == {first: 6, second: 7}
+    journal.work.set_move(first, "committed")
+    assert {move.id: move.bytes_done for move in looking.work.moves()} == {first: 0, second: 7}
+    journal.work.note_bytes({second: 8})
+    assert [row["id"] for row in looking.file.read("SELECT id FROM progress")] == [second]
+
+
+def test_what_lay_on_the_disks_is_kept_for_a_while_with_its_gaps(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    assert journal.capacity.hours(4, now) == {}
+    for hours_ago, size_bytes in ((200, 1), (3, 10), (2.9, 20), (0.1, 30), (0, 40)):
+        journal.capacity.note({"ssd": size_bytes, "s3": 5}, now - timedelta(hours=hours_ago))
+    assert journal.capacity.hours(4, now) == {"ssd": [20, None, None, 40], "s3": [5, None, None, 5]}
+    before = journal.file.read("SELECT * FROM capacity")
+    journal.capacity.note({"ssd": 40, "s3": 5}, now)
+    assert journal.file.read("SELECT * FROM capacity") == before
+    assert len(before) == 2 * 3
+    journal.capacity.note({"ssd": 1}, now - timedelta(days=30))  # a clock that was wrong
+    assert journal.capacity.hours(4, now - timedelta(days=30)) == {"ssd": [None, None, None, 1]}
+    monkeypatch.setattr("tiering.journal.capacity._KEPT_SLOTS", 20)
+    for slot in range(30):
+        journal.capacity.note({"ssd": slot}, now + timedelta(minutes=10 * slot))
+    assert journal.file.read("SELECT count(*) AS rows FROM capacity")[0]["rows"] == 20
 
 
 def test_only_the_steps_of_the_table_are_allowed(journal: Journal) -> None:

@@ -7,7 +7,7 @@ import itertools
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import pytest
 from disks import effects
 from disks.object_disk.disk import ObjectDisk
 from disks.workers.progress import Silent
-from oplog.errors import NoSpace, Transient
+from oplog.errors import Locked, NoSpace, Transient
 from oplog.kinds import Dropped, Moved
 from tests.moving import TABLE, close, configuration, create_table, holders, move, open_context, put_part
 from tiering.catalog.context import Context
@@ -66,6 +66,30 @@ def test_a_chain_of_moves_never_changes_a_byte(tmp_path: Path, context: Context,
         report = mover.execute(context, [move(made, target, source) for made in parts])
         assert len(report.moved) == 2, report
         assert all(holders(context, made) == [target] for made in parts)
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_others_see_how_far_copies_are(context: Context, monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
+    """By the journal; a journal that is busy keeps no part from being moved."""
+    monkeypatch.setattr("tiering.move.outcomes.NOTE_BYTES", 1)
+    monkeypatch.setattr("tiering.move.outcomes.NOTE_SECONDS", 0.0)
+    work, seen = context.journal.work, list[list[int]]()
+    note = work.note_bytes
+
+    def noting(bytes_done: Mapping[int, int]) -> None:
+        note(bytes_done)
+        seen.append(sorted(move.bytes_done for move in work.moves(active=True)))
+        raise Locked("the journal is busy")
+
+    monkeypatch.setattr(work, "note_bytes", noting)
+    context.workers = workers
+    parts = [put_part(context, number, files=3) for number in (1, 2)]
+    assert len(mover.execute(context, [move(made) for made in parts]).moved) == 2
+    assert len(seen) == 6
+    assert [60_000, 60_000] in seen
+    if workers == 1:
+        assert seen[:4] == [[0, 20_000], [0, 40_000], [0, 60_000], [20_000, 60_000]]
+    assert [move.bytes_done for move in work.moves()] == [0, 0]
 
 
 def test_large_cold_files_come_back_in_ranges(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
