@@ -23,6 +23,7 @@ REPOSITORY = Path(__file__).parents[2]
 SHOWN = (
     "README.md",
     "docs/tour.md",
+    "docs/insert.md",
     "docs/history.md",
     "docs/disasters.md",
     "docs/integrity.md",

@@ -3,58 +3,94 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.csv as csv
 
 from oplog.errors import UsageError
+from tiering.insert.intake import Intake, Record
+from tiering.insert.reshaping import source_types
 from tiering.insert.source_files import BLOCK_BYTES, Source, open_binary
-from tiering.table.schema import TableDefinition
-from tiering.table.types import arrow_schema
+from tiering.table.schema import Column
 
 _NEWLINE = ord("\n")
 NULLS = ["", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "\\N"]
 """What an empty field looks like."""
 
 
-def read_csv(source: Source, definition: TableDefinition, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
-    """The rows, typed as the table is. Raises `UsageError` that names the line."""
+def read_csv(intake: Intake, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
+    """The rows, as the table has them. Raises `UsageError` that names the line."""
+    source = intake.source
     with open_binary(source, stdin) as stream:
-        head, lines = _csv_head(stream, source)
-        types = _csv_types(definition)
-        broken: list[str] = []
-
-        def refuse(row: csv.InvalidRow) -> str:
-            broken.append(f"{row.actual_columns} fields instead of {row.expected_columns}: {row.text[:80]!r}")
-            return "error"
-
+        header, lines = _csv_head(stream, source)
+        columns = intake.reshaping.columns()
+        types = {name: _csv_type(kind) for name, kind in source_types(intake.reshaping).items()}
         line = 2
-        header = head
-        _check_text(source, head, 1)
+        _check_text(source, header, 1)
+        if intake.bad is not None:
+            intake.check_columns(_parse(header, b"", source, types, []).schema)
         for block in lines:
-            _check_text(source, block, line)
-            try:
-                table = csv.read_csv(
-                    io.BytesIO(header + block),
-                    read_options=csv.ReadOptions(block_size=len(header) + len(block) + 1),
-                    parse_options=csv.ParseOptions(
-                        delimiter=source.delimiter, newlines_in_values=True, invalid_row_handler=refuse
-                    ),
-                    convert_options=csv.ConvertOptions(
-                        column_types=types,
-                        null_values=NULLS,
-                        strings_can_be_null=True,
-                        quoted_strings_can_be_null=False,
-                        true_values=["true", "True", "TRUE", "1", "t"],
-                        false_values=["false", "False", "FALSE", "0", "f"],
-                    ),
-                )
-            except pa.ArrowInvalid as error:
-                raise _csv_error(source, header, block, line, types, error, broken) from error
-            yield from _without_needless_nulls(table, definition).combine_chunks().to_batches()
+            if intake.bad is None:
+                _check_text(source, block, line)
+                broken: list[str] = []
+                try:
+                    table = _parse(header, block, source, types, broken)
+                except pa.ArrowInvalid as error:
+                    raise _csv_error(source, header, block, line, types, error, broken) from error
+                yield from intake.taken(_without_needless_nulls(table, columns))
+            else:
+
+                def parse(some: Sequence[Record]) -> pa.Table:
+                    text, broken = b"".join(record.text for record in some), list[str]()
+                    _check_text(source, text, some[0].line)
+                    try:
+                        found = _parse(header, text, source, types, broken)
+                    except pa.ArrowInvalid as error:
+                        raise UsageError(broken[0] if broken else str(error)) from error
+                    return _without_needless_nulls(found, columns)
+
+                yield from intake.records(_records(block, line), parse)
             line += block.count(b"\n")
+
+
+def _parse(
+    header: bytes, block: bytes, source: Source, types: Mapping[str, pa.DataType], broken: list[str]
+) -> pa.Table:
+    """The rows of whole records. `broken` gets what is wrong with one of too few or too many fields."""
+
+    def refuse(row: csv.InvalidRow) -> str:
+        broken.append(f"{row.actual_columns} fields instead of {row.expected_columns}: {row.text[:80]!r}")
+        return "error"
+
+    return csv.read_csv(
+        io.BytesIO(header + block),
+        read_options=csv.ReadOptions(block_size=len(header) + len(block) + 1),
+        parse_options=csv.ParseOptions(delimiter=source.delimiter, newlines_in_values=True, invalid_row_handler=refuse),
+        convert_options=csv.ConvertOptions(
+            column_types=types,
+            null_values=NULLS,
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+            true_values=["true", "True", "TRUE", "1", "t"],
+            false_values=["false", "False", "FALSE", "0", "f"],
+        ),
+    )
+
+
+def _records(block: bytes, first_line: int) -> list[Record]:
+    """The records of a block, each with the number of its first line; those of blanks are left out, as in parsing."""
+    found: list[Record] = []
+    begun, number = b"", first_line
+    for line, text in enumerate(io.BytesIO(block), first_line):  # which splits at \n alone
+        number = number if begun else line
+        begun += text
+        if begun.count(b'"') % 2 == 0:
+            if begun.strip(b"\r\n"):
+                found.append(Record(number, begun))
+            begun = b""
+    return [*found, Record(number, begun)] if begun.strip(b"\r\n") else found
 
 
 def _check_text(source: Source, block: bytes, first_line: int) -> None:
@@ -109,21 +145,17 @@ def _whole_records(stream: Any) -> Iterator[bytes]:
         yield rest
 
 
-def _csv_types(definition: TableDefinition) -> dict[str, pa.DataType]:
-    """How each column is read: times as text that is cast later, since files write them with and without a zone."""
-    return {field.name: _csv_type(field.type) for field in arrow_schema(definition)}
-
-
 def _csv_type(kind: pa.DataType) -> pa.DataType:
+    """How a column is read: times as text that is cast later, since files write them with and without a zone."""
     return pa.string() if pa.types.is_timestamp(kind) else kind
 
 
-def _without_needless_nulls(table: pa.Table, definition: TableDefinition) -> pa.Table:
-    """Empty texts of columns that take no nulls are texts."""
-    for column in definition.columns:
-        if column.type == "string" and not column.nullable and column.name in table.column_names:
-            index = table.column_names.index(column.name)
-            table = table.set_column(index, column.name, table.column(index).fill_null(""))
+def _without_needless_nulls(table: pa.Table, columns: Mapping[str, Column]) -> pa.Table:
+    """Empty texts of columns that take no nulls are texts. `columns`: by their names in the file."""
+    for name, column in columns.items():
+        if column.type == "string" and not column.nullable and name in table.column_names:
+            index = table.column_names.index(name)
+            table = table.set_column(index, name, table.column(index).fill_null(""))
     return table
 
 
@@ -132,12 +164,15 @@ def _csv_error(
     header: bytes,
     block: bytes,
     first_line: int,
-    types: dict[str, pa.DataType],
+    types: Mapping[str, pa.DataType],
     error: pa.ArrowInvalid,
     broken: list[str],
 ) -> UsageError:
     """Which line is broken, found by halving the block."""
-    hint = "mend the line; rows before it may be in already, and a repeated insert skips them"
+    hint = (
+        "mend the line, or let --skip-bad-rows keep it apart; rows before it may be in already, and a repeated insert "
+        "skips them"
+    )
     lines = block.splitlines(keepends=True)
     low, high = 0, len(lines)
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from oplog.errors import FrostlineError, NotFound, UsageError
 
-FORMATS = ("parquet", "csv", "json", "arrow")
+FORMATS = ("parquet", "csv", "json", "arrow", "orc")
 STDIN = "-"
 
 ARROW_FILE = b"ARROW1"
@@ -37,13 +37,16 @@ _ENDINGS = {
     ".arrows": "arrow",
     ".feather": "arrow",
     ".ipc": "arrow",
+    ".orc": "orc",
 }
-_COMPRESSIONS = (".gz", ".zst", ".zip")
+_CODECS = {".zst": "zstd", ".lz4": "lz4"}
+_MAGICS = {b"\x28\xb5\x2f\xfd": "zstd", b"\x04\x22\x4d\x18": "lz4"}
+_COMPRESSIONS = (".gz", ".zst", ".lz4", ".zip")
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One input: a path or `-`, its format and how it is compressed (`.gz`, `.zst`, `.zip` or nothing)."""
+    """One input: a path or `-`, its format and how it is compressed (`.gz`, `.zst`, `.lz4`, `.zip` or nothing)."""
 
     path: str
     format: str
@@ -142,8 +145,8 @@ def open_binary(source: Source, stdin: IO[bytes] | None, *, seekable: bool = Fal
             raw = stack.enter_context(archive.open(_only_member(archive, source.path)))
         elif source.compression == ".gz":
             raw = stack.enter_context(gzip.open(source.path, "rb"))
-        elif source.compression == ".zst":
-            raw = stack.enter_context(pa.CompressedInputStream(pa.OSFile(source.path), "zstd"))
+        elif source.compression in _CODECS:
+            raw = stack.enter_context(pa.CompressedInputStream(pa.OSFile(source.path), _CODECS[source.compression]))
         else:
             yield stack.enter_context(pa.memory_map(source.path) if seekable else pa.OSFile(source.path))
             return
@@ -159,7 +162,7 @@ def _standard_input(stdin: Any) -> io.BufferedReader:
     start = given.peek(4)[:4]
     if start[:2] == b"\x1f\x8b":
         return io.BufferedReader(gzip.open(given, "rb"))
-    if start == b"\x28\xb5\x2f\xfd":
-        plain = pa.CompressedInputStream(pa.PythonFile(given, mode="r"), "zstd")
+    if start in _MAGICS:
+        plain = pa.CompressedInputStream(pa.PythonFile(given, mode="r"), _MAGICS[start])
         return io.BufferedReader(plain)
     return given

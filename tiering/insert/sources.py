@@ -1,6 +1,6 @@
-"""Reading what is to be inserted: Parquet, CSV, JSON lines and Arrow, from files, globs and standard input.
+"""Reading what is to be inserted: Parquet, CSV, JSON lines, Arrow and ORC, from files, globs and standard input.
 
-The format follows from the file's ending (`.csv.gz`, `.jsonl.zst`, `.csv.zip`, …) unless it is given. Files are
+The format follows from the file's ending (`.csv.gz`, `.jsonl.zst`, `.orc.lz4`, …) unless it is given. Files are
 streamed in batches of bounded size, one after the other, in the order given; a glob's files in name order. CSV columns
 are read as the table's types: `NA`, `null`, `NaN` and empty fields are null (an empty text stays a text where a column
 takes no nulls), times come as `2013-01-01 05:00:00` or `2013-01-01T05:00:00Z`.
@@ -12,7 +12,6 @@ when it is repeated with the line mended.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import IO, Any
@@ -23,20 +22,32 @@ import pyarrow.json as jsonlines
 import pyarrow.parquet as pq
 
 from oplog.errors import UsageError
+from tiering.insert.bad_rows import BadRows
+from tiering.insert.intake import Intake
+from tiering.insert.reshaping import Reshaping
 from tiering.insert.source_csv import NULLS, read_csv
 from tiering.insert.source_files import ARROW_FILE, BLOCK_BYTES, STDIN, Source, find_sources, open_binary, reading
+from tiering.insert.source_json import read_json
 from tiering.table.schema import TableDefinition
-from tiering.table.types import arrow_schema
 
 _BATCH_ROWS = 131_072
 
 
 def open_sources(
-    paths: Sequence[str], file_format: str | None, definition: TableDefinition, *, stdin: IO[bytes] | None = None
+    paths: Sequence[str],
+    file_format: str | None,
+    definition: TableDefinition,
+    *,
+    stdin: IO[bytes] | None = None,
+    reshaping: Reshaping | None = None,
+    bad: BadRows | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of all inputs, as batches to give to an insert. All paths are looked at before the first is read."""
+    """The rows of all inputs, as batches to give to an insert. All paths are looked at before the first is read.
+
+    `bad` gets the rows that cannot be taken; without it the first one raises `UsageError`.
+    """
     sources = find_sources(paths, file_format)
-    return _read_all(sources, definition, stdin)
+    return _read_all(sources, reshaping or Reshaping(definition), stdin, bad)
 
 
 def source_schema(path: str) -> pa.Schema:
@@ -45,7 +56,7 @@ def source_schema(path: str) -> pa.Schema:
     with reading(source), ExitStack() as stack:
         if source.format == "parquet":
             return pq.read_schema(stack.enter_context(open_binary(source, None, seekable=True)))
-        stream = stack.enter_context(open_binary(source, None, seekable=source.format == "arrow"))
+        stream = stack.enter_context(open_binary(source, None, seekable=source.format in ("arrow", "orc")))
         match source.format:
             case "csv":
                 reader = csv.open_csv(
@@ -57,37 +68,29 @@ def source_schema(path: str) -> pa.Schema:
                 return reader.schema
             case "json":
                 return jsonlines.open_json(stream, read_options=jsonlines.ReadOptions(block_size=BLOCK_BYTES)).schema
+            case "orc":
+                return _open_orc(stream).schema
             case _:
                 return _open_arrow(stream).schema
 
 
 def _read_all(
-    sources: Sequence[Source], definition: TableDefinition, stdin: IO[bytes] | None
+    sources: Sequence[Source], reshaping: Reshaping, stdin: IO[bytes] | None, bad: BadRows | None
 ) -> Iterator[pa.RecordBatch]:
-    readers: dict[str, Callable[[Source, TableDefinition, IO[bytes] | None], Iterator[pa.RecordBatch]]] = {
-        "parquet": _read_parquet,
-        "csv": read_csv,
-        "json": _read_json,
-        "arrow": _read_arrow,
-    }
     for source in sources:
         with reading(source):
-            yield from _checked(readers[source.format](source, definition, stdin), source, definition)
+            match source.format:
+                case "csv":
+                    yield from read_csv(Intake(source, reshaping, bad), stdin)
+                case "json":
+                    yield from read_json(Intake(source, reshaping, bad, seen=set()), stdin)
+                case _:
+                    intake = Intake(source, reshaping, bad)
+                    for batch in _READERS[source.format](source, stdin):
+                        yield from intake.batches(batch)
 
 
-def _checked(
-    batches: Iterator[pa.RecordBatch], source: Source, definition: TableDefinition
-) -> Iterator[pa.RecordBatch]:
-    """The batches cast to the table here, where the file's name is still known for messages."""
-    from tiering.table.types import cast_batch
-
-    row = 0
-    for batch in batches:
-        yield cast_batch(batch, definition, source=source.label, first_row=row)
-        row += batch.num_rows
-
-
-def _read_parquet(source: Source, definition: TableDefinition, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
+def _read_parquet(source: Source, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
     with open_binary(source, stdin, seekable=True) as stream:
         file, found = pq.ParquetFile(stream, pre_buffer=False), 0
         for batch in file.iter_batches(_BATCH_ROWS):
@@ -100,7 +103,7 @@ def _read_parquet(source: Source, definition: TableDefinition, stdin: IO[bytes] 
             )
 
 
-def _read_arrow(source: Source, definition: TableDefinition, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
+def _read_arrow(source: Source, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
     with open_binary(source, stdin, seekable=source.path != STDIN) as stream:
         reader = _open_arrow(stream)
         if isinstance(reader, pa.RecordBatchFileReader):
@@ -119,60 +122,22 @@ def _open_arrow(stream: Any) -> Any:
     return pa.ipc.open_file(stream) if bytes(magic) == ARROW_FILE else pa.ipc.open_stream(stream)
 
 
-def _read_json(source: Source, definition: TableDefinition, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
-    """JSON lines; parsed in blocks of whole lines, so that an error can name its line."""
-    # Times and decimals come in several forms: they are read as they are and cast like those of other formats.
-    fields = [field for field in arrow_schema(definition) if not _has_many_forms(field.type)]
-    options = jsonlines.ParseOptions(explicit_schema=pa.schema(fields))
-    line = 1
-    with open_binary(source, stdin) as stream:
-        for block in _whole_lines(stream):
-            try:
-                table = jsonlines.read_json(
-                    io.BytesIO(block), jsonlines.ReadOptions(block_size=len(block) + 1), options
-                )
-            except pa.ArrowInvalid as error:
-                raise _json_error(source, block, line, error) from error
-            present = [name for name in table.column_names if _occurs(block, name)]
-            yield from table.select(present).combine_chunks().to_batches()
-            line += block.count(b"\n")
+def _read_orc(source: Source, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
+    with open_binary(source, stdin, seekable=True) as stream:
+        file = _open_orc(stream)
+        for number in range(file.nstripes):
+            yield file.read_stripe(number)
 
 
-def _has_many_forms(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_temporal(kind) or pa.types.is_decimal(kind) or pa.types.is_binary(kind))
+def _open_orc(stream: Any) -> Any:
+    from pyarrow import orc
+
+    return orc.ORCFile(stream)
 
 
-def _occurs(block: bytes, name: str) -> bool:
-    """Whether a JSON block mentions the column; the parser adds every column of its schema."""
-    import json
-
-    return json.dumps(name).encode() in block or json.dumps(name, ensure_ascii=False).encode() in block
-
-
-def _whole_lines(stream: Any) -> Iterator[bytes]:
-    """Blocks that end where a line ends; blank blocks are left out."""
-    rest = b""
-    while data := stream.read(BLOCK_BYTES):
-        data = rest + bytes(data)
-        end = data.rfind(b"\n") + 1
-        rest = data[end:]
-        if data[:end].strip():
-            yield data[:end]
-    if rest.strip():
-        yield rest
-
-
-def _json_error(source: Source, block: bytes, first_line: int, error: pa.ArrowInvalid) -> UsageError:
-    """Which line is broken: found by parsing them one by one."""
-    import json
-
-    for offset, text in enumerate(block.splitlines()):
-        try:
-            if text.strip() and not isinstance(json.loads(text), dict):
-                raise ValueError("not an object")
-        except ValueError as broken:
-            return UsageError(
-                f"{source.label} line {first_line + offset} is not a JSON object: {broken}",
-                hint="mend the line; rows before it may be in already, and a repeated insert skips them",
-            )
-    return UsageError(f"{source.label} near line {first_line}: {str(error).splitlines()[0]}", hint="mend the line")
+_READERS: dict[str, Callable[[Source, IO[bytes] | None], Iterator[pa.RecordBatch]]] = {
+    "parquet": _read_parquet,
+    "arrow": _read_arrow,
+    "orc": _read_orc,
+}
+"""Of the formats that bring their types."""

@@ -158,7 +158,7 @@ def add_column(definition: TableDefinition, text: str, *, default: str | None = 
     if any(known.name == column.name for known in definition.columns):
         raise UsageError(f"table {definition.full_name} has a column {column.name} already", hint="choose another name")
     if default is not None:
-        column = msgspec.structs.replace(column, default=_typed_default(column, default))
+        column = msgspec.structs.replace(column, default=typed_default(column, default))
     elif not column.nullable:
         raise UsageError(
             f"column {column.name} takes no nulls, so it needs a default", hint="say --default VALUE: old rows get it"
@@ -276,7 +276,7 @@ def _setting_value(key: str, value: str) -> int:
     return number
 
 
-def _typed_default(column: Column, text: str) -> Any:
+def typed_default(column: Column, text: str) -> Any:
     """The default as JSON can hold it, checked against the type."""
     kind = arrow_type(column.type)
     value: Any = text

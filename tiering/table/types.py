@@ -170,11 +170,11 @@ def cast_batch(
     """
     where = f"{source}: " if source else ""
     names = batch.schema.names
-    _check_names(names, definition, where=where)
+    check_names(names, definition, where=where)
     arrays = []
     for column in definition.columns:
         if column.name in names:
-            array = _cast_column(batch.column(column.name), column, where=where, first_row=first_row)
+            array = cast_column(batch.column(column.name), column, where=where, first_row=first_row)
         else:
             array = default_array(column, batch.num_rows)
         if not column.nullable and array.null_count:
@@ -187,7 +187,8 @@ def cast_batch(
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(definition))
 
 
-def _check_names(names: list[str], definition: TableDefinition, *, where: str) -> None:
+def check_names(names: list[str], definition: TableDefinition, *, where: str) -> None:
+    """Raise `UsageError` for columns that occur twice, that the table does not have, or that it needs."""
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise UsageError(f"{where}column {', '.join(twice)} occurs twice", hint="give every column its own name")
@@ -209,7 +210,8 @@ def _check_names(names: list[str], definition: TableDefinition, *, where: str) -
             )
 
 
-def _cast_column(array: pa.Array, column: Column, *, where: str, first_row: int) -> pa.Array:
+def cast_column(array: pa.Array, column: Column, *, where: str, first_row: int) -> pa.Array:
+    """The array as the column's type. Raises `UsageError` as `cast_batch` does."""
     kind = arrow_type(column.type)
     if array.type == kind:
         return array

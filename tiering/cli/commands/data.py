@@ -13,6 +13,7 @@ from tiering.cli.frame.verb import verb
 
 if TYPE_CHECKING:
     from tiering.engine.store import Store
+    from tiering.insert.bad_rows import BadRows
 
 OptionalTable = Annotated[str | None, typer.Argument(metavar="DB.TABLE", help="only this table")]
 
@@ -31,31 +32,61 @@ def insert(
     table: TableName,
     files: Annotated[list[str], typer.Argument(metavar="FILE", help="files or globs; '-' reads stdin")],
     format: Annotated[  # noqa: A002  the flag is called so
-        str | None, typer.Option(metavar="FORMAT", help="parquet, csv, json or arrow; default: by the name")
+        str | None, typer.Option(metavar="FORMAT", help="parquet, csv, json, arrow or orc; default: by the name")
+    ] = None,
+    select: Annotated[
+        str | None, typer.Option(metavar="'A,B.C as D'", help="take only these columns and fields of structs")
+    ] = None,
+    rename: Annotated[
+        list[str] | None, typer.Option(metavar="OLD:NEW", help="a column of another name; may be repeated")
+    ] = None,
+    ignore_unknown: Annotated[
+        bool, typer.Option("--ignore-unknown", help="leave out columns that the table does not have")
+    ] = False,
+    default: Annotated[
+        list[str] | None,
+        typer.Option(metavar="C=V", help="the value where the input has none, or null; may be repeated"),
+    ] = None,
+    skip_bad_rows: Annotated[
+        tuple[int, str] | None,
+        typer.Option(metavar="N FILE", help="keep up to N rows that cannot be taken in FILE; more: exit 8"),
     ] = None,
 ) -> None:
     """Insert files into a table.
 
-    An insert is idempotent: parts that an earlier insert wrote are skipped and counted as duplicates.
+    An insert is idempotent: parts that an earlier insert wrote are skipped and counted as duplicates. Files may be
+    compressed: .gz, .zst, .lz4, .zip.
     """
+    from contextlib import nullcontext
+
     from tiering.config.units import format_size
+    from tiering.insert.reshaping import parse_reshaping
     from tiering.insert.sources import open_sources
 
     store = session.store()
     handle = store.table(table)
-    batches = open_sources(files, format, handle.definition)
-    if session.dry_run:
-        rows = sum(batch.num_rows for batch in batches)
-        document: dict[str, Any] = {"table": table, "rows": rows, "parts": [], "duplicates": 0, "bytes": 0}
-    else:
-        result = handle.insert(batches)
-        document = {
-            "table": table,
-            "rows": result.rows,
-            "parts": list(result.parts),
-            "duplicates": result.duplicates,
-            "bytes": result.bytes,
-        }
+    reshaping = parse_reshaping(
+        handle.definition, select=select, rename=rename or (), ignore_unknown=ignore_unknown, default=default or ()
+    )
+    with _bad_rows(session, skip_bad_rows, files, format) if skip_bad_rows else nullcontext() as bad:
+        batches = open_sources(files, format, handle.definition, reshaping=reshaping, bad=bad)
+        if session.dry_run:
+            rows = sum(batch.num_rows for batch in batches)
+            document: dict[str, Any] = {"table": table, "rows": rows, "parts": [], "duplicates": 0, "bytes": 0}
+        else:
+            result = handle.insert(batches)
+            document = {
+                "table": table,
+                "rows": result.rows,
+                "parts": list(result.parts),
+                "duplicates": result.duplicates,
+                "bytes": result.bytes,
+            }
+    if skip_bad_rows and bad is not None:
+        document["bad_rows"] = bad.count
+        if bad.count:
+            kept = "would be kept in" if session.dry_run else "kept in"
+            session.output.note(f"{counted(bad.count, 'row')} could not be taken, {kept} {skip_bad_rows[1]}")
     if session.options.json:
         session.output.document({**document, "dry_run": session.dry_run})
     elif session.dry_run:
@@ -71,6 +102,21 @@ def insert(
             session.output.line(f"  {name}")
     if not document["rows"]:
         session.nothing_to_do("No new rows.")
+
+
+def _bad_rows(session: Session, given: tuple[int, str], files: list[str], file_format: str | None) -> "BadRows":
+    from pathlib import Path
+
+    from tiering.insert.bad_rows import BadRows
+    from tiering.insert.source_files import STDIN, find_sources
+
+    most, path = given
+    if most < 0:
+        raise UsageError(f"not a number of rows: {most}", hint="write --skip-bad-rows 100 bad.jsonl")
+    sources = [Path(source.path) for source in find_sources(files, file_format) if source.path != STDIN]
+    if Path(path).exists() and any(source.samefile(path) for source in sources):
+        raise UsageError(f"{path} is to be inserted: bad rows would be written over it", hint="name another file")
+    return BadRows(most, None if session.dry_run else Path(path))
 
 
 def query(

@@ -1,0 +1,104 @@
+"""Seeded mistakes in taking foreign data in, for `tests.crash.mutants`: name, meaning, check, how it is put in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+_CHECK = "tests/unit/tiering/insert/test_reshaping.py"
+
+
+def _nulls_stay() -> None:
+    import pyarrow as pa
+
+    from tiering.insert import reshaping
+
+    reshaping.pc = type(
+        "Compute", (), {"coalesce": lambda array, value: array, "struct_field": pa.compute.struct_field}
+    )
+
+
+def _bad_rows_forgotten() -> None:
+    from tiering.insert.bad_rows import BadRows
+
+    def add(self: Any, source: str, place: Any, problem: str, content: Any) -> None:
+        self.count += 1
+
+    BadRows.add = add  # type: ignore[method-assign]
+
+
+def _block_is_bad() -> None:
+    """One bad row takes its whole block with it."""
+    from tiering.insert import intake
+
+    def salvage(records: Any, take: Any, bad: Any) -> Any:
+        try:
+            yield take(records)
+        except Exception as error:
+            bad(records[0], str(error))
+
+    intake.salvage = salvage  # type: ignore[assignment]
+
+
+def _lines_are_records() -> None:
+    from tiering.insert import source_csv
+    from tiering.insert.intake import Record
+
+    source_csv._records = lambda block, first: [
+        Record(line, text + b"\n") for line, text in enumerate(block.rstrip(b"\n").split(b"\n"), first)
+    ]
+
+
+def _types_by_the_names_of_the_table() -> None:
+    from tiering.insert import source_csv
+    from tiering.table.types import arrow_type
+
+    source_csv.source_types = lambda reshaping: {
+        column.name: arrow_type(column.type) for column in reshaping.definition.columns
+    }
+
+
+def _misspelt_names_are_nulls() -> None:
+    from tiering.insert.intake import Intake
+
+    Intake.check_seen = lambda self: None  # type: ignore[method-assign]
+
+
+MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
+    (
+        "nulls stay",
+        "a default does not stand where a row of the input has null",
+        f"{_CHECK}::TestColumns::test_defaults_stand_where_the_input_has_nothing",
+        _nulls_stay,
+    ),
+    (
+        "bad rows forgotten",
+        "rows that cannot be taken are in no file",
+        f"{_CHECK}::TestBadRows::test_json_lines_that_are_none_or_do_not_fit",
+        _bad_rows_forgotten,
+    ),
+    (
+        "the block is bad",
+        "a row that cannot be taken takes good ones with it",
+        f"{_CHECK}::TestBadRows::test_csv_keeps_the_lines_that_duckdb_rejects",
+        _block_is_bad,
+    ),
+    (
+        "lines are records",
+        "a text with a line end is cut when its block holds a bad row",
+        f"{_CHECK}::TestBadRows::test_csv_keeps_the_lines_that_duckdb_rejects",
+        _lines_are_records,
+    ),
+    (
+        "types by the table's names",
+        "a renamed text column is read as numbers",
+        f"{_CHECK}::TestColumns::test_renamed_columns_are_read_as_the_types_of_the_table",
+        _types_by_the_names_of_the_table,
+    ),
+    (
+        "misspelt names are nulls",
+        "a path that no row of JSON has fills the column with nulls",
+        f"{_CHECK}::TestColumns::test_a_column_that_the_input_does_not_have",
+        _misspelt_names_are_nulls,
+    ),
+)

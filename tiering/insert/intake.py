@@ -1,0 +1,108 @@
+"""From what a file holds to the rows of the table: reshaped, cast, and without the rows that cannot be taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from oplog.errors import UsageError
+from tiering.insert.bad_rows import BadRows, salvage
+from tiering.insert.reshaping import Reshaping
+from tiering.insert.source_files import Source
+from tiering.table.schema import TableDefinition
+from tiering.table.types import cast_batch, check_names
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record of a text format, as it stands in the file."""
+
+    line: int
+    text: bytes
+
+
+@dataclass(slots=True)
+class Intake:
+    """What every format's reader hands its rows to, one for each file."""
+
+    source: Source
+    reshaping: Reshaping
+    bad: BadRows | None = None
+    seen: set[str] | None = None
+    """Of formats whose rows need not have all columns: the paths that were met."""
+    rows: int = 0
+    """Read so far, with those that could not be taken."""
+
+    @property
+    def definition(self) -> TableDefinition:
+        return self.reshaping.definition
+
+    def batches(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The rows of a batch of a format without lines. Raises `UsageError` for columns that do not fit, and unless
+        bad rows are kept, for values."""
+        first = self.rows
+        if self.bad is None:
+            yield self._taken(batch, first)
+            self.rows += batch.num_rows
+            return
+        self.check_columns(batch.schema)
+
+        def take(numbers: Sequence[int]) -> pa.RecordBatch:
+            return self._taken(batch.slice(numbers[0], len(numbers)), first + numbers[0])
+
+        def tell(number: int, problem: str) -> None:
+            assert self.bad is not None
+            (values,) = batch.slice(number, 1).to_pylist()
+            self.bad.add(self.source.label, {"row": first + number + 1}, problem, {"values": values})
+
+        yield from salvage(range(batch.num_rows), take, tell) if batch.num_rows else ()
+        self.rows += batch.num_rows
+
+    def records(
+        self, records: Sequence[Record], parse: Callable[[Sequence[Record]], pa.Table]
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of records of a text format, without those that cannot be parsed or taken: these are kept."""
+
+        def take(some: Sequence[Record]) -> list[pa.RecordBatch]:
+            return self.taken(parse(some))
+
+        def tell(record: Record, problem: str) -> None:
+            assert self.bad is not None
+            text = record.text.rstrip(b"\r\n").decode(errors="replace")
+            self.bad.add(self.source.label, {"line": record.line}, problem, {"text": text})
+
+        for batches in salvage(records, take, tell) if records else ():
+            yield from batches
+
+    def taken(self, table: pa.Table) -> list[pa.RecordBatch]:
+        """The rows of the table. Raises `UsageError` for what does not fit."""
+        found = []
+        for batch in table.combine_chunks().to_batches():
+            found.append(self._taken(batch, self.rows))
+            self.rows += batch.num_rows
+        return found
+
+    def check_columns(self, schema: pa.Schema) -> None:
+        """Raise `UsageError` for columns that do not fit: no row is to blame for that."""
+        none = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema.names)
+        check_names(self._shaped(none).schema.names, self.definition, where=self._where)
+
+    def check_seen(self) -> None:
+        """Raise `UsageError` for a path that somebody named and that no row so far had."""
+        if missing := [path for path in self.reshaping.wanted() if path not in (self.seen or ())]:
+            raise UsageError(
+                f"{self.source.label} has no {missing[0]} in its first rows",
+                hint="is it misspelt? If few rows have it, add --default COLUMN=VALUE for it",
+            )
+
+    @property
+    def _where(self) -> str:
+        return f"{self.source.label}: "
+
+    def _shaped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return self.reshaping.apply(batch, where=self._where, seen=self.seen)
+
+    def _taken(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
+        return cast_batch(self._shaped(batch), self.definition, source=self.source.label, first_row=first_row)

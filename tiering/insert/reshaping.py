@@ -1,0 +1,197 @@
+"""From the columns of an input to those of the table: chosen, renamed, filled in. Pure; no I/O.
+
+What is not asked for stays as it is: a column goes to the table's column of its name. Paths such as `b.c` lead into
+structs (JSON objects); a name that has a dot itself is found first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from oplog.errors import UsageError
+from tiering.table.definitions import typed_default
+from tiering.table.schema import Column, TableDefinition
+from tiering.table.types import arrow_type, cast_column, default_array, default_scalar
+
+_ITEM = re.compile(r"\s*(.+?)(?:\s+as\s+(\S+))?\s*\Z", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Reshaping:
+    """What becomes of an input's columns."""
+
+    definition: TableDefinition
+    select: Mapping[str, str] = field(default_factory=dict)
+    """Path in the input -> the table's column. Nothing given: every column under its own name."""
+    renames: Mapping[str, str] = field(default_factory=dict)
+    """Column of the input -> the table's column."""
+    ignore_unknown: bool = False
+    """Columns that the table does not have are left out, and not refused."""
+    defaults: Mapping[str, Column] = field(default_factory=dict)
+    """The table's columns that get a value, their `default`, where the input has none."""
+
+    def columns(self) -> dict[str, Column]:
+        """Path in the input -> the table's column, as far as that is known before the input is."""
+        by_name = {column.name: column for column in self.definition.columns}
+        if self.select:
+            return {path: by_name[name] for path, name in self.select.items() if name in by_name}
+        taken = set(self.renames.values())
+        named = {name: by_name[new] for name, new in self.renames.items() if new in by_name}
+        return {name: column for name, column in by_name.items() if name not in taken} | named
+
+    def wanted(self) -> list[str]:
+        """The paths that the input must have, because somebody named them; those with a default need not be there."""
+        named = self.select or self.renames
+        return [path for path, name in named.items() if name not in self.defaults]
+
+    def apply(self, batch: pa.RecordBatch, *, where: str, seen: set[str] | None = None) -> pa.RecordBatch:
+        """The batch with the table's names, and the defaults filled in. Raises `UsageError` for what is not there.
+
+        `seen`: of an input whose rows need not have all columns; gets the paths that this batch has.
+        """
+        batch = self._picked(batch, where, seen) if self.select else self._renamed(batch, where, seen)
+        if self.ignore_unknown:
+            known = {column.name for column in self.definition.columns}
+            batch = batch.select([name for name in batch.schema.names if name in known])
+        for name, column in self.defaults.items():
+            if name not in batch.schema.names:
+                batch = batch.append_column(name, default_array(column, batch.num_rows))
+            elif batch.column(name).null_count:
+                index = batch.schema.names.index(name)
+                typed = cast_column(batch.column(index), column, where=where, first_row=0)
+                batch = batch.set_column(index, name, pc.coalesce(typed, default_scalar(column)))
+        return batch
+
+    def _picked(self, batch: pa.RecordBatch, where: str, seen: set[str] | None) -> pa.RecordBatch:
+        arrays: list[pa.Array] = []
+        names: list[str] = []
+        for path, name in self.select.items():
+            array = _at(batch, path, where)
+            if array is None and seen is None and name not in self.defaults:
+                raise _missing(path, batch.schema.names, where)
+            if array is not None:
+                arrays.append(array)
+                names.append(name)
+                if seen is not None:
+                    seen.add(path)
+        if not arrays:
+            raise _missing(", ".join(self.select), batch.schema.names, where)
+        return pa.RecordBatch.from_arrays(arrays, names)
+
+    def _renamed(self, batch: pa.RecordBatch, where: str, seen: set[str] | None) -> pa.RecordBatch:
+        there = batch.schema.names
+        for name, new in self.renames.items():
+            if name in there and seen is not None:
+                seen.add(name)
+            elif name not in there and seen is None and new not in self.defaults:
+                raise _missing(name, there, where)
+        return batch.rename_columns([self.renames.get(name, name) for name in there]) if self.renames else batch
+
+
+def parse_reshaping(
+    definition: TableDefinition,
+    *,
+    select: str | None = None,
+    rename: Sequence[str] = (),
+    ignore_unknown: bool = False,
+    default: Sequence[str] = (),
+) -> Reshaping:
+    """The reshaping of the words of `insert`. Raises `UsageError` or `NotFound` for what does not fit the table."""
+    if select is not None and rename:
+        raise UsageError("--select and --rename do not go together", hint="write the new name as 'a as b' in --select")
+    chosen = _parse_select(select) if select is not None else {}
+    renames = dict(_pair(text, ":", "--rename OLD:NEW") for text in rename)
+    for name in (*chosen.values(), *renames.values()):
+        definition.column(name)
+    _check_once([*chosen.values()] or [*renames.values()])
+    defaults: dict[str, Column] = {}
+    for text in default:
+        name, value = _pair(text, "=", "--default COLUMN=VALUE")
+        column = definition.column(name)
+        if name in defaults:
+            raise UsageError(f"--default names column {name} twice", hint="name each column once")
+        defaults[name] = msgspec.structs.replace(column, default=typed_default(column, value))
+    return Reshaping(definition, chosen, renames, ignore_unknown, defaults)
+
+
+def _parse_select(text: str) -> dict[str, str]:
+    chosen: dict[str, str] = {}
+    for item in text.split(","):
+        match = _ITEM.match(item)
+        if match is None:
+            raise UsageError(f"not a list of columns: {text!r}", hint="write --select 'a,b.c as d'")
+        path, name = match[1], match[2] or match[1].rpartition(".")[2]
+        if path in chosen:
+            raise UsageError(f"--select names {path} twice", hint="name each column of the input once")
+        chosen[path] = name
+    return chosen
+
+
+def _pair(text: str, between: str, how: str) -> tuple[str, str]:
+    name, found, value = text.partition(between)
+    if not found or not name.strip():
+        raise UsageError(f"not understood: {text!r}", hint=f"write {how}")
+    return name.strip(), value.strip() if between == ":" else value
+
+
+def _check_once(names: Iterable[str]) -> None:
+    listed = list(names)
+    if twice := sorted({name for name in listed if listed.count(name) > 1}):
+        raise UsageError(
+            f"column {', '.join(twice)} would be filled twice", hint="give each one a name of its own: 'a as b'"
+        )
+
+
+def _at(batch: pa.RecordBatch, path: str, where: str) -> pa.Array | None:
+    """What lies at the path; None when nothing does."""
+    names = batch.schema.names
+    steps = path.split(".")
+    for count in range(len(steps), 0, -1):
+        name = ".".join(steps[:count])
+        if name in names:
+            return _inside(batch.column(names.index(name)), steps[count:], path, where)
+    return None
+
+
+def _inside(array: pa.Array, steps: Sequence[str], path: str, where: str) -> pa.Array | None:
+    for step in steps:
+        if pa.types.is_null(array.type):
+            return None
+        if not pa.types.is_struct(array.type):
+            raise UsageError(
+                f"{where}{path}: {step} cannot be taken out of {array.type}", hint="a path leads through structs only"
+            )
+        if array.type.get_field_index(step) < 0:
+            return None
+        array = pc.struct_field(array, step)
+    return array
+
+
+def _missing(path: str, names: Sequence[str], where: str) -> UsageError:
+    return UsageError(f"{where}there is no column {path}", hint=f"the input has: {', '.join(names) or 'no columns'}")
+
+
+def explicit_type(paths: Mapping[tuple[str, ...], pa.DataType]) -> dict[str, pa.DataType]:
+    """The types of columns that hold these paths: structs of what lies in them."""
+    found: dict[str, pa.DataType] = {}
+    inside: dict[str, dict[tuple[str, ...], pa.DataType]] = {}
+    for steps, kind in paths.items():
+        if len(steps) == 1:
+            found[steps[0]] = kind
+        else:
+            inside.setdefault(steps[0], {})[steps[1:]] = kind
+    for name, rest in inside.items():
+        if name not in found:
+            found[name] = pa.struct(list(explicit_type(rest).items()))
+    return found
+
+
+def source_types(reshaping: Reshaping) -> dict[str, pa.DataType]:
+    """Path in the input -> the type that its values are for."""
+    return {path: arrow_type(column.type) for path, column in reshaping.columns().items()}

@@ -1,0 +1,114 @@
+"""JSON lines to Arrow, in blocks of whole lines, so that an error can name its line."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.json as jsonlines
+
+from oplog.errors import UsageError
+from tiering.insert.intake import Intake, Record
+from tiering.insert.reshaping import Reshaping, explicit_type, source_types
+from tiering.insert.source_files import BLOCK_BYTES, Source, open_binary
+
+
+def read_json(intake: Intake, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
+    """The rows, as the table has them. Raises `UsageError` that names the line."""
+    line, is_first = 1, True
+    with open_binary(intake.source, stdin) as stream:
+        for block in _whole_lines(stream):
+            if intake.bad is None:
+                try:
+                    table = _parse(block, intake.reshaping)
+                except pa.ArrowInvalid as error:
+                    raise _json_error(intake.source, block, line, error) from error
+                taken = intake.taken(table)
+            else:
+                taken = list(intake.records(_records(block, line), lambda some: _parse_some(some, intake.reshaping)))
+            if is_first:
+                intake.check_seen()
+            yield from taken
+            line, is_first = line + block.count(b"\n"), False
+
+
+def _records(block: bytes, first_line: int) -> list[Record]:
+    return [Record(line, text) for line, text in enumerate(block.split(b"\n"), first_line) if text.strip()]
+
+
+def _parse_some(records: Sequence[Record], reshaping: Reshaping) -> pa.Table:
+    return _parse(b"\n".join(record.text for record in records), reshaping)
+
+
+def _parse(block: bytes, reshaping: Reshaping) -> pa.Table:
+    """The columns that occur in the block. Where only some are wanted, and all of these have a type, the others are not
+    even looked at: they may be of any form."""
+    types = _types(block, reshaping)
+    all_known = bool(reshaping.select or reshaping.ignore_unknown) and None not in types.values()
+    explicit = {_steps(block, path): kind for path, kind in types.items() if kind is not None}
+    options = jsonlines.ParseOptions(
+        explicit_schema=pa.schema(list(explicit_type(explicit).items())),
+        unexpected_field_behavior="ignore" if all_known else "infer",
+    )
+    table = jsonlines.read_json(io.BytesIO(block), jsonlines.ReadOptions(block_size=len(block) + 1), options)
+    present = [name for name in table.column_names if _occurs(block, name)]
+    if not present:
+        raise pa.ArrowInvalid("it has none of the columns")
+    return table.select(present)
+
+
+def _types(block: bytes, reshaping: Reshaping) -> Mapping[str, pa.DataType | None]:
+    """Path -> how it is read, of those that occur. Times and decimals come in several forms: they are read as they are
+    (None) and cast like those of other formats; times, where only some columns are wanted, as texts."""
+    chosen = bool(reshaping.select or reshaping.ignore_unknown)
+    found: dict[str, pa.DataType | None] = {}
+    for path, kind in source_types(reshaping).items():
+        if all(_occurs(block, step) for step in _steps(block, path)):
+            as_text = chosen and pa.types.is_temporal(kind)
+            found[path] = pa.string() if as_text else None if _has_many_forms(kind) else kind
+    return found
+
+
+def _steps(block: bytes, path: str) -> tuple[str, ...]:
+    """A name that has a dot itself is one step."""
+    return (path,) if _occurs(block, path) else tuple(path.split("."))
+
+
+def _has_many_forms(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_temporal(kind) or pa.types.is_decimal(kind) or pa.types.is_binary(kind))
+
+
+def _occurs(block: bytes, name: str) -> bool:
+    """Whether a JSON block mentions the column; the parser adds every column of its schema."""
+    return json.dumps(name).encode() in block or json.dumps(name, ensure_ascii=False).encode() in block
+
+
+def _whole_lines(stream: Any) -> Iterator[bytes]:
+    """Blocks that end where a line ends; blank blocks are left out."""
+    rest = b""
+    while data := stream.read(BLOCK_BYTES):
+        data = rest + bytes(data)
+        end = data.rfind(b"\n") + 1
+        rest = data[end:]
+        if data[:end].strip():
+            yield data[:end]
+    if rest.strip():
+        yield rest
+
+
+def _json_error(source: Source, block: bytes, first_line: int, error: pa.ArrowInvalid) -> UsageError:
+    """Which line is broken: found by parsing them one by one."""
+    for offset, text in enumerate(block.splitlines()):
+        try:
+            if text.strip() and not isinstance(json.loads(text), dict):
+                raise ValueError("not an object")
+        except ValueError as broken:
+            return UsageError(
+                f"{source.label} line {first_line + offset} is not a JSON object: {broken}",
+                hint="mend the line, or let --skip-bad-rows keep it apart; rows before it may be in already, and a "
+                "repeated insert skips them",
+            )
+    return UsageError(f"{source.label} near line {first_line}: {str(error).splitlines()[0]}", hint="mend the line")
