@@ -291,6 +291,12 @@ class Disk(ABC):
     def refresh(self) -> None:  # noqa: B027 - most disks have nothing to do
         """Take in what other writers committed. Nothing on disks with one writer."""
 
+    def refresh_when_due(self) -> bool:
+        """As `refresh`, unless some process of this machine looked lately, as the disk's configuration says. Whether it
+        looked: else what others committed since is not seen, and all that this machine did is."""
+        self.refresh()
+        return True
+
     def remember(self) -> None:  # noqa: B027 - most disks keep no memory apart from themselves
         """What the disk shows is shown from now on also while its bucket cannot be reached: for whoever takes away what
         is needed no more because of it. Raises `NoSpace` or `ReadOnly` where this machine cannot note it."""

@@ -72,6 +72,9 @@ class ObjectDiskConfig(DiskConfig, frozen=True, tag="object_disk"):
     """A rebuild reads the newest snapshot and the commits after it."""
     retention_seconds: int = 24 * 3600
     """Revisions younger than this stay restorable."""
+    look_seconds: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    """How long an insert, and a pass of the daemon that finds nothing to do, go by what was seen of the bucket last. 0:
+    they always look. Default: 60 on S3, where a look is a request, else 0."""
     read_only: bool = False
     """Opens any bucket without writing to it."""
     max_size_bytes: Size | None = None

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound=DiskConfig)
 
+LOOK_SECONDS = 60.0
+"""Between two looks at a bucket on S3 by who need not be exact."""
+
 
 @dataclass(frozen=True, slots=True)
 class Opening:
@@ -68,7 +71,14 @@ def _open_object_disk(opening: Opening, config: ObjectDiskConfig) -> Disk:
         retention_seconds=config.retention_seconds,
         read_only=config.read_only,
         max_size_bytes=config.max_size_bytes,
+        look_seconds=_look_seconds(config),
     )
+
+
+def _look_seconds(config: ObjectDiskConfig) -> float:
+    if config.look_seconds is not None:
+        return config.look_seconds
+    return LOOK_SECONDS if config.url.startswith("s3:") else 0.0
 
 
 def _open_clickhouse_disk(opening: Opening, config: ObjectDiskConfig) -> Disk:

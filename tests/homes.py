@@ -17,13 +17,22 @@ class Home:
     """One machine. `buckets` are shared directories by the name of the disk, in the order of the cold volume."""
 
     def __init__(
-        self, root: Path, name: str, capsys: pytest.CaptureFixture[str], *, buckets: Sequence[str] = ("s3",)
+        self,
+        root: Path,
+        name: str,
+        capsys: pytest.CaptureFixture[str],
+        *,
+        buckets: Sequence[str] = ("s3",),
+        look_seconds: float = 0,
     ) -> None:
         self.path = root / name
         self.error = ""
         self.capsys = capsys
         self.path.mkdir(parents=True, exist_ok=True)
-        shared = {bucket: {"type": "object_disk", "url": f"{(root / bucket).as_uri()}/"} for bucket in buckets}
+        looks = {"look_seconds": look_seconds} if look_seconds else {}
+        shared = {
+            bucket: {"type": "object_disk", "url": f"{(root / bucket).as_uri()}/", **looks} for bucket in buckets
+        }
         volumes = [{"name": "hot", "disks": ["ssd"]}, *({"name": f"cold_{name}", "disks": [name]} for name in buckets)]
         self.configuration = self.path / "frostline.yaml"
         self.configuration.write_text(

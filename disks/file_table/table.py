@@ -12,8 +12,8 @@ import sqlite3
 import struct
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -428,6 +428,24 @@ class FileTable:
                 if self._writer.in_transaction:
                     self._writer.execute("ROLLBACK")
                 raise
+
+    def unless_written(self, work: Callable[[], None]) -> None:
+        """Do `work` while nobody writes, here or in another process. Nothing, at once, where somebody does."""
+        if self._detached is not None or not self._write_lock.acquire(blocking=False):
+            return
+        try:
+            self._writer.execute("PRAGMA busy_timeout = 0")
+            self._writer.execute("BEGIN IMMEDIATE")
+            try:
+                work()
+            finally:
+                self._writer.execute("ROLLBACK")
+        except sqlite3.Error:
+            return
+        finally:
+            with suppress(sqlite3.Error):
+                self._writer.execute(f"PRAGMA busy_timeout = {_BUSY_SECONDS * 1000}")
+            self._write_lock.release()
 
     def copy(self) -> FileTable:
         """A table of its own with the same rows and head. Only of a table without a path."""

@@ -21,6 +21,7 @@ from disks.host.locks import file_lock
 from disks.host.moment import Moment
 from disks.identity import not_there, read_object
 from disks.object_disk.following import CONTRADICTED, UNPROVED, Contradiction, apply_entries
+from disks.object_disk.last_look import LastLook
 from disks.object_disk.turns import Turns
 from oplog import snapshot
 from oplog.errors import Conflict, Damaged, NoSpace, NotFound, ReadOnly
@@ -46,11 +47,14 @@ class TableCache:
     reads an empty table from the newest snapshot and the commits after it.
     """
 
-    def __init__(self, disk_name: str, log: OperationsLog, state_path: Path) -> None:
+    def __init__(self, disk_name: str, log: OperationsLog, state_path: Path, *, notes_looks: bool = False) -> None:
+        """`notes_looks`: somebody wants to know when the bucket was last looked at (`looked_within`)."""
         self.lock = threading.RLock()
         self.path = state_path / "files.db"
         self.index = CommitIndex(state_path / "commits.db", log.store.name)
         self.turns = Turns()
+        self.last_look = LastLook(state_path)
+        self._notes_looks = notes_looks
         self._disk_name = disk_name
         self._log = log
         self._store = log.store
@@ -140,11 +144,41 @@ class TableCache:
         """Take in what other writers committed."""
         with self.lock:
             try:
-                self.catch_up(self._open())
+                self._look(self._open())
             except TableDamaged as error:  # damage inside the file shows only when it is used
                 self._set_damaged_aside(error)
-                self.catch_up(self._open())
+                self._look(self._open())
             self._caught_up = True
+
+    def _look(self, table: FileTable) -> None:
+        """Catch up, and note when."""
+        if self._notes_looks and not table.is_copy:
+            table.unless_written(self.last_look.begin)
+        try:
+            self.catch_up(table)
+            if not table.is_copy:
+                self.last_look.end(table.head()[0])
+        finally:
+            self.last_look.abandon()
+
+    def looked_within(self, seconds: float) -> bool:
+        """Whether any process of this machine has looked at the bucket so lately, and the table has what it saw: then
+        `table` answers without asking the bucket."""
+        with self.lock:
+            if not self._notes_looks:
+                return False
+            try:
+                table = self._open()
+                with table.read() as view:
+                    state = view.state()
+            except TableDamaged:
+                return False
+            if table.is_copy or _WHOLE not in state or CONTRADICTED in state:
+                return False
+            if self.last_look.age_seconds(int(state.get("revision", "0"))) >= seconds:
+                return False
+            self._caught_up = True
+            return True
 
     def recover(self) -> list[str]:
         """Open the table; what had to be done for it since the last call, one sentence each."""

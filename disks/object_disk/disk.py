@@ -77,8 +77,10 @@ class ObjectDisk(TableDisk, LoggedDisk):
         max_size_bytes: int | None = None,
         single_writer: bool = False,
         lease_settle_seconds: float = 2.0,
+        look_seconds: float = 0.0,
     ) -> None:
-        """`single_writer` takes the lease also where the store has conditional writes."""
+        """`single_writer` takes the lease also where the store has conditional writes. `look_seconds`: how old a look
+        at the bucket may be for `refresh_when_due`."""
         self.name = name
         self.store = store
         self.log = OperationsLog(store)
@@ -87,7 +89,8 @@ class ObjectDisk(TableDisk, LoggedDisk):
         self.retention_seconds = retention_seconds
         self.read_only = read_only
         self.max_size_bytes = max_size_bytes
-        self.cache = TableCache(name, self.log, state_path)
+        self.look_seconds = look_seconds
+        self.cache = TableCache(name, self.log, state_path, notes_looks=look_seconds > 0)
         self._offline: DiskUnreachable | None = None
         self._seen: str | None = None
         """The id that the bucket showed, until the table remembers it."""
@@ -136,6 +139,12 @@ class ObjectDisk(TableDisk, LoggedDisk):
                 self._seen = None
         finally:
             self._refreshed = time.monotonic()
+
+    def refresh_when_due(self) -> bool:
+        if self._offline is None and self.cache.looked_within(self.look_seconds):
+            return False
+        self.refresh()
+        return True
 
     @property
     def unreachable(self) -> str:
@@ -355,6 +364,7 @@ class ObjectDisk(TableDisk, LoggedDisk):
             self._check_last(revision, previous)
         view.remember(**{IDENTITY: self._identity.before_writing()})
         began = Moment()
+        self.cache.last_look.void()
         with last_look(self._lease.check) if leased else nullcontext():
             digest = self.log.append(commit)
         self.cache.turns.took(began.age_seconds)

@@ -129,6 +129,9 @@ class WrappedDisk(Disk):
     def refresh(self) -> None:
         self.inner.refresh()
 
+    def refresh_when_due(self) -> bool:
+        return self.inner.refresh_when_due()
+
     def remember(self) -> None:
         self.inner.remember()
 

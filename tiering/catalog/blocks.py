@@ -30,6 +30,7 @@ from tiering.table.places import part_name
 from tiering.table.schema import TableDefinition
 
 RANGE_BLOCKS = 1_000_000
+_NEXT_RANGES = 64
 _MARK = re.compile(r"blocks-(\d+)\.json\Z", re.ASCII)
 
 
@@ -156,6 +157,17 @@ def bound_to(part: PartName, source: str, target: str) -> str:
 def taken_by_others(context: Context, definition: TableDefinition, disk: Disk) -> set[int]:
     """The ranges that marks on the disk say are another machine's."""
     return _marks(disk, definition) - owned(context, definition)
+
+
+def is_shared(context: Context, definition: TableDefinition) -> bool:
+    """Whether another machine is known to insert into the table: one took numbers in a bucket, or a part has some. Asks
+    for the marks of the next ranges by name: each is taken after those that are there."""
+    own = owned(context, definition)
+    others = {range_of(number) for number in _in_sight(context, definition)} - own
+    following = range(max(own, default=0) + _NEXT_RANGES)
+    marks = [mark_path(definition, index) for index in following if index not in own]
+    shared = (disk for disk in _disks(context, definition) if disk.capabilities.shared)
+    return bool(others) or any(disk.existing(marks) for disk in shared)
 
 
 class Vanished:

@@ -105,12 +105,26 @@ class Catalog:
         self._last = _Snapshot()
         self._outdated = False
         self._refreshing = threading.RLock()
+        self.is_current = False
+        """Whether the last refresh asked every disk, and was answered: what others committed before it is seen."""
 
     def refresh(self, *, disks: Iterable[str] | None = None) -> None:
         """Read all disks again; those in `disks` (default: all) first take in what other writers committed. A disk that
         cannot be reached counts with what it held when it last could be; it says so (`Disk.unreachable`)."""
-        for name in self._disks if disks is None else disks:
-            _refresh(self._disks[name])
+        chosen = list(self._disks if disks is None else disks)
+        asked = [name for name in chosen if _ask(self._disks[name])]
+        if disks is None:
+            self.is_current = len(asked) == len(chosen)
+        self._read()
+
+    def refresh_when_due(self) -> None:
+        """As `refresh`, but a bucket is asked only when nobody on this machine has lately (`Disk.refresh_when_due`):
+        for who can do without what others committed since."""
+        asked = [name for name, disk in self._disks.items() if _ask(disk, when_due=True)]
+        self.is_current = len(asked) == len(self._disks)
+        self._read()
+
+    def _read(self) -> None:
         with self._refreshing:
             self._outdated = False
             snapshot = _Snapshot(dropping=frozenset(self._dropping()))
@@ -178,7 +192,10 @@ class Catalog:
 
         Raises `NotFound` with the known names, `DiskUnreachable` if it may exist after all, `Conflict` if two have it.
         """
-        found = [table for table in self._now.tables.values() if full_name in (table.full_name, table.uuid)]
+        found = self._called(full_name)
+        if not found and not self.is_current:  # somebody may have made it since
+            self.refresh()
+            found = self._called(full_name)
         if len(found) > 1:
             several = " and ".join(sorted(table.uuid for table in found))
             raise Conflict(
@@ -199,6 +216,9 @@ class Catalog:
                 )
         known = ", ".join(table.full_name for table in self.tables()) or _NONE_YET
         raise NotFound(f"No such table: {full_name}", hint=f"the tables are: {known}")
+
+    def _called(self, name: str) -> list[TableDefinition]:
+        return [table for table in self._now.tables.values() if name in (table.full_name, table.uuid)]
 
     def disks_lacking_definition(self, definition: TableDefinition) -> list[str]:
         """Disks of the table's policy that hold no current `table.json`."""
@@ -363,12 +383,17 @@ def _reaches_beyond_itself(stored: StoredPart) -> bool:
     return name.max_block > name.min_block or bool(name.level or name.mutation or stored.facts.replaces)
 
 
-def _refresh(disk: Disk) -> None:
+def _ask(disk: Disk, *, when_due: bool = False) -> bool:
+    """Take in what others committed. False when the disk was not asked, or does not answer."""
     try:
         with time_budget(_PATIENCE_SECONDS):
+            if when_due:
+                return disk.refresh_when_due() and disk.broken is None
             disk.refresh()
+            return disk.broken is None
     except Transient as error:
         disk.work_offline(error)
+        return False
 
 
 def _with_state(stored: StoredPart, state: PartState) -> StoredPart:

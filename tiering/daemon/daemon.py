@@ -190,7 +190,7 @@ class _Daemon:
         try:
             with journal.rescue():
                 journal.make_room()  # taking in what others committed writes, too
-                self.store.refresh()
+                self.store.refresh(look=False)
                 self._note_unreachable()
                 for sentence in mover.recover(self.store.context):
                     log.info("%s", sentence)

@@ -64,14 +64,25 @@ def _tick(context: Context, only: TickStep | None) -> TickReport:
         report.problems += replicated.tick(context)
     if only in (None, "moves") and not context.stop.is_set():
         plan = planning.plan(context, reachability.whole_tables(context), explain_rest=False)
+        if (plan.moves or plan.deletes) and _look(context):
+            plan = planning.plan(context, reachability.whole_tables(context), explain_rest=False)
         report.problems += {stay.reason.detail for stay in plan.stays if stay.reason.kind == "clock"}
         report.waiting += _held_back(plan)
         report.deleted = delete_due(context, plan, report.problems)
         report.moves = replicated.moved(context, plan.moves)
-        context.catalog.refresh()
+        if plan.moves or plan.deletes:
+            context.catalog.refresh()
     if only in (None, "snapshots") and not context.stop.is_set():
         _write_snapshots(context, report, forced=only == "snapshots")
     return report
+
+
+def _look(context: Context) -> bool:
+    """Before a pass changes anything: ask the buckets that it has not asked. Whether there were some."""
+    if context.catalog.is_current:
+        return False
+    context.catalog.refresh()
+    return True
 
 
 def believe_clock(context: Context) -> None:
@@ -204,7 +215,7 @@ def _check_clock(context: Context, definition: TableDefinition) -> None:
         )
 
 
-def _merge_all(context: Context, report: TickReport) -> None:
+def _merge_all(context: Context, report: TickReport, *, looked: bool = False) -> None:
     request = MergeRequest()
     for definition in reachability.whole_tables(context):
         if definition.is_replicated:  # what is merged is agreed upon by its replicas
@@ -212,7 +223,11 @@ def _merge_all(context: Context, report: TickReport) -> None:
         if "merges" in context.journal.wishes.paused(definition.uuid) or context.stop.is_set():
             continue
         failures = context.journal.work.merge_failures(definition.uuid)
-        for plan in plan_merges(context, definition, request):
+        plans = plan_merges(context, definition, request)
+        if plans and not looked and _look(context):
+            _merge_all(context, report, looked=True)
+            return
+        for plan in plans:
             if context.stop.is_set():
                 break
             failure = failures.get(tuple(stored.facts.name for stored in plan.parts))

@@ -8,7 +8,7 @@ then moves from the journal, then merges, then copies that a finished merge made
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from disks.base import Disk
@@ -18,6 +18,7 @@ from tiering.catalog import copying, reachability, table_names, tables
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.engine import unrevealed
+from tiering.journal.journal import Journal
 from tiering.journal.records import TableDrop
 from tiering.move import mover
 from tiering.table.schema import TableDefinition
@@ -25,17 +26,26 @@ from tiering.table.schema import TableDefinition
 logger = logging.getLogger(__name__)
 
 
-def recover(context: Context) -> list[str]:
+def recover(context: Context, *, look: bool = True) -> list[str]:
     """Finish or undo everything a crash left. Returns one sentence a thing done; an empty list the second time.
 
-    What cannot be written, on a disk that is full or read-only, is left for later, with a warning in the log: what the
-    disks show is right before and after each step, so that reading needs none of them.
+    Without `look` a bucket is asked what others committed only when that is due, or when there is something to do: what
+    became of it, the bucket alone knows. What cannot be written, on a disk that is full or read-only, is left for
+    later, with a warning in the log: what the disks show is right before and after each step, so that reading needs
+    none of them.
     """
     done: list[str] = []
     with context.journal.file.rescue():
         for disk in context.disks.values():
             done += [f"disk {disk.name}: {sentence}" for sentence in _unless_full(disk.recover)]
-        context.catalog.refresh()
+        unseen = context.journal.unseen()
+        if look or _is_something_left(context.journal):
+            context.catalog.refresh()
+        else:
+            context.catalog.refresh_when_due()
+            if not context.catalog.is_current and _is_something_to_do(context):
+                context.catalog.refresh()
+        note_seen(context, unseen)
         for disk in context.disks.values():
             if disk.logged is not None:  # what was found while its log was read
                 done += [f"disk {disk.name}: {sentence}" for sentence in _unless_full(disk.recover)]
@@ -48,6 +58,32 @@ def recover(context: Context) -> list[str]:
     if done:
         context.catalog.refresh()
     return done
+
+
+def _is_something_left(journal: Journal) -> bool:
+    return bool(journal.drops() or journal.work.orphaned_moves() or journal.work.orphaned_merges())
+
+
+def _is_something_to_do(context: Context) -> bool:
+    parts = (
+        stored
+        for definition in context.catalog.tables()
+        for stored in context.catalog.parts(definition, include_outdated=True)
+    )
+    return bool(context.catalog.dropped()) or any(stored.state != "active" for stored in parts)
+
+
+def note_seen(context: Context, unseen: Mapping[str, int]) -> None:
+    """After a look: what was put unseen into tables that are still there was put in before they go. `unseen`: what the
+    journal said before the look."""
+    if context.catalog.is_current and unseen:
+        gone = {table.definition.uuid for table in context.catalog.dropped()}
+        _unless_full(partial(_forget_unseen, context, [number for uuid, number in unseen.items() if uuid not in gone]))
+
+
+def _forget_unseen(context: Context, numbers: list[int]) -> list[str]:
+    context.journal.seen(numbers)
+    return []
 
 
 def _unless_full(step: Callable[[], list[str]]) -> list[str]:
@@ -81,10 +117,14 @@ def _finish_drops(context: Context) -> list[str]:
 
 def _follow_drops(context: Context) -> list[str]:
     """Take from the disks of this machine the tables that somebody else dropped. What a way back took from a bucket
-    stays here, hidden: who takes that back has its rows again."""
+    stays here, hidden: who takes that back has its rows again. So does a table that rows went into since the last look:
+    perhaps after the drop, and nobody has told who put them in."""
     done: list[str] = []
+    unseen = context.journal.unseen()
     for gone in context.catalog.dropped():
         if gone.tombstone is None or gone.tombstone.by != "drop" or context.faults:
+            continue
+        if gone.definition.uuid in unseen:
             continue
         name = gone.definition.full_name
         who = f" by {gone.tombstone.actor}" if gone.tombstone.actor else ""
@@ -172,7 +212,7 @@ def _is_fresh(context: Context, name: str) -> bool:
     return context.identities is not None and context.identities.is_fresh(name)
 
 
-def _repair_definitions(context: Context, *, begin: bool = False) -> list[str]:
+def _repair_definitions(context: Context, *, begin: bool = False, looked: bool = False) -> list[str]:
     done: list[str] = []
     for definition in reachability.whole_tables(context):
         if definition.policy not in context.config.policies:
@@ -180,6 +220,9 @@ def _repair_definitions(context: Context, *, begin: bool = False) -> list[str]:
         lacking = context.catalog.disks_lacking_definition(definition)
         lacking = [name for name in lacking if _can_be_changed(context.disk(name))]
         lacking = [name for name in lacking if begin or not _is_fresh(context, name)]
+        if lacking and not (looked or context.catalog.is_current):  # somebody may have dropped it since
+            context.catalog.refresh()
+            return _repair_definitions(context, begin=begin, looked=True)
         written = [name for name in lacking if _wrote_definition(context, definition, name)]
         if written:
             done.append(f"wrote table.json of {definition.full_name} to {', '.join(written)}")

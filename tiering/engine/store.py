@@ -78,17 +78,19 @@ class Store:
         clock: Callable[[], datetime] = wall_clock,
         recover: bool = True,
         partial: bool = False,
+        look: bool = True,
     ) -> Self:
         """Open the store of a configuration (default: as the command line finds it) and recover from a crash.
 
         `recover=False` changes nothing: what `--dry-run` and checks use. `partial`: answers leave out what lies on
-        disks that are not what they were, and are not refused. Raises `UsageError` for a bad configuration.
+        disks that are not what they were, and are not refused. Without `look` a bucket is asked what others committed
+        only when nobody here has for its `look_seconds`. Raises `UsageError` for a bad configuration.
         """
         settings = checked(config) if isinstance(config, Config) else load(config)
         context = make_context(settings, actor=actor, workers=workers, limiter=limiter, progress=progress, clock=clock)
         context.partial = partial
         if recover:
-            return cls(context, recovered=recovering.recover(context))
+            return cls(context, recovered=recovering.recover(context, look=look))
         context.catalog.refresh()
         reachability.compare(context)
         return cls(context, recovered=[])
@@ -110,11 +112,17 @@ class Store:
     ) -> None:
         self.close()
 
-    def refresh(self) -> None:
-        """Take in what other processes and machines committed, and whether the disks are still there."""
+    def refresh(self, *, look: bool = True) -> None:
+        """Take in what other processes and machines committed, and whether the disks are still there. Without `look` a
+        bucket is asked only when nobody here has for its `look_seconds`."""
         if self.context.identities is not None:
             self.context.identities.look()
-        self.context.catalog.refresh()
+        unseen = self.context.journal.unseen()
+        if look:
+            self.context.catalog.refresh()
+        else:
+            self.context.catalog.refresh_when_due()
+        recovering.note_seen(self.context, unseen)
         reachability.compare(self.context)
 
     @property

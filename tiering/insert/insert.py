@@ -78,15 +78,24 @@ def insert(
     numbers and go in: default, by this machine's journal.
 
     Raises `UsageError` for data that does not fit, `NoSpace` when no disk takes a part; the message says how many rows
-    of earlier blocks went in. The catalog is refreshed before, not after.
+    of earlier blocks went in. The catalog is refreshed before, not after; a bucket is asked only when that is due, or
+    when another machine inserts into the table, too. Raises `NotFound` when the table is there no more.
     """
     company = OtherInserts(context, definition)
-    context.catalog.refresh()
+    context.catalog.refresh_when_due()
+    if not context.catalog.is_current and (how is not None or blocks.is_shared(context, definition)):
+        context.catalog.refresh()
+    if all(table.uuid != definition.uuid for table in context.catalog.tables()):
+        raise NotFound(
+            f"No such table: {definition.full_name}", hint="it was dropped; 'frostline table list' shows those"
+        )
+    if not context.catalog.is_current:
+        context.journal.note_unseen(definition.uuid)
     with context.progress.task(f"inserting into {definition.full_name}") as task:
         run = (how or Inserting)(context, definition, task, company)
         try:
-            with ThreadPoolExecutor(_threads(), "insert") as blocks, ThreadPoolExecutor(_threads(), "write") as writers:
-                _feed(run, _blocks(_cast(batches, definition), definition), blocks, writers)
+            with ThreadPoolExecutor(_threads(), "insert") as pool, ThreadPoolExecutor(_threads(), "write") as writers:
+                _feed(run, _blocks(_cast(batches, definition), definition), pool, writers)
         except FrostlineError as error:
             done = run.result()
             if done.parts:
@@ -181,6 +190,7 @@ class Inserting:
     _seen: set[str] = field(init=False)
     """Parts whose digests are among the known."""
     _next_block: int = field(init=False)
+    _asked: set[str] = field(default_factory=set)
     _done: InsertResult = field(init=False)
     _ratio: float = _FIRST_GUESS
 
@@ -256,9 +266,19 @@ class Inserting:
                     break
                 except Locked:
                     time.sleep(_LOOK_AGAIN_SECONDS)
-            if self.company.is_possible():
+            if self._ask_buckets({new.disk for new in written}) or self.company.is_possible():
                 self._learn({new.partition.id for new in written})
             yield
+
+    def _ask_buckets(self, disks: set[str]) -> bool:
+        """Before something goes to a bucket that was not asked: what a process that died put there may be the same."""
+        with self._lock:
+            if self.context.catalog.is_current:
+                return False
+            for disk in map(self.context.disk, disks - self._asked):
+                disk.refresh()
+            self._asked |= disks
+            return any(self.context.disk(disk).capabilities.shared for disk in disks)
 
     def _learn(self, partitions: set[str]) -> None:
         """Remember the digests of parts that other processes brought to these partitions since this insert began."""

@@ -21,6 +21,9 @@ from tiering.journal.records import ACTIVE_MERGES, ACTIVE_MOVES, Drop, Unfinishe
 from tiering.journal.wishes import Wishes
 from tiering.journal.work import WorkRecords
 
+_UNSEEN = """CREATE TABLE IF NOT EXISTS unseen (
+  number INTEGER PRIMARY KEY AUTOINCREMENT, table_uuid TEXT NOT NULL UNIQUE)"""
+
 
 class Journal:
     """The journal of one store; its own part keeps processes out of each other's way. A damaged file is set aside."""
@@ -88,6 +91,27 @@ class Journal:
         """The ranges of block numbers that are this machine's."""
         rows = self.file.read("SELECT number FROM block_ranges WHERE table_uuid = ?", (table_uuid,))
         return {row["number"] for row in rows}
+
+    # What was put in without a look at the buckets
+
+    def note_unseen(self, table_uuid: str) -> None:
+        """Rows go into the table, and whether somebody else has dropped it since the last look, nobody has asked.
+        Durable with the next change that is."""
+        with self.file.write("note_unseen", table_uuid, durable=False) as connection:
+            connection.execute(_UNSEEN)
+            connection.execute("INSERT OR REPLACE INTO unseen (table_uuid) VALUES (?)", (table_uuid,))
+
+    def unseen(self) -> dict[str, int]:
+        """Those tables, each with the number of its last note."""
+        if not self.file.read("SELECT 1 FROM sqlite_master WHERE name = 'unseen'"):
+            return {}
+        return {row["table_uuid"]: row["number"] for row in self.file.read("SELECT * FROM unseen")}
+
+    def seen(self, numbers: Iterable[int]) -> None:
+        """A look that began after these notes found the tables there."""
+        if rows := [(number,) for number in numbers]:
+            with self.file.write("seen", durable=False) as connection:
+                connection.executemany("DELETE FROM unseen WHERE number = ?", rows)
 
     # Claims
 
@@ -183,7 +207,8 @@ class Journal:
         """Drop what belongs to a table that is gone: pins and pauses. Its history stays, and its block numbers: a table
         that comes back must not give them again."""
         with self.file.write("forget_table", table_uuid) as connection:
-            for table in ("pins", "pauses", "claims"):
+            connection.execute(_UNSEEN)
+            for table in ("pins", "pauses", "claims", "unseen"):
                 connection.execute(f"DELETE FROM {table} WHERE table_uuid = ?", (table_uuid,))
 
     def trim(self, keep: int = 100_000) -> None:

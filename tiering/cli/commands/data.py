@@ -63,7 +63,7 @@ def insert(
     from tiering.insert.reshaping import parse_reshaping
     from tiering.insert.sources import open_sources
 
-    store = session.store()
+    store = session.store(look=False)
     handle = store.table(table)
     reshaping = parse_reshaping(
         handle.definition, select=select, rename=rename or (), ignore_unknown=ignore_unknown, default=default or ()

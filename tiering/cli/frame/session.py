@@ -102,8 +102,9 @@ class Session:
         by = f"by {file}" if file is not None else f"by default below {default_home(os.environ)}"
         return f"there is no store: nobody has written to {' or '.join(places)} yet, where it would be {by}"
 
-    def store(self) -> "Store":
-        """The open store. Recovery after a crash runs first, unless this is a dry run."""
+    def store(self, *, look: bool = True) -> "Store":
+        """The open store. Recovery after a crash runs first, unless this is a dry run. Without `look` buckets may be
+        shown as they were a while ago (`look_seconds`)."""
         if self._store is None:
             from tiering.engine.store import Store
 
@@ -116,6 +117,7 @@ class Session:
                     progress=self.progress(),
                     recover=not self.dry_run,
                     partial=self.options.partial,
+                    look=look,
                 )
             )
             if not self._may_begin and not self._store.is_begun:

@@ -1,0 +1,103 @@
+"""When this machine last looked where the log in the bucket ends, for who may go by what was seen a while ago.
+
+    <state>/disks/<name>/looked
+
+Written by a look that ended well, in place, into the file that it made when it began. Nobody goes by it
+
+* after a commit of this machine has begun: that removes the file before it puts its entry, for a process that dies then
+  leaves the entry in the bucket and not in the file table. So a look begins while nobody here commits;
+* when the state came from a copy: then the file is another one, or was changed another time than it says. The file
+  table tells by its revision;
+* after a start of the machine, since the file may have been written and the file table not.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import msgspec
+
+from disks.effects import op, remove_file
+from disks.host.moment import Moment
+from oplog.errors import FrostlineError
+
+_WRITTEN_SECONDS = 1.0
+"""So far the time that the file says it was written at may be from the one that the system says."""
+
+
+class _Look(msgspec.Struct, frozen=True):
+    began: tuple[float, float]
+    """On both clocks (`Moment`)."""
+    written: float
+    boot: str
+    inode: int
+    revision: int
+    """Which the log ended with."""
+
+
+class LastLook:
+    """The file. Where it cannot be written, nobody goes by a look."""
+
+    def __init__(self, state_path: Path) -> None:
+        self._file = state_path / "looked"
+        self._began: tuple[Moment, int] | None = None
+
+    def begin(self) -> None:
+        """A look begins. Call it while nobody on this machine can commit."""
+        self.abandon()
+        try:
+            remove_file(self._file, missing_ok=True)
+            with op("fs.create", self._file):
+                descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        except (OSError, FrostlineError):
+            return
+        self._began = Moment(), descriptor
+
+    def end(self, revision: int) -> None:
+        """It ended well: the log ends with this revision, and the table has it."""
+        if self._began is None:
+            return
+        (began, descriptor), self._began = self._began, None
+        try:
+            inode = os.fstat(descriptor).st_ino
+            look = _Look((began.wall, began.steady), Moment().wall, _boot(), inode, revision)
+            with op("fs.write", self._file):
+                os.write(descriptor, msgspec.json.encode(look))
+        except (OSError, FrostlineError):
+            return
+        finally:
+            os.close(descriptor)
+
+    def abandon(self) -> None:
+        """It did not end well."""
+        if self._began is not None:
+            os.close(self._began[1])
+            self._began = None
+
+    def void(self) -> None:
+        """Nobody goes by it any more."""
+        remove_file(self._file, missing_ok=True)
+
+    def age_seconds(self, revision: int) -> float:
+        """How long ago the newest look began that a table at this revision has; infinite when there is none."""
+        try:
+            with self._file.open("rb") as file:
+                look = msgspec.json.decode(file.read(), type=_Look)
+                status = os.fstat(file.fileno())
+        except (OSError, msgspec.MsgspecError):
+            return math.inf
+        is_the_file = status.st_ino == look.inode and status.st_ctime_ns == status.st_mtime_ns
+        is_then = abs(status.st_mtime - look.written) <= _WRITTEN_SECONDS
+        if not (is_the_file and is_then and look.boot == _boot() and 0 < look.revision <= revision):
+            return math.inf
+        return Moment(*look.began).age_seconds
+
+
+def _boot() -> str:
+    """Which start of the machine this is; every question has another answer where nothing tells."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return f"{os.urandom(8).hex()}"
