@@ -196,6 +196,7 @@ class _Daemon:
                     log.info("%s", sentence)
                 report = self.store.tick(stop=self.stop)
                 capacity.note(self.store.context)
+                self._note_unreachable()  # a pass that has something to do looks again
         except (FrostlineError, OSError) as error:
             log.error("pass failed: %s", error)
             self._record(failures=self.status.failures + 1, last_error=str(error), **self._ticked())
