@@ -30,9 +30,7 @@ class Home:
         self.capsys = capsys
         self.path.mkdir(parents=True, exist_ok=True)
         looks = {"look_seconds": look_seconds} if look_seconds else {}
-        shared = {
-            bucket: {"type": "object_disk", "url": f"{(root / bucket).as_uri()}/", **looks} for bucket in buckets
-        }
+        shared = {bucket: {"type": "object_disk", "url": f"{(root / bucket).as_uri()}/", **looks} for bucket in buckets}
         volumes = [{"name": "hot", "disks": ["ssd"]}, *({"name": f"cold_{name}", "disks": [name]} for name in buckets)]
         self.configuration = self.path / "frostline.yaml"
         self.configuration.write_text(
