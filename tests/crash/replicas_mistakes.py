@@ -7,6 +7,7 @@ from typing import Any
 
 _KILLS = "tests/replicas/test_kills.py::test_killed_at_every_change"
 _INTERSERVER = "tests/replicas/test_interserver.py"
+_BEHIND = "tests/replicas/test_behind.py"
 _SHARED = "tests/replicas/test_shared_disk.py"
 
 
@@ -182,6 +183,44 @@ def _leaves_with_everything() -> None:
     lifecycle.tables.drop = lambda context, definition, here_only=False: original(context, definition)  # type: ignore[assignment]
 
 
+def _cleaned_past_everybody() -> None:
+    from zerocopy.replica import cleaning
+
+    cleaning._needed_from = lambda replica, name, end: end
+
+
+def _unknown_parts_stay() -> None:
+    from zerocopy.replica import recovering
+
+    recovering._set_aside = lambda replica, parts: None
+
+
+def _parts_not_taken_over() -> None:
+    from zerocopy.replica import recovering
+
+    original = recovering._best
+
+    def best(replica: Any) -> Any:
+        other = original(replica)
+        other.parts.clear()
+        return other
+
+    recovering._best = best
+
+
+def _whole_first() -> None:
+    from zerocopy.keeper.operations import Set
+    from zerocopy.replica import recovering
+
+    original = recovering._forget
+
+    def forget(replica: Any, kept: Any) -> None:
+        replica.keeper.multi([Set(replica.own.is_lost, b"0")])
+        original(replica, kept)
+
+    recovering._forget = forget
+
+
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "replicas: pointer first",
@@ -266,6 +305,30 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "a copy goes though Keeper knows another part by its name",
         f"{_SHARED}::test_without_a_proof_the_copy_on_the_ssd_stays[digest]",
         _freed_without_keeper,
+    ),
+    (
+        "replicas: cleaned past everybody",
+        "the log is cleaned past a replica that is active",
+        f"{_BEHIND}::test_who_is_heard_of_is_never_passed",
+        _cleaned_past_everybody,
+    ),
+    (
+        "replicas: unknown parts stay",
+        "a replica that becomes whole keeps parts in its answers that nobody knows",
+        f"{_BEHIND}::test_a_replica_that_was_given_up_takes_over_what_another_one_has",
+        _unknown_parts_stay,
+    ),
+    (
+        "replicas: parts not taken over",
+        "a replica that becomes whole takes over what is to do, and not the parts that are there",
+        f"{_BEHIND}::test_who_comes_when_the_log_is_cleaned_takes_over_the_parts",
+        _parts_not_taken_over,
+    ),
+    (
+        "replicas: whole first",
+        "a replica is said to be whole before it has taken over what another one has",
+        f"{_KILLS}[recover]",
+        _whole_first,
     ),
     (
         "replicas: claim kept",

@@ -115,6 +115,18 @@ def _move(a: Store, b: Store) -> None:
     sync(b)
 
 
+def _recover(a: Store, b: Store) -> None:
+    done = sync(b)
+    assert not done.postponed, done.postponed
+
+
+def _prepare_lost(a: Store, b: Store) -> None:
+    """The other replica has yesterday's parts, and was given up."""
+    _prepare_merged(a, b)
+    replica = Replica.open(b.context, b.definition(TABLE))
+    replica.keeper.set(replica.own.is_lost, b"1")
+
+
 def _prepare_insert(a: Store, b: Store) -> None:
     insert(a, BEFORE)
     sync(b)
@@ -143,6 +155,7 @@ OPERATIONS: Mapping[str, tuple[Callable[[Store, Store], None], Callable[[Store, 
     "merge": (_prepare_new, _merge),
     "fetch_merged": (_prepare_merged, _fetch_merged),
     "move": (_prepare_merged_on_both, _move),
+    "recover": (_prepare_lost, _recover),
 }
 
 

@@ -307,7 +307,7 @@ def _write_here(context: Context, definition: TableDefinition, name: str, keeper
         Create(own.parts),
     ]
     made += [
-        Create(f"{own.path}/is_lost", b"0"),
+        Create(own.is_lost, b"0"),
         Create(f"{own.path}/metadata_version", str(definition.version).encode()),
     ]
     made += [Create(f"{own.path}/min_unprocessed_insert_time")]

@@ -13,7 +13,8 @@
     log_pointer                      the number of the first entry of the log that it has not taken over
     queue/queue-<number>             what it took over and has not done
     parts/<part>                     what it has -> the digest
-    is_lost, metadata_version, min_unprocessed_insert_time
+    is_lost                          1: the log is cleaned past what it took over, and it becomes whole anew
+    metadata_version, min_unprocessed_insert_time
 """
 
 from __future__ import annotations
@@ -83,6 +84,10 @@ class ReplicaNodes:
     @property
     def log_pointer(self) -> str:
         return f"{self.path}/log_pointer"
+
+    @property
+    def is_lost(self) -> str:
+        return f"{self.path}/is_lost"
 
     @property
     def queue(self) -> str:

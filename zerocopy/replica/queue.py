@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from oplog.errors import AlreadyExists, Conflict, FrostlineError
+from oplog.errors import AlreadyExists, Conflict, FrostlineError, Transient
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.lineage import content_digest
 from tiering.merge import merger
@@ -58,8 +58,14 @@ class Done:
     skipped: int = 0
     """Entries that needed nothing: the part was there, or in a larger one."""
     postponed: list[Postponed] = field(default_factory=list)
+    cloned: str = ""
+    """The replica whose parts this one, which was lost, took over."""
     freed: list[str] = field(default_factory=list)
     """Parts that went off this machine's disks: they are on the shared one."""
+
+
+class FellBehind(Transient):
+    """Entries of the log are gone that the replica never took over."""
 
 
 class _Differs(Conflict):
@@ -74,6 +80,12 @@ def pull(replica: Replica) -> int:
         pointer = keeper.get(replica.own.log_pointer)
         begin = int(pointer.data or b"0")
         numbers = {number_of(name): name for name in keeper.children(replica.table.log)}
+        if min(numbers, default=begin) > begin:
+            keeper.set(replica.own.is_lost, b"1")
+            raise FellBehind(
+                f"replica {replica.name} of {replica.definition.full_name} fell behind what the log keeps",
+                hint="'frostline replica sync' takes over what the other replicas have",
+            )
         new = sorted(number for number in numbers if number >= begin)[:_AT_ONCE]
         if not new:
             return pulled

@@ -30,6 +30,8 @@ class ReplicaStatus:
     """Entries that it took over and has not done."""
     behind: int
     """Entries of the log that it has not taken over."""
+    lost: bool
+    """Whether the log is cleaned past that: with its next sync it takes over what another one has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,7 @@ def statuses(context: Context, definition: TableDefinition) -> list[ReplicaStatu
                 parts=parts.children,
                 queue=queue.children,
                 behind=sum(number >= begin for number in log),
+                lost=(lost := keeper.find(own.is_lost)) is not None and lost.data == b"1",
             )
         )
     return found

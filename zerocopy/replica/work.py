@@ -12,10 +12,10 @@ from tiering.merge.request import MergeRequest
 from tiering.move.report import MoveReport
 from tiering.policy.plan import Move
 from tiering.table.schema import TableDefinition
-from zerocopy.replica import arrivals, merging, moving, presence, queue, shared
+from zerocopy.replica import arrivals, cleaning, merging, moving, presence, queue, recovering, shared
 from zerocopy.replica.inserting import ReplicatedInserting
 from zerocopy.replica.lifecycle import Made, create, drop, drop_dead
-from zerocopy.replica.queue import Done
+from zerocopy.replica.queue import Done, FellBehind
 from zerocopy.replica.replica import Replica
 
 __all__ = ["Made", "create", "drop", "drop_dead", "inserting", "merge", "move", "serve", "sync", "tick"]
@@ -42,7 +42,13 @@ def sync(context: Context, definition: TableDefinition, *, stopped: Callable[[],
     replica.keeper.sync(replica.table.path)
     settle(replica)
     presence.announce(replica)
-    done = queue.execute(replica, stopped=stopped or context.stop.is_set)
+    try:
+        cloned = recovering.recover(replica) if recovering.is_lost(replica) else ""
+        done = queue.execute(replica, stopped=stopped or context.stop.is_set)
+    except FellBehind:
+        cloned = recovering.recover(replica)
+        done = queue.execute(replica, stopped=stopped or context.stop.is_set)
+    done.cloned = cloned
     context.catalog.refresh()
     done.freed = shared.free(replica)
     return done
@@ -60,6 +66,7 @@ def tick(context: Context, definition: TableDefinition) -> list[str]:
         paused = "merges" in context.journal.wishes.paused(definition.uuid)
         if not paused and merging.assign(Replica.open(context, definition), MergeRequest()):
             done = sync(context, definition)
+        cleaning.clean(Replica.open(context, definition))
     except Locked:  # another process of this machine is at it
         return []
     return [f"{definition.full_name}: {one.queued.entry.brings}: {one.reason}" for one in done.postponed]

@@ -58,18 +58,22 @@ def status(session: Session, table: OptionalTable = None) -> None:
         session.output.document({"replicas": [dataclasses.asdict(one) for one in found]})
     else:
         session.output.table(
-            ["table", "replica", "", "active", "parts", "queue", "behind", "address"],
+            ["table", "replica", "", "state", "parts", "queue", "behind", "address"],
             [
                 (
-                    *(one.table, one.replica, "here" if one.here else "", "yes" if one.active else "no"),
+                    *(one.table, one.replica, "here" if one.here else "", _state(one.active, one.lost)),
                     *(one.parts, one.queue, one.behind, one.host or "-"),
                 )
                 for one in found
             ],
             empty="No replicated tables here.",
         )
-    if any(one.queue or one.behind or not one.active for one in found):
+    if any(one.queue or one.behind or one.lost or not one.active for one in found):
         session.found_something()
+
+
+def _state(active: bool, lost: bool) -> str:
+    return "lost" if lost else "active" if active else "silent"
 
 
 def queue(session: Session, table: TableName) -> None:
@@ -122,6 +126,7 @@ def sync(session: Session, table: OptionalTable = None) -> None:
                 "merged": [result.output for result in done.merged],
                 "skipped": done.skipped,
                 "freed": done.freed,
+                "cloned": done.cloned,
                 "postponed": [
                     {"number": one.queued.number, "part": one.queued.entry.brings, "reason": one.reason}
                     for one in done.postponed
@@ -140,6 +145,8 @@ def sync(session: Session, table: OptionalTable = None) -> None:
             f"{freed}"
             f" {counted(len(one['postponed']), 'entry', 'entries')} postponed."
         )
+        if one["cloned"]:
+            session.output.note(f"this replica had fallen behind the log: it takes over what {one['cloned']} has")
         for postponed in one["postponed"]:
             session.output.note(f"postponed: {postponed['part']}: {postponed['reason']}")
     fail_if_partly(failed, succeeded, "entries")

@@ -1,0 +1,122 @@
+"""The log of a replicated table is bounded, and a replica that fell behind it becomes whole again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.replicas.machines import Machine
+from tiering.config.settings import KeeperConfig
+from zerocopy.replica import cleaning
+
+Machines = Callable[[str], Machine]
+
+
+@pytest.fixture(autouse=True)
+def _short_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cleaning, "KEEP_FEWEST", 1)
+    monkeypatch.setattr(cleaning, "KEEP_MOST", 2)
+
+
+@pytest.fixture
+def machine(tmp_path: Path, settings: KeeperConfig, capsys: pytest.CaptureFixture[str]) -> Machines:
+    return lambda name: Machine(tmp_path, name, settings, capsys)
+
+
+@pytest.fixture
+def a(machine: Machines) -> Machine:
+    made = machine("a")
+    made.create("--policy", "local", "--setting", "deduplication_window=2")
+    return made
+
+
+@pytest.fixture
+def b(machine: Machines, a: Machine) -> Machine:
+    made = machine("b")
+    made.join("--policy", "local")
+    return made
+
+
+def log(one: Machine) -> list[str]:
+    return [node["name"][-3:] for node in one.json("keeper", "ls", "/tables/01/d.t/log")["nodes"]]
+
+
+def state_of(replica: str, one: Machine) -> tuple[bool, bool]:
+    """Whether it is active, and whether it is lost."""
+    found = one.json("replica", "status", "d.t", code=4)["replicas"]
+    return next((other["active"], other["lost"]) for other in found if other["replica"] == replica)
+
+
+def test_a_replica_that_was_given_up_takes_over_what_another_one_has(a: Machine, b: Machine) -> None:
+    a.insert(0)
+    with a.serving():
+        b.sync()
+    forge_part(b, "all_0_0_0", "all_9_9_0")
+    for key in range(1, 5):
+        a.insert(key)
+    a("merge", "d.t", "--final")
+    a("tick", "--only", "merges")
+    assert log(a) == ["005"]
+    assert state_of("b", a) == (False, True)
+    assert b.insert(5)["parts"] == ["all_5_5_0"]
+    with a.serving():
+        synced = b.sync()
+    assert (synced["cloned"], synced["fetched"], synced["postponed"]) == ("a", ["all_0_4_1"], [])
+    assert b.keys() == [0, 1, 2, 3, 4, 5]
+    assert [place.name for place in b.path.glob("ssd/store/*/*/detached/*")] == ["unknown_all_9_9_0"]
+    assert state_of("b", b) == (False, False)
+    with b.serving():
+        a.sync()
+    assert a.keys() == b.keys()
+    assert a.files() == {name: data for name, data in b.files().items() if "all_9_9_0" not in name}
+
+
+def test_who_is_heard_of_is_never_passed(a: Machine, b: Machine) -> None:
+    with b.serving():
+        b.sync()
+        for key in range(5):
+            a.insert(key)
+        a("tick", "--only", "merges")
+        assert log(a)[0] == "000"
+        assert state_of("b", a) == (True, False)
+    with a.serving():
+        synced = b.sync()
+    assert (synced["cloned"], synced["fetched"]) == ("", ["all_0_4_1"])
+    a("tick", "--only", "merges")
+    assert len(log(a)) == 1
+    assert b.keys() == [0, 1, 2, 3, 4]
+
+
+def test_who_comes_when_the_log_is_cleaned_takes_over_the_parts(a: Machine, machine: Machines) -> None:
+    for key in range(5):
+        a.insert(key)
+    a("tick", "--only", "merges")
+    assert log(a) == ["005"]
+    late = machine("late")
+    late.join("--policy", "local")
+    with a.serving():
+        synced = late.sync()
+    assert (synced["cloned"], synced["fetched"]) == ("a", ["all_0_4_1"])
+    assert late.keys() == [0, 1, 2, 3, 4]
+    assert late.files() == a.files()
+
+
+def test_digests_are_remembered_as_far_as_the_window_reaches(a: Machine) -> None:
+    for key in range(5):
+        a.insert(key)
+    a("tick", "--only", "merges")
+    assert len(a.json("keeper", "ls", "/tables/01/d.t/blocks")["nodes"]) == 2
+    assert a.insert(4)["duplicates"] == 1
+
+
+def forge_part(one: Machine, name: str, another: str) -> None:
+    """A part that Keeper does not know: a copy under another name, its rows counted twice."""
+    (place,) = (one.path / "ssd").glob(f"store/*/*/{name}")
+    copy = place.parent / another
+    shutil.copytree(place, copy)
+    said = json.loads((copy / "part.json").read_bytes())
+    (copy / "part.json").write_text(json.dumps({**said, "name": another}))

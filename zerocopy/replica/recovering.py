@@ -1,0 +1,167 @@
+"""A replica that fell behind what the log keeps becomes whole again: it takes over what another one has.
+
+    lost        `is_lost` is 1: nothing is taken over or done until all of this is done
+    aside       parts here that neither the other one nor the log knows: first Keeper no longer says that this
+                replica has them, then they go to `detached/`
+    queue       what the other one has to do, and a part to get for each that it has and this one has not
+    whole       one multi: the log from where the other one had taken it over, `is_lost` is 0       <- the commit point
+
+It is begun anew after a crash: all of it may be repeated. What the other one has is read after what it has to do, and
+that after how far it is in the log: so an entry that it took over waits, or its part is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from disks.object_disk.references import DETACHED_DIRECTORY
+from oplog.errors import NotFound, Transient
+from oplog.kinds import SetAside
+from tiering.catalog.catalog import StoredPart
+from tiering.catalog.lineage import content_digest
+from tiering.table.part import PartName
+from zerocopy.keeper.client import Witness
+from zerocopy.keeper.operations import Create, Delete, Operation, Set, portions
+from zerocopy.replica import entries, shared
+from zerocopy.replica.entries import Get
+from zerocopy.replica.nodes import number_of
+from zerocopy.replica.replica import Replica
+
+
+@dataclass(slots=True)
+class _Other:
+    """What another replica has, and has to do."""
+
+    name: str
+    pointer: int
+    queue: dict[int, bytes] = field(default_factory=dict)
+    parts: dict[str, str] = field(default_factory=dict)
+    """part -> digest"""
+
+
+def is_lost(replica: Replica) -> bool:
+    """Whether the replica was given up, or has found out that entries are gone which it never took over."""
+    return replica.keeper.get(replica.own.is_lost).data == b"1"
+
+
+def recover(replica: Replica) -> str:
+    """Make the lost replica whole, as the one with the least lag is; returns its name. What it lacks is in its queue
+    then. Raises `Transient` where no other one is whole."""
+    with replica.context.journal.claim(replica.definition.uuid, ["replica-queue"], "replica"):
+        replica.keeper.sync(replica.table.path)
+        other = _best(replica)
+        replica.context.catalog.refresh()
+        here = list(_own_parts(replica))
+        known = {**_gotten(replica, other), **other.parts}
+        kept = {stored.facts.name for stored in here if _is_known(replica, stored, known)}
+        _forget(replica, kept)
+        _set_aside(replica, [stored for stored in here if stored.facts.name not in kept])
+        _take_over(replica, other, {stored.facts.name: content_digest(stored.part) for stored in here}, kept)
+    return other.name
+
+
+def _best(replica: Replica) -> _Other:
+    keeper, found = replica.keeper, []
+    for name in replica.others():
+        nodes = replica.table.replica(name)
+        try:
+            if keeper.get(nodes.is_lost).data != b"1":
+                found.append(_Other(name, int(keeper.get(nodes.log_pointer).data or b"0")))
+        except NotFound:  # it is going
+            continue
+    if not found:
+        raise Transient(
+            f"replica {replica.name} of {replica.definition.full_name} fell behind what the log keeps, and no "
+            "other one is whole",
+            hint="queries go on; 'frostline replica status' shows the others",
+        )
+    other = max(found, key=lambda one: one.pointer)
+    nodes = replica.table.replica(other.name)
+    for name in keeper.children(nodes.queue):
+        node = keeper.find(f"{nodes.queue}/{name}")
+        if node is not None and number_of(name) < other.pointer:
+            other.queue[number_of(name)] = node.data
+    for name in keeper.children(nodes.parts):
+        node = keeper.find(nodes.part(name))
+        if node is not None:
+            other.parts[name] = node.data.decode(errors="replace")
+    return other
+
+
+def _own_parts(replica: Replica) -> Iterable[StoredPart]:
+    context = replica.context
+    parts = context.catalog.parts(replica.definition, include_outdated=True)
+    return (stored for stored in parts if not context.disk(stored.disk).capabilities.shared)
+
+
+def _gotten(replica: Replica, other: _Other) -> dict[str, str]:
+    """The parts that were inserted and that the other one has not got yet, with their digests: of this replica, too."""
+    keeper, table = replica.keeper, replica.table
+    waiting = list(other.queue.values())
+    later = [name for name in keeper.children(table.log) if number_of(name) >= other.pointer]
+    waiting += [node.data for name in later if (node := keeper.find(f"{table.log}/{name}")) is not None]
+    decoded = (entries.decode(data, path=table.log) for data in waiting)
+    return {entry.part: entry.digest for entry in decoded if isinstance(entry, Get)}
+
+
+def _is_known(replica: Replica, stored: StoredPart, known: dict[str, str]) -> bool:
+    """Whether the part may stay: others have it, or will; or one that was made of it is to be fetched, and replaces it
+    then. One in the bucket replaces nothing: the rows would count twice."""
+    if stored.facts.name in known:
+        return known[stored.facts.name] == content_digest(stored.part)
+    if shared.covering(replica, stored.name) is not None:
+        return False
+    return any(PartName.parse(name).covers(stored.name) for name in known)
+
+
+def _forget(replica: Replica, kept: set[str]) -> None:
+    """Keeper no longer says that this replica has the other parts."""
+    keeper, own = replica.keeper, replica.own
+    gone: list[list[Operation]] = [[Delete(own.part(name))] for name in keeper.children(own.parts) if name not in kept]
+    gone += [[Delete(f"{own.queue}/{name}")] for name in keeper.children(own.queue)]
+    for portion in portions(gone):
+        keeper.multi(portion)
+
+
+def _set_aside(replica: Replica, parts: list[StoredPart]) -> None:
+    """Nothing is deleted: the parts stay in `detached/`, where no query looks."""
+    context, definition = replica.context, replica.definition
+    for stored in parts:
+        disk, place = (
+            context.disk(stored.disk),
+            f"{definition.directory}/{DETACHED_DIRECTORY}/unknown_{stored.facts.name}",
+        )
+        attempt = 1
+        target = place
+        while disk.exists(target):
+            attempt += 1
+            target = f"{place}_try{attempt}"
+        reason = f"neither the other replicas of {definition.full_name} nor its log know the part {stored.facts.name}"
+        with (
+            context.journal.claim(definition.uuid, [stored.facts.name], "recovery"),
+            disk.transaction(SetAside(), reason=reason, actor=context.actor) as transaction,
+        ):
+            transaction.rename(stored.directory, target)
+            transaction.commit()
+    if parts:
+        context.catalog.refresh(disks=())
+
+
+def _take_over(replica: Replica, other: _Other, digests: dict[str, str], kept: set[str]) -> None:
+    """Say what is here, and what is to do; then that the replica is whole."""
+    keeper, own = replica.keeper, replica.own
+    registered = set(keeper.children(own.parts))
+    words: list[list[Operation]] = [
+        [Create(own.part(name), digests[name].encode())] for name in sorted(kept - registered) if name in other.parts
+    ]
+    now = replica.context.clock()
+    lacking = sorted(other.parts.keys() - kept)
+    for number, name in enumerate(lacking):
+        entry = Get(time=now, replica=other.name, part=name, digest=other.parts[name])
+        words.append([Create(f"{own.queue}/clone-{number:010d}", entries.encode(entry))])
+    words += [[Create(own.queued(number), data)] for number, data in sorted(other.queue.items())]
+    for portion in portions(words):
+        keeper.multi(portion)
+    pointer = str(other.pointer).encode()
+    keeper.multi([Set(own.log_pointer, pointer), Set(own.is_lost, b"0")], witness=Witness(own.is_lost, b"0"))
