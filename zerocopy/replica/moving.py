@@ -202,7 +202,7 @@ def _allowed(replica: Replica, disk: Disk, moves: list[Move]) -> _Held:
     pending = [PartName.parse(queued.entry.brings) for queued in queue.queue(replica)]
     context.catalog.refresh()
     where = {stored.name: stored.disk for stored in context.catalog.parts(definition)}
-    own, others = replica.parts(), _parts_of_others(replica)
+    own, others, left = replica.parts(), _parts_of_others(replica), shared.leftovers(context, definition)
 
     def why_not(move: Move, name: PartName) -> str:
         if disk.unreachable:
@@ -213,11 +213,11 @@ def _allowed(replica: Replica, disk: Disk, moves: list[Move]) -> _Held:
             return "the other replicas do not know yet that it is here"
         if any(entry.covers(name) for entry in pending):
             return "a merge that the replicas agreed upon takes it"
-        if shared.leftovers(context, definition, name):
+        if any(name.covers(other) for other in left):
             return "copies of what was merged into it are still here; the next start removes them"
         if name.max_block > name.min_block or name.level or name.mutation:
             for other, parts in others.items():
-                if not any(one == name or one.covers(name) for one in parts):
+                if name not in parts and not any(one.covers(name) for one in parts):
                     return f"it was merged, and replica {other} has not got it yet"
         return ""
 

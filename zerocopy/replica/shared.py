@@ -99,13 +99,13 @@ def free(replica: Replica) -> list[str]:
     return freed
 
 
-def leftovers(context: Context, definition: TableDefinition, name: PartName) -> list[StoredPart]:
-    """Copies on this machine's disks of what was merged into the part. Once it is on the shared disk alone, nothing
-    shows any more that they are in it."""
+def leftovers(context: Context, definition: TableDefinition) -> list[PartName]:
+    """Copies on this machine's disks of what was merged. Once the part that it went into is on the shared disk alone,
+    nothing shows any more that it did."""
     return [
-        stored
+        stored.name
         for stored in context.catalog.parts(definition, include_outdated=True)
-        if name.covers(stored.name) and not context.disk(stored.disk).capabilities.shared
+        if stored.state == "outdated" and not context.disk(stored.disk).capabilities.shared
     ]
 
 
@@ -113,13 +113,14 @@ def _doubled(context: Context, definition: TableDefinition, disk: Disk) -> Itera
     """Parts here and on the shared disk, each with the copy there."""
     everything = context.catalog.parts(definition, include_outdated=True)
     there = {stored.name: stored for stored in everything if stored.disk == disk.name}
+    left = leftovers(context, definition)
     for here in everything:
         if here.disk == disk.name or here.name not in there or context.disk(here.disk).read_only:
             continue
         records = context.journal.work.moves(table_uuid=definition.uuid, part=here.facts.name, limit=1)
         if records and records[0].keep_source:
             continue
-        if not leftovers(context, definition, here.name):
+        if not any(here.name.covers(name) for name in left):
             yield here, there[here.name]
 
 
