@@ -26,6 +26,7 @@ from textual.widgets import Footer
 from oplog.errors import FrostlineError, Refused, UsageError
 from tiering.facts.escaping import visible
 from tui.actions.action import Action
+from tui.rhythm import OTHERS_SECONDS, Rhythm
 from tui.screens.dialogs import Confirm, Text
 from tui.screens.history import Backups, Log
 from tui.screens.list_view import ListView
@@ -35,7 +36,7 @@ from tui.screens.sql import Sql
 from tui.screens.storage import Disks, Parts, Tables
 from tui.screens.view import View
 from tui.screens.work import Jobs, Moves, Policy
-from tui.source import Source, fingerprint
+from tui.source import Source, fingerprint, state_of_disks
 from tui.widgets.ascii import Ascii
 from tui.widgets.grid import Grid
 from tui.widgets.plain import Plain
@@ -60,12 +61,6 @@ VIEWS: tuple[tuple[str, type[View]], ...] = (
 """Key and screen, in the order of the tabs."""
 
 _LOOK_SECONDS = 0.25
-_DISKS_SECONDS = 2.0
-"""Disks are looked at again at most so often while work goes on: a bucket is asked by a request that costs."""
-_SHARE = 0.1
-"""Of a core that reading takes while work goes on: what costs more is read so much less often."""
-_OTHERS_SECONDS = 15.0
-"""What other machines committed is looked for so often."""
 _NARROW = 100
 
 
@@ -111,15 +106,10 @@ class Dashboard(App[None]):
         """Why the facts could not be read the last time."""
         self._reading = False
         self._again = False
-        self._fresh = 0.0
-        """When the disks were looked at."""
-        self._wanted, self._looked = 1, 0
-        """How often somebody wanted a look at the disks, and which of these the last one was for."""
+        self.rhythm = Rhythm()
         self._seen: tuple[object, ...] = ()
         self._behind = False
         """Whether something went on that the screen does not show yet."""
-        self._rests_until = 0.0
-        """Before that nothing is read because something went on."""
         self._bars: Timer | None = None
         """Draws how far is what runs; stands still when nothing does."""
 
@@ -144,7 +134,7 @@ class Dashboard(App[None]):
         if self.settings.watch:
             self._seen = fingerprint(self.settings.state_directory)
             self.set_interval(_LOOK_SECONDS, self._look)
-            self.set_interval(_OTHERS_SECONDS, self.action_reload)
+            self.set_interval(OTHERS_SECONDS, self._look_at_others)
 
     def get_line_filters(self) -> list[LineFilter]:
         """Where the terminal has no UTF-8, ASCII only."""
@@ -180,7 +170,7 @@ class Dashboard(App[None]):
 
     def action_reload(self) -> None:
         """Look at the disks and at what others did."""
-        self._wanted += 1
+        self.rhythm.wanted += 1
         self.reload()
 
     def reload(self) -> None:
@@ -198,10 +188,29 @@ class Dashboard(App[None]):
         self._seen, self._behind = seen, self._behind or went_on
         if self._reading or not self._behind:
             return
-        if time.monotonic() >= self._rests_until:
+        if self.rhythm.may_read():
             self.reload()
         elif went_on and self.view is not None and (glance := self.view.glance()) is not None:
             self._glance(self.view, glance)
+
+    @work(group="others", exclusive=True)
+    async def _look_at_others(self) -> None:
+        """Look at the disks; read what the screen shows when they have changed, or time has gone by."""
+        if self._reading or not self.rhythm.may_look():
+            return
+
+        def look(store: Store) -> tuple[object, float]:
+            began = time.thread_time()
+            store.refresh()
+            return state_of_disks(store), time.thread_time() - began
+
+        try:
+            state, cost_seconds = await self.source.read(look)
+        except Exception as error:  # noqa: BLE001  whatever it is, it is said and the screen stays
+            self._show_problem(error)
+            return
+        if self.rhythm.has_looked(state, cost_seconds) or self.problem is not None:
+            self.reload()
 
     @work(group="glance", exclusive=True)
     async def _glance(self, view: View, question: Callable[[Store], Any]) -> None:
@@ -225,24 +234,22 @@ class Dashboard(App[None]):
         self._show_state()
 
     async def _read_view(self, view: View) -> None:
-        question = view.question()
-        now, wanted = time.monotonic(), self._wanted
-        look = view.needs_store and (wanted != self._looked or now - self._fresh >= _DISKS_SECONDS)
+        question, wanted = view.question(), self.rhythm.wanted
+        look = view.needs_store and self.rhythm.needs_look()
 
-        def read(store: Store) -> tuple[Any, float]:
+        def read(store: Store) -> tuple[Any, object, float]:
             began = time.thread_time()
             if look:
                 store.refresh()
-            return question(store), time.thread_time() - began
+            state = state_of_disks(store)
+            return question(store), state, time.thread_time() - began
 
         try:
-            facts, cost_seconds = await self.source.read(read)
+            facts, state, cost_seconds = await self.source.read(read)
         except Exception as error:  # noqa: BLE001  whatever it is, it is said and the screen stays
             self._show_problem(error)
             return
-        if look:
-            self._fresh, self._looked = now, wanted
-        self._rests_until = time.monotonic() + cost_seconds * (1 / _SHARE - 1)
+        self.rhythm.has_read(state, cost_seconds, looked_for=wanted if look else None)
         self._show_problem(None)
         if view.is_mounted:
             view.answer(facts)

@@ -221,3 +221,11 @@ def fingerprint(state_directory: Path) -> tuple[object, ...]:
             status = path.stat()
             found.append((path.name, status.st_mtime_ns, status.st_size))
     return tuple(found)
+
+
+def state_of_disks(store: Store) -> tuple[object, ...]:
+    """Differs when others committed something, or a disk came or went, as far as the last refresh knows."""
+    return tuple(
+        (name, None if disk.broken else disk.revision, disk.broken is None, disk.unreachable)
+        for name, disk in store.context.disks.items()
+    )

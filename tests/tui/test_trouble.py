@@ -138,7 +138,7 @@ def test_what_another_process_begins_is_seen_also_while_reading_all_would_cost_t
 
         async def story(driver: Driver) -> None:
             await driver.sees("0 under way")
-            driver.app._rests_until = math.inf
+            driver.app.rhythm._read_after = math.inf
             store.context.journal.work.plan_moves([due_move(store)])
             await driver.sees("1 under way", f"planned    {DUE}")
             (move,) = store.context.journal.work.moves(active=True)
@@ -149,6 +149,17 @@ def test_what_another_process_begins_is_seen_also_while_reading_all_would_cost_t
             await driver.sees("25%")
 
         drive(home, story, watch=True)
+
+
+def test_what_others_commit_is_seen_by_a_look_at_the_disks(home: Home) -> None:
+    async def story(driver: Driver) -> None:
+        await driver.press("3")
+        await driver.lists({"ssd"}, lambda rows: {row["disk"] for row in rows})
+        driver.beside(home, "move", "d.small", "--partition", "all", "--to-disk", "s3")
+        driver.app._look_at_others()
+        await driver.lists({"ssd", "s3"}, lambda rows: {row["disk"] for row in rows})
+
+    drive(home, story)
 
 
 def test_what_nobody_waits_for_any_more_is_not_read(home: Home) -> None:

@@ -46,3 +46,5 @@ def test_the_wheel_has_it(tmp_path: Path) -> None:
     (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
     names = zipfile.ZipFile(wheel).namelist()
     assert {"frostline.py", "tiering/engine/store.py", "backup/repository.py"} <= set(names)
+    static = (ROOT / "tui" / "serving" / "static").iterdir()
+    assert {"tui/style.tcss", *(str(path.relative_to(ROOT)) for path in static)} <= set(names)
