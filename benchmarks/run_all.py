@@ -21,6 +21,7 @@ BENCHMARKS = {
     "bench_move": True,
     "bench_backup": True,
     "bench_writers": True,
+    "bench_dashboard": True,
     "bench_spark_checks": False,
     "bench_spark_merge": True,
     "bench_spark_reader": True,

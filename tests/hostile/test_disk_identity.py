@@ -364,6 +364,36 @@ def test_parts_that_are_gone_are_missed(home: Path, store: Frostline) -> None:
     assert count(store) == 200
 
 
+@pytest.mark.parametrize("merged_before", [False, True], ids=["more parts", "as many parts"])
+def test_an_older_copy_of_a_disk_is_missed(home: Path, frostline: Frostline, merged_before: bool) -> None:
+    """A machine's disk goes back to what it was, and the state does not: rows were gone with exit 0, where merges had
+    left no more parts than the copy has."""
+
+    def insert(first: int) -> None:
+        Path("rows.csv").write_text("n\n" + "\n".join(str(first + number) for number in range(100)))
+        frostline("insert", "d.t", "rows.csv")
+
+    frostline("table", "create", "d.t", "--column", "n:int64", "--order-by", "n")
+    for first in (0, 100):
+        insert(first)
+    if merged_before:
+        frostline("merge", "d.t", "--final")
+    assert count(frostline) == 200
+    shutil.copytree(home / "ssd", home / "copy")
+    insert(200)
+    frostline("merge", "d.t", "--final")
+    assert count(frostline) == 300
+    (home / "ssd").rename(home / "ssd.newer")
+    (home / "copy").rename(home / "ssd")
+    for verb in (("query", COUNT), ("merge", "d.t", "--final"), ("tick",)):
+        frostline(*verb, code=5)
+        assert "100 of 300 rows of d.t" in frostline.error
+    assert frostline.json("--partial", "query", COUNT)["rows"] == [[200]]
+    shutil.rmtree(home / "ssd")
+    (home / "ssd.newer").rename(home / "ssd")
+    assert count(frostline) == 300
+
+
 class TestMistypedBucket:
     def test_a_directory(self, home: Path, store: Frostline, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("FROSTLINE_DISKS__S3__URL", f"file://{home}/bucket/stor/")
