@@ -138,6 +138,21 @@ class TestNotMounted:
         refused(store, 5)
 
 
+def test_a_bucket_that_is_gone_is_given_up(home: Path, store: Frostline) -> None:
+    """What this machine kept of the bucket is not taken for what lies there, before and after."""
+    store("disk", "replace", "s3", "-y", code=13)
+    shutil.rmtree(home / "bucket")
+    store("query", COUNT, code=5)
+    preview = store.json("disk", "replace", "s3", "-n")
+    assert [(held["table"], held["parts"]) for held in preview["known"]["tables"]] == [("d.t", 1)]
+    store("query", COUNT, code=5)
+    store("disk", "replace", "s3", "-y")
+    assert count(store) == 200
+    store("move", "d.t", "--partition", "202602", "--to-disk", "s3")
+    assert count(store) == 200
+    assert store.json("fsck", "--read-data")["ok"]
+
+
 def test_another_disk_at_the_place(home: Path, store: Frostline, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FROSTLINE_HOME", str(home.with_name("other")))
     store("table", "create", "e.t", "--column", "n:int64", "--order-by", "n")

@@ -16,9 +16,10 @@ from functools import partial
 import msgspec
 
 from disks.base import Disk
-from disks.identity import not_there
+from disks.identity import not_there, read_object
 from disks.stores.time_budget import time_budget
 from disks.wrappers.broken import BrokenDisk
+from oplog.entry import GENESIS_DIGEST
 from oplog.errors import DiskUnreachable, FrostlineError, NoSpace, ReadOnly, Refused, Transient
 from tiering.journal.journal import Journal
 from tiering.journal.known_disks import Holding, KnownDisk
@@ -108,6 +109,11 @@ class Identities:
         """The id that the place shows."""
         return self._shown.get(name)
 
+    def at_place(self, name: str) -> str | None:
+        """The id that the place itself has now: what this machine keeps of a bucket is not asked."""
+        logged = self._real[name].logged
+        return self.shown(name) if logged is None else read_object(logged.store)
+
     def place(self, name: str) -> str:
         """Where the configuration has the disk; empty when it has none of the name."""
         return self._places.get(name, "")
@@ -135,7 +141,11 @@ class Identities:
             return False
 
     def decide(self, verb: str, name: str, actor: str) -> None:
-        """Note what a person says of the disk; the next `look` goes by it."""
+        """Note what a person says of the disk; the next `look` goes by it. What this machine keeps of a bucket that is
+        given up goes first: it would be taken for what the bucket has."""
+        if verb == "replace" and (logged := self._real[name].logged) is not None:
+            logged.replace_cache((), 0, GENESIS_DIGEST, proved=True)
+            self._shown.pop(name, None)
         self._journal.disks.decide(verb, self._known[name], self._shown.get(name), self.place(name), actor)
 
     def is_fresh(self, name: str) -> bool:

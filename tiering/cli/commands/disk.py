@@ -51,7 +51,7 @@ def replace(session: Session, name: Name) -> None:
     Exit 13: the place is not empty.
     """
     identities, known = _configured(session, name)
-    found = identities.shown(name)
+    found = identities.at_place(name)
     if found is not None or not identities.is_empty(name):
         raise Refused(
             f"{identities.place(name)} is not empty: it holds {f'disk {found}' if found else 'files'}",
