@@ -212,13 +212,14 @@ def _whole_first() -> None:
     from zerocopy.keeper.operations import Set
     from zerocopy.replica import recovering
 
-    original = recovering._forget
+    original = recovering._take_over
 
-    def forget(replica: Any, kept: Any) -> None:
-        replica.keeper.multi([Set(replica.own.is_lost, b"0")])
-        original(replica, kept)
+    def take_over(replica: Any, other: Any, *rest: Any) -> None:
+        own = replica.own
+        replica.keeper.multi([Set(own.log_pointer, str(other.pointer).encode()), Set(own.is_lost, b"0")])
+        original(replica, other, *rest)
 
-    recovering._forget = forget
+    recovering._take_over = take_over
 
 
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (

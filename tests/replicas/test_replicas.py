@@ -101,6 +101,19 @@ def test_status_and_queue_tell_who_is_behind(a: Machine, b: Machine) -> None:
     assert b.json("replica", "list")["replicas"][0]["replica"] == "b"
 
 
+def test_doctor_knows_the_replicas(a: Machine, b: Machine) -> None:
+    a.insert(1)
+    with a.serving():
+        found = {one["check"]: one for one in b.json("doctor")["findings"] if one["subject"] == "replicas of d.t"}
+    assert (found["replica-a"]["level"], found["replica-b"]["level"]) == ("note", "warning")
+    assert "has 1 entry to do" in found["replica-b"]["what"]
+    for disk in ("ssd", "hdd"):
+        for file in (b.path / disk).glob("store/*/*/replica.json"):
+            file.write_text('{"replica": "b", "token": "another"}')
+    (one,) = (one for one in b.json("doctor", code=4)["findings"] if one["subject"] == "replicas of d.t")
+    assert "another machine's now" in one["what"]
+
+
 def test_a_machine_that_is_none_cannot_write(a: Machine, b: Machine) -> None:
     for disk in ("ssd", "hdd"):
         for file in (b.path / disk).glob("store/*/*/replica.json"):
@@ -160,6 +173,8 @@ def test_without_keeper_inserts_are_refused_and_queries_work(a: Machine, setting
     )
     a.insert(2, code=5)
     assert "cannot be reached" in a.error
+    (found,) = (one for one in a.json("doctor", code=4)["findings"] if one["subject"] == "keeper")
+    assert "cannot be reached" in found["what"]
     assert a.keys() == [1]
     a.write_configuration(settings)
     assert a.insert(2)["rows"] == 1

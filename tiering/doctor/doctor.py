@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection
 from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 
 _PACKAGES = ("frostline", "pyarrow", "datafusion", "boto3")
 _PATIENCE_SECONDS = 5.0
+REPLICAS = "zerocopy.replica.examination"
+"""Module that looks at Keeper and at replicas: it stands above this one."""
 
 
 def run(
@@ -72,6 +75,8 @@ def run(
                     if directory := _directory_of(disk):
                         findings += diagnosis.of_local(name, directory, look_at_directory(directory))
             task.advance(items=1)
+    if not only and config.keeper.hosts:
+        findings += import_module(REPLICAS).findings(config)
     return findings
 
 
