@@ -68,7 +68,7 @@ def check(
             disks, findings, seen=_seen(trees), keep=moving, claim=claim, actor=how.actor, dry_run=how.dry_run
         )
         result.repaired += sentences
-    result.set_aside = list(found.set_aside)
+    result.set_aside, result.held, result.unsure = list(found.set_aside), found.held, found.unsure
     result.problems = [_with_table_name(problem, found) for problem in findings.sorted()]
     return result
 

@@ -66,6 +66,10 @@ class CheckResult:
     """One sentence a repair, done or (dry run) to be done. The problem of one that is done is not in `problems`."""
     set_aside: list[str] = field(default_factory=list)
     """`disk:path` of the parts that lie in `detached/`."""
+    held: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)
+    """disk -> table's uuid -> how many parts of it, and rows in them."""
+    unsure: set[str] = field(default_factory=set)
+    """Tables, by uuid, with a part that cannot be read."""
     shares: list[ShareRead] = field(default_factory=list)
 
     @property

@@ -57,6 +57,10 @@ class Survey:
     """uuid -> disk -> the version at which that disk's tombstone says that the table went"""
     holding: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     """uuid -> disks with parts of it"""
+    held: dict[str, dict[str, tuple[int, int]]] = field(default_factory=lambda: defaultdict(dict))
+    """disk -> uuid -> how many parts of it, and rows in them"""
+    unsure: set[str] = field(default_factory=set)
+    """Tables with a part that cannot be read: how many rows it has nobody knows."""
     damaged_definitions: set[tuple[str, str]] = field(default_factory=set)
     """(uuid, disk) whose table.json is there and cannot be read: reported once, as that."""
     set_aside: dict[str, None] = field(default_factory=dict)
@@ -170,6 +174,10 @@ def _survey_part(
     part = _read_part(tree, findings, uuid, str(name), files)
     copy = copy_of(name, tree.disk, readable=part is not None)
     found.copies[uuid].append(copy)
+    if part is None:
+        found.unsure.add(uuid)
+    parts, rows = found.held[tree.disk].get(uuid, (0, 0))
+    found.held[tree.disk][uuid] = parts + 1, rows + (part.rows if part is not None else 0)
     if part is not None and part.replaces:
         found.replaces[uuid, copy] = part.replaces
     found.holding[uuid].add(tree.disk)

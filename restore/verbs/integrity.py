@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from disks.base import Disk
     from disks.workers.runner import Remote
     from restore.check.check import CheckOptions, CheckResult
-    from tiering.catalog.identity import Identities
+    from tiering.catalog.identity import Fault, Identities
     from tiering.config.settings import Config
     from tiering.engine.store import Store
+    from tiering.journal.journal import Journal
 
 Disks = Annotated[list[str] | None, typer.Argument(metavar="DISK", help="default: every one it applies to")]
 
@@ -89,7 +90,8 @@ def fsck(
             merges=lambda uuid: journal.work.merges(table_uuid=uuid),
             progress=session.progress(),
         )
-    result.problems[:0] = [Problem("I16", fault.error.message, fault.disk) for fault in identities.faults]
+        faults = [*identities.faults, *_lacking(identities, result, journal)]
+    result.problems[:0] = [Problem("I16", fault.error.message, fault.disk) for fault in faults]
     if len(names) == len(config.disks) and not identities.is_begun:
         session.output.note(BEGIN_OR_FIND)
         result.problems.insert(0, Problem("I16", session.no_store(), names[0]))
@@ -101,6 +103,18 @@ def fsck(
         _print_check(session, result, how)
     if not result.ok:
         session.found_something()
+
+
+def _lacking(identities: "Identities", result: "CheckResult", journal: "Journal") -> "list[Fault]":
+    """The disks that hold less than was counted there."""
+    from tiering.journal.known_disks import Holding
+
+    held = {
+        disk: {uuid: Holding("", parts, rows) for uuid, (parts, rows) in tables.items()}
+        for disk, tables in result.held.items()
+    }
+    dropping = {unfinished.drop.table_uuid for unfinished in journal.drops()}
+    return list(identities.lacking(held, result.unsure | dropping))
 
 
 def _listers(session: Session, disks: "Iterable[Disk]") -> "dict[str, Remote]":

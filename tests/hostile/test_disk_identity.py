@@ -371,6 +371,7 @@ def test_parts_that_are_gone_are_missed(home: Path, store: Frostline) -> None:
     part.rename(home / "part")
     store("query", COUNT, code=5)
     assert "1 of 2 of d.t" in store.error
+    assert "1 of 2 of d.t" in store.json("fsck", code=4)["problems"][0]["what"]
     (home / "part").rename(part)
     assert count(store) == 300
     part.rename(home / "part")
@@ -403,6 +404,8 @@ def test_an_older_copy_of_a_disk_is_missed(home: Path, frostline: Frostline, mer
     for verb in (("query", COUNT), ("merge", "d.t", "--final"), ("tick",)):
         frostline(*verb, code=5)
         assert "100 of 300 rows of d.t" in frostline.error
+    found = frostline.json("fsck", code=4)["problems"]
+    assert [(one["invariant"], one["disk"]) for one in found] == [("I16", "ssd")]
     assert frostline.json("--partial", "query", COUNT)["rows"] == [[200]]
     shutil.rmtree(home / "ssd")
     (home / "ssd.newer").rename(home / "ssd")

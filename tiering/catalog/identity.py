@@ -9,7 +9,7 @@ A journal that is new knows nothing, and takes the disks as they are.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -76,22 +76,18 @@ class Identities:
         self.faults = tuple(faults.values())
 
     def compare(self, holdings: Mapping[str, Mapping[str, Holding]], unsure: Iterable[str]) -> None:
-        """After the catalog was read: `holdings` by disk. Fewer parts of a table than were counted on a local disk are
-        a fault; what is well is counted anew. Tables in `unsure` have parts that cannot be read: that is told as such.
-        """
+        """After the catalog was read: `holdings` by disk. Fewer parts of a table than were counted on a local disk, or
+        fewer rows, are a fault; what is well is counted anew. Tables in `unsure` have parts that cannot be read: that
+        is told as such."""
         faults = [fault for fault in self.faults if fault.whole_disk]
         sceptical = set(unsure)
+        lacking = {fault.disk: fault for fault in self.lacking(holdings, sceptical)}
         for name, known in self._known.items():
             if name not in self.disks or self.disks[name].broken is not None:
                 continue
             held = holdings.get(name, {})
-            lost = {
-                uuid: before
-                for uuid, before in known.holdings.items()
-                if uuid not in sceptical and before.parts > (held[uuid].parts if uuid in held else 0)
-            }
-            if lost and known.counted and self.disks[name].kind == "local" and self._is_current(known):
-                faults.append(self._lacking(name, lost, held))
+            if name in lacking:
+                faults.append(lacking[name])
             elif not sceptical and (not known.counted or dict(held) != known.holdings):
                 self._count(known, held)
         for name in holdings:
@@ -100,6 +96,22 @@ class Identities:
                     partial(self._journal.disks.note, name, "", self.disks[name].kind, self._places.get(name, ""))
                 )
         self.faults = tuple(faults)
+
+    def lacking(self, holdings: Mapping[str, Mapping[str, Holding]], unsure: Collection[str]) -> Iterator[Fault]:
+        """The local disks that hold less of a table than was counted, while nobody wrote there. An older copy of a disk
+        may have as many parts, or more, that were merged since, and fewer rows."""
+        for name, known in self._known.items():
+            disk = self.disks.get(name)
+            if disk is None or disk.broken is not None or disk.kind != "local" or not known.counted:
+                continue
+            held = holdings.get(name, {})
+            lost = {
+                uuid: before
+                for uuid, before in known.holdings.items()
+                if uuid not in unsure and _is_less(held.get(uuid), before)
+            }
+            if lost and self._is_current(known):
+                yield self._lacking(name, lost, held)
 
     def known(self, name: str) -> KnownDisk | None:
         """What the journal knows of the disk."""
@@ -240,10 +252,7 @@ class Identities:
         self._journal.disks.begin_writing(name, identity, kind, place)
 
     def _lacking(self, name: str, lost: Mapping[str, Holding], held: Mapping[str, Holding]) -> Fault:
-        what = ", ".join(
-            f"{before.parts - (held[uuid].parts if uuid in held else 0)} of {before.parts} of {before.table}"
-            for uuid, before in lost.items()
-        )
+        what = ", ".join(_difference(held.get(uuid), before) for uuid, before in lost.items())
         error = DiskUnreachable(
             f"parts are missing from disk {name} ({self._places.get(name, '')}): {what}",
             hint=f"bring them back; if they are gone for good: 'frostline disk adopt {name}'",
@@ -265,6 +274,17 @@ class Identities:
     def _tables(self, name: str) -> frozenset[str]:
         known = self._known.get(name)
         return frozenset(known.holdings) if known is not None else frozenset()
+
+
+def _is_less(now: Holding | None, before: Holding) -> bool:
+    return now is None or now.parts < before.parts or now.rows < before.rows
+
+
+def _difference(now: Holding | None, before: Holding) -> str:
+    parts, rows = (now.parts, now.rows) if now is not None else (0, 0)
+    if parts < before.parts:
+        return f"{before.parts - parts} of {before.parts} of {before.table}"
+    return f"those with {before.rows - rows:,} of {before.rows:,} rows of {before.table}: is it an older copy?"
 
 
 def _named(holdings: Iterable[Holding]) -> str:
