@@ -55,7 +55,8 @@ class PseudoTerminal:
         wanted, give_up = text.encode(), time.perf_counter() + _PATIENCE_SECONDS
         with self._more:
             while wanted not in _CONTROL.sub(b"", self._drawn):
-                if not self._more.wait(1.0) and time.perf_counter() > give_up:
+                self._more.wait(1.0)
+                if time.perf_counter() > give_up:
                     raise TimeoutError(f"{text!r} was not drawn; the last: {self._drawn[-2000:]!r}")
             return time.perf_counter() - self._began
 

@@ -19,7 +19,7 @@ from tests.tui.pilot import Driver, drive, opener
 from tiering.config.reading import load
 from tiering.engine.store import Store
 from tui.widgets.ascii import ascii_text
-from tui.widgets.grid import fitted
+from tui.widgets.grid import Grid, fitted
 
 HOSTILE = "[bold red]x[/] [@click=app.quit]y[/] \x1b[2J\x9b31m\u202e\r\n]8;;http://evil\x07"
 
@@ -116,6 +116,43 @@ def test_what_a_bucket_no_longer_says_stays_and_is_said(home: Home) -> None:
         del stores[0].refresh
         await driver.press("r")
         await driver.lacks("does not answer")
+
+    drive(home, story, opened=opened)
+
+
+def test_what_somebody_does_while_rows_are_read_stays(home: Home) -> None:
+    """The cursor where it went, the filter that was written."""
+    open_store, begun, go_on = opener(home), threading.Event(), threading.Event()
+    stores: list[Store] = []
+
+    def opened(*progress: Any) -> Store:
+        stores.append(open_store(*progress))
+        return stores[-1]
+
+    def refresh() -> None:
+        begun.set()
+        go_on.wait()
+
+    async def story(driver: Driver) -> None:
+        await driver.press("3")
+        await driver.lists(3, len)
+        stores[0].refresh = refresh  # type: ignore[method-assign]
+        grid = driver.app.query_one("#view-Parts Grid", Grid)
+        for keys, effect in (
+            (["down"], lambda grid: grid.cursor == 1),
+            (["slash", *"events", "enter"], lambda grid: grid.shown is not None and len(grid.shown.rows) == 2),
+        ):
+            begun.clear()
+            go_on.clear()
+            driver.send("r")
+            await driver.until(begun.is_set)
+            for key in keys:
+                driver.send(key)
+                await driver.until(lambda key=key: key != "slash" or not grid.has_focus)
+            await driver.until(lambda effect=effect: effect(grid))
+            go_on.set()
+            await driver.settle()
+            assert effect(grid)
 
     drive(home, story, opened=opened)
 

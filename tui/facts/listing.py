@@ -104,6 +104,7 @@ class Shown:
     changed: frozenset[str]
     """Keys of rows that came or changed since the last time."""
     states: Mapping[str, Hashable] = field(repr=False)
+    order: Order
 
 
 def arrange(listing: Listing, order: Order, *, before: Shown | None = None, cursor: str = "", at: int = 0) -> Shown:
@@ -125,7 +126,7 @@ def arrange(listing: Listing, order: Order, *, before: Shown | None = None, curs
         changed = frozenset(key for key, state in states.items() if old.get(key, _NEVER) != state)
     found = next((index for index, row in enumerate(rows) if listing.key(row) == cursor), None) if cursor else None
     place = min(at, len(rows) - 1) if found is None else found
-    return Shown(listing, rows, max(place, 0), changed, states)
+    return Shown(listing, rows, max(place, 0), changed, states, order)
 
 
 _NEVER = object()

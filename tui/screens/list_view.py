@@ -78,6 +78,8 @@ class ListView(View):
         self.grid.sorted_by = (self.order.sort, self.order.descending)
         self.grid.show(facts)
         self._summarize()
+        if facts.order != self.order:  # it was asked for while the rows were read
+            self.begin(self._rearrange, group="order", exclusive=True)
 
     def _summarize(self) -> None:
         shown = self.grid.shown

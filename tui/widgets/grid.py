@@ -23,6 +23,8 @@ from tiering.facts.escaping import visible
 from tui.facts.listing import Column, Shown
 
 _GAP = "  "
+_NEAR = 500
+"""So many rows up and down are looked through for the one that the cursor was on."""
 _MARGIN = 2
 """Before the first column: whether a row is marked, or new."""
 
@@ -73,13 +75,23 @@ class Grid(ScrollView, can_focus=True):
 
     def show(self, shown: Shown) -> None:
         """Replace the rows. The cursor stays on its row, marks of rows that are gone go."""
+        key, cursor = self.key, self.cursor
         self.shown = shown
-        self.cursor = shown.cursor
+        self.cursor = self._place_of(key, cursor)
         self.marks &= shown.states.keys()
         self._lay_out()
         self._into_view()
         self.refresh()
         self.post_message(self.Moved(self))
+
+    def _place_of(self, key: str, cursor: int) -> int:
+        """Where the row is that the cursor is on by now: it may have gone on while the rows were read."""
+        assert self.shown is not None
+        rows, place, key_of = self.shown.rows, self.shown.cursor, self.shown.listing.key
+        if not key or (place < len(rows) and key_of(rows[place]) == key):
+            return place
+        near = range(max(0, cursor - _NEAR), min(len(rows), cursor + _NEAR))
+        return next((index for index in near if key_of(rows[index]) == key), place)
 
     @property
     def row(self) -> Any:
