@@ -16,6 +16,7 @@ BENCHMARKS = {
     "bench_check": False,
     "bench_clickhouse": True,
     "bench_insert": True,
+    "bench_inbox": True,
     "bench_merge": True,
     "bench_scan": True,
     "bench_move": True,

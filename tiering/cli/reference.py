@@ -27,6 +27,7 @@ from tiering.config.settings import (
     Config,
     DaemonConfig,
     DashboardConfig,
+    InboxConfig,
     InterserverConfig,
     KeeperConfig,
     LimitsConfig,
@@ -146,6 +147,7 @@ _SECTIONS: tuple[tuple[str, type[msgspec.Struct], tuple[str, ...]], ...] = (
     ("keeper", KeeperConfig, ("keeper",)),
     ("interserver", InterserverConfig, ("interserver",)),
     ("metrics", MetricsConfig, ("metrics",)),
+    ("inbox", InboxConfig, ("inbox",)),
 )
 
 

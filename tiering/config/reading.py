@@ -430,6 +430,8 @@ def _absolute(plain: dict[str, Any], base: Path) -> dict[str, Any]:
     for key in ("ca_bundle", "certificate", "certificate_key"):
         if keeper.get(key):
             keeper[key] = path(keeper[key])
+    if plain.get("inbox", {}).get("path"):
+        plain["inbox"]["path"] = path(plain["inbox"]["path"])
     for disk in plain["disks"].values():
         for key in ("path", "ca_bundle"):
             if disk.get(key):

@@ -167,6 +167,23 @@ class MetricsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """`/metrics`, `/health` and `/ready` on 127.0.0.1. 0: any that is free. Default: it serves none."""
 
 
+class InboxConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A directory whose files become rows: those in `<path>/<db.table>/` go into that table."""
+
+    path: str | None = None
+    """Default: there is none."""
+    batch_bytes: Size = 64 * 1024 * 1024
+    """So many bytes of files go in together, at once when they are there."""
+    batch_files: Annotated[int, msgspec.Meta(ge=1)] = 10_000
+    """So many files at most go in together."""
+    batch_seconds: Annotated[float, msgspec.Meta(ge=0)] = 10.0
+    """No file waits longer than this for others."""
+    stable_seconds: Annotated[float, msgspec.Meta(ge=0)] = 2.0
+    """A file is whole when it has not changed for so long."""
+    poll_seconds: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+    """The time between two looks."""
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Everything a store needs to open."""
 
@@ -185,6 +202,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     keeper: KeeperConfig = KeeperConfig()
     interserver: InterserverConfig = InterserverConfig()
     metrics: MetricsConfig = MetricsConfig()
+    inbox: InboxConfig = InboxConfig()
     macros: dict[str, str] = {}
     """What `{shard}`, `{replica}` and names of your own stand for in paths of Keeper, on this machine."""
 

@@ -28,6 +28,7 @@ from tiering.daemon.cold_schedule import ColdSchedule
 from tiering.engine import replicated
 from tiering.engine.maintenance import TickReport
 from tiering.engine.store import Store
+from tiering.inbox.worker import InboxWorker
 from tiering.journal.locks import daemon_lock, daemon_lock_path, lock_holder
 from tiering.move import mover
 
@@ -53,9 +54,12 @@ class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Fals
     last_tick: datetime | None = None
     last_gc: datetime | None = None
     last_cold_merge: datetime | None = None
+    last_inbox: datetime | None = None
     ticks: int = 0
     moved: int = 0
     merged: int = 0
+    ingested: int = 0
+    """Files of the inbox."""
     failures: int = 0
     last_error: str = ""
 
@@ -128,6 +132,8 @@ class _Daemon:
         self.on_tick = on_tick
         self.unreachable: set[str] = set()
         self.cold = ColdSchedule(store, settings, command)
+        inbox = store.context.config.inbox
+        self.inbox = InboxWorker(self._open_again, inbox) if inbox.path is not None else None
         self.status = DaemonStatus(running=True, pid=os.getpid(), started=store.context.clock())
         self._write()
 
@@ -145,6 +151,9 @@ class _Daemon:
             first_merge = begin + timedelta(seconds=min(_FIRST_COLD_MERGE_SECONDS, every))
             scheduler.add_job(self.merge_cold, "interval", seconds=every, next_run_time=first_merge)
             scheduler.add_job(self.look_after_merges, "interval", seconds=_LOOK_SECONDS)
+        if self.inbox is not None:
+            scheduler.add_job(self.look_after_inbox, "interval", seconds=_LOOK_SECONDS)
+            self.inbox.begin()
         scheduler.start(paused=True)
         try:
             if (watch := self.watch) is not None:
@@ -155,6 +164,9 @@ class _Daemon:
             self.stop.set()
             scheduler.shutdown(wait=True)
             self.cold.stop()
+            if self.inbox is not None:
+                self.inbox.end()
+                self.look_after_inbox()
             if self.watch is not None:
                 self.watch.end()
 
@@ -256,6 +268,25 @@ class _Daemon:
             changes["failures"] = self.status.failures + 1
             changes["last_error"] = f"cold merges of {ended.table}: {ended.problem}"
         self._record(last_cold_merge=self.store.context.clock(), **changes)
+
+    def look_after_inbox(self) -> None:
+        """Note what the inbox brought in, and what it could not."""
+        for done in self.inbox.ended() if self.inbox is not None else ():
+            problems = [f"inbox: {file.table}/{file.file}: {file.error}" for file in done.failed]
+            problems += [f"inbox: {item.table}/{item.file}: {item.what}" for item in done.problems if not item.file]
+            self._record(
+                last_inbox=self.store.context.clock(),
+                ingested=self.status.ingested + len(done.files) - len(done.failed),
+                failures=self.status.failures + len(problems),
+                last_error=problems[-1] if problems else self.status.last_error,
+            )
+
+    def _open_again(self, stop: threading.Event) -> Store:
+        """The store once more, for another thread."""
+        context = self.store.context
+        store = Store.open(context.config, actor=context.actor, workers=context.workers, clock=context.clock)
+        store.context.stop = stop
+        return store
 
     def _note_unreachable(self) -> None:
         """Say once that a disk went away, and once that it is back; the pass does what needs the others only."""

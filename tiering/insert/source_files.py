@@ -148,7 +148,8 @@ def open_binary(source: Source, stdin: IO[bytes] | None, *, seekable: bool = Fal
         elif source.compression in _CODECS:
             raw = stack.enter_context(pa.CompressedInputStream(pa.OSFile(source.path), _CODECS[source.compression]))
         else:
-            yield stack.enter_context(pa.memory_map(source.path) if seekable else pa.OSFile(source.path))
+            # Never mapped: reading a file that somebody makes shorter would then end the process (SIGBUS).
+            yield stack.enter_context(pa.OSFile(source.path))
             return
         if seekable:
             yield pa.BufferReader(raw.read())

@@ -43,7 +43,7 @@ def run(
     if believe_clock:
         store.believe_clock()
     stop = threading.Event()
-    received = _stop_on_signals(stop)
+    received = stop_on_signals(stop)
     if not once:
         session.output.note(
             f"daemon: a pass every {session.loaded.config.daemon.tick_seconds:g} s; stop it with Ctrl-C or SIGTERM"
@@ -88,12 +88,13 @@ def status(session: Session) -> None:
     line(
         f"did        {counted(known.ticks, 'pass', 'passes')}, {counted(known.moved, 'move')},"
         f" {counted(known.merged, 'merge')}, {counted(known.failures, 'failure')}"
+        + (f", {counted(known.ingested, 'file')} of the inbox" if known.ingested else "")
     )
     if known.last_error:
         line(f"error      {known.last_error}")
 
 
-def _stop_on_signals(stop: threading.Event) -> list[int]:
+def stop_on_signals(stop: threading.Event) -> list[int]:
     """SIGTERM and SIGINT set the event; the list tells which came. A second Ctrl-C interrupts at once."""
     received: list[int] = []
 

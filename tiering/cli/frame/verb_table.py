@@ -30,6 +30,7 @@ VERBS = {
     "tiering.cli.commands.objbench": ("objbench",),
     "tiering.cli.commands.config": ("config",),
     "tiering.cli.commands.daemon": ("daemon",),
+    "tiering.cli.commands.inbox": ("inbox",),
     "tiering.cli.commands.metrics": ("metrics",),
     "tiering.cli.demo.demo": ("demo",),
 }

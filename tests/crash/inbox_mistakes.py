@@ -1,0 +1,103 @@
+"""Seeded mistakes of the inbox and of metrics, for `tests.crash.mutants`: name, meaning, check, how it is put in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.crash.seeding import replaced
+
+_UNITS = "tests/unit/tiering/inbox/test_inbox.py"
+_KILLED = "tests/crash/test_inbox.py::test_killed_at_every_effect"
+
+
+def _moved_before_the_commit() -> None:
+    """Files are in `done/` before their rows are in the table."""
+    from tiering.inbox.ingest import TableIngest
+
+    original = TableIngest._put_in
+
+    def put_in(self: Any, batch: Any, group: Any) -> None:
+        self._settle(batch)
+        original(self, batch, group)
+
+    TableIngest._put_in = put_in  # type: ignore[method-assign]
+
+
+def _reported_before_the_commit() -> None:
+    """The report lies in `done/` before the rows are in the table; the file goes there afterwards."""
+    from disks import effects
+    from tiering.inbox.ingest import TableIngest
+
+    original = TableIngest._put_in
+
+    def put_in(self: Any, batch: Any, group: Any) -> None:
+        done = self._place.path / "done"
+        effects.make_directory(done)
+        for file in batch.files:
+            effects.write_new_file(done / f"{file.name}.report.json", self._report("done", file.name, rows=file.rows))
+        original(self, batch, group)
+
+    TableIngest._put_in = put_in  # type: ignore[method-assign]
+
+
+def _batch_not_written_down() -> None:
+    """After a crash the files are gathered anew: another batch makes other blocks."""
+    from tiering.inbox.place import TableInbox
+
+    TableInbox.batch = lambda self: None  # type: ignore[method-assign]
+
+
+def _known_before_they_are_in() -> None:
+    """The journal knows the bytes before the rows are in: after a crash they are taken for duplicates."""
+    from tiering.inbox.ingest import TableIngest
+
+    original = TableIngest._put_in
+
+    def put_in(self: Any, batch: Any, group: Any) -> None:
+        names = {file.sha256: file.name for file in batch.files}
+        self._store.context.journal.ingested.note(self._definition.uuid, names)
+        self._place.forget_batch()
+        original(self, batch, group)
+
+    TableIngest._put_in = put_in  # type: ignore[method-assign]
+
+
+def _planned_moves_only(parts: Any, policies: Any, now: Any) -> dict[str, Any]:
+    return {}
+
+
+MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
+    ("inbox: moved before the commit", "done/ before the rows", _KILLED, _moved_before_the_commit),
+    ("inbox: reported before the commit", "a report of rows that are not in", _KILLED, _reported_before_the_commit),
+    (
+        "inbox: known before they are in",
+        "bytes are known to the journal whose rows are not in",
+        _KILLED,
+        _known_before_they_are_in,
+    ),
+    (
+        "inbox: size read once",
+        "one look is enough to call a file whole",
+        f"{_UNITS}::TestChoice::test_a_file_is_whole_when_two_looks_see_the_same",
+        replaced("tiering.inbox.choice", "is_whole", lambda file, sights, now, seconds: True),
+    ),
+    (
+        "inbox: not looked at again after reading",
+        "what is written to a taken file is not noticed",
+        f"{_UNITS}::TestWhileItIsRead",
+        replaced("tiering.inbox.reading", "check_unchanged", lambda path, file: None),
+    ),
+    (
+        "inbox: the batch is forgotten",
+        "after a crash files are gathered anew: they may make other blocks",
+        f"{_UNITS}::TestGoingOn::test_a_file_that_changed_after_the_crash_is_not_taken_for_the_old_one",
+        _batch_not_written_down,
+    ),
+    (
+        "metrics: due is what is planned",
+        "a part whose move failed, and waits, is due no more",
+        "tests/unit/tiering/metrics/test_metrics.py::TestSeen::test_what_waits_for_another_try_is_still_due",
+        replaced("tiering.metrics.looking", "overdue", _planned_moves_only),
+    ),
+)

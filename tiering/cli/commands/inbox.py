@@ -1,0 +1,123 @@
+"""`inbox run | status | retry`: files that land in a directory become rows."""
+
+import threading
+from typing import Annotated, Any
+
+import typer
+
+from oplog.errors import FrostlineError, PartlyDone, UsageError
+from tiering.cli.commands.daemon import stop_on_signals
+from tiering.cli.frame.output import counted
+from tiering.cli.frame.session import Session
+from tiering.cli.frame.verb import new_app, verb
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group to the command line."""
+    group = new_app("Files that land in a directory become rows.")
+    app.add_typer(group, name="inbox")
+    verb(group, changes=True)(run)
+    verb(group)(status)
+    verb(group, changes=True)(retry)
+
+
+def run(
+    session: Session,
+    once: Annotated[bool, typer.Option("--once", help="everything that is whole, then end")] = False,
+) -> None:
+    """Bring in what landed in the inbox. The daemon does the same by itself; without one, call this with --once."""
+    from tiering.inbox.inbox import Inbox
+
+    if session.dry_run:
+        raise UsageError("the inbox has no dry run", hint="'frostline inbox status' shows what waits")
+    if not once:
+        raise UsageError("say --once", hint="'frostline daemon run' brings in files as they land")
+    stop = threading.Event()
+    stop_on_signals(stop)
+    settings = session.loaded.config.inbox
+    inbox = Inbox(session.store(), settings, stop)
+    with inbox.alone():
+        done = inbox.once()
+    problems = [{"table": item.table, "file": item.file, "what": item.what} for item in done.problems]
+    if session.options.json:
+        files: list[dict[str, Any]] = [
+            {"table": file.table, "file": file.file, "state": file.state, "rows": file.rows, "error": file.error}
+            for file in done.files
+        ]
+        session.output.document({"files": files, "rows": done.rows, "parts": done.parts, "problems": problems})
+    else:
+        for file in done.files:
+            what = file.error or (counted(file.rows, "row") if file.state == "done" else "its bytes are in already")
+            session.output.line(f"{file.state:<9}  {file.table}/{file.file}: {what}")
+        session.output.line(
+            f"{counted(len(done.files), 'file')}, {counted(done.rows, 'row')} in {counted(len(done.parts), 'part')}."
+        )
+    for item in problems:
+        session.output.note(f"left alone: {'/'.join(filter(None, (item['table'], item['file'])))}: {item['what']}")
+    failed = len(done.failed) + sum(not item.file for item in done.problems)
+    if failed:
+        error = PartlyDone if len(done.files) > len(done.failed) else FrostlineError
+        raise error(
+            f"{counted(failed, 'file or table', 'files or tables')} failed",
+            hint="mend and 'frostline inbox retry' what is in failed/; what is in .taken goes in with the next run",
+        )
+    if not done.files:
+        session.nothing_to_do("Nothing was whole.")
+
+
+def status(session: Session) -> None:
+    """Show what waits, what failed and why, and what is left alone."""
+    from tiering.config.units import format_size
+    from tiering.inbox.inbox import root_of
+    from tiering.inbox.status import status_document
+
+    root = root_of(session.loaded.config.inbox)
+    document = status_document(root, {definition.full_name for definition in session.store().definitions()})
+    if session.options.json:
+        session.output.document(document)
+        return
+    session.output.line(
+        f"inbox    {root}, {'process ' + str(document['pid']) if document['running'] else 'nobody'} at work"
+    )
+    session.output.table(
+        ["table", "waiting", "size", "taken", "done", "failed"],
+        [
+            (
+                item["table"],
+                len(item["waiting"]),
+                format_size(sum(file["bytes"] for file in item["waiting"])),
+                item["taken"],
+                item["done"],
+                len(item["failed"]),
+            )
+            for item in document["tables"]
+        ],
+        empty="No directory of a table.",
+    )
+    for item in document["tables"]:
+        for file in item["failed"]:
+            session.output.line(f"failed   {item['table']}/{file['file']}: {file['error']}")
+    for problem in document["problems"]:
+        where = "/".join(filter(None, (problem["table"], problem["file"])))
+        session.output.line(f"alone    {where}: {problem['what']}")
+
+
+def retry(
+    session: Session,
+    file: Annotated[str, typer.Argument(metavar="DB.TABLE/FILE", help="as 'inbox status' shows it")],
+) -> None:
+    """Let a file that failed wait in the inbox again: it is taken as if it had just landed."""
+    from tiering.inbox.inbox import root_of
+    from tiering.inbox.place import TableInbox, tables_of
+
+    table, _, name = file.partition("/")
+    root = root_of(session.loaded.config.inbox)
+    places = {place.name: place for place in tables_of(root)[0]}
+    if not name:
+        raise UsageError(f"not a file of the inbox: {file}", hint="write DB.TABLE/FILE")
+    place = places.get(table, TableInbox(root, table))
+    place.retry(name, dry_run=session.dry_run)
+    if session.options.json:
+        session.output.document({"table": table, "file": name, "dry_run": session.dry_run})
+    else:
+        session.output.line(f"{'Would wait' if session.dry_run else 'Waits'} again: {file}")

@@ -1,0 +1,87 @@
+"""Which files are whole, and when they are taken. Pure: the time is an argument, and so is what was seen.
+
+A file is whole when two looks, `stable_seconds` or more apart, see the same size, time of change and inode: one look
+cannot tell a file from one that is being written. Names that begin with a dot, and those that end in `.tmp` or `.part`,
+wait for the name that they get.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tiering.config.settings import InboxConfig
+
+_UNFINISHED = (".tmp", ".part")
+
+Key = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file as a look saw it."""
+
+    name: str
+    size_bytes: int
+    changed_ns: int
+    inode: int
+
+    @property
+    def key(self) -> Key:
+        """The same only while nobody writes to it or puts another in its place."""
+        return (self.inode, self.size_bytes, self.changed_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a file looked like, and since when."""
+
+    key: Key
+    since: float
+
+
+def is_candidate(name: str) -> bool:
+    """Whether a file of this name is meant to be taken."""
+    return not name.startswith(".") and not name.lower().endswith(_UNFINISHED)
+
+
+def look(before: Mapping[str, Sight], found: Iterable[Found], now: float) -> dict[str, Sight]:
+    """What is known after another look: files that are as they were keep their time."""
+    after = {}
+    for file in found:
+        known = before.get(file.name)
+        after[file.name] = known if known is not None and known.key == file.key else Sight(file.key, now)
+    return after
+
+
+def is_whole(file: Found, sights: Mapping[str, Sight], now: float, stable_seconds: float) -> bool:
+    """Whether it has been as it is for long enough."""
+    known = sights.get(file.name)
+    return known is not None and known.key == file.key and now - known.since >= stable_seconds
+
+
+def choose(
+    found: Sequence[Found], sights: Mapping[str, Sight], now: float, settings: InboxConfig, *, at_once: bool = False
+) -> list[Found]:
+    """The files to take now, in name order: none before there are enough bytes or files, or the one that waits longest
+    has waited `batch_seconds`; then as many as a batch holds. `at_once`: none waits for others."""
+    whole = [file for file in in_order(found) if is_whole(file, sights, now, settings.stable_seconds)]
+    enough = (
+        at_once
+        or len(whole) >= settings.batch_files
+        or sum(file.size_bytes for file in whole) >= settings.batch_bytes
+        or any(now - sights[file.name].since >= settings.batch_seconds for file in whole)
+    )
+    taken: list[Found] = []
+    size_bytes = 0
+    for file in whole if enough else ():
+        if taken and (len(taken) >= settings.batch_files or size_bytes + file.size_bytes > settings.batch_bytes):
+            break
+        taken.append(file)
+        size_bytes += file.size_bytes
+    return taken
+
+
+def in_order(found: Iterable[Found]) -> list[Found]:
+    """By name, whatever the name holds."""
+    return sorted(found, key=lambda file: file.name.encode("utf-8", "surrogateescape"))

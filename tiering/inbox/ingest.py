@@ -1,0 +1,279 @@
+"""One table's files into the table, each once, whatever stops it.
+
+take (rename into `.taken`) -> read each whole -> write the batch down -> **insert** -> write down that it is in -> the
+journal: these bytes are known -> reports, then files, into `done/` -> forget the batch. A batch that is written down
+and not known to be in is inserted again: the insert skips the blocks that are. Where it could not (the table was
+altered since), nothing is inserted, and its files go to `failed/` with the reason: no row twice, and no file lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from importlib.metadata import version
+
+import msgspec
+import pyarrow as pa
+
+from oplog.errors import Damaged, FrostlineError, NotFound, UsageError
+from tiering.engine.store import Store
+from tiering.inbox import reading, records
+from tiering.inbox.choice import Found
+from tiering.inbox.place import DONE, FAILED, Settled, TableInbox
+from tiering.inbox.reading import Readable, Unfinished
+from tiering.inbox.records import Batch, BatchFile, report
+from tiering.insert.insert import InsertResult
+from tiering.table.schema import TableDefinition
+
+log = logging.getLogger("frostline.inbox")
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What became of one file: `done`, `duplicate` or `failed`."""
+
+    table: str
+    file: str
+    state: str
+    rows: int = 0
+    error: str = ""
+
+
+@dataclass(slots=True)
+class Ingested:
+    """What one run did."""
+
+    files: list[Ended] = field(default_factory=list)
+    rows: int = 0
+    parts: list[str] = field(default_factory=list)
+    unfinished: list[str] = field(default_factory=list)
+    """Files that were still written to: they wait again."""
+
+
+class TableIngest:
+    """The files of one table. Whoever uses it holds the inbox's lock."""
+
+    def __init__(self, store: Store, place: TableInbox, stop: threading.Event | None = None) -> None:
+        """Raises `NotFound` when there is no table of this name."""
+        self._store, self._place = store, place
+        self._definition: TableDefinition = store.definition(place.name)
+        self._stop = stop or threading.Event()
+        self._deferred = False
+        """Whether files wait for another one with their bytes: to be its duplicates, if it goes in."""
+        self.done = Ingested()
+
+    def finish(self) -> None:
+        """Bring what a crash left to its end: the batch that was going in, and files that were taken."""
+        batch = self._place.batch()
+        if batch is not None:
+            self._go_on(batch)
+        self.ingest()
+
+    def ingest(self) -> None:
+        """Put everything that is taken into the table. Raises what an insert raises; what is taken then stays so, and
+        the next run goes on."""
+        if not self._definition.settings.deduplication_window and self._place.taken():
+            raise UsageError(
+                f"table {self._definition.full_name} has deduplication_window 0: after a crash nobody could tell"
+                " whether a file is in",
+                hint="insert its files by hand, or make the table with a window",
+            )
+        self._deferred = True
+        while self._deferred and not self._stop.is_set():
+            self._deferred = False
+            for group in self._groups(self._readable()):
+                self._insert(group)
+                if self._stop.is_set():
+                    return
+
+    # Reading
+
+    def _readable(self) -> Iterator[Readable]:
+        """What is taken and can be read, one after the other. The rest is put aside, or back."""
+        hashed: list[tuple[Found, str]] = []
+        for file in self._place.taken():
+            try:
+                hashed.append((file, reading.digest_of(self._place.taken_path / file.name)))
+            except Unfinished as error:
+                self._wait(file, error)
+        known = self._store.context.journal.ingested.known(self._definition.uuid, [digest for _, digest in hashed])
+        now: set[str] = set()
+        for file, digest in hashed:
+            if digest in now:
+                self._deferred = True
+                continue
+            now.add(digest)
+            if digest in known:
+                self._end(file.name, DONE, "duplicate", sha256=digest, of=known[digest], rows=0, parts=[])
+                continue
+            if not records.is_text(file.name):
+                why, hint = "its name is not UTF-8 text", "rename it, and let it land again"
+                self._end(file.name, FAILED, "failed", sha256=digest, error=why, hint=hint)
+                continue
+            try:
+                readable = reading.read(self._place.taken_path / file.name, file, digest, self._definition)
+            except Unfinished as changed:
+                self._wait(file, changed)
+            except FrostlineError as wrong:
+                self._fail(file.name, digest, wrong)
+            else:
+                yield readable
+
+    def _groups(self, files: Iterable[Readable]) -> Iterator[list[Readable]]:
+        """Files that go in together: never more than one block holds, so that they are in all or none; a file with more
+        goes alone."""
+        group: list[Readable] = []
+        for file in files:
+            rows = sum(one.rows for one in group) + file.rows
+            size_bytes = sum(one.kept_bytes for one in group) + file.kept_bytes
+            full = rows > self._definition.settings.insert_block_rows or size_bytes > reading.KEPT_BYTES
+            if group and (full or file.batches is None):
+                yield group
+                group = []
+            group.append(file)
+            if file.batches is None:
+                yield group
+                group = []
+        if group:
+            yield group
+
+    # Inserting
+
+    def _insert(self, group: list[Readable]) -> None:
+        batch = Batch(
+            id=uuid.uuid4().hex,
+            table_uuid=self._definition.uuid,
+            schema_version=self._definition.schema_version,
+            settings=records.what_decides(self._definition),
+            made_by=made_by(),
+            begun=self._store.context.clock(),
+            files=tuple(
+                BatchFile(
+                    name_hex=records.name_hex(one.file.name),
+                    sha256=one.sha256,
+                    size_bytes=one.file.size_bytes,
+                    rows=one.rows,
+                )
+                for one in group
+            ),
+        )
+        self._place.write_batch(msgspec.json.encode(batch))
+        try:
+            self._put_in(batch, group)
+        except (UsageError, Damaged) as error:
+            self._refused(group, error)
+
+    def _refused(self, group: list[Readable], error: FrostlineError) -> None:
+        """The table does not take the batch. One block is in or not, so nothing is: each file is tried alone."""
+        self._place.forget_batch()
+        if len(group) > 1:
+            for one in group:
+                self._insert([one])
+            return
+        self._fail(group[0].file.name, group[0].sha256, error)
+
+    def _put_in(self, batch: Batch, group: list[Readable]) -> None:
+        def rows() -> Iterator[pa.RecordBatch]:
+            for one in group:
+                yield from one.rows_of(self._definition)
+
+        result = self._store.table(self._definition.full_name).insert(rows())
+        self._is_in(batch, result)
+
+    def _is_in(self, batch: Batch, result: InsertResult) -> None:
+        settled = msgspec.structs.replace(batch, state="in", parts=result.parts, again=result.duplicate_rows)
+        self._place.write_batch(msgspec.json.encode(settled))
+        self.done.rows += result.rows
+        self.done.parts += result.parts
+        self._settle(settled)
+
+    def _settle(self, batch: Batch) -> None:
+        """The rows are in: say so, and put the files aside."""
+        names = {file.sha256: records.shown(file.name) for file in batch.files}
+        self._store.context.journal.ingested.note(self._definition.uuid, names)
+        ends = []
+        for file in batch.files:
+            facts = {
+                "rows": file.rows,
+                "bytes": file.size_bytes,
+                "sha256": file.sha256,
+                "parts": list(batch.parts),
+                "batch": {"id": batch.id, "files": len(batch.files), "rows_in_before": batch.again},
+            }
+            ends.append(Settled(file.name, DONE, self._report("done", file.name, **facts)))
+        self._place.settle(ends)
+        self._place.forget_batch()
+        for file in batch.files:
+            self._note(file.name, "done", rows=file.rows)
+
+    # After a crash
+
+    def _go_on(self, batch: Batch) -> None:
+        if batch.state == "in":
+            self._settle(batch)
+            return
+        why = records.why_not_again(batch, self._definition, made_by())
+        files: list[Readable] = []
+        taken = {file.name: file for file in self._place.taken()}
+        for expected in batch.files if not why else ():
+            try:
+                files.append(self._as_it_was(expected, taken))
+            except (FrostlineError, Unfinished) as error:
+                why = f"{records.shown(expected.name)}: {error}"
+                break
+        if not why:
+            self._put_in(batch, files)
+            return
+        for expected in batch.files:
+            if expected.name in taken:
+                self._end(
+                    expected.name,
+                    FAILED,
+                    "failed",
+                    sha256=expected.sha256,
+                    error=f"the process ended while the file went in, and nobody can tell whether it is: {why}",
+                    hint="look with a query for its rows; 'frostline inbox retry' inserts them, or remove the file",
+                )
+        self._place.forget_batch()
+
+    def _as_it_was(self, expected: BatchFile, taken: dict[str, Found]) -> Readable:
+        """The file of a batch, when it still has the bytes that it had."""
+        file = taken.get(expected.name)
+        if file is None:
+            raise NotFound("it is gone")
+        path = self._place.taken_path / file.name
+        if reading.digest_of(path) != expected.sha256:
+            raise Damaged("its bytes are others now")
+        return reading.read(path, file, expected.sha256, self._definition)
+
+    # Ends
+
+    def _wait(self, file: Found, error: Unfinished) -> None:
+        log.info("%s: %s is not whole: %s", self._place.name, records.shown(file.name), error)
+        self.done.unfinished.append(records.shown(file.name))
+        self._place.put_back(file.name)
+
+    def _fail(self, name: str, digest: str, error: FrostlineError) -> None:
+        """Put the file aside with what is wrong with it, which names it as it was called when it landed."""
+        message = error.message.replace(f"{self._place.taken_path / name}", records.shown(name))
+        self._end(name, FAILED, "failed", sha256=digest, error=message, hint=error.hint)
+
+    def _end(self, name: str, directory: str, state: str, **facts: object) -> None:
+        """Put one file aside that brings no rows."""
+        self._place.settle([Settled(name, directory, self._report(state, name, **facts))])
+        self._note(name, state, error=str(facts.get("error", "")))
+
+    def _note(self, name: str, state: str, *, rows: int = 0, error: str = "") -> None:
+        self.done.files.append(Ended(self._place.name, records.shown(name), state, rows, error))
+
+    def _report(self, state: str, name: str, **facts: object) -> bytes:
+        clock: Callable[[], object] = self._store.context.clock
+        return report(state, at=clock(), table=self._place.name, file=name, **facts)  # type: ignore[arg-type]
+
+
+def made_by() -> str:
+    """The programs that decide which bytes rows become."""
+    return f"frostline {version('frostline')} with pyarrow {pa.__version__}"

@@ -1,0 +1,224 @@
+"""One table's directory of the inbox, and every change to it.
+
+    <inbox>/<db.table>/NAME               files that land; taken when they are whole
+    <inbox>/<db.table>/.taken/NAME        taken: nobody else's any more
+    <inbox>/<db.table>/.batch.json        which of them are going in, and whether they are in
+    <inbox>/<db.table>/done/, failed/     afterwards, each with NAME.report.json
+
+Symbolic links are not followed, neither here nor to here.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from disks import effects
+from oplog.errors import AlreadyExists, NotFound, Refused
+from tiering.inbox.choice import Found, in_order, is_candidate
+from tiering.inbox.records import Batch, decode_batch, shown
+
+TAKEN, DONE, FAILED = ".taken", "done", "failed"
+BATCH_FILE = ".batch.json"
+REPORT = ".report.json"
+_NEXT_BATCH_FILE = ".batch.next"
+"""What a crash leaves of it is written over."""
+_NAME_BYTES = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Strange:
+    """Something in the inbox that is left alone, and why."""
+
+    table: str
+    file: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A file that is to go to `done/` or `failed/`, and the report that goes with it."""
+
+    name: str
+    directory: str
+    report: bytes
+
+
+class TableInbox:
+    """The directory of one table. `name` is the table's."""
+
+    def __init__(self, root: Path, name: str) -> None:
+        self.name = name
+        self.path = root / name
+
+    @property
+    def taken_path(self) -> Path:
+        """Where taken files lie."""
+        return self.path / TAKEN
+
+    def listing(self) -> tuple[list[Found], list[Strange]]:
+        """The files that have landed, and what is none."""
+        found, strange = _files(self.path)
+        return in_order(found), [Strange(self.name, shown(name), what) for name, what in strange]
+
+    def taken(self) -> list[Found]:
+        """Those that were taken, in name order. What has become something else than a file is not among them."""
+        if not self.taken_path.is_dir() or self.taken_path.is_symlink():
+            return []
+        return in_order(_files(self.taken_path, all_names=True)[0])
+
+    def take(self, files: Iterable[Found]) -> None:
+        """Take the files; one that is gone, or whose name is taken already, is left out. Durable when it returns."""
+        self._make(TAKEN)
+        for file in files:
+            target = self.taken_path / file.name
+            if not os.path.lexists(target):
+                _rename(self.path / file.name, target)
+        self._sync(TAKEN)
+
+    def put_back(self, name: str) -> None:
+        """Let the file wait again: it is not whole after all. It stays taken where its name has landed anew."""
+        if not os.path.lexists(self.path / name):
+            _rename(self.taken_path / name, self.path / name)
+            self._sync(TAKEN)
+
+    def batch(self) -> Batch | None:
+        """What is going in; None when nothing is. Raises `Damaged`."""
+        path = self.path / BATCH_FILE
+        try:
+            return decode_batch(path.read_bytes(), str(path))
+        except FileNotFoundError:
+            return None
+
+    def write_batch(self, data: bytes) -> None:
+        """Write down what is going in, or that it is. Durable when it returns."""
+        following = self.path / _NEXT_BATCH_FILE
+        effects.remove_file(following, missing_ok=True)
+        effects.write_new_file(following, data)
+        effects.rename(following, self.path / BATCH_FILE)
+        effects.fsync_directory(self.path)
+
+    def forget_batch(self) -> None:
+        """It is settled."""
+        effects.remove_file(self.path / BATCH_FILE)
+        effects.fsync_directory(self.path)
+
+    def settle(self, files: Sequence[Settled]) -> None:
+        """Put taken files into `done/` or `failed/`: first all reports, durable, then the files. Called again after a
+        crash, it does the rest."""
+        directories = sorted({file.directory for file in files})
+        for directory in directories:
+            self._make(directory)
+        names = {(file.directory, file.name): self._free(file.directory, file.name) for file in files}
+        there = [file for file in files if os.path.lexists(self.taken_path / file.name)]
+        for file in there:
+            report = self.path / file.directory / f"{names[file.directory, file.name]}{REPORT}"
+            effects.remove_file(report, missing_ok=True)
+            effects.write_new_file(report, file.report)
+        for directory in directories:
+            effects.fsync_directory(self.path / directory)
+        for file in there:
+            target = self.path / file.directory / names[file.directory, file.name]
+            _rename(self.taken_path / file.name, target)
+        self._sync(TAKEN, *directories)
+
+    def retry(self, name: str, *, dry_run: bool = False) -> None:
+        """Bring a failed file back to where it landed. Raises `NotFound`, and `AlreadyExists` for a name that has
+        landed anew."""
+        failed = self.path / FAILED
+        if os.sep in name or name.endswith(REPORT) or not _is_file(failed / name):
+            raise NotFound(f"no failed file {shown(name)!r} of {self.name}", hint="'frostline inbox status' lists them")
+        if os.path.lexists(self.path / name):
+            raise AlreadyExists(
+                f"{self.path / name} has landed meanwhile", hint="wait until it is taken, or remove one of the two"
+            )
+        if dry_run:
+            return
+        effects.remove_file(failed / f"{name}{REPORT}", missing_ok=True)
+        _rename(failed / name, self.path / name)
+        self._sync(FAILED)
+
+    def finished(self, directory: str) -> list[str]:
+        """The files in `done/` or `failed/`, without their reports."""
+        path = self.path / directory
+        if not path.is_dir() or path.is_symlink():
+            return []
+        names = {file.name for file in _files(path, all_names=True)[0]}
+        return sorted(name for name in names if not (name.endswith(REPORT) and name.removesuffix(REPORT) in names))
+
+    def _free(self, directory: str, name: str) -> str:
+        """The name that the file gets there: its own, or with a number when an earlier file has it. A report alone is
+        what a crash left of this very file."""
+        path, number, free = self.path / directory, 1, name
+        while os.path.lexists(path / free) or len(os.fsencode(f"{free}{REPORT}")) > _NAME_BYTES:
+            number += 1
+            free = f"{os.fsdecode(os.fsencode(name)[: _NAME_BYTES - 40])}.{number}"
+        return free
+
+    def _make(self, directory: str) -> None:
+        path = self.path / directory
+        if path.is_symlink():
+            raise Refused(f"{path} is a symbolic link: files do not leave the inbox", hint="remove the link")
+        effects.make_directory(path)
+
+    def _sync(self, *directories: str) -> None:
+        for directory in directories:
+            effects.fsync_directory(self.path / directory)
+        effects.fsync_directory(self.path)
+
+
+def tables_of(root: Path) -> tuple[list[TableInbox], list[Strange]]:
+    """The directories of the inbox, by name. Raises `NotFound` where there is no inbox, `Refused` for a link."""
+    if root.is_symlink():
+        raise Refused(f"the inbox {root} is a symbolic link", hint="set inbox.path to where it leads")
+    tables, strange = [], []
+    try:
+        with os.scandir(root) as entries:
+            for entry in sorted(entries, key=lambda entry: os.fsencode(entry.name)):
+                if entry.is_dir(follow_symlinks=False):
+                    tables.append(TableInbox(root, entry.name))
+                elif not entry.name.startswith("."):
+                    what = "not in a directory that is named after a table"
+                    strange.append(Strange("", shown(entry.name), _why_not(entry) or what))
+    except FileNotFoundError:
+        raise NotFound(f"there is no inbox {root}", hint=f"make it: mkdir -p {root}/DB.TABLE") from None
+    return [table for table in tables if not table.name.startswith(".")], strange
+
+
+def _files(path: Path, *, all_names: bool = False) -> tuple[list[Found], list[tuple[str, str]]]:
+    found, strange = [], []
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if not all_names and not is_candidate(entry.name):
+                continue
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            if stat.S_ISREG(status.st_mode):
+                found.append(Found(entry.name, status.st_size, status.st_mtime_ns, status.st_ino))
+            elif not (stat.S_ISDIR(status.st_mode) and entry.name in (DONE, FAILED)):
+                strange.append((entry.name, _why_not(entry) or "not a file"))
+    return found, strange
+
+
+def _why_not(entry: os.DirEntry[str]) -> str:
+    return "a symbolic link: it is not followed" if entry.is_symlink() else ""
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(os.lstat(path).st_mode)
+    except (FileNotFoundError, ValueError):
+        return False
+
+
+def _rename(source: Path, target: Path) -> None:
+    """Nothing when the source is gone: whoever put it there took it away."""
+    try:
+        effects.rename(source, target)
+    except FileNotFoundError:
+        pass

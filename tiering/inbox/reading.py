@@ -1,0 +1,95 @@
+"""Reads a taken file whole before a row of it goes in: a bad line then fails this file, and nothing is half in."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from oplog.errors import FrostlineError, Transient
+from tiering.inbox.choice import Found
+from tiering.insert.sources import open_sources
+from tiering.table.schema import TableDefinition
+
+KEPT_BYTES = 128 * 1024 * 1024
+"""A file whose rows take more than this is read again when they go in."""
+_BLOCK = 1024 * 1024
+
+
+class Unfinished(Exception):
+    """The file changed, or went, while it was read. Not a failure: it is looked at again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Readable:
+    """A file that can be read from its first row to its last. `batches` is None where they are too many to keep."""
+
+    file: Found
+    path: Path
+    sha256: str
+    rows: int
+    batches: tuple[pa.RecordBatch, ...] | None
+    kept_bytes: int
+
+    def rows_of(self, definition: TableDefinition) -> Iterator[pa.RecordBatch]:
+        """The rows. Raises `Transient` for a file that is not any more what it was."""
+        if self.batches is not None:
+            yield from self.batches
+            return
+        yield from open_sources([str(self.path)], None, definition)
+        try:
+            check_unchanged(self.path, self.file)
+        except Unfinished as error:
+            raise Transient(
+                f"{self.path} changed while its rows went in: {error}", hint="let nobody write to a taken file"
+            ) from error
+
+
+def digest_of(path: Path) -> str:
+    """SHA-256 of the bytes. Raises `Unfinished` for a file that is gone."""
+    digest = hashlib.sha256()
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError as error:
+        raise Unfinished(error.strerror or str(error)) from error
+    with os.fdopen(descriptor, "rb", buffering=0) as stream:
+        while data := stream.read(_BLOCK):
+            digest.update(data)
+    return digest.hexdigest()
+
+
+def read(path: Path, file: Found, sha256: str, definition: TableDefinition) -> Readable:
+    """The whole file, as the table's rows. Raises `UsageError`, which names the line, for what does not fit, and
+    `Unfinished` when somebody still writes to it."""
+    kept: list[pa.RecordBatch] | None = []
+    rows = size_bytes = 0
+    try:
+        for batch in open_sources([str(path)], None, definition):
+            rows += batch.num_rows
+            size_bytes += batch.nbytes
+            if kept is not None:
+                kept.append(batch)
+                if size_bytes > KEPT_BYTES:
+                    kept = None
+    except FrostlineError:
+        check_unchanged(path, file)  # else what is wrong with it may only be that it is not whole
+        raise
+    check_unchanged(path, file)
+    return Readable(file, path, sha256, rows, None if kept is None else tuple(kept), size_bytes if kept else 0)
+
+
+def check_unchanged(path: Path, file: Found) -> None:
+    """Raise `Unfinished` unless the file is the one that was found, and as it was."""
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        raise Unfinished("it is gone") from None
+    if not stat.S_ISREG(status.st_mode):
+        raise Unfinished("it is not a file any more")
+    if (status.st_ino, status.st_size, status.st_mtime_ns) != file.key:
+        raise Unfinished(f"it had {file.size_bytes} bytes, and has {status.st_size}")
