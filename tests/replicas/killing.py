@@ -165,22 +165,17 @@ def _both(pair: Pair) -> Iterator[tuple[Store, Store]]:
         yield stack.enter_context(pair.open("a")), stack.enter_context(pair.open("b"))
 
 
-def prepare(operation: str, pair: Pair) -> None:
-    """Two replicas, and what the operation begins with."""
-    for name in ("a", "b"):
-        with pair.open(name) as store:
-            policy = "cold" if operation == "move" else "local"
-            work.create(store.context, TABLE, definition(), policy, None, None, if_not_exists=False)
-    with _both(pair) as (a, b):
-        OPERATIONS[operation][0](a, b)
-
-
 def act(operation: str, pair: Pair, mode: Mode, at: int) -> list[str]:
     """What the operation begins with, then the operation with the hook on; its effects."""
-    prepare(operation, pair)
     hook = Failpoints(mode, at)
-    with _both(pair) as (a, b), hooked(hook):
-        OPERATIONS[operation][1](a, b)
+    with _both(pair) as (a, b):
+        policy = "cold" if operation == "move" else "local"
+        for store in (a, b):
+            work.create(store.context, TABLE, definition(), policy, None, None, if_not_exists=False)
+            work.serve(store.context)
+        OPERATIONS[operation][0](a, b)
+        with hooked(hook):
+            OPERATIONS[operation][1](a, b)
     return hook.names
 
 

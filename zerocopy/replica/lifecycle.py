@@ -221,6 +221,7 @@ def _check_shared(
         )
     if disk is None:
         return
+    context.catalog.refresh()  # the others may have written to it just now
     there = next((known for known in context.catalog.tables() if known.uuid == definition.uuid), None)
     if not disk.exists(definition.path):
         if keeper.children(nodes.replicas):
