@@ -147,7 +147,37 @@ def ceph(directory: Path | None = None) -> Iterator[Server]:
             yield Server("ceph", f"http://127.0.0.1:{port}", "frostline", "frostline-secret", pid)
 
 
-SERVERS: Mapping[str, Callable[[], Any]] = {"ministack": ministack, "rclone": rclone, "ceph": ceph}
+@contextmanager
+def zookeeper() -> Iterator[Server]:
+    """A real ZooKeeper, which is no S3 server: its `endpoint_url` is host and port. Needs Java and pyspark's jars."""
+    from zerocopy.keeper import packaged
+
+    port = free_port()
+    with tempfile.TemporaryDirectory(prefix="frostline-zookeeper-") as directory:
+        command = packaged.command(Path(directory), port, tick_milliseconds=200)
+        with (Path(directory) / "output").open("wb") as output:
+            process = subprocess.Popen(
+                command,
+                cwd=directory,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=end_with_parent,
+            )
+        try:
+            packaged.wait_until_ready(port, lambda: process.poll() is not None, seconds=120)
+            yield Server("zookeeper", f"127.0.0.1:{port}", "", "", process.pid)
+        finally:
+            _stop(process)
+
+
+SERVERS: Mapping[str, Callable[[], Any]] = {
+    "ministack": ministack,
+    "rclone": rclone,
+    "ceph": ceph,
+    "zookeeper": zookeeper,
+}
 
 
 @contextmanager
@@ -280,6 +310,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if bool(command) is bool(options.shared):
         parser.error("give a COMMAND after --")
+    if command and options.kind == "zookeeper":
+        parser.error("a ZooKeeper for a command: frostline keeper run DIR")
     if options.kind == "ceph" and (missing := ceph_missing()):
         print(missing, file=sys.stderr)
         return 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from oplog.errors import UsageError
+from tests import servers
 from tests.crash import mutants
 from tests.replicas.keeper_line import KeeperLine
-from tests.servers import end_with_parent, free_port
 from tiering.config.settings import KeeperConfig
 from zerocopy.keeper import packaged
 from zerocopy.keeper.client import Keeper
@@ -22,31 +21,19 @@ mutants.apply_from_environment()
 
 
 @pytest.fixture(scope="session")
-def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """The port of a real ZooKeeper. Outside of CI a machine without Java skips; in CI it must be there."""
-    directory, port = tmp_path_factory.mktemp("zookeeper"), free_port()
+def zookeeper(shared_directory: Path) -> Iterator[int]:
+    """The port of a real ZooKeeper, one for all workers. Outside of CI a machine without Java skips; in CI it must be
+    there."""
     try:
-        command = packaged.command(directory, port, tick_milliseconds=200)
+        packaged.find_java()
+        packaged.find_jars()
     except UsageError as error:
         missing = f"{error.message}; run: bash configs/install/java.sh install ({error.hint})"
         if os.environ.get("CI") == "true":
             pytest.fail(missing)
         pytest.skip(missing)
-    with (directory / "output").open("wb") as output:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            cwd=directory,
-            preexec_fn=end_with_parent,
-        )
-    try:
-        packaged.wait_until_ready(port, lambda: process.poll() is not None, seconds=120)
-        yield port
-    finally:
-        process.kill()
-        process.wait()
+    with servers.shared("zookeeper", shared_directory) as server:
+        yield int(server.endpoint_url.rpartition(":")[2])
 
 
 @pytest.fixture
