@@ -74,7 +74,9 @@ def _read(situation: Situation, result: UndoPlan, rows: Iterable[FileRow | None]
 def _put_back(situation: Situation, result: UndoPlan, path: str) -> None:
     """The commit changed the definition."""
     if path not in situation.now:
-        result.refuse(f"the table of {path} was dropped since", undo_first_of_table(situation, path))
+        old = situation.says(situation.before[path])
+        named = f"table {old.full_name}" if isinstance(old, TableDefinition) else f"the table of {path}"
+        result.refuse(f"{named} was dropped since", undo_first_of_table(situation, path))
         return
     found = _read(situation, result, (rows[path] for rows in (situation.before, situation.after, situation.now)))
     if not found:

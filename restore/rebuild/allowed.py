@@ -17,6 +17,7 @@ from restore.rebuild.plan import in_scope
 from restore.rebuild.presence import Elsewhere, name_taken
 from restore.rebuild.request import RestoreRequest
 from restore.rebuild.result import RestoreResult
+from tiering.config.units import counted
 from tiering.table import schema
 from tiering.table.schema import TABLE_FILE, TableDefinition
 
@@ -90,8 +91,8 @@ def check_objects(disk: LoggedDisk, result: RestoreResult, wanted: FileTable, sc
     missing = [lost for lost in result.missing_objects if not is_set_aside(lost.path)]
     if missing:
         raise Refused(
-            f"revision {result.revision} of disk {disk.name} needs {len(missing)} objects that are "
-            f"gone, such as {missing[0].key} ({missing[0].path})",
+            f"revision {result.revision} of disk {disk.name} needs {counted(len(missing), 'object')} that "
+            f"{'is' if len(missing) == 1 else 'are'} gone, such as {result.lacks(missing[0])}",
             hint="the preview lists them; choose another revision, or the tables that are whole",
         )
     if next(iter(disk.store.list(INTENTS_PREFIX)), None) is None:

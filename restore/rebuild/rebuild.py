@@ -41,6 +41,7 @@ from restore.rebuild.cache import UNREADABLE, Cache, opened_cache, unreadable
 from restore.rebuild.definitions import Settled, settle
 from restore.rebuild.held_revision import pinned
 from restore.rebuild.moments import past_at_time
+from restore.rebuild.naming import in_words, table_name, table_names
 from restore.rebuild.plan import (
     TableDifference,
     Tally,
@@ -55,7 +56,6 @@ from restore.rebuild.request import RestoreRequest
 from restore.rebuild.result import RestoreResult
 from restore.rebuild.scope import scope_of
 from tiering.table import part as parts_format
-from tiering.table import schema, tombstones
 from tiering.table.part import PART_FILE, Part
 from tiering.table.places import level_mark, name_at
 from tiering.table.schema import TABLE_FILE
@@ -230,6 +230,7 @@ def _result(
         bytes=tally.bytes,
         difference=difference,
         missing_objects=sorted(lost, key=lambda entry: entry.path),
+        names=table_names((one.path for one in lost), wanted),
         digest=tally.digest,
         objects=listing.objects,
         notes=notes,
@@ -380,7 +381,7 @@ def _compared(disk: LoggedDisk, tables: _ThenAndNow, target: int, scope: Sequenc
         result = _result(disk, tables.found, wanted, scope, difference, tally, [])
     result.revision = target
     result.take(arrivals, elsewhere)
-    _note_moves(disk, result, tables.moved_in)
+    _note_moves(disk, result, tables)
     result.notes += tables.settled.notes()
     return result
 
@@ -404,24 +405,20 @@ def arriving(
             return None  # of a part that cannot be read nobody can say whose rows it has
 
     def name(uuid: str) -> str:
-        path = tombstones.definition_path(uuid)
-        row = wanted.get(path) or newest.get(path)
-        try:
-            return schema.decode(row.inline or b"", path=path).full_name if row is not None else uuid
-        except Damaged:
-            return uuid
+        return table_name(uuid, wanted, newest)
 
     return sort_arrivals(disk.name, difference, scope, elsewhere, read=read, name=name)
 
 
-def _note_moves(disk: LoggedDisk, result: RestoreResult, moved_in: Collection[str]) -> None:
+def _note_moves(disk: LoggedDisk, result: RestoreResult, tables: _ThenAndNow) -> None:
     """A part that was on another disk at the time, and has come here since, is on no disk once it goes from here."""
-    parts = {path.rpartition("/")[0] for path in result.difference.removed if path in moved_in}
+    parts = {path.rpartition("/")[0] for path in result.difference.removed if path in tables.moved_in}
     if parts:
         result.moved_in = sorted(parts)
+        first = in_words(result.moved_in[0], table_names(result.moved_in[:1], tables.newest))
         result.notes.append(
             f"parts that came to disk {disk.name} from other disks since then: {len(parts)}, such as "
-            f"{result.moved_in[0]}. Going back takes their only copies out of their tables; revision "
+            f"{first}. Going back takes their only copies out of their tables; revision "
             f"{result.head} still has them until the retention is over"
         )
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from oplog.clickhouse.replay import LogProblem
 from restore.rebuild.arrivals import Arrivals, StaysAway
+from restore.rebuild.naming import in_words
 from restore.rebuild.plan import MissingObject, TableDifference
 from restore.rebuild.presence import Elsewhere
 
@@ -65,6 +66,8 @@ class RestoreResult:
     notes: list[str] = field(default_factory=list)
     objection: str = ""
     """Of a preview: why it would be refused."""
+    names: dict[str, str] = field(default_factory=dict)
+    """Of tables that `missing_objects` are about, by uuid."""
     copy: Copies | None = None
     """For a restore from another bucket: what has to come over."""
     problems: list[LogProblem] = field(default_factory=list)
@@ -81,6 +84,10 @@ class RestoreResult:
     @property
     def unchanged(self) -> int:
         return self.difference.unchanged
+
+    def lacks(self, lost: MissingObject) -> str:
+        """An object that is missing, as a person is told of it."""
+        return f"{lost.key} ({in_words(lost.path, self.names)})"
 
     def take(self, arrivals: Arrivals, elsewhere: Elsewhere) -> None:
         """Take in which parts come, as things are now."""

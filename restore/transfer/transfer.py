@@ -34,6 +34,7 @@ from restore.clickhouse.findings import losses, sentences
 from restore.rebuild.allowed import check_arrivals, check_names, check_writable, objection_of
 from restore.rebuild.definitions import reservations_coming, settle
 from restore.rebuild.held_revision import require_clock
+from restore.rebuild.naming import table_names
 from restore.rebuild.plan import (
     MissingObject,
     TableDifference,
@@ -68,6 +69,7 @@ from restore.transfer.blob_copies import (
     end,
 )
 from restore.transfer.source import SourceTree, read_source
+from tiering.config.units import counted
 from tiering.table.schema import TABLE_FILE
 from tiering.table.tombstones import uuid_of
 
@@ -389,6 +391,7 @@ class _Changes:
             bytes=self._tally.bytes,
             difference=self.difference,
             missing_objects=missing,
+            names=table_names((one.path for one in missing), self._tree.table, self._newest),
             digest=self._tally.digest,
             notes=sentences(findings),
             problems=losses(findings),
@@ -414,10 +417,10 @@ class _Changes:
         """Raise `Refused` when a part must not come, or an object that has to be copied is not there."""
         check_arrivals(result)
         if result.missing_objects:
-            lost = result.missing_objects[0]
+            lost = result.missing_objects
             raise Refused(
-                f"revision {result.revision} of {self._tree.store.name} needs {len(result.missing_objects)} objects "
-                f"that are gone, such as {lost.key} ({lost.path})",
+                f"revision {result.revision} of {self._tree.store.name} needs {counted(len(lost), 'object')} that "
+                f"{'is' if len(lost) == 1 else 'are'} gone, such as {result.lacks(lost[0])}",
                 hint="the preview lists them; choose another revision, or the tables that are whole (--table)",
             )
 

@@ -272,6 +272,7 @@ def _restore_clickhouse(
 
 
 def _print_restore(session: Session, result: "RestoreResult", document: dict[str, Any]) -> None:
+    from restore.rebuild.naming import in_words
     from tiering.config.units import format_size
 
     line = session.output.line
@@ -290,8 +291,9 @@ def _print_restore(session: Session, result: "RestoreResult", document: dict[str
         objects = copy["copied"] if done else copy["objects"]
         moved = f"of {copy['objects']:,} objects" if done else "objects"
         line(f"  {'copied   ' if done else 'to copy  '}  {objects:,} {moved}, {format_size(copy['bytes'])}{how}")
-    for item in document["missing_objects"]:
-        line(f"  MISSING    {item['path']} (object {item['object']}, {format_size(item['bytes'])})")
+    for missing in result.missing_objects:
+        what = f"object {missing.key}, {format_size(missing.size_bytes)}"
+        line(f"  MISSING    {in_words(missing.path, result.names)} ({what})")
     for one in result.left_out:
         line(f"  stays away {one.text}")
     for note in document.get("notes", ()):
@@ -303,6 +305,8 @@ def _print_restore(session: Session, result: "RestoreResult", document: dict[str
     if objection := document.get("objection"):
         line(f"A preview: nothing was changed, and it would be refused: {objection}")
         return
+    if done and result.difference.empty and not result.left_out:
+        return  # which is told, as of any verb
     line(
         ("Restored, but for what stays away." if result.left_out else "Restored.")
         if done

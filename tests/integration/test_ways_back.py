@@ -152,9 +152,21 @@ def test_a_restore_of_one_disk_shows_no_table_that_a_way_back_of_another_one_hid
     home("fsck")
 
 
+def test_what_a_restore_says_names_tables_and_parts(home: Home) -> None:
+    assert "such as all_1_1_0 of d.t." in home("restore", "s3", "--revision", "1")
+    (blob,) = (home.path.parent / "s3").glob("r*-file-*")
+    blob.unlink()
+    home("fsck", code=4)
+    home("table", "drop", "d.t")
+    said = home("restore", "s3", "--revision", "2", code=4)
+    assert "MISSING    data-0000.parquet of all_1_1_0 of d.t (object r" in said
+    assert "1 object that is gone" in said
+    assert "store/" not in said
+
+
 def test_a_restore_that_finds_nothing_to_do_says_so(home: Home) -> None:
     home("--error-on-nothing", "restore", "s3", "--revision", str(home.head()), "--apply", code=9)
-    home("restore", "s3", "--revision", str(home.head()), "--apply")
+    assert "Restored" not in home("restore", "s3", "--revision", str(home.head()), "--apply")
     assert "Nothing to do" in home.error
 
 

@@ -224,6 +224,7 @@ class History:
             with pytest.raises(Refused) as refused:
                 undo(store.context, disk, revision)
             self.check_hint(revision, refused.value)
+            assert "store/" not in refused.value.message
             self.tell(f"  refused: {refused.value.message}; {refused.value.hint}")
             return None
         _, done = undo(store.context, disk, revision)
