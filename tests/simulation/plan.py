@@ -107,6 +107,8 @@ _TABLES = (
     ),
     _Theme({"insert": 6, "cold": 6, "hot": 6, "merge": 3, "merge_cold": 5}, steps=6, stops=0.2, waits=0.1, faults=0.2),
     _Theme({"insert": 6, "create": 4, "drop": 4, "cold": 2, "alter": 2, "look": 1, "reopen": 1}, stops=0.3, faults=0.1),
+    _Theme({"insert": 6, "cold": 5, "hot": 5, "merge_cold": 4, "merge": 2}, steps=8, stops=0.0, waits=0.0, faults=0.0),
+    _Theme({"insert": 6, "create": 3, "drop": 1, "look": 1}, steps=4, stops=0.0, waits=0.0, faults=0.0, wrong_clocks=0.0),
 )
 
 
