@@ -124,10 +124,15 @@ def _restore_here(session: Session, disk: "LoggedDisk", request: "RestoreRequest
 
 
 def _refuse_replicated(session: Session, disk: "LoggedDisk", request: "RestoreRequest") -> None:
-    """Raise `Refused` where tables would be put back behind the backs of their replicas."""
+    """Raise `Refused` where tables would be put back behind the backs of their replicas. Where the store cannot be
+    opened, as may be after a disaster, nothing is known of tables; `_look` says so."""
+    from oplog.errors import FrostlineError
     from tiering.engine import replicated
 
-    catalog = session.unrecovered().context.catalog
+    try:
+        catalog = session.unrecovered().context.catalog
+    except FrostlineError:
+        return
     for definition in catalog.tables():
         if request.tables and definition.full_name not in request.tables:
             continue

@@ -57,6 +57,27 @@ def _never_refreshed_marks() -> None:
     blocks._take_range = take_range
 
 
+def _definitions_only_at_the_start() -> None:
+    """As it was: what a disk lacks is written when a store opens, and to a new disk before its first write."""
+    from tiering.engine import recovery
+
+    repair = recovery._repair_definitions
+
+    def repair_at_the_start(context: Any, *, begin: bool = False) -> list[str]:
+        if begin and not any(recovery._is_fresh(context, name) for name in context.disks):
+            return []
+        return repair(context, begin=begin)
+
+    recovery._repair_definitions = repair_at_the_start
+
+
+def _believed_by_name() -> None:
+    """As it was: what a part's name covers it takes the place of."""
+    from tiering.catalog import lineage
+
+    lineage.Lineage.hides = lambda self, cover, hidden: lineage.claims(cover, hidden)  # type: ignore[method-assign]
+
+
 MISTAKES: tuple[Mistake, ...] = (
     Mistake(1, "simulated: end not proved", "a commit counts in a hole", "log", _of_machines("end not proved")),
     Mistake(1, "simulated: floor not heeded", "a stray entry is damage", "log", _of_machines("floor not heeded")),
@@ -70,6 +91,7 @@ MISTAKES: tuple[Mistake, ...] = (
             replaced("tiering.catalog.blocks", "why_bound", _unbound),
             replaced("tiering.catalog.blocks:Vanished", "between", nothing),
             replaced("tiering.table.part:Part", "was_made_from", lambda *arguments: True),
+            _believed_by_name,
         ),
     ),
     Mistake(
@@ -100,7 +122,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "simulated: a table made elsewhere",
         "a store that was open when it was made cannot insert into it",
         "tables",
-        _never_refreshed_marks,
+        _all(_never_refreshed_marks, _definitions_only_at_the_start),
     ),
     Mistake(
         8,

@@ -90,6 +90,8 @@ class _Theme:
     """How often time passes."""
     faults: float = 0.4
     wrong_clocks: float = 0.06
+    begin: tuple[str, ...] = ()
+    """What the first machine does before all else."""
 
 
 _LOG = (
@@ -107,8 +109,16 @@ _TABLES = (
     ),
     _Theme({"insert": 6, "cold": 6, "hot": 6, "merge": 3, "merge_cold": 5}, steps=6, stops=0.2, waits=0.1, faults=0.2),
     _Theme({"insert": 6, "create": 4, "drop": 4, "cold": 2, "alter": 2, "look": 1, "reopen": 1}, stops=0.3, faults=0.1),
-    _Theme({"insert": 6, "cold": 5, "hot": 5, "merge_cold": 4, "merge": 2}, steps=8, stops=0.0, waits=0.0, faults=0.0),
-    _Theme({"insert": 6, "create": 3, "drop": 1, "look": 1}, steps=4, stops=0.0, waits=0.0, faults=0.0, wrong_clocks=0.0),
+    _Theme(
+        {"hot": 5, "merge_cold": 5, "cold": 1, "insert": 1},
+        begin=("insert", "insert", "cold"),
+        stops=0.0,
+        waits=0.0,
+        faults=0.0,
+    ),
+    _Theme(
+        {"insert": 6, "create": 3, "drop": 1, "look": 1}, steps=4, stops=0.0, waits=0.0, faults=0.0, wrong_clocks=0.0
+    ),
 )
 
 
@@ -127,10 +137,13 @@ def _with(chance: random.Random, world: str, theme: _Theme) -> Plan:
     verbs, weights = list(theme.verbs), list(theme.verbs.values())
     steps = tuple(
         tuple(
-            Step(chance.choices(verbs, weights)[0], chance.randrange(1000))
-            for _ in range(chance.randint(1, theme.steps))
+            Step(verb, chance.randrange(1000))
+            for verb in (
+                *(theme.begin if number == 0 else ()),
+                *(chance.choices(verbs, weights)[0] for _ in range(chance.randint(1, theme.steps))),
+            )
         )
-        for _ in range(MACHINES)
+        for number in range(MACHINES)
     )
     turns = tuple(_turn(chance, theme) for _ in range(chance.randint(3, 24)))
     some_faults, some_deaths = chance.random() < theme.faults, chance.random() < 0.3

@@ -132,7 +132,7 @@ class TablesWorld(World):
         parts = [one.part.name for one in store.parts(table.full_name) if one.disk != disk]
         if not parts:
             return
-        if chance.random() < 0.5:
+        if chance.random() < (0.7 if disk == "s3" else 0.2):
             moves = store.plan_manual_move(table.full_name, partition="all", to_disk=disk)
         else:
             moves = store.plan_manual_move(table.full_name, part=chance.choice(parts), to_disk=disk)

@@ -813,7 +813,7 @@ def test_a_disk_with_a_part_set_aside_goes_back_and_is_collected(site: Site) -> 
     assert site.check(repair=True).ok
     aside = site.cold.revision
     add_part(site.cold, "all_9_9_0")
-    with pytest.raises(Refused, match="objects that are gone"):
+    with pytest.raises(Refused, match="1 object that is gone"):
         restore(site.cold, RestoreRequest(revision=aside - 1, apply=True))
     assert restore(site.cold, RestoreRequest(revision=aside, apply=True)).applied
     assert not site.cold.exists(TABLE.part_directory("all_9_9_0"))
