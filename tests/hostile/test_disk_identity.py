@@ -99,6 +99,8 @@ class TestNotMounted:
             (home / "ssd").mkdir()
         refused(store, 5)
         store("tick", code=5)
+        store("daemon", "run", "--once", code=5)
+        assert "not done: disk ssd is missing" in store.error
         assert files_below(home / "ssd") == []
         (home / "ssd").rmdir() if mount_point else None
         away.rename(home / "ssd")

@@ -14,7 +14,7 @@ from tiering.cli.frame.options import BelieveClock
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import new_app, verb
-from tiering.cli.reports.moves import tick_document
+from tiering.cli.reports.moves import fail_as_the_pass_did, tick_document
 
 
 def register(app: typer.Typer) -> None:
@@ -49,11 +49,16 @@ def run(
             f"daemon: a pass every {session.loaded.config.daemon.tick_seconds:g} s; stop it with Ctrl-C or SIGTERM"
         )
 
+    passed: dict[str, Any] = {}
+
     def report(tick: Any) -> None:
         document = tick_document(tick)
+        passed.update(document)
         counts = f"{len(document['moved'])} moved, {len(document['merges'])} merged, {len(document['failed'])} failed"
         if document["moved"] or document["merges"] or document["failed"] or once:
             session.output.note(f"daemon: {counts}")
+        for problem in document["problems"] if once else ():
+            session.output.note(f"not done: {problem}")
 
     command = [sys.executable, "-m", "tiering.cli.main"]
     if session.options.config is not None:
@@ -68,6 +73,8 @@ def run(
         session.output.note("daemon: stopped between two steps")
         if received[0] == signal.SIGINT:
             raise Finished(INTERRUPTED)  # SIGTERM is how a service is told to end: it did as it was told
+    elif once and passed:
+        fail_as_the_pass_did(passed, store.context.faults)
 
 
 def status(session: Session) -> None:

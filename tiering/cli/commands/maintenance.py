@@ -6,10 +6,10 @@ import typer
 
 from oplog.errors import UsageError
 from tiering.cli.frame.options import BelieveClock
-from tiering.cli.frame.session import Session, fail_if_partly
+from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import verb
 from tiering.cli.reports.garbage import gc_document, print_gc
-from tiering.cli.reports.moves import print_merges, print_report, tick_document
+from tiering.cli.reports.moves import fail_as_the_pass_did, print_merges, print_report, steps_of, tick_document
 
 if TYPE_CHECKING:
     from tiering.engine.maintenance import TickStep
@@ -49,13 +49,9 @@ def tick(
         session.output.note(f"waits: {sentence}")
     for problem in document["problems"]:
         session.output.note(f"not done: {problem}")
-    done = sum(len(document[name]) for name in ("moved", "merges", "deleted", "snapshots", "gc"))
-    failed = len(document["failed"]) + len(document["problems"])
-    if not done and not failed:
+    if not any(steps_of(document)):
         session.nothing_to_do("Nothing was done." if document["waiting"] else "Nothing was due.")
-    if not done and not session.dry_run and 0 < failed == len(faults := session.store().context.faults):
-        raise faults[0].error  # nothing else went wrong: whoever tries again needs to know whether that can help
-    fail_if_partly(failed, done, "steps")
+    fail_as_the_pass_did(document, () if session.dry_run else session.store().context.faults)
 
 
 def _pass(session: Session, only: "TickStep | None") -> dict[str, Any]:

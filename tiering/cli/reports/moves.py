@@ -8,6 +8,7 @@ from tiering.cli.frame.session import Session, fail_if_partly
 
 if TYPE_CHECKING:
     from tiering.catalog.catalog import StoredPart
+    from tiering.catalog.identity import Fault
     from tiering.engine.maintenance import TickReport
     from tiering.move.mover import MoveReport
 
@@ -127,6 +128,21 @@ def print_merge_stays(output: Output, stays: list[dict[str, Any]]) -> None:
         names = ", ".join(stay["partition"] for stay in group[:5])
         more = f" and {len(group) - 5:,} more" if len(group) > 5 else ""
         output.note(f"not merged: {counted(len(group), 'partition')} ({names}{more}): {detail}")
+
+
+def steps_of(document: dict[str, Any]) -> tuple[int, int]:
+    """Of a pass: how many steps were done, and how many could not be."""
+    done = sum(len(document.get(name, ())) for name in ("moved", "merges", "deleted", "snapshots", "gc"))
+    return done, len(document["failed"]) + len(document["problems"])
+
+
+def fail_as_the_pass_did(document: dict[str, Any], faults: "Sequence[Fault]") -> None:
+    """Exit 3 or 1 for steps that could not be done; where `faults` of disks are all of them, as the first one does:
+    whoever tries again needs to know whether that can help."""
+    done, failed = steps_of(document)
+    if not done and 0 < failed == len(faults):
+        raise faults[0].error
+    fail_if_partly(failed, done, "steps")
 
 
 def tick_document(report: "TickReport") -> dict[str, Any]:
