@@ -99,6 +99,8 @@ def test_status_and_queue_tell_who_is_behind(a: Machine, b: Machine) -> None:
         b.sync()
     assert b.json("replica", "queue", "d.t")["entries"] == []
     assert b.json("replica", "list")["replicas"][0]["replica"] == "b"
+    assert b.json("status")["replicated"] == ["d.t"]
+    assert "replica status" in b("status")
 
 
 def test_doctor_knows_the_replicas(a: Machine, b: Machine) -> None:

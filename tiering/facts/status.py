@@ -31,6 +31,7 @@ def status_document(store: Store, planned: Plan | None = None) -> dict[str, Any]
     parts = store.parts()
     return {
         "tables": len(names),
+        "replicated": [definition.full_name for definition in store.definitions() if definition.is_replicated],
         "parts": len(parts),
         "rows": sum(stored.facts.rows for stored in parts),
         "bytes": sum(stored.facts.size_bytes for stored in parts),

@@ -71,6 +71,8 @@ def _print_status(session: Session, document: dict[str, Any]) -> None:
         line(f"BROKEN DISK    {fault['what']}")
     where = ", ".join(f"{disk} {format_size(size)}" for disk, size in document["bytes_by_disk"].items())
     line(f"tables         {document['tables']}")
+    if document["replicated"]:
+        line(f"replicated     {', '.join(document['replicated'])}: see 'frostline replica status'")
     line(f"parts          {document['parts']} with {document['rows']:,} rows, {format_size(document['bytes'])}")
     line(f"on disks       {where}")
     under_way, due, failed = document["active_moves"], document["planned_moves"], document["failed_moves"]
