@@ -49,6 +49,8 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The time between two garbage collections."""
     gc_delete: bool = False
     """Whether the daemon's gc deletes; by default it only reports."""
+    gc_guard_seconds: Annotated[float, msgspec.Meta(ge=3600)] = 86400.0
+    """Objects that are younger stay, whatever names them: no work under way may have begun earlier."""
     cold_merge_seconds: float | None = None
     """The time between two runs of `merge --cold` for every table that has such merges due. Default: none."""
     cold_merge_spark: bool = False

@@ -239,7 +239,8 @@ class _Daemon:
             if not disk.capabilities.remote or disk.read_only or disk.unreachable:
                 continue
             try:
-                report = self.store.gc(disk.name, GcRules(delete=self.settings.gc_delete))
+                guard = timedelta(seconds=self.settings.gc_guard_seconds)
+                report = self.store.gc(disk.name, GcRules(guard=guard, delete=self.settings.gc_delete))
                 log.info("gc of %s: %s", disk.name, report)
             except (FrostlineError, OSError) as error:
                 log.error("gc of %s failed: %s", disk.name, error)

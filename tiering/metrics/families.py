@@ -64,7 +64,11 @@ def families(seen: Seen | None, process: Process, *, version: str) -> list[Famil
     info = Family("frostline_build_info", "gauge", "1, with the version.", ("version",))
     info.add(1, version)
     found = [info, *_process(process)]
-    return found if seen is None else [*found, _at(seen), *_parts(seen), *_work(seen), *_disks(seen), *_backups(seen)]
+    return (
+        found
+        if seen is None
+        else [*found, _at(seen), *_parts(seen), *_work(seen), *_disks(seen), *_backups(seen), *_inbox(seen)]
+    )
 
 
 def _at(seen: Seen) -> Family:
@@ -183,6 +187,30 @@ def _backups(seen: Seen) -> list[Family]:
             for name, moment in sorted(oldest.items()):
                 family.add(moment, name)
     return [configured, missing, failed, *times.values()]
+
+
+def _inbox(seen: Seen) -> list[Family]:
+    waiting = Family("frostline_inbox_waiting_files", "gauge", "Files that have landed, and are not in.", ("table",))
+    sizes = Family("frostline_inbox_waiting_bytes", "gauge", "Bytes of them.", ("table",))
+    failed = Family("frostline_inbox_failed_files", "gauge", "Files in failed/.", ("table",))
+    oldest = Family(
+        "frostline_inbox_oldest_timestamp_seconds", "gauge", "When the one that waits longest was written.", ("table",)
+    )
+    called = bounded(dict.fromkeys(seen.inbox, 1), lambda table: table)
+    sums: dict[str, list[int]] = {}
+    times: dict[str, float] = {}
+    for table, known in seen.inbox.items():
+        total = sums.setdefault(called(table), [0, 0, 0])
+        for index, value in enumerate((known.waiting, known.bytes, known.failed)):
+            total[index] += value
+        if known.oldest is not None:
+            times[called(table)] = min(known.oldest, times.get(called(table), known.oldest))
+    for table, total in sorted(sums.items()):
+        for family, value in zip((waiting, sizes, failed), total, strict=True):
+            family.add(value, table)
+    for table, moment in sorted(times.items()):
+        oldest.add(moment, table)
+    return [waiting, sizes, failed, oldest]
 
 
 def _process(process: Process) -> list[Family]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from disks.base import BucketDisk
 from disks.stores.wrappers.metered import MeteredStore
 from oplog.errors import FrostlineError
+from tiering.inbox import place, records
 from tiering.metrics.families import Process, Traffic
-from tiering.metrics.seen import Amount, DiskSeen, Place, Seen, WorkSeen, overdue
+from tiering.metrics.seen import Amount, DiskSeen, InboxSeen, Place, Seen, WorkSeen, overdue
 
 if TYPE_CHECKING:
     from disks.base import Disk
@@ -46,6 +48,7 @@ def look(store: Store, backups: Mapping[str, Any] | None = None) -> Seen:
         set_aside=len(store.set_aside()),
         backups=known,
         failed_proofs=failed,
+        inbox=_inbox(context.config.inbox.path),
     )
 
 
@@ -81,6 +84,27 @@ def _disk(disk: Disk) -> DiskSeen:
         return DiskSeen(disk.name, disk.kind, not disk.unreachable, usage.free_bytes, usage.total_bytes, disk.revision)
     except (FrostlineError, OSError):
         return DiskSeen(disk.name, disk.kind, up=False)
+
+
+def _inbox(path: str | None) -> dict[str, InboxSeen]:
+    """Nothing where there is no inbox: whoever works on it says so."""
+    if path is None:
+        return {}
+    try:
+        return {records.shown(table.name): _landed(table) for table in place.tables_of(Path(path))[0]}
+    except (FrostlineError, OSError):
+        return {}
+
+
+def _landed(table: place.TableInbox) -> InboxSeen:
+    files = [*table.listing()[0], *table.taken()]
+    oldest = min((file.changed_ns for file in files), default=None)
+    return InboxSeen(
+        len(files),
+        sum(file.size_bytes for file in files),
+        len(table.finished(place.FAILED)),
+        oldest / 1e9 if oldest is not None else None,
+    )
 
 
 def _traffic(store: Store) -> list[Traffic]:

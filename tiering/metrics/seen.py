@@ -87,6 +87,16 @@ class WorkSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class InboxSeen:
+    """What lies in the inbox for one table. `oldest`: when the file that waits longest was written."""
+
+    waiting: int = 0
+    bytes: int = 0
+    failed: int = 0
+    oldest: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Seen:
     """The store at one moment."""
 
@@ -106,6 +116,8 @@ class Seen:
     """By table: when the newest backup was taken, verified, drilled. None where no repository is configured."""
     failed_proofs: int = 0
     """Tables whose last verification or drill found something."""
+    inbox: Mapping[str, InboxSeen] = field(default_factory=dict)
+    """By table, or what is called like one."""
 
 
 def overdue(parts: Iterable[PlacedPart], policies: Mapping[str, PolicyConfig], now: datetime) -> dict[str, Overdue]:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from disks.garbage.rules import GcRules
 from oplog.errors import Locked, Transient
 from tiering.config.settings import DaemonConfig, embedded
 from tiering.daemon import daemon
@@ -179,6 +180,19 @@ def test_a_slow_pass_is_not_overtaken(store: Store, monkeypatch: pytest.MonkeyPa
     stop.set()
     thread.join(60)
     assert set(overlaps) == {0}
+
+
+def test_the_guard_of_its_gc_is_set(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    guards: list[timedelta] = []
+    stop = threading.Event()
+
+    def gc(disk: str, rules: GcRules) -> None:
+        guards.append(rules.guard)
+        stop.set()
+
+    monkeypatch.setattr(store, "gc", gc)
+    daemon.run(store, DaemonConfig(gc_seconds=0.05, gc_guard_seconds=7200), stop)
+    assert guards == [timedelta(hours=2)]
 
 
 def test_the_status_of_a_store_without_a_daemon(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 import yaml
@@ -29,7 +30,7 @@ from tiering.journal.records import NewMove
 from tiering.metrics import exposition, looking
 from tiering.metrics.families import Family, Process, Traffic, families
 from tiering.metrics.health import judge
-from tiering.metrics.seen import OTHERS, Amount, DiskSeen, Overdue, Place, Seen, WorkSeen
+from tiering.metrics.seen import OTHERS, Amount, DiskSeen, InboxSeen, Overdue, Place, Seen, WorkSeen
 from tiering.metrics.watching import Metrics
 from tiering.table.definitions import define_table
 
@@ -51,6 +52,7 @@ FULL = Seen(
     set_aside=1,
     backups={"d.t": {"taken": OLD, "verified": OLD, "drilled": OLD}, "d.u": {}},
     failed_proofs=1,
+    inbox={"d.t": InboxSeen(2, 20, 1, OLD.timestamp())},
 )
 RUNNING = Process(True, 4, 3, 2, 1, {"tick": NOW}, (Traffic("s3", {"PUT": 5, "GET": 0}, 10, 20),), 16)
 
@@ -134,6 +136,21 @@ class TestSeen:
         assert not store.due_moves()
         seen = looking.look(store)
         assert (seen.overdue["d.t"].parts, seen.failing_moves) == (1, 1)
+
+    def test_the_inbox(self, store: Store, tmp_path: Path) -> None:
+        """What waits there, and what failed; what is neither is not counted."""
+        home = tmp_path / "inbox" / "d.t"
+        (home / "failed").mkdir(parents=True)
+        for name in ("a.csv", "b.csv", "c.csv.tmp", "failed/d.csv", "failed/d.csv.report.json"):
+            (home / name).write_text("12345")
+        config = store.context.config
+        inbox = msgspec.structs.replace(config.inbox, path=str(tmp_path / "inbox"))
+        store.context.config = msgspec.structs.replace(config, inbox=inbox)
+        seen = looking.look(store).inbox["d.t"]
+        assert (seen.waiting, seen.bytes, seen.failed) == (2, 10, 1)
+        assert seen.oldest == min((home / name).stat().st_mtime_ns for name in ("a.csv", "b.csv")) / 1e9
+        store.context.config = msgspec.structs.replace(config, inbox=msgspec.structs.replace(inbox, path="/nowhere"))
+        assert looking.look(store).inbox == {}
 
     def test_looking_sends_no_request(self, store: Store) -> None:
         insert(store, OLD)
