@@ -80,6 +80,7 @@ def test_who_is_heard_of_is_never_passed(a: Machine, b: Machine) -> None:
         b.sync()
         for key in range(5):
             a.insert(key)
+        a("merge", "d.t", "--final")
         a("tick", "--only", "merges")
         assert log(a)[0] == "000"
         assert state_of("b", a) == (True, False)
@@ -94,6 +95,7 @@ def test_who_is_heard_of_is_never_passed(a: Machine, b: Machine) -> None:
 def test_who_comes_when_the_log_is_cleaned_takes_over_the_parts(a: Machine, machine: Machines) -> None:
     for key in range(5):
         a.insert(key)
+    a("merge", "d.t", "--final")
     a("tick", "--only", "merges")
     assert log(a) == ["005"]
     late = machine("late")
