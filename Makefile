@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
 
-.PHONY: help demo demo-s3 demo-ceph servers test check nightly most-tests spark-tests test-worm test-clickhouse static mutants simulate soak soak-machines bench generate lock clean
+.PHONY: help demo demo-s3 demo-ceph servers test check nightly most-tests spark-tests test-worm test-clickhouse static mutants simulate soak soak-machines bench screenshots generate lock clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -90,6 +90,9 @@ soak-machines: $(VENV)/.dev ## the same for three machines on one bucket, with s
 
 bench: $(VENV)/.dev ## every figure, each with its ratio to a peer measured in the same run (ROUNDS=1: in half an hour)
 	$(BIN)/python -m benchmarks.run_all $(if $(ROUNDS),--rounds $(ROUNDS))
+
+screenshots: demo $(VENV)/.dev ## draw the pictures of docs/dashboard.md anew, of the store of make demo
+	@$(BIN)/python -m tests.tui.screenshots .demo docs/dashboard
 
 generate: $(VENV)/.dev ## write docs/reference, the picture in docs/architecture.md and configs/schema.json
 	$(BIN)/python -m tiering.cli.reference

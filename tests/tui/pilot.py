@@ -203,6 +203,7 @@ def drive(
     *,
     size: tuple[int, int] = (120, 30),
     opened: Callable[..., Store] | None = None,
+    clock: Callable[[], datetime] = wall_clock,
     settled: bool = True,
     **settings: Any,
 ) -> None:
@@ -211,7 +212,7 @@ def drive(
     streams = (sys.stdout, sys.stderr)
 
     async def run() -> None:
-        source = Source(opened or opener(home))
+        source = Source(opened or opener(home, clock))
         wanted = Settings(state_directory=load(home.configuration).state_directory, **{"watch": False, **settings})
         app = Dashboard(source, wanted)
         try:

@@ -61,6 +61,8 @@ class Column:
     right: bool = False
     grows: bool = False
     """Takes what is left of the line."""
+    least: int = 0
+    """Of the last one: it takes what the others leave, if that is so much."""
 
 
 def of(key: str) -> Callable[[Row], Any]:

@@ -39,7 +39,7 @@ def replicas(store: Store) -> Listing:
             Column("queue", "queue", 6, lambda row: row.get("queue"), number, right=True),
             Column("behind", "behind", 6, lambda row: row.get("behind"), number, right=True),
             Column("host", "address", 22, lambda row: row.get("host")),
-            Column("why", "read-only because", 40, of("read_only")),
+            Column("why", "read-only because", 40, of("read_only"), least=16),
         ),
         rows=rows,
         key=lambda row: f"{row['table']} {row['replica']}",

@@ -112,7 +112,7 @@ _PART_COLUMNS = (
     Column("state", "state", 9, lambda row: row.stored.state),
     Column("volume", "volume", 10, lambda row: row.stored.volume),
     Column("partition", "partition", 10, lambda row: row.stored.name.partition),
-    Column("why", "why", 40, lambda row: row.why),
+    Column("why", "why", 40, lambda row: row.why, least=16),
 )
 
 

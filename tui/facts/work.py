@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from tiering.config.units import format_duration
+from tiering.config.units import counted, format_duration
 from tiering.facts.moves import move_record_document, plan_document
 from tiering.facts.status import daemon_document
 from tui.facts.listing import Column, Listing, minute, number, of, size
@@ -37,7 +37,7 @@ def moves(store: Store) -> Listing:
             Column("tries", "try", 3, lambda row: row.get("attempts"), number, right=True),
             Column("updated", "when", 16, of("updated"), minute),
             Column("table", "table", 16, of("table")),
-            Column("why", "why", 40, _why),
+            Column("why", "why", 40, _why, least=16),
         ),
         rows=rows,
         key=lambda row: f"{row['what']} {row['id']}",
@@ -77,8 +77,9 @@ def policy(store: Store, at: datetime | None = None) -> Listing:
     deletes = [{"what": "delete", **item} for item in document["deletes"]]
     upcoming = min((stay.next_due for stay in planned.stays if stay.next_due), default=None)
     summary = (
-        f"{len(moves):,} moves, {size(document['bytes'])}, about {document['requests']:,} write requests;"
-        f" {len(deletes):,} deletes; {document['stays']:,} stay"
+        f"{counted(len(moves), 'move')}, {size(document['bytes'])}, about"
+        f" {counted(document['requests'], 'write request')}; {counted(len(deletes), 'delete')};"
+        f" {document['stays']:,} stay"
     )
     if upcoming is not None:
         summary += f"; next at {minute(upcoming)}"
@@ -90,7 +91,7 @@ def policy(store: Store, at: datetime | None = None) -> Listing:
             Column("to", "to", 8, lambda row: row.get("to", "-")),
             Column("size", "size", 10, of("bytes"), size, right=True),
             Column("table", "table", 14, of("table")),
-            Column("why", "why", 40, lambda row: row["reason"]["detail"]),
+            Column("why", "why", 40, lambda row: row["reason"]["detail"], least=16),
         ),
         rows=[*moves, *deletes],
         key=lambda row: f"{row['what']} {row['table_uuid']}/{row['part']}",

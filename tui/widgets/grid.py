@@ -123,16 +123,20 @@ class Grid(ScrollView, can_focus=True):
             return
         width = self.scrollable_content_region.width
         listing = self.shown.listing
-        columns: list[Column] = []
+        columns: list[tuple[Column, int]] = []
+        fits = True
         used = _MARGIN - len(_GAP)
         for column in listing.columns:
-            needed = len(_GAP) + column.width
-            if listing.sideways or not columns or used + needed <= width:
-                columns.append(column)
-                used += needed
+            left = width - used - len(_GAP)
+            cells = max(column.least, left) if column.least else column.width
+            if listing.sideways or not columns or (cells <= left and (fits or column.least)):
+                columns.append((column, cells))
+                used += len(_GAP) + cells
+            else:
+                fits = False
         spare = max(0, width - used)
-        self._columns = [(column, column.width + (spare if column.grows else 0)) for column in columns]
-        total = used + (spare if any(column.grows for column in columns) else 0)
+        self._columns = [(column, cells + (spare if column.grows else 0)) for column, cells in columns]
+        total = used + (spare if any(column.grows for column, _ in columns) else 0)
         self.virtual_size = Size(total, len(self._rows) + 1)
 
     def on_resize(self) -> None:
@@ -211,6 +215,7 @@ class Grid(ScrollView, can_focus=True):
             keys = {self.shown.listing.key(row) for row in self._rows}
             self.marks = set() if keys <= self.marks else keys
             self.refresh()
+            self.post_message(self.Moved(self))  # it is told how many they are
 
     def on_click(self, event: events.Click) -> None:
         """The cursor to the row; a click on a title sorts by it."""
