@@ -16,7 +16,8 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from disks.effects import make_directory, op, remove_file
+from disks.effects import make_directory, remove_file
+from disks.host.database_transaction import transaction
 from disks.stores.base import ObjectInfo
 from oplog.errors import FrostlineError
 
@@ -63,8 +64,10 @@ class Copies:
         rows = [_row(item, data) for item, data in read]
         try:
             make_directory(self._path.parent)
-            with op("sqlite.commit", self._path), closing(self._connected()) as connection, connection:
-                connection.execute("BEGIN IMMEDIATE")
+            with (
+                closing(self._connected()) as connection,
+                transaction(connection, "sqlite.commit", self._path),
+            ):
                 connection.execute(_CREATE)
                 connection.executemany("DELETE FROM copies WHERE key = ?", [(key,) for key in gone])
                 connection.executemany("INSERT OR REPLACE INTO copies VALUES (?, ?, ?, ?, ?)", rows)

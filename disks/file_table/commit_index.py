@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from disks.effects import make_directory, op, remove_file, why_not_writable
+from disks.effects import make_directory, remove_file, why_not_writable
 from disks.host.database_copy import check_openable
+from disks.host.database_transaction import transaction
 from oplog import paths
 from oplog.earlier import COMMITS, MOST_TEXT_BYTES
 from oplog.entry import Commit, Create, Link, Remove, Rename, encode
@@ -201,15 +202,8 @@ class CommitIndex:
     def _writing(self) -> Iterator[sqlite3.Connection]:
         with self._lock:
             connection = self._open()
-            connection.execute("BEGIN IMMEDIATE")
-            try:
+            with transaction(connection, "sqlite.commit", self.path):
                 yield connection
-                with op("sqlite.commit", self.path):
-                    connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:
@@ -243,20 +237,13 @@ class CommitIndex:
         (layout,) = connection.execute("PRAGMA user_version").fetchone()
         if layout == SCHEMA and _state(connection).get("store") == self._store:
             return
-        connection.execute("BEGIN IMMEDIATE")
-        try:
+        with transaction(connection, "sqlite.commit", self.path):
             for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
                 connection.execute(f'DROP TABLE "{name}"')
             for statement in _CREATE.split(";"):
                 connection.execute(statement)
             _remember(connection, store=self._store)
             connection.execute(f"PRAGMA user_version = {SCHEMA}")
-            with op("sqlite.commit", self.path):
-                connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
 
 
 def touched(commit: Commit) -> set[tuple[str, bool]]:

@@ -19,8 +19,9 @@ from typing import Any
 
 import msgspec
 
-from disks.effects import make_directory, op, remove_file, why_not_writable
+from disks.effects import make_directory, remove_file, why_not_writable
 from disks.host.database_copy import check_openable, in_memory
+from disks.host.database_transaction import transaction
 from oplog import paths
 from oplog.entry import GENESIS_DIGEST
 from oplog.errors import Conflict, Damaged, FrostlineError, Locked, NoSpace, ReadOnly
@@ -415,19 +416,8 @@ class FileTable:
         with self._write_lock, self._translated():
             if self.is_copy and not forgettable:
                 self.attach()
-            self._writer.execute("BEGIN IMMEDIATE")
-            try:
+            with transaction(self._writer, "sqlite.commit", self.path):
                 yield TableWriter(self._writer, removed=removed, balance=balance, digest=digest)
-            except BaseException:
-                self._writer.execute("ROLLBACK")
-                raise
-            try:
-                with op("sqlite.commit", self.path):
-                    self._writer.execute("COMMIT")
-            except BaseException:
-                if self._writer.in_transaction:
-                    self._writer.execute("ROLLBACK")
-                raise
 
     def unless_written(self, work: Callable[[], None]) -> None:
         """Do `work` while nobody writes, here or in another process. Nothing, at once, where somebody does."""
@@ -535,8 +525,7 @@ class FileTable:
         if version == SCHEMA:
             opened.execute("SELECT count(*) FROM state").fetchone()
             return
-        opened.execute("BEGIN IMMEDIATE")
-        try:
+        with transaction(opened, "sqlite.commit", self.path):
             version = opened.execute("PRAGMA user_version").fetchone()[0]
             if version == 0 and not opened.execute("SELECT 1 FROM sqlite_master").fetchone():
                 # A table of its own is read once or twice, from end to end: the index would cost more than it saves.
@@ -550,12 +539,6 @@ class FileTable:
                     f"{self.path} has schema {version}, this version uses {SCHEMA}",
                     hint="it is rebuilt from the bucket",
                 )
-            with op("sqlite.commit", self.path):
-                opened.execute("COMMIT")
-        except BaseException:
-            if opened.in_transaction:
-                opened.execute("ROLLBACK")
-            raise
 
     @contextmanager
     def _translated(self) -> Iterator[None]:

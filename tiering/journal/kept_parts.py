@@ -23,8 +23,9 @@ from pathlib import Path
 import msgspec
 
 from disks.base import Mark
-from disks.effects import make_directory, op, remove_file
+from disks.effects import make_directory, remove_file
 from disks.host.database_copy import check_openable
+from disks.host.database_transaction import transaction
 from oplog.errors import FrostlineError
 
 logger = logging.getLogger(__name__)
@@ -148,20 +149,8 @@ class KeptParts:
     def _writing(self) -> Iterator[sqlite3.Connection]:
         with self._lock:
             connection = self._open()
-            with self._transaction(connection):
+            with transaction(connection, "sqlite.commit", self.path):
                 yield connection
-
-    @contextmanager
-    def _transaction(self, connection: sqlite3.Connection) -> Iterator[None]:
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            with op("sqlite.commit", self.path):
-                connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:
@@ -184,7 +173,7 @@ class KeptParts:
         """Make the tables, in place of those of another layout."""
         if connection.execute("PRAGMA user_version").fetchone() == (SCHEMA,):
             return
-        with self._transaction(connection):
+        with transaction(connection, "sqlite.commit", self.path):
             if connection.execute("PRAGMA user_version").fetchone() != (SCHEMA,):
                 for table in ("parts", "documents"):
                     connection.execute(f"DROP TABLE IF EXISTS {table}")

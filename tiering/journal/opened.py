@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from disks import effects
+from disks.host.database_transaction import transaction
 from disks.host.processes import is_alive, process_start
 from disks.host.reserve import Reserve
 from oplog.errors import Damaged, FrostlineError, Locked, NoSpace, ReadOnly
@@ -103,15 +104,8 @@ class JournalFile:
             if not self._attached:
                 self._attach()
             self._connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
+            with transaction(self._connection, "journal.commit", what, *details):
                 yield self._connection
-                with effects.op("journal.commit", what, *details):
-                    self._connection.execute("COMMIT")
-            except BaseException:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
 
 
 @contextmanager
