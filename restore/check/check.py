@@ -21,6 +21,7 @@ from restore.check.clickhouse import clickhouse_files
 from restore.check.copies import check_copies
 from restore.check.data import read_data, readable_files, share_of
 from restore.check.findings import CheckResult, FileTree, Findings, Problem, ShareRead
+from restore.check.kept import check_kept
 from restore.check.local import listed_tree, report_leftovers
 from restore.check.options import CheckOptions
 from restore.check.parts import Survey, disks_lacking_definition, survey
@@ -63,6 +64,8 @@ def check(
         if how.read_data or how.subset is not None:
             for tree in trees.values():
                 _read(tree, findings, result, how, progress)
+    if how.kept is not None:
+        check_kept(disks, how.kept, findings, result, how)
     if how.repair:
         sentences = set_aside(
             disks, findings, seen=_seen(trees), keep=moving, claim=claim, actor=how.actor, dry_run=how.dry_run

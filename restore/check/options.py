@@ -34,6 +34,8 @@ class CheckOptions:
     """Say what a repair would do, and do nothing."""
     memory: Path | None = None
     """A directory to remember in which shares were read; None: nothing is remembered."""
+    kept: Path | None = None
+    """What this machine keeps of parts (`catalog.db`); None: that is not compared."""
     workers: int = 8
     actor: str = ""
     """Who repairs, for the log."""

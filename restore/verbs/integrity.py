@@ -73,6 +73,7 @@ def fsck(
         repair=repair,
         dry_run=session.dry_run,
         memory=None if session.dry_run else config.state_directory,
+        kept=config.state_directory / "catalog.db",
         workers=session.options.workers or config.limits.workers,
         actor=actor(),
         remote={name: work.remote(config.bucket(name)) for name in listed} if work is not None else {},

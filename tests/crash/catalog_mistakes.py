@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from tests.crash.seeding import replaced
+from tests.crash.seeding import nothing, replaced
 
 _PARTS = "tests/unit/tiering/catalog/test_stored_parts.py"
 
@@ -85,6 +85,18 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "what a part said goes with the part, also when somebody who looked before asks for it",
         f"{_PARTS}::test_who_looked_before_a_merge_can_read_what_it_took",
         replaced("tiering.journal.kept_parts", "_KEPT_SECONDS", -10),
+    ),
+    (
+        "catalog: believed by fsck",
+        "fsck does not compare what is kept of parts with what they say",
+        f"{_PARTS}::test_fsck_names_the_part_of_which_something_else_is_kept",
+        replaced("restore.check.check", "check_kept", nothing),
+    ),
+    (
+        "catalog: facts believed by fsck",
+        "fsck compares the part.json that are kept, and not the facts beside them",
+        f"{_PARTS}::test_fsck_names_the_part_of_which_something_else_is_kept",
+        replaced("restore.check.kept", "facts_are_of", lambda *arguments, **options: True),
     ),
     (
         "catalog: a flipped bit kept",

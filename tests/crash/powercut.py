@@ -90,8 +90,9 @@ class Recorder:
 
 
 _KNOWN = frozenset({"fs.rename", "fs.link", "fs.unlink", "fs.mkdir", "fs.rmdir"})
-_NOT_DURABLE = frozenset({"claim", "release"})
-"""Journal commits that may be lost: no owner of a claim survives a power cut."""
+_NOT_DURABLE = frozenset({"claim", "release", "note_unseen", "seen", "note_bytes", "note_capacity"})
+"""Journal commits that may be lost: no owner of a claim survives a power cut, and the others say what helps only with a
+later one, or what is found out again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -270,6 +270,15 @@ def _columns(definition: TableDefinition) -> list[str]:
     ]
 
 
+def facts_are_of(encoded: bytes, data: bytes, place: Place, *, path: str) -> bool:
+    """Whether these are the facts of the `part.json` with these bytes, as they are kept there."""
+    try:
+        facts = facts_of(part_format.decode(data, path=path), [column for column in place.shape.split(",") if column])
+    except FrostlineError:
+        return False
+    return _encoded(facts) == encoded
+
+
 def _encoded(facts: PartFacts) -> bytes | None:
     """The facts as they are kept; None for what no other process would understand."""
     try:

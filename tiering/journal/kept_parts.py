@@ -16,7 +16,7 @@ import threading
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +24,7 @@ import msgspec
 
 from disks.base import Mark
 from disks.effects import make_directory, remove_file
-from disks.host.database_copy import check_openable
+from disks.host.database_copy import check_openable, for_reading
 from disks.host.database_transaction import transaction
 from oplog.errors import FrostlineError
 
@@ -137,13 +137,17 @@ class KeptParts:
         if isinstance(error, sqlite3.OperationalError) and "no such" not in str(error):
             return
         if isinstance(error, sqlite3.DatabaseError | msgspec.MsgspecError):
-            with self._lock:
-                self.close()
-                try:
-                    for suffix in ("-wal", "-shm", ""):
-                        remove_file(self.path.with_name(self.path.name + suffix), missing_ok=True)
-                except _TROUBLE as trouble:
-                    logger.info("%s cannot be removed: %s", self.path, trouble)
+            self.throw_away()
+
+    def throw_away(self) -> None:
+        """Keep nothing: each part is read again."""
+        with self._lock:
+            self.close()
+            try:
+                for suffix in ("-wal", "-shm", ""):
+                    remove_file(self.path.with_name(self.path.name + suffix), missing_ok=True)
+            except _TROUBLE as trouble:
+                logger.info("%s cannot be removed: %s", self.path, trouble)
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
@@ -180,6 +184,38 @@ class KeptParts:
                 for statement in _CREATE.split(";"):
                     connection.execute(statement)
                 connection.execute(f"PRAGMA user_version = {SCHEMA}")
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """All that is kept of one part."""
+
+    place: Place
+    path: str
+    mark: Mark
+    facts: bytes
+    data: bytes
+
+
+def everything(path: Path) -> tuple[list[Kept], str]:
+    """What the file keeps that has its checksum, which is what would be used; and why it cannot be read. Changes
+    nothing."""
+    if not path.exists():
+        return [], ""
+    query = """SELECT disk, directory, shape, path, mark, facts, document, parts.crc32, data, documents.crc32
+        FROM parts JOIN documents ON documents.id = document"""
+    try:
+        with closing(for_reading(path)) as connection:
+            if connection.execute("PRAGMA user_version").fetchone() != (SCHEMA,):
+                return [], ""
+            rows = connection.execute(query).fetchall()
+        return [
+            Kept(Place(disk, directory, shape), file, _marks.decode(mark), facts, data)
+            for disk, directory, shape, file, mark, facts, number, row_crc32, data, crc32 in rows
+            if _row_crc32(file, mark, facts, number) == row_crc32 and zlib.crc32(data) == crc32
+        ], ""
+    except (*_TROUBLE, msgspec.MsgspecError) as error:
+        return [], str(error)
 
 
 def _forget(connection: sqlite3.Connection, where: str, values: tuple[object, ...], now: int) -> None:

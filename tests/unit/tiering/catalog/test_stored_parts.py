@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -13,6 +14,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from tests.command_line import Frostline
 from tests.crash.invariants import catalog_is_as_read
 from tests.keeping import keeping
 from tiering.catalog import tables
@@ -21,6 +23,7 @@ from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest
 from tiering.table import part as part_format
 from tiering.table.definitions import define_table
+from tiering.table.part import PartFacts
 from tiering.table.schema import MoveToVolume, TtlRule
 
 TABLE = "d.t"
@@ -193,6 +196,66 @@ def test_no_flipped_bit_is_believed(config: Config, table: str, key: str, column
         (config.state_directory / "catalog.db").unlink(missing_ok=True)
         with Store.open(config):
             pass
+
+
+@pytest.fixture
+def frostline(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Frostline:
+    """The command line of the store of `config`."""
+    monkeypatch.setenv("FROSTLINE_HOME", str(tmp_path))
+    return Frostline(capsys)
+
+
+@pytest.mark.parametrize("cold", [False, True])
+@pytest.mark.parametrize("what", ["facts", "document"])
+def test_fsck_names_the_part_of_which_something_else_is_kept(
+    config: Config,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    what: str,
+    cold: bool,
+) -> None:
+    """With the checksums of what is there: nothing else would notice. A repair throws it away."""
+    monkeypatch.setenv("FROSTLINE_HOME", str(tmp_path))
+    frostline = Frostline(capsys)
+    if cold:
+        with Store.open(config) as store:
+            move(store, "cold")
+        with Store.open(config):
+            pass
+    assert frostline.json("fsck")["problems"] == []
+    kept = config.state_directory / "catalog.db"
+    with closing(sqlite3.connect(kept)) as connection, connection:
+        path, mark, facts, number, data = connection.execute(
+            "SELECT path, mark, facts, document, data FROM parts JOIN documents ON id = document WHERE disk = ?",
+            ("s3" if cold else "ssd",),
+        ).fetchone()
+        if what == "facts":
+            found = msgspec.msgpack.decode(facts, type=PartFacts)
+            facts = msgspec.msgpack.encode(msgspec.structs.replace(found, rows=7))
+        else:
+            data = data.replace(b'"rows":1', b'"rows":7')
+        crc32 = zlib.crc32(b"%s %d " % (path.encode(), number) + mark + facts)
+        connection.execute("UPDATE parts SET facts = ?, crc32 = ? WHERE document = ?", (facts, crc32, number))
+        connection.execute("UPDATE documents SET data = ?, crc32 = ? WHERE id = ?", (data, zlib.crc32(data), number))
+    (problem,) = frostline.json("fsck", code=4)["problems"]
+    assert (problem["disk"], problem["part"]) == ("s3" if cold else "ssd", path.split("/")[-2])
+    assert "keeps something else of this part than its part.json says" in problem["what"]
+    assert frostline.json("fsck", "--repair")["problems"] == []
+    assert not kept.exists()
+    with Store.open(config) as store:
+        assert [*catalog_is_as_read(store)] == []
+
+
+def test_fsck_changes_nothing_of_a_catalog_that_cannot_be_read(config: Config, frostline: Frostline) -> None:
+    kept = config.state_directory / "catalog.db"
+    for suffix in ("-wal", "-shm"):
+        kept.with_name(kept.name + suffix).unlink(missing_ok=True)
+    kept.write_bytes(b"no database at all" * 100)
+    (problem,) = frostline.json("fsck", code=4)["problems"]
+    assert "catalog.db cannot be read" in problem["what"]
+    assert kept.read_bytes().startswith(b"no database")
+    assert frostline.json("fsck", "--repair")["problems"] == []
 
 
 def test_what_is_not_kept_any_more_comes_from_the_disk(config: Config) -> None:
