@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from disks.base import Disk, Mark
-from oplog.errors import FrostlineError, NotFound
+from oplog.errors import Damaged, NotFound
 from restore.check.findings import CheckResult, Findings, Problem
 from restore.check.options import CheckOptions
 from tiering.catalog.stored_parts import facts_are_of
@@ -25,14 +25,16 @@ def check_kept(
 ) -> None:
     """Find what is kept and would be believed, and is not what the part says. A repair throws all of it away: each part
     is then read again."""
-    kept, trouble = everything(path)
-    problems = [Problem("I7", f"{path.name} cannot be read: {trouble}", next(iter(disks), ""))] if trouble else []
-    by_place: dict[Place, list[Kept]] = defaultdict(list)
-    for one in kept:
-        by_place[one.place].append(one)
-    for place, rows in by_place.items():
-        if (disk := disks.get(place.disk)) is not None:
-            problems += _wrong(disk, place, rows, path.name)
+    problems: list[Problem] = []
+    try:
+        marks: dict[Place, dict[str, Mark]] = defaultdict(dict)
+        for kept in everything(path):
+            marks[kept.place][kept.path] = kept.mark
+        current = {place: _current(disks[place.disk], place, marks[place]) for place in marks if place.disk in disks}
+        wrong = (kept for kept in everything(path) if _is_wrong(kept, disks, current.get(kept.place, frozenset())))
+        problems += (_problem(kept, path.name) for kept in wrong)
+    except Damaged as error:
+        problems.append(Problem("I7", error.message, next(iter(disks), "")))
     if problems and how.repair:
         names = ", ".join(sorted({problem.part for problem in problems if problem.part is not None}))
         verb = "would throw away" if how.dry_run else "threw away"
@@ -45,28 +47,29 @@ def check_kept(
         findings.add(problem)
 
 
-def _wrong(disk: Disk, place: Place, rows: Iterable[Kept], name: str) -> Iterable[Problem]:
-    current = _read_anew(disk, place, {one.path: one.mark for one in rows})
-    for one in rows:
-        located = locate(one.path)
-        if one.path not in current or located is None:  # nobody uses it
-            continue
-        fresh = current[one.path]
-        same = hashlib.sha256(one.data).hexdigest() == fresh if isinstance(fresh, str) else one.data == fresh
-        if not same or not facts_are_of(one.facts, one.data, place, path=one.path):
-            what = f"{name} keeps something else of this part than its {PART_FILE} says"
-            yield Problem("I7", what, disk.name, table=located.uuid, part=one.path.split("/")[-2], path=one.path)
+def _problem(kept: Kept, name: str) -> Problem:
+    located = locate(kept.path)
+    what = f"{name} keeps something else of this part than its {PART_FILE} says"
+    table = located.uuid if located is not None else None
+    return Problem("I7", what, kept.place.disk, table=table, part=kept.path.split("/")[-2], path=kept.path)
 
 
-def _read_anew(disk: Disk, place: Place, marks: Mapping[str, Mark]) -> dict[str, bytes | str]:
-    """The bytes, or their SHA-256, of the files that have their mark still."""
+def _current(disk: Disk, place: Place, marks: Mapping[str, Mark]) -> Collection[str]:
+    """The paths of which what is kept would be used: their files have their mark still. In a bucket all."""
     if disk.bucket is not None:
-        return {path: str(mark[1]) for path, mark in marks.items() if len(mark) == 2}
-    found: dict[str, bytes | str] = {}
+        return marks.keys()
+    return {file.path for file in disk.look_over(place.directory, PART_FILE, marks) if file.data is None}
+
+
+def _is_wrong(kept: Kept, disks: Mapping[str, Disk], current: Collection[str]) -> bool:
+    if kept.path not in current:  # nobody uses it
+        return False
+    disk = disks[kept.place.disk]
     try:
-        for file in disk.look_over(place.directory, PART_FILE, marks):
-            if file.data is None:
-                found[file.path] = disk.read(file.path)
-    except (NotFound, FrostlineError):  # it is going just now, or the check of the disk itself tells
-        return found
-    return found
+        if disk.bucket is not None:
+            same = hashlib.sha256(kept.data).hexdigest() == kept.mark[-1]
+        else:
+            same = disk.read(kept.path) == kept.data
+    except NotFound:  # it is going just now
+        return False
+    return not (same and facts_are_of(kept.facts, kept.data, kept.place, path=kept.path))

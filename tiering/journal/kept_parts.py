@@ -26,7 +26,7 @@ from disks.base import Mark
 from disks.effects import make_directory, remove_file
 from disks.host.database_copy import check_openable, for_reading
 from disks.host.database_transaction import transaction
-from oplog.errors import FrostlineError
+from oplog.errors import Damaged, FrostlineError
 
 logger = logging.getLogger(__name__)
 
@@ -197,25 +197,24 @@ class Kept:
     data: bytes
 
 
-def everything(path: Path) -> tuple[list[Kept], str]:
-    """What the file keeps that has its checksum, which is what would be used; and why it cannot be read. Changes
-    nothing."""
-    if not path.exists():
-        return [], ""
+def everything(path: Path) -> Iterator[Kept]:
+    """What the file keeps that has its checksum, which is what would be used. Changes nothing, and holds one part at a
+    time. Raises `Damaged` for a file that cannot be read."""
     query = """SELECT disk, directory, shape, path, mark, facts, document, parts.crc32, data, documents.crc32
         FROM parts JOIN documents ON documents.id = document"""
     try:
+        if not path.exists():
+            return
         with closing(for_reading(path)) as connection:
             if connection.execute("PRAGMA user_version").fetchone() != (SCHEMA,):
-                return [], ""
-            rows = connection.execute(query).fetchall()
-        return [
-            Kept(Place(disk, directory, shape), file, _marks.decode(mark), facts, data)
-            for disk, directory, shape, file, mark, facts, number, row_crc32, data, crc32 in rows
-            if _row_crc32(file, mark, facts, number) == row_crc32 and zlib.crc32(data) == crc32
-        ], ""
-    except (*_TROUBLE, msgspec.MsgspecError) as error:
-        return [], str(error)
+                return
+            for disk, directory, shape, file, mark, facts, number, row_crc32, data, crc32 in connection.execute(query):
+                if _row_crc32(file, mark, facts, number) == row_crc32 and zlib.crc32(data) == crc32:
+                    yield Kept(Place(disk, directory, shape), file, _marks.decode(mark), facts, data)
+    except (sqlite3.Error, OSError, msgspec.MsgspecError) as error:
+        raise Damaged(
+            f"{path.name} cannot be read: {error}", hint="'frostline fsck --repair' throws it away"
+        ) from error
 
 
 def _forget(connection: sqlite3.Connection, where: str, values: tuple[object, ...], now: int) -> None:
