@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from disks.base import Disk, Mark
-from oplog.errors import Damaged, NotFound
+from oplog.errors import Damaged, FrostlineError
 from restore.check.findings import CheckResult, Findings, Problem
 from restore.check.options import CheckOptions
 from tiering.catalog.stored_parts import facts_are_of
@@ -70,6 +70,6 @@ def _is_wrong(kept: Kept, disks: Mapping[str, Disk], current: Collection[str]) -
             same = hashlib.sha256(kept.data).hexdigest() == kept.mark[-1]
         else:
             same = disk.read(kept.path) == kept.data
-    except NotFound:  # it is going just now
+    except FrostlineError:  # it is going just now, or the check of the disk tells
         return False
     return not (same and facts_are_of(kept.facts, kept.data, kept.place, path=kept.path))
