@@ -51,7 +51,6 @@ from oplog.errors import Damaged, Locked, NotFound
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.table import schema
-from tiering.table.part import PART_FILE
 
 
 @dataclass(slots=True)
@@ -243,12 +242,12 @@ def planned(context: Context, instant: Instant, known: Known, cold: Cold) -> _Pl
     plan = _Plan(dict(known.files))
     for table in instant.tables:
         for stored in table.parts:
-            data = instant.part_bytes(context, stored)
-            own = SourceFile(PART_FILE, len(data), hashlib.sha256(data).hexdigest(), None)
+            document = instant.document(context, stored)
+            own = document.file
             files = instant.files(context, stored)
             plan.files[_key(stored)] = (*files, own)
             if (own.sha256, own.size_bytes) not in plan.places:
-                plan.new.append(NewFile(stored, own, data))
+                plan.new.append(NewFile(stored, own, document.data))
             for file in files:
                 content = file.sha256, file.size_bytes
                 if cold == "pin" and isinstance(file.source, BlobSource):

@@ -8,6 +8,7 @@ it begins anew; after a few times local commits wait for the moment that a look 
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections import defaultdict
 from collections.abc import Container, Iterator, Mapping
@@ -54,6 +55,20 @@ class SourceFile:
 
 
 @dataclass(frozen=True, slots=True)
+class Document:
+    """A `part.json`: what it is, and its bytes where they are to be sent."""
+
+    file: SourceFile
+    data: bytes | None
+
+    @classmethod
+    def of(cls, data: bytes, has: Container[tuple[str, int]] = ()) -> Document:
+        """Of many parts, those that the repository `has` would fill the memory."""
+        sha256, size_bytes = hashlib.sha256(data).hexdigest(), len(data)
+        return cls(SourceFile(PART_FILE, size_bytes, sha256, None), None if (sha256, size_bytes) in has else data)
+
+
+@dataclass(frozen=True, slots=True)
 class TableNow:
     """One table as it was at the instant."""
 
@@ -75,8 +90,8 @@ class Instant:
     taken: datetime
     held: Mapping[tuple[str, str], Path]
     """(disk, path of a file) -> its second name."""
-    documents: Mapping[tuple[str, str], bytes]
-    """The same of each `part.json` that was read at the first look."""
+    documents: Mapping[tuple[str, str], Document]
+    """(disk, path) -> each `part.json` that was read at the first look."""
     pins: Mapping[str, HeldRevision]
     revisions: Mapping[str, int]
     held_open: ExitStack
@@ -87,11 +102,14 @@ class Instant:
     question about all costs less than one about each."""
     _described: dict[tuple[str, str], dict[str, bytes]] = field(default_factory=dict)
 
+    def document(self, context: Context, stored: StoredPart) -> Document:
+        """The part's `part.json`."""
+        known = self.documents.get((stored.disk, stored.path(PART_FILE)))
+        return Document.of(self.part_bytes(context, stored)) if known is None else known
+
     def part_bytes(self, context: Context, stored: StoredPart) -> bytes:
-        """The bytes of the part's `part.json`."""
+        """The bytes of a `part.json` in a bucket that was not read at the first look."""
         path = stored.path(PART_FILE)
-        if (known := self.documents.get((stored.disk, path))) is not None:
-            return known
         directory = stored.definition.directory
         if (stored.disk, directory) not in self._described:
             described = self._then(context, stored.disk).small_files(directory, PART_FILE)
@@ -158,7 +176,7 @@ def _looked(context: Context, scope: Scope, has: Container[tuple[str, int]], sta
     revisions = {disk.name: disk.revision for disk in _buckets(context, first)}
     pins = {disk.name: _pinned(context, disk, stack) for disk in _buckets(context, first)}
     try:
-        documents = _documents(context, first)
+        documents = _documents(context, first, has)
         held = _held(context, first, has, stack)
     except NotFound:
         return None
@@ -198,17 +216,19 @@ def _pinned(context: Context, disk: LoggedDisk, stack: ExitStack) -> HeldRevisio
     return stack.enter_context(pinned(disk, disk.revision, context.actor, "a backup is being made"))
 
 
-def _documents(context: Context, tables: list[TableNow]) -> dict[tuple[str, str], bytes]:
-    """The bytes of each `part.json` that is kept on this machine as the look saw it, or lies on a local disk; those of
+def _documents(
+    context: Context, tables: list[TableNow], has: Container[tuple[str, int]]
+) -> dict[tuple[str, str], Document]:
+    """Each `part.json` that is kept on this machine as the look saw it, or lies on a local disk; those of
     a bucket are asked for at once. Raises `NotFound` when one is gone."""
-    found: dict[tuple[str, str], bytes] = {}
+    found: dict[tuple[str, str], Document] = {}
     for table in tables:
         for stored in table.parts:
             path = stored.path(PART_FILE)
             if isinstance(stored.described, KeptPart):
-                found[stored.disk, path] = stored.described.document()
+                found[stored.disk, path] = Document.of(stored.described.document(), has)
             elif context.disk(stored.disk).bucket is None:
-                found[stored.disk, path] = context.disk(stored.disk).read(path)
+                found[stored.disk, path] = Document.of(context.disk(stored.disk).read(path), has)
     return found
 
 
