@@ -14,6 +14,7 @@ from disks.workers.python_gc import collect_seldom
 from oplog.errors import FrostlineError, UsageError
 from tiering.cli.frame import plain_values
 from tiering.cli.frame.exit_codes import INTERRUPTED, TERMINATED, Finished, Terminated
+from tiering.cli.frame.interruptible import has_begun
 from tiering.cli.frame.options import GlobalOptions
 from tiering.cli.frame.output import encode, print_error
 from tiering.cli.frame.verb import global_parameters, new_app, root_options, with_parameters
@@ -35,6 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """The entry point: exits with the documented code."""
     collect_seldom()
     code = run(sys.argv[1:] if arguments is None else arguments)
+    if has_begun():
+        _flush()
+        os._exit(code)  # all is closed; a thread that came back from the engine at the end would abort the process
     gc.freeze()  # before it ends the interpreter looks for garbage in everything once more: 40 ms, for nothing
     sys.exit(code)
 
@@ -64,9 +68,11 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, EOFError):
         return _interrupted()
     except BrokenPipeError:
-        # The reader went away (`| head`): that is its right. Python must not complain about it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return _unread()
+    except SystemExit as ended:  # the parser's own answer to a broken pipe
+        if isinstance(ended.__context__, BrokenPipeError):
+            return _unread()
+        raise
     except Exception as error:  # noqa: BLE001  the one place where everything unforeseen ends
         return _foreign(error, json=json, verbose=verbose)
     finally:
@@ -126,6 +132,12 @@ def _foreign(error: Exception, *, json: bool, verbose: bool) -> int:
     problem = f"unexpected {type(error).__name__}: {text[0] if text else 'no message'}"
     print_error(FrostlineError(problem, hint="run with -vv for the traceback"), json=json)
     return 1
+
+
+def _unread() -> int:
+    """The reader went away (`| head`): that is its right. Python must not complain about it at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
 
 
 def _interrupted() -> int:

@@ -65,6 +65,9 @@ def plan(
     table: OptionalTable = None,
     at: Annotated[str | None, typer.Option(metavar="TIME", help="what would move at this time")] = None,
     output: Annotated[str | None, typer.Option("-o", "--output", metavar="PLAN.json", help="save for 'apply'")] = None,
+    detailed_exitcode: Annotated[
+        bool, typer.Option("--detailed-exitcode", help="exit 4 when something is due, 0 when nothing is")
+    ] = False,
 ) -> None:
     """Show what the policy would move, and why. Changes nothing."""
     from tiering.config.units import format_size, parse_time
@@ -93,6 +96,8 @@ def plan(
         _hint_at_next(session, planned)
     if not planned.moves and not planned.deletes:
         session.nothing_to_do(_why_nothing_moves(planned))
+    elif detailed_exitcode:
+        session.found_something()
 
 
 def apply(

@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oplog.errors import UsageError
+from tiering.cli.frame.interruptible import interruptible
 from tiering.cli.frame.output import Output, counted, encode
 from tiering.config.units import format_time
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import pyarrow as pa
 
     from tiering.query.query import QueryResult
@@ -40,11 +43,16 @@ def write(result: "QueryResult", chosen: str, file: str | None, output: Output) 
         )
 
 
+def _batches(result: "QueryResult") -> "Iterator[pa.RecordBatch]":
+    """The rows; Ctrl-C ends the wait for them, however long the engine computes."""
+    return interruptible(result.batches())
+
+
 def _write_stdout(result: "QueryResult", chosen: str, output: Output) -> int:
     if chosen in ("csv", "parquet"):
         return _stream(result, chosen, sys.stdout.buffer)
     names = [column["name"] for column in _columns(result)]
-    rows = [row for batch in result.batches() for row in plain_rows(batch)]
+    rows = [row for batch in _batches(result) for row in plain_rows(batch)]
     if chosen == "json":
         output.document(_document(result, rows), indent=2 if sys.stdout.isatty() else 0)
     else:
@@ -65,7 +73,7 @@ def _write_file(result: "QueryResult", chosen: str, path: Path, output: Output) 
     try:
         with temporary.open("wb") as stream:
             if chosen == "json":
-                rows = [row for batch in result.batches() for row in plain_rows(batch)]
+                rows = [row for batch in _batches(result) for row in plain_rows(batch)]
                 stream.write(encode({**_document(result, rows), **output.beside}, indent=0) + b"\n")
                 count = len(rows)
             else:
@@ -82,18 +90,41 @@ def _stream(result: "QueryResult", chosen: str, stream: Any) -> int:
     if chosen == "csv":
         from pyarrow import csv
 
-        writer: Any = csv.CSVWriter(stream, result.schema)
+        writer: Any = csv.CSVWriter(stream, _csv_schema(result.schema))
     else:
         from pyarrow import parquet
 
         writer = parquet.ParquetWriter(stream, result.schema, compression="zstd")
     count = 0
     with writer:
-        for batch in result.batches():
-            writer.write_batch(batch)
+        for batch in _batches(result):
+            writer.write_batch(_csv_batch(batch) if chosen == "csv" else batch)
             count += batch.num_rows
     stream.flush()
     return count
+
+
+def _csv_schema(schema: "pa.Schema") -> "pa.Schema":
+    """Lists, maps and structs are JSON texts."""
+    import pyarrow as pa
+
+    kinds = [pa.string() if pa.types.is_nested(field.type) else field.type for field in schema]
+    return pa.schema(list(zip(schema.names, kinds, strict=True)))
+
+
+def _csv_batch(batch: "pa.RecordBatch") -> "pa.RecordBatch":
+    import pyarrow as pa
+
+    def text(value: Any) -> str | None:
+        return None if value is None else encode(value, indent=0).decode()
+
+    arrays = [
+        pa.array([text(value) for value in _plain_values(column)], pa.string())
+        if pa.types.is_nested(column.type)
+        else column
+        for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=_csv_schema(batch.schema))
 
 
 def _document(result: "QueryResult", rows: list[list[Any]]) -> dict[str, Any]:
@@ -112,17 +143,36 @@ def _columns(result: "QueryResult") -> list[dict[str, str]]:
 
 def plain_rows(batch: "pa.RecordBatch") -> list[list[Any]]:
     """The rows as JSON values: times as RFC 3339, decimals as text, bytes as hex."""
-    columns = [[_plain(value) for value in _microseconds(column).to_pylist()] for column in batch.columns]
+    columns = [_plain_values(column) for column in batch.columns]
     return [list(row) for row in zip(*columns, strict=True)] if columns else [[] for _ in range(batch.num_rows)]
 
 
-def _microseconds(column: Any) -> Any:
-    """Python's times end at microseconds."""
+def _plain_values(column: Any) -> list[Any]:
     import pyarrow as pa
 
-    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
-        return column.cast(pa.timestamp("us", column.type.tz), safe=False)
-    return column
+    kind = column.type
+    if pa.types.is_timestamp(kind) and kind.unit == "ns":  # Python's times end at microseconds
+        column = column.cast(pa.timestamp("us", kind.tz), safe=False)
+    if pa.types.is_float32(kind):  # the shortest number that is this one
+        column = column.cast(pa.string()).cast(pa.float64())
+    if pa.types.is_nested(kind):
+        return [_plain_nested(value, kind) for value in column.to_pylist()]
+    return [_plain(value) for value in column.to_pylist()]
+
+
+def _plain_nested(value: Any, kind: "pa.DataType") -> Any:
+    """Structs are objects; maps, too, where their keys are texts that occur once: else they are lists of pairs."""
+    import pyarrow as pa
+
+    if value is None or not pa.types.is_nested(kind):
+        return _plain(value)
+    if pa.types.is_struct(kind):
+        return {field.name: _plain_nested(value[field.name], field.type) for field in kind}
+    if not pa.types.is_map(kind):
+        return [_plain_nested(item, kind.value_type) for item in value]
+    pairs = [(_plain_nested(key, kind.key_type), _plain_nested(item, kind.item_type)) for key, item in value]
+    keys = {key for key, _ in pairs if isinstance(key, str)}
+    return dict(pairs) if len(keys) == len(pairs) else [list(pair) for pair in pairs]
 
 
 def _plain(value: Any) -> Any:
@@ -136,10 +186,6 @@ def _plain(value: Any) -> Any:
         return str(value)
     if isinstance(value, bytes):
         return value.hex()
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
     return value
 
 
@@ -149,7 +195,7 @@ def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
-        return f"{value + 0.0:.10g}"  # no -0
+        return repr(value + 0.0).removesuffix(".0")  # all of it; no -0
     if isinstance(value, dict | list):
         return encode(value, indent=0).decode()
     return str(value)

@@ -1,0 +1,169 @@
+"""What a query prints of numbers and nested values, in every format; and that Ctrl-C ends it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.homes import Home
+from tiering.cli.frame.interruptible import interruptible
+from tiering.cli.reports.query import plain_rows
+
+REPOSITORY = Path(__file__).parents[4]
+NESTED = (
+    "SELECT make_array(1, NULL, 2) AS list, named_struct('a', 1, 'b', 'x\"y, z') AS struct, "
+    "map(['k', 'l'], [1, 2]) AS map, map([1], ['one']) AS numbered, "
+    "make_array(named_struct('at', DATE '2026-01-01')) AS deep, 7 AS plain"
+)
+EXPECTED = {
+    "list": [1, None, 2],
+    "struct": {"a": 1, "b": 'x"y, z'},
+    "map": {"k": 1, "l": 2},
+    "numbered": [[1, "one"]],
+    "deep": [{"at": "2026-01-01"}],
+    "plain": 7,
+}
+
+
+@pytest.fixture
+def home(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Home:
+    home = Home(tmp_path, "one", capsys)
+    home.create()
+    home.insert(*range(1000))
+    return home
+
+
+def test_nested_values_are_json_in_every_format(home: Home, tmp_path: Path) -> None:
+    document = home.json("query", NESTED)
+    assert dict(zip([column["name"] for column in document["columns"]], document["rows"][0], strict=True)) == EXPECTED
+    (row,) = csv.DictReader(io.StringIO(home("query", NESTED, "--output-format", "csv")))
+    assert {name: json.loads(text) for name, text in row.items()} == EXPECTED
+    home("query", NESTED, "-o", str(tmp_path / "out.csv"))
+    (row,) = csv.DictReader((tmp_path / "out.csv").open())
+    assert {name: json.loads(text) for name, text in row.items()} == EXPECTED
+    assert '{"a":1,"b":"x\\"y, z"}' in home("query", NESTED)
+
+
+def test_a_nested_value_that_is_null_is_an_empty_field(home: Home) -> None:
+    sql = "SELECT k, CASE WHEN k > 0 THEN make_array(k) END AS list FROM d.t WHERE k < 2 ORDER BY k"
+    assert home("query", sql, "--output-format", "csv").splitlines() == ['"k","list"', "0,", '1,"[1]"']
+
+
+def test_floats_are_printed_in_full(home: Home) -> None:
+    numbers = [
+        "0.1::double + 0.2::double",
+        "1.0::double / 3",
+        "123456789.123456789::double",
+        "1e300::double",
+        "3.0::double",
+    ]
+    said = home("query", f"SELECT {', '.join(f'{number} AS c{index}' for index, number in enumerate(numbers))}")
+    assert said.splitlines()[1].split() == [
+        "0.30000000000000004",
+        "0.3333333333333333",
+        "123456789.12345679",
+        "1e+300",
+        "3",
+    ]
+    assert [float(text) for text in said.splitlines()[1].split()][:2] == [0.1 + 0.2, 1 / 3]
+
+
+def test_short_floats_are_the_shortest_number_that_is_the_same() -> None:
+    values = [0.1, 16777216.0, None, float("inf"), 3.4028235e38]
+    rows = plain_rows(pa.record_batch({"x": pa.array(values, pa.float32())}))
+    assert [row[0] for row in rows] == values
+    (nan,) = plain_rows(pa.record_batch({"x": pa.array([float("nan")], pa.float32())}))
+    assert nan[0] != nan[0]
+
+
+def test_a_wait_without_end_is_interrupted() -> None:
+    """SIGINT comes while an item is made that is never done."""
+    never = threading.Event()
+
+    def items() -> Iterator[int]:
+        yield 1
+        threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGINT)).start()
+        never.wait()
+
+    seen = interruptible(items())
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            list(seen)
+    finally:
+        never.set()
+
+
+def test_what_making_an_item_raises_is_raised_where_it_is_waited_for() -> None:
+    def items() -> Iterator[int]:
+        yield 1
+        raise LookupError("gone")
+
+    seen = interruptible(items())
+    assert next(seen) == 1
+    with pytest.raises(LookupError, match="gone"):
+        next(seen)
+    assert list(interruptible(range(100))) == list(range(100))
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_query_without_end_is_ended(number: signal.Signals, code: int, home: Home) -> None:
+    """The engine has begun a product of 10^12 rows when the signal comes: the process ends all the same."""
+    sql = "SELECT sum(a.k * b.k + c.k * d.k) FROM d.t a, d.t b, d.t c, d.t d"
+    program = (
+        "import os, sys, threading, time\n"
+        "from tiering.cli import main\n"
+        "from tiering.cli.frame.interruptible import has_begun\n"
+        "def watch():\n"
+        "    while not has_begun(): time.sleep(0.01)\n"
+        "    os.kill(os.getpid(), int(sys.argv[1]))\n"
+        "threading.Thread(target=watch, daemon=True).start()\n"
+        "main.main(sys.argv[2:])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(int(number)), "-c", str(home.configuration), "query", sql],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    assert "resumes with the next command" in done.stderr
+
+
+def test_a_reader_that_goes_away_is_no_failure(home: Home) -> None:
+    """`frostline query … | head -1` while the engine has more rows than a pipe takes."""
+    sql = "SELECT a.k, b.k FROM d.t a, d.t b, d.t c"
+    command = [sys.executable, "-m", "tiering.cli.main", "-c", str(home.configuration), "query", sql]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([*command, "--output-format", "csv"], env=environment, **streams) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b'"k","k"\n'
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(timeout=60) == 0
+
+
+def test_plan_tells_by_its_exit_code_whether_something_is_due(home: Home) -> None:
+    assert "nothing" in (home("plan", "--detailed-exitcode") + home.error).lower()
+    home("table", "create", "d.old", "--column", "at:date", "--order-by", "at")
+    (home.path / "old.csv").write_text("at\n2020-01-01\n")
+    home("insert", "d.old", str(home.path / "old.csv"))
+    home("table", "alter", "d.old", "--ttl", "1d on at to volume cold_s3")
+    assert len(home.json("plan", "d.old", "--detailed-exitcode", code=4)["moves"]) == 1
+    home("plan", "d.old")
+    home("tick")
+    home("plan", "d.old", "--detailed-exitcode")
