@@ -248,6 +248,8 @@ class Dashboard(App[None]):
             facts, state, cost_seconds = await self.source.read(read)
         except Exception as error:  # noqa: BLE001  whatever it is, it is said and the screen stays
             self._show_problem(error)
+            if view.is_mounted:
+                view.no_answer()
             return
         self.rhythm.has_read(state, cost_seconds, looked_for=wanted if look else None)
         self._show_problem(None)

@@ -83,6 +83,7 @@ def test_keys_work_while_a_bucket_does_not_answer(home: Home) -> None:
         app = driver.app
         driver.send("3")
         await driver.until(lambda: app.query("#view-Parts Grid:focus"))
+        await driver.sees("Reading the store")
         driver.send("f1")
         await driver.until(lambda: len(app.screen_stack) == 2)
         answering.set()

@@ -37,6 +37,9 @@ class ListView(View):
         Binding("escape", "clear", "Clear", show=False, id="list.clear"),
     ]
 
+    reads_at_once: ClassVar[bool] = True
+    """Whether it has rows without being asked for them."""
+
     def __init__(self) -> None:
         super().__init__()
         self.order = Order()
@@ -51,6 +54,13 @@ class ListView(View):
             yield Grid()
             with VerticalScroll(classes="detail", can_focus=False):
                 yield Plain()
+
+    def on_mount(self) -> None:
+        """Until there is an answer, say what is waited for: a bucket may take its time."""
+        if self.reads_at_once:
+            line = self.query_one(".summary", Plain)
+            line.say(["Reading the store …"])
+            line.display = True
 
     @property
     def grid(self) -> Grid:
@@ -80,6 +90,11 @@ class ListView(View):
         self._summarize()
         if facts.order != self.order:  # it was asked for while the rows were read
             self.begin(self._rearrange, group="order", exclusive=True)
+
+    def no_answer(self) -> None:
+        """Nothing is waited for any more."""
+        if self.grid.shown is None:
+            self.query_one(".summary").display = False
 
     def _summarize(self) -> None:
         shown = self.grid.shown

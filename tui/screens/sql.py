@@ -26,6 +26,7 @@ class Sql(ListView):
         "Read-only SQL over all tiers; tables are named DB.TABLE. F5 or Ctrl+J runs it; the answer can be filtered and"
         " sorted as every table. Tab goes to the rows and back."
     )
+    reads_at_once: ClassVar[bool] = False
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f5,ctrl+j", "run", "Run", id="sql.run", priority=True),
     ]

@@ -108,6 +108,9 @@ class View(Vertical):
         """Show what it said."""
         raise NotImplementedError
 
+    def no_answer(self) -> None:
+        """There is none; the app says why, and what was shown stays."""
+
     def glance(self) -> Callable[[Store], Any] | None:
         """A question that costs next to nothing, asked while work goes on and the whole would be asked too often."""
         return None
