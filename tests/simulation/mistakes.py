@@ -63,10 +63,10 @@ def _definitions_only_at_the_start() -> None:
 
     repair = recovery._repair_definitions
 
-    def repair_at_the_start(context: Any, *, begin: bool = False) -> list[str]:
+    def repair_at_the_start(context: Any, *, begin: bool = False, looked: bool = False) -> list[str]:
         if begin and not any(recovery._is_fresh(context, name) for name in context.disks):
             return []
-        return repair(context, begin=begin)
+        return repair(context, begin=begin, looked=looked)
 
     recovery._repair_definitions = repair_at_the_start
 

@@ -92,11 +92,14 @@ class _Theme:
     wrong_clocks: float = 0.06
     begin: tuple[str, ...] = ()
     """What the first machine does before all else."""
+    sleeps: float = 0.0
+    """How often the others go on while the first machine stands where it is."""
 
 
 _LOG = (
     _Theme({"put": 10, "remove": 2, "gc": 5, "restore": 3, "snapshot": 1, "look": 1, "pin": 1, "reopen": 1}),
     _Theme({"put": 8, "gc": 6, "remove": 1, "reopen": 1}, stops=0.5, requests=(1, 2, 2, 3, 4), waits=0.5, faults=0.2),
+    _Theme({"put": 9, "gc": 2}, steps=12, stops=0.3, requests=(1, 2), faults=0.0, wrong_clocks=0.0, sleeps=0.9),
     _Theme({"put": 4, "remove": 4, "restore": 8, "gc": 2}, faults=0.2),
     _Theme({"put": 4, "pin": 4, "gc": 5, "restore": 2}, wrong_clocks=0.3, faults=0.1),
 )
@@ -168,7 +171,8 @@ def _with(chance: random.Random, world: str, theme: _Theme) -> Plan:
 def _turn(chance: random.Random, theme: _Theme) -> Turn:
     requests = chance.choice(theme.requests) if chance.random() < theme.stops else 0
     seconds = chance.choice((5, 60, 400, 4000, 20_000)) if chance.random() < theme.waits else 0
-    return Turn(chance.randrange(MACHINES), requests, seconds)
+    others_only = theme.sleeps and chance.random() < theme.sleeps
+    return Turn(chance.randrange(1 if others_only else 0, MACHINES), requests, seconds)
 
 
 def shrunk(plan: Plan, fails: Callable[[Plan], bool], most: int = 400) -> Plan:
