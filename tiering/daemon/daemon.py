@@ -62,6 +62,8 @@ class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Fals
     """Files of the inbox."""
     failures: int = 0
     last_error: str = ""
+    trouble: str = ""
+    """What the last pass could not do, or could not do alone for want of a disk. Empty when all is well again."""
 
 
 _decoder = msgspec.json.Decoder(DaemonStatus)
@@ -211,8 +213,9 @@ class _Daemon:
                 self._note_unreachable()  # a pass that has something to do looks again
         except (FrostlineError, OSError) as error:
             log.error("pass failed: %s", error)
-            self._record(failures=self.status.failures + 1, last_error=str(error), **self._ticked())
-            return str(error)
+            problem = str(error)
+            self._record(failures=self.status.failures + 1, last_error=problem, trouble=problem, **self._ticked())
+            return problem
         failed = [f"{failure.part}: {failure.error}" for failure in report.moves.failed]
         problems = [*report.problems, *failed]
         for problem in problems:
@@ -222,6 +225,7 @@ class _Daemon:
             merged=self.status.merged + len(report.merges),
             failures=self.status.failures + len(problems),
             last_error=problems[-1] if problems else self.status.last_error,
+            trouble=problems[-1] if problems else self._away(),
             **self._ticked(),
         )
         if self.on_tick is not None:
@@ -288,6 +292,10 @@ class _Daemon:
         store = Store.open(context.config, actor=context.actor, workers=context.workers, clock=context.clock)
         store.context.stop = stop
         return store
+
+    def _away(self) -> str:
+        """Which disks the pass went without."""
+        return f"not to be reached: {', '.join(sorted(self.unreachable))}" if self.unreachable else ""
 
     def _note_unreachable(self) -> None:
         """Say once that a disk went away, and once that it is back; the pass does what needs the others only."""

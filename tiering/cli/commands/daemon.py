@@ -4,17 +4,21 @@ import signal
 import sys
 import threading
 from types import FrameType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from oplog.errors import PartlyDone
 from tiering.cli.commands.metrics import metrics_server
-from tiering.cli.frame.exit_codes import INTERRUPTED, Finished
+from tiering.cli.frame.exit_codes import INTERRUPTED, NOT_RUNNING, Finished
 from tiering.cli.frame.options import BelieveClock
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import new_app, verb
 from tiering.cli.reports.moves import fail_as_the_pass_did, tick_document
+
+if TYPE_CHECKING:
+    from tiering.daemon.daemon import DaemonStatus
 
 
 def register(app: typer.Typer) -> None:
@@ -78,7 +82,8 @@ def run(
 
 
 def status(session: Session) -> None:
-    """Say whether a daemon runs on this store and what it did."""
+    """Say whether a daemon runs on this store and what it did. Exit 0: it runs and all is well; 3: its last pass met
+    trouble; 1: none runs."""
     import msgspec
 
     from tiering.config.units import format_time
@@ -87,6 +92,7 @@ def status(session: Session) -> None:
     known = daemon_status(session.loaded.config.state_directory)
     if session.options.json:
         session.output.document(msgspec.to_builtins(known))
+        _judge(known)
         return
     line = session.output.line
     line(f"running    {f'yes, process {known.pid}' if known.running else 'no'}")
@@ -99,6 +105,17 @@ def status(session: Session) -> None:
     )
     if known.last_error:
         line(f"error      {known.last_error}")
+    if known.running and known.trouble:
+        line(f"trouble    {known.trouble}")
+    _judge(known)
+
+
+def _judge(known: "DaemonStatus") -> None:
+    """The exit code that a supervisor goes by."""
+    if not known.running:
+        raise Finished(NOT_RUNNING)
+    if known.trouble:
+        raise Finished(PartlyDone.exit_code)
 
 
 def stop_on_signals(stop: threading.Event) -> list[int]:

@@ -1,5 +1,6 @@
 """The exit codes that are no error of the library; the others are `FrostlineError.exit_code`."""
 
+NOT_RUNNING = 1
 FOUND_SOMETHING = 4
 NOTHING_TO_DO = 9
 INTERRUPTED = 130

@@ -11,12 +11,14 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from disks.garbage.rules import GcRules
 from oplog.errors import Locked, Transient
+from tests.command_line import Frostline
 from tiering.config.settings import DaemonConfig, embedded
 from tiering.daemon import daemon
 from tiering.engine.maintenance import TickReport
@@ -180,6 +182,44 @@ def test_a_slow_pass_is_not_overtaken(store: Store, monkeypatch: pytest.MonkeyPa
     stop.set()
     thread.join(60)
     assert set(overlaps) == {0}
+
+
+def test_what_the_last_pass_met_is_trouble_until_a_pass_goes_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """0: well; 3: trouble; 1: none runs. By what the daemon wrote down last, while it holds its lock."""
+    monkeypatch.setenv("FROSTLINE_HOME", str(tmp_path))
+    frostline = Frostline(capsys)
+    assert frostline.json("daemon", "status", code=1)["running"] is False
+
+    class Asking:
+        def __init__(self) -> None:
+            self.seen: list[tuple[int, str]] = []
+
+        def begin(self, status: daemon.DaemonStatus, working: Callable[[], bool]) -> None: ...
+
+        def passed(self, status: daemon.DaemonStatus, problem: str) -> None:
+            out, code = frostline.any("daemon", "status")
+            self.seen.append((code, out))
+            if len(self.seen) == 3:
+                stop.set()
+
+        def end(self) -> None: ...
+
+    asking, stop = Asking(), threading.Event()
+    with Store.open(embedded(tmp_path)) as store:
+        original, calls = store.tick, iter([False, True, False])
+
+        def tick(**arguments: Any) -> TickReport:
+            if next(calls, False):
+                raise Transient("no route to host")
+            return original(**arguments)
+
+        monkeypatch.setattr(store, "tick", tick)
+        daemon.run(store, FAST, stop, watch=asking)
+    assert [code for code, _ in asking.seen[:3]] == [0, 3, 0]
+    assert "trouble    no route to host" in asking.seen[1][1]
+    frostline("daemon", "status", code=1)
 
 
 def test_the_guard_of_its_gc_is_set(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
