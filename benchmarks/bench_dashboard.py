@@ -156,7 +156,7 @@ def figures(home: Path, many: Path, options: argparse.Namespace) -> Iterator[Fig
         yield from _keys(f"{options.parts:,} parts, {_MOVING} moving", terminal, options, floor, 30)
     with dashboard(home) as terminal:
         terminal.sees(f"{options.parts:,} parts")
-        time.sleep(2)
+        time.sleep(25)  # what it noted when it began has been read anew
         before, began = terminal.cpu_seconds(), time.perf_counter()
         time.sleep(_IDLE_SECONDS)
         share = (terminal.cpu_seconds() - before) / (time.perf_counter() - began) * 100
