@@ -37,6 +37,9 @@ class _Look(msgspec.Struct, frozen=True):
     """Which the log ended with."""
 
 
+_decoder = msgspec.json.Decoder(_Look)
+
+
 class LastLook:
     """The file. Where it cannot be written, nobody goes by a look."""
 
@@ -84,7 +87,7 @@ class LastLook:
         """How long ago the newest look began that a table at this revision has; infinite when there is none."""
         try:
             with self._file.open("rb") as file:
-                look = msgspec.json.decode(file.read(), type=_Look)
+                look = _decoder.decode(file.read())
                 status = os.fstat(file.fileno())
         except (OSError, msgspec.MsgspecError):
             return math.inf
