@@ -37,7 +37,7 @@ def create(context: Context, definition: TableDefinition, *, if_not_exists: bool
         except NotFound:
             if _create(context, definition):
                 return definition
-            _require_not_hidden(context, definition.full_name)
+            _require_not_hidden(context, definition)
             existing = context.catalog.table(definition.full_name)
     if if_not_exists:
         return existing
@@ -46,10 +46,13 @@ def create(context: Context, definition: TableDefinition, *, if_not_exists: bool
     )
 
 
-def _require_not_hidden(context: Context, full_name: str) -> None:
-    """Raise `AlreadyExists` where the name belongs to a table that a way back hid: nobody sees it."""
+def _require_not_hidden(context: Context, definition: TableDefinition) -> None:
+    """Raise `AlreadyExists` where the name belongs to a table that a way back hid: nobody sees it. Of several hidden
+    ones it is the one that has the name."""
+    full_name, arbiter = definition.full_name, table_names.arbiter(context, definition)
+    owner = table_names.owner_of(arbiter, full_name) if arbiter is not None else None
     for gone in context.catalog.dropped():
-        if gone.definition.full_name == full_name:
+        if gone.definition.full_name == full_name and owner in (None, gone.definition.uuid):
             raise AlreadyExists(
                 f"the name {full_name} belongs to a table that was taken away, and that {', '.join(gone.disks)} still "
                 "has, hidden",
