@@ -21,18 +21,21 @@ from tests.crash.scenarios import FEBRUARY, Site, collect, drop_january, insert,
 
 
 class Interrupted(WrappedStore):
-    """Lets `intruder` in once, before the `at`-th request."""
+    """Lets `intruder` in once, before the `at`-th request, or before the next at which this machine's other processes
+    need not wait: a commit holds the file table over its requests."""
 
-    def __init__(self, inner: ObjectStore, at: int, intruder: Callable[[], None]) -> None:
+    def __init__(self, inner: ObjectStore, at: int, intruder: Callable[[], None], waiting: Callable[[], bool]) -> None:
         super().__init__(inner)
         self.requests = 0
         self._at = at
-        self._intruder = intruder
+        self._intruder: Callable[[], None] | None = intruder
+        self._waiting = waiting
 
     def _request(self) -> None:
         self.requests += 1
-        if self.requests == self._at:
-            self._intruder()
+        if self.requests >= self._at and self._intruder is not None and not self._waiting():
+            intruder, self._intruder = self._intruder, None
+            intruder()
 
     def put(self, key: str, payload: Payload, *, sha256: bytes, metadata: Mapping[str, str] | None = None) -> None:
         self._request()
@@ -61,9 +64,11 @@ class Interrupted(WrappedStore):
         return super().delete(keys)
 
 
-def interrupt(disk: ObjectDisk, at: int, intruder: Callable[[], None]) -> Interrupted:
+def interrupt(
+    disk: ObjectDisk, at: int, intruder: Callable[[], None], waiting: Callable[[], bool] = lambda: False
+) -> Interrupted:
     """Put the wrapper round what the disk and its log use."""
-    store = Interrupted(disk.store, at, intruder)
+    store = Interrupted(disk.store, at, intruder, waiting)
     disk.store = store
     disk.log.store = store
     return store
@@ -94,7 +99,8 @@ def test_gc_spares_what_is_committed_while_it_runs(
         site.reset()
         with site.open(ahead=timedelta(days=2)) as store:
             disk = store.object_disk("s3")
-            requests = interrupt(disk, at, lambda: intrude(site))
+            files = disk.file_table
+            requests = interrupt(disk, at, lambda: intrude(site), lambda files=files: files._writer.in_transaction)
             collect(store, "s3")
             interrupted = requests.requests >= at
         with site.open() as store:

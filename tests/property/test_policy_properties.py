@@ -237,15 +237,17 @@ def test_moves_for_space_are_the_fewest_heaviest(world: World) -> None:
     others = {move.source for move in plan.moves if move.reason.kind != "move_factor"} | {
         move.target for move in plan.moves
     }
-    policy = world.policies["p"]
+    used = {part.definition.policy for part in world.parts}
     for disk, sizes in chosen.items():
         state = world.disks[disk]
-        if disk in others or len({part.definition.policy for part in world.parts}) > 1 or plan.deletes:
+        if disk in others or len(used) > 1 or plan.deletes:
             continue
         assert state.total_bytes is not None
         assert state.free_bytes is not None
         # Reservations may ask for more than is free: that is needed, too.
-        need = int(state.total_bytes * move_factor(policy)) - (state.free_bytes - state.reserved_bytes)
+        need = int(state.total_bytes * move_factor(world.policies[min(used)])) - (
+            state.free_bytes - state.reserved_bytes
+        )
         assert sum(sizes) - min(sizes) < need
         assert sizes == sorted(sizes)
 
