@@ -101,7 +101,7 @@ def _merges_by_the_wall_clock() -> None:
     import dataclasses
 
     from tiering.catalog.context import wall_clock
-    from zerocopy.replica import queue
+    from zerocopy.execution import queue
 
     original = queue.merger.merge
 
@@ -122,19 +122,19 @@ def _peer_believed() -> None:
 
 
 def _commits_without_fence() -> None:
-    from zerocopy.replica import moving
+    from zerocopy.execution import moving
 
     moving.fence.hold = lambda replica, disk: replica.definition.path
 
 
 def _session_believed() -> None:
-    from zerocopy.replica import moving
+    from zerocopy.execution import moving
 
     moving.fence.replace = lambda replica, disk: ""
 
 
 def _lagging_replica_forgotten() -> None:
-    from zerocopy.replica import moving
+    from zerocopy.execution import moving
 
     moving._parts_of_others = lambda replica: {}
 
@@ -142,13 +142,13 @@ def _lagging_replica_forgotten() -> None:
 def _agreed_merges_forgotten() -> None:
     from types import SimpleNamespace
 
-    from zerocopy.replica import moving
+    from zerocopy.execution import moving
 
     moving.queue = SimpleNamespace(pull=moving.queue.pull, queue=lambda replica: [])  # type: ignore[assignment]
 
 
 def _moves_forgotten() -> None:
-    from zerocopy.replica import moving
+    from zerocopy.execution import moving
 
     moving.busy = lambda replica: frozenset()
 
@@ -171,7 +171,7 @@ def _freed_without_keeper() -> None:
 
 
 def _claim_kept() -> None:
-    from zerocopy.replica import moving
+    from zerocopy.execution import moving
 
     moving._take_over = lambda replica, disk, version: None
 
@@ -184,19 +184,19 @@ def _leaves_with_everything() -> None:
 
 
 def _cleaned_past_everybody() -> None:
-    from zerocopy.replica import cleaning
+    from zerocopy.execution import cleaning
 
     cleaning._needed_from = lambda replica, name, end: end
 
 
 def _unknown_parts_stay() -> None:
-    from zerocopy.replica import recovering
+    from zerocopy.execution import recovering
 
     recovering._set_aside = lambda replica, parts: None
 
 
 def _parts_not_taken_over() -> None:
-    from zerocopy.replica import recovering
+    from zerocopy.execution import recovering
 
     original = recovering._best
 
@@ -209,8 +209,8 @@ def _parts_not_taken_over() -> None:
 
 
 def _whole_first() -> None:
+    from zerocopy.execution import recovering
     from zerocopy.keeper.operations import Set
-    from zerocopy.replica import recovering
 
     original = recovering._take_over
 

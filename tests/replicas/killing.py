@@ -17,7 +17,7 @@ from tiering.config.settings import Config, InterserverConfig, KeeperConfig, Lim
 from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest
 from tiering.table.schema import Column, PartitionField, TableDefinition
-from zerocopy.replica import queue, work
+from zerocopy.execution import queue, work
 from zerocopy.replica.arrivals import ARRIVING
 from zerocopy.replica.replica import Replica
 

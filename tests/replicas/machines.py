@@ -14,7 +14,7 @@ import yaml
 from tiering.cli import main as cli
 from tiering.config.settings import KeeperConfig
 from tiering.engine.store import Store
-from zerocopy.replica import work
+from zerocopy.execution import work
 
 SECRET = "a-secret-of-the-tests"
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.replicas.machines import Machine
 from tiering.config.settings import KeeperConfig
-from zerocopy.replica import cleaning
+from zerocopy.execution import cleaning
 
 Machines = Callable[[str], Machine]
 

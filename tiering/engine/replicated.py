@@ -18,7 +18,7 @@ from tiering.move.report import FailedMove, MoveReport
 from tiering.policy.plan import Move
 from tiering.table.schema import TableDefinition
 
-MODULE = "zerocopy.replica.work"
+MODULE = "zerocopy.execution.work"
 
 
 def work() -> Any:

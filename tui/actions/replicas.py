@@ -16,7 +16,7 @@ def sync_replica(table: str) -> Action:
     """`replica sync DB.TABLE`."""
 
     def run(store: Store) -> str:
-        from zerocopy.replica import work
+        from zerocopy.execution import work
 
         done = work.sync(store.context, store.definition(table))
         text = f"{table}: {counted(len(done.fetched), 'part')} fetched, {counted(len(done.merged), 'part')} merged"

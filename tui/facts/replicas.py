@@ -52,7 +52,7 @@ def replicas(store: Store) -> Listing:
 
 def waiting(store: Store, table: str) -> list[str]:
     """`replica queue`, as lines; not yet escaped."""
-    from zerocopy.replica import queue
+    from zerocopy.execution import queue
     from zerocopy.replica.replica import Replica
 
     found = queue.queue(Replica.open(store.context, store.definition(table)))

@@ -80,7 +80,7 @@ def queue(session: Session, table: TableName) -> None:
     """Show what this machine's replica has taken over from the log and not done."""
     import msgspec
 
-    from zerocopy.replica import queue as queues
+    from zerocopy.execution import queue as queues
     from zerocopy.replica.replica import Replica
 
     store = session.store()
@@ -110,7 +110,7 @@ def sync(session: Session, table: OptionalTable = None) -> None:
     """
     from oplog.errors import UsageError
     from tiering.cli.frame.session import fail_if_partly
-    from zerocopy.replica import work
+    from zerocopy.execution import work
 
     if session.dry_run:
         raise UsageError("a sync has no dry run", hint="'frostline replica queue' and 'replica status' change nothing")
@@ -161,7 +161,7 @@ def drop(
 
     Refused while the replica is active, or has parts that no other one has.
     """
-    from zerocopy.replica import work
+    from zerocopy.execution import work
 
     store = session.store()
     (definition,) = _replicated(session, table)

@@ -19,8 +19,8 @@ import yaml
 from oplog.errors import Damaged
 from tiering.cli.demo.story import MARKER, Story, clear, near
 from tiering.engine.store import Store
+from zerocopy.execution import work
 from zerocopy.keeper import packaged
-from zerocopy.replica import work
 
 TABLE = "web.hits"
 ROWS = 1000

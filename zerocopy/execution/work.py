@@ -12,10 +12,11 @@ from tiering.merge.request import MergeRequest
 from tiering.move.report import MoveReport
 from tiering.policy.plan import Move
 from tiering.table.schema import TableDefinition
-from zerocopy.replica import arrivals, cleaning, merging, moving, presence, queue, recovering, shared
+from zerocopy.execution import cleaning, merging, moving, queue, recovering
+from zerocopy.execution.queue import Done, FellBehind
+from zerocopy.replica import arrivals, presence, shared
 from zerocopy.replica.inserting import ReplicatedInserting
 from zerocopy.replica.lifecycle import Made, create, drop, drop_dead
-from zerocopy.replica.queue import Done, FellBehind
 from zerocopy.replica.replica import Replica
 
 __all__ = ["Made", "create", "drop", "drop_dead", "inserting", "merge", "move", "serve", "sync", "tick"]

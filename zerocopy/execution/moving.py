@@ -28,9 +28,10 @@ from tiering.move import mover
 from tiering.move.report import MoveReport, SkippedMove
 from tiering.policy.plan import Move
 from tiering.table.part import PartName
+from zerocopy.execution import queue
 from zerocopy.keeper.client import Witness
 from zerocopy.keeper.operations import Create, Operation, Set
-from zerocopy.replica import fence, queue, shared
+from zerocopy.replica import fence, shared
 from zerocopy.replica.replica import Replica
 
 _AT_ONCE = 2000

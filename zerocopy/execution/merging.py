@@ -19,12 +19,13 @@ from tiering.merge.planning import plan_merges
 from tiering.merge.request import MergeRequest
 from tiering.merge.selection import MergePlan
 from tiering.table.part import PartName
+from zerocopy.execution import moving
+from zerocopy.execution.queue import pull, queue
 from zerocopy.keeper.client import Witness
 from zerocopy.keeper.operations import Create, Set
-from zerocopy.replica import entries, moving, shared
+from zerocopy.replica import entries, shared
 from zerocopy.replica.entries import Merge
 from zerocopy.replica.nodes import number_of
-from zerocopy.replica.queue import pull, queue
 from zerocopy.replica.replica import Replica
 
 
