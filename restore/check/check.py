@@ -15,19 +15,21 @@ from functools import partial
 
 from disks.base import Disk
 from disks.workers.progress import SILENT, Progress
+from oplog.errors import Damaged
 from oplog.kinds import Repaired
+from oplog.replay import FileRow
 from restore.check.bucket import BucketTree, check_bucket
 from restore.check.clickhouse import clickhouse_files
 from restore.check.copies import check_copies
 from restore.check.data import read_data, readable_files, share_of
-from restore.check.findings import CheckResult, FileTree, Findings, Problem, ShareRead
+from restore.check.findings import CheckResult, FileTree, Findings, ListedTree, Problem, ShareRead
 from restore.check.kept import check_kept
-from restore.check.local import listed_tree, report_leftovers
 from restore.check.options import CheckOptions
 from restore.check.parts import Survey, disks_lacking_definition, survey
 from restore.check.set_aside import Claim, no_claim, set_aside
 from restore.check.share_history import ShareHistory, choose
 from tiering.catalog.lineage import Lineage, Merges, no_merges
+from tiering.table.places import locate
 from tiering.table.schema import TABLE_FILE, encode
 
 __all__ = ["CheckOptions", "CheckResult", "Problem", "check"]
@@ -94,11 +96,11 @@ def _tree(disk: Disk, findings: Findings, result: CheckResult, how: CheckOptions
             result.repaired.append(
                 f"disk {disk.name}: {verb} that entry {wrong} is wrong about the file table: what the log does counts"
             )
-        report_leftovers(disk, findings)
+        _report_leftovers(disk, findings)
         return check_bucket(logged, findings, result, how, progress)
     if (clickhouse := disk.clickhouse) is not None:
         return clickhouse_files(clickhouse, findings, result.checked)
-    return listed_tree(disk, findings)
+    return _listed_tree(disk, findings)
 
 
 def _read(tree: FileTree, findings: Findings, result: CheckResult, how: CheckOptions, progress: Progress) -> None:
@@ -169,3 +171,26 @@ def _check_definitions(
                     transaction.commit()
             verb = "would write" if how.dry_run else "wrote"
             result.repaired.append(f"disk {name}: {verb} {path} of {newest.full_name} again ({what})")
+
+
+def _listed_tree(disk: Disk, findings: Findings) -> ListedTree:
+    """The files as the disk lists them."""
+    try:
+        files, strange = disk.inspect()
+    except Damaged as error:
+        findings.add(Problem("I15", error.message, disk.name))
+        return ListedTree(disk.name, (), disk.read)
+    for path in strange:
+        place = locate(path)
+        table, part = (place.uuid, place.part) if place else (None, None)
+        what = "neither a file nor a directory: links, devices and pipes do not belong on a disk"
+        findings.add(Problem("I15", what, disk.name, table, part, path))
+    _report_leftovers(disk, findings)
+    rows = (FileRow(info.path, info.size_bytes, info.sha256 or "", info.key, None, None, 0) for info in files)
+    return ListedTree(disk.name, rows, disk.read)
+
+
+def _report_leftovers(disk: Disk, findings: Findings) -> None:
+    """What a crash left of the disk on this machine."""
+    for leftover in disk.leftovers():
+        findings.add(Problem("I14", leftover.what, disk.name, path=str(leftover.path)))

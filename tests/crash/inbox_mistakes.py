@@ -7,13 +7,13 @@ from typing import Any
 
 from tests.crash.seeding import replaced
 
-_UNITS = "tests/unit/tiering/inbox/test_inbox.py"
+_UNITS = "tests/unit/tiering/daemon/inbox/test_inbox.py"
 _KILLED = "tests/crash/test_inbox.py::test_killed_at_every_effect"
 
 
 def _moved_before_the_commit() -> None:
     """Files are in `done/` before their rows are in the table."""
-    from tiering.inbox.ingest import TableIngest
+    from tiering.daemon.inbox.ingest import TableIngest
 
     original = TableIngest._put_in
 
@@ -27,7 +27,7 @@ def _moved_before_the_commit() -> None:
 def _reported_before_the_commit() -> None:
     """The report lies in `done/` before the rows are in the table; the file goes there afterwards."""
     from disks import effects
-    from tiering.inbox.ingest import TableIngest
+    from tiering.daemon.inbox.ingest import TableIngest
 
     original = TableIngest._put_in
 
@@ -43,14 +43,14 @@ def _reported_before_the_commit() -> None:
 
 def _batch_not_written_down() -> None:
     """After a crash the files are gathered anew: another batch makes other blocks."""
-    from tiering.inbox.place import TableInbox
+    from tiering.daemon.inbox.place import TableInbox
 
     TableInbox.batch = lambda self: None  # type: ignore[method-assign]
 
 
 def _known_before_they_are_in() -> None:
     """The journal knows the bytes before the rows are in: after a crash they are taken for duplicates."""
-    from tiering.inbox.ingest import TableIngest
+    from tiering.daemon.inbox.ingest import TableIngest
 
     original = TableIngest._put_in
 
@@ -80,13 +80,13 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "inbox: size read once",
         "one look is enough to call a file whole",
         f"{_UNITS}::TestChoice::test_a_file_is_whole_when_two_looks_see_the_same",
-        replaced("tiering.inbox.choice", "is_whole", lambda file, sights, now, seconds: True),
+        replaced("tiering.daemon.inbox.choice", "is_whole", lambda file, sights, now, seconds: True),
     ),
     (
         "inbox: not looked at again after reading",
         "what is written to a taken file is not noticed",
         f"{_UNITS}::TestWhileItIsRead",
-        replaced("tiering.inbox.reading", "check_unchanged", lambda path, file: None),
+        replaced("tiering.daemon.inbox.reading", "check_unchanged", lambda path, file: None),
     ),
     (
         "inbox: the batch is forgotten",
@@ -97,7 +97,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "metrics: due is what is planned",
         "a part whose move failed, and waits, is due no more",
-        "tests/unit/tiering/metrics/test_metrics.py::TestSeen::test_what_waits_for_another_try_is_still_due",
-        replaced("tiering.metrics.looking", "overdue", _planned_moves_only),
+        "tests/unit/tiering/facts/metrics/test_metrics.py::TestSeen::test_what_waits_for_another_try_is_still_due",
+        replaced("tiering.facts.metrics.looking", "overdue", _planned_moves_only),
     ),
 )

@@ -283,7 +283,7 @@ _FSCK_MISTAKES: tuple[Mistake, ...] = (
         "fsck blind for I12",
         "nobody misses a pin that a backup counts on",
         "tests/integration/test_counted_pins.py::test_a_pin_that_is_gone_is_missed",
-        replaced("backup.counted_pins", "counted_pins", lambda config, limiter=None: {}),
+        replaced("backup.verbs.counted_pins", "counted_pins", lambda config, limiter=None: {}),
     ),
     (
         "data read and not compared",

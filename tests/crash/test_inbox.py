@@ -15,8 +15,8 @@ from tests.crash.harness import Failpoints, ForkServer, Mode, hooked
 from tests.crash.scenarios import TABLE as NAME
 from tests.crash.scenarios import Site, events
 from tiering.config.settings import InboxConfig
+from tiering.daemon.inbox.inbox import Inbox
 from tiering.engine.store import Store
-from tiering.inbox.inbox import Inbox
 
 pytestmark = pytest.mark.crash
 

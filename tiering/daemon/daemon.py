@@ -25,10 +25,10 @@ from oplog.errors import FrostlineError
 from tiering.catalog import capacity
 from tiering.config.settings import DaemonConfig
 from tiering.daemon.cold_schedule import ColdSchedule
+from tiering.daemon.inbox.worker import InboxWorker
 from tiering.engine import replicated
 from tiering.engine.maintenance import TickReport
 from tiering.engine.store import Store
-from tiering.inbox.worker import InboxWorker
 from tiering.journal.locks import daemon_lock, daemon_lock_path, lock_holder
 from tiering.move import mover
 

@@ -26,7 +26,7 @@ def run(
     once: Annotated[bool, typer.Option("--once", help="everything that is whole, then end")] = False,
 ) -> None:
     """Bring in what landed in the inbox. The daemon does the same by itself; without one, call this with --once."""
-    from tiering.inbox.inbox import Inbox
+    from tiering.daemon.inbox.inbox import Inbox
 
     if session.dry_run:
         raise UsageError("the inbox has no dry run", hint="'frostline inbox status' shows what waits")
@@ -68,8 +68,8 @@ def run(
 def status(session: Session) -> None:
     """Show what waits, what failed and why, and what is left alone."""
     from tiering.config.units import format_size
-    from tiering.inbox.inbox import root_of
-    from tiering.inbox.status import status_document
+    from tiering.daemon.inbox.inbox import root_of
+    from tiering.daemon.inbox.status import status_document
 
     root = root_of(session.loaded.config.inbox)
     document = status_document(root, {definition.full_name for definition in session.store().definitions()})
@@ -107,8 +107,8 @@ def retry(
     file: Annotated[str, typer.Argument(metavar="DB.TABLE/FILE", help="as 'inbox status' shows it")],
 ) -> None:
     """Let a file that failed wait in the inbox again: it is taken as if it had just landed."""
-    from tiering.inbox.inbox import root_of
-    from tiering.inbox.place import TableInbox, tables_of
+    from tiering.daemon.inbox.inbox import root_of
+    from tiering.daemon.inbox.place import TableInbox, tables_of
 
     table, _, name = file.partition("/")
     root = root_of(session.loaded.config.inbox)

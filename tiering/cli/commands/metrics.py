@@ -12,7 +12,7 @@ from tiering.cli.frame.verb_table import LAST_BACKUPS
 
 if TYPE_CHECKING:
     from tiering.engine.store import Store
-    from tiering.metrics.watching import Metrics
+    from tiering.facts.metrics.watching import Metrics
 
 
 def register(app: typer.Typer) -> None:
@@ -26,8 +26,8 @@ def metrics(session: Session) -> None:
     For the textfile collector of node_exporter, write to another name first and rename.
     """
     from tiering.daemon.daemon import status
-    from tiering.metrics import exposition, looking
-    from tiering.metrics.families import families
+    from tiering.facts.metrics import exposition, looking
+    from tiering.facts.metrics.families import families
 
     if not session.options.json:
         exposition.check_installed()
@@ -47,7 +47,7 @@ def metrics_server(session: Session, store: "Store") -> "Metrics | None":
     port = session.loaded.config.metrics.port
     if port is None:
         return None
-    from tiering.metrics.watching import Metrics
+    from tiering.facts.metrics.watching import Metrics
 
     return Metrics(store, port, version=version(), limiter=session.limiter(), backups=lambda: _backups(session, store))
 

@@ -36,7 +36,7 @@ VERBS = {
 }
 """Module, of whichever package -> the verbs and groups of verbs that its `register` adds, in the order of the help."""
 
-PIN_RECORDS = "backup.counted_pins"
+PIN_RECORDS = "backup.verbs.counted_pins"
 """Module whose `counted_pins` says which pins of buckets are counted on, for `fsck`, which stands below it."""
 
 LAST_BACKUPS = "backup.verify.last_seen"

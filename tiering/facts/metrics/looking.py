@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from disks.base import BucketDisk
 from disks.stores.wrappers.metered import MeteredStore
 from oplog.errors import FrostlineError
-from tiering.inbox import place, records
-from tiering.metrics.families import Process, Traffic
-from tiering.metrics.seen import Amount, DiskSeen, InboxSeen, Place, Seen, WorkSeen, overdue
+from tiering.daemon.inbox import place, records
+from tiering.facts.metrics.families import Process, Traffic
+from tiering.facts.metrics.seen import Amount, DiskSeen, InboxSeen, Place, Seen, WorkSeen, overdue
 
 if TYPE_CHECKING:
     from disks.base import Disk

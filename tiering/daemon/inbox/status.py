@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from oplog.errors import FrostlineError
-from tiering.inbox import place, records
-from tiering.inbox.place import DONE, FAILED, REPORT, TableInbox
+from tiering.daemon.inbox import place, records
+from tiering.daemon.inbox.place import DONE, FAILED, REPORT, TableInbox
 from tiering.journal.locks import lock_holder
 
 

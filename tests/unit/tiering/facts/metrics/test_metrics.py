@@ -26,15 +26,15 @@ from tests.command_line import Frostline
 from tiering.config.settings import DaemonConfig, embedded
 from tiering.daemon import daemon
 from tiering.engine.store import Store
+from tiering.facts.metrics import exposition, looking
+from tiering.facts.metrics.families import Family, Process, Traffic, families
+from tiering.facts.metrics.health import judge
+from tiering.facts.metrics.seen import OTHERS, Amount, DiskSeen, InboxSeen, Overdue, Place, Seen, WorkSeen
+from tiering.facts.metrics.watching import Metrics
 from tiering.journal.records import NewMove
-from tiering.metrics import exposition, looking
-from tiering.metrics.families import Family, Process, Traffic, families
-from tiering.metrics.health import judge
-from tiering.metrics.seen import OTHERS, Amount, DiskSeen, InboxSeen, Overdue, Place, Seen, WorkSeen
-from tiering.metrics.watching import Metrics
 from tiering.table.definitions import define_table
 
-CONFIGS = Path(__file__).parents[4] / "configs"
+CONFIGS = Path(__file__).parents[5] / "configs"
 NOW = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
 NEW = NOW - timedelta(days=1)
 OLD = NOW - timedelta(days=90)

@@ -14,9 +14,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from oplog.errors import UsageError
-from tiering.metrics import exposition
-from tiering.metrics.families import Family
-from tiering.metrics.health import Health
+from tiering.facts.metrics import exposition
+from tiering.facts.metrics.families import Family
+from tiering.facts.metrics.health import Health
 
 if TYPE_CHECKING:
     from aiohttp import web

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from tiering.metrics.seen import Amount, Overdue, Place, Seen, WorkSeen, bounded
+from tiering.facts.metrics.seen import Amount, Overdue, Place, Seen, WorkSeen, bounded
 
 Kind = Literal["gauge", "counter"]
 

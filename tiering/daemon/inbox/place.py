@@ -18,8 +18,8 @@ from pathlib import Path
 
 from disks import effects
 from oplog.errors import AlreadyExists, NotFound, Refused
-from tiering.inbox.choice import Found, in_order, is_candidate
-from tiering.inbox.records import Batch, decode_batch, shown
+from tiering.daemon.inbox.choice import Found, in_order, is_candidate
+from tiering.daemon.inbox.records import Batch, decode_batch, shown
 
 TAKEN, DONE, FAILED = ".taken", "done", "failed"
 BATCH_FILE = ".batch.json"

@@ -20,11 +20,11 @@ from oplog.errors import FrostlineError, Locked, NoSpace, NotFound, Refused
 from tests.command_line import Frostline
 from tiering.config.settings import DaemonConfig, InboxConfig, embedded
 from tiering.daemon import daemon
+from tiering.daemon.inbox import choice, ingest, reading
+from tiering.daemon.inbox.choice import Found, Sight
+from tiering.daemon.inbox.inbox import Inbox, Round
+from tiering.daemon.inbox.place import TableInbox
 from tiering.engine.store import Store, Table
-from tiering.inbox import choice, ingest, reading
-from tiering.inbox.choice import Found, Sight
-from tiering.inbox.inbox import Inbox, Round
-from tiering.inbox.place import TableInbox
 from tiering.table.definitions import define_table
 
 SETTINGS = InboxConfig(batch_seconds=10, stable_seconds=2, batch_bytes=1000, batch_files=4)

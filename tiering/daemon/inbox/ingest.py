@@ -19,12 +19,12 @@ import msgspec
 import pyarrow as pa
 
 from oplog.errors import Damaged, FrostlineError, NotFound, UsageError
+from tiering.daemon.inbox import reading, records
+from tiering.daemon.inbox.choice import Found
+from tiering.daemon.inbox.place import DONE, FAILED, Settled, TableInbox
+from tiering.daemon.inbox.reading import Readable, Unfinished
+from tiering.daemon.inbox.records import Batch, BatchFile, report
 from tiering.engine.store import Store
-from tiering.inbox import reading, records
-from tiering.inbox.choice import Found
-from tiering.inbox.place import DONE, FAILED, Settled, TableInbox
-from tiering.inbox.reading import Readable, Unfinished
-from tiering.inbox.records import Batch, BatchFile, report
 from tiering.insert.insert import InsertResult
 from tiering.table.schema import TableDefinition
 

@@ -6,11 +6,11 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tiering.metrics import looking
-from tiering.metrics.families import Family, families
-from tiering.metrics.health import Health, judge
-from tiering.metrics.seen import Seen
-from tiering.metrics.server import MetricsServer
+from tiering.facts.metrics import looking
+from tiering.facts.metrics.families import Family, families
+from tiering.facts.metrics.health import Health, judge
+from tiering.facts.metrics.seen import Seen
+from tiering.facts.metrics.server import MetricsServer
 
 if TYPE_CHECKING:
     from disks.stores.wrappers.limit import Limiter

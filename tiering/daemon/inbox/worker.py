@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from oplog.errors import FrostlineError
 from tiering.config.settings import InboxConfig
+from tiering.daemon.inbox.inbox import Inbox, Round, root_of
 from tiering.engine.store import Store
-from tiering.inbox.inbox import Inbox, Round, root_of
 
 if TYPE_CHECKING:
     from watchdog.events import FileSystemEvent, FileSystemEventHandler

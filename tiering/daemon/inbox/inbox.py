@@ -16,11 +16,11 @@ from pathlib import Path
 
 from oplog.errors import FrostlineError, UsageError
 from tiering.config.settings import InboxConfig
+from tiering.daemon.inbox import choice, place, records
+from tiering.daemon.inbox.choice import Sight
+from tiering.daemon.inbox.ingest import Ended, TableIngest
+from tiering.daemon.inbox.place import Strange, TableInbox
 from tiering.engine.store import Store
-from tiering.inbox import choice, place, records
-from tiering.inbox.choice import Sight
-from tiering.inbox.ingest import Ended, TableIngest
-from tiering.inbox.place import Strange, TableInbox
 from tiering.journal.locks import hold_lock
 
 _LONGEST_REST_SECONDS = 60.0

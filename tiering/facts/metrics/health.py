@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiering.metrics.seen import Seen
+from tiering.facts.metrics.seen import Seen
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from oplog.errors import FrostlineError, Transient
-from tiering.inbox.choice import Found
+from tiering.daemon.inbox.choice import Found
 from tiering.insert.sources import open_sources
 from tiering.table.schema import TableDefinition
 
