@@ -176,9 +176,8 @@ def test_what_a_killed_drill_left_goes_when_the_store_opens(here: Machine) -> No
     assert not scratch_stores(here)
 
 
-def test_the_verb(
-    here: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def configure(here: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command line works on this store, and its backups go to this repository."""
     file = tmp_path / "frostline.yaml"
     file.write_text(
         f"state_path: {here.root / 'state'}\n"
@@ -189,6 +188,12 @@ def test_the_verb(
     )
     monkeypatch.setenv("FROSTLINE_CONFIG", str(file))
     monkeypatch.delenv("FROSTLINE_BACKUP", raising=False)
+
+
+def test_the_verb(
+    here: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure(here, tmp_path, monkeypatch)
     frostline = Frostline(capsys)
     frostline("backup", "drill", code=10)
     frostline("backup", "create", "one")
@@ -218,16 +223,7 @@ def test_a_backup_that_is_not_there(here: Machine) -> None:
 def test_the_newest_that_can_be_read_says_what_it_passed_over(
     here: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = tmp_path / "frostline.yaml"
-    file.write_text(
-        f"state_path: {here.root / 'state'}\n"
-        f"disks:\n  ssd: {{type: local, path: {here.root / 'ssd'}}}\n"
-        f"  s3: {{type: object_disk, url: '{here.bucket.url}'}}\n"
-        "policies:\n  hot_cold:\n    volumes:\n      - {name: hot, disks: [ssd]}\n      - {name: cold, disks: [s3]}\n"
-        f"backup:\n  repository: {here.repository_url}\n"
-    )
-    monkeypatch.setenv("FROSTLINE_CONFIG", str(file))
-    monkeypatch.delenv("FROSTLINE_BACKUP", raising=False)
+    configure(here, tmp_path, monkeypatch)
     here.create("one")
     here.create("two")
     frostline = Frostline(capsys)
