@@ -26,6 +26,27 @@ def choose(*, quiet: bool, no_progress: bool, as_json: bool = False) -> Progress
     return Bars() if sys.stderr.isatty() else Lines()
 
 
+class _CountedTask:
+    """What a task has done so far, told by text. Change its numbers under its lock."""
+
+    def __init__(
+        self,
+        what: str,
+        items: int | None,
+        size_bytes: int | None,
+        write: Callable[[str], object],
+        clock: Callable[[], float],
+    ) -> None:
+        self._what, self._items, self._size_bytes = what, items, size_bytes
+        self._write, self._clock = write, clock
+        self._done_items = self._done_bytes = 0
+        self._began = self._last = clock()
+        self._lock = threading.Lock()
+
+    def note(self, text: str) -> None:
+        return None
+
+
 class Lines:
     """For logs and pipes: a line every 30 s while a task runs; nothing for what is done sooner."""
 
@@ -43,21 +64,7 @@ class Lines:
         return _LineTask(what, items, size_bytes, self._write, self._clock)
 
 
-class _LineTask:
-    def __init__(
-        self,
-        what: str,
-        items: int | None,
-        size_bytes: int | None,
-        write: Callable[[str], object],
-        clock: Callable[[], float],
-    ) -> None:
-        self._what, self._items, self._size_bytes = what, items, size_bytes
-        self._write, self._clock = write, clock
-        self._done_items = self._done_bytes = 0
-        self._last = clock()
-        self._lock = threading.Lock()
-
+class _LineTask(_CountedTask):
     def advance(self, *, items: int = 0, size_bytes: int = 0) -> None:
         with self._lock:
             self._done_items += items
@@ -68,9 +75,6 @@ class _LineTask:
             self._last = now
             text = self._text()
         self._write(text)
-
-    def note(self, text: str) -> None:
-        return None
 
     def _text(self) -> str:
         pieces = []
@@ -108,30 +112,13 @@ class Documents:
         return _DocumentTask(what, items, size_bytes, self._write, self._clock)
 
 
-class _DocumentTask:
-    def __init__(
-        self,
-        what: str,
-        items: int | None,
-        size_bytes: int | None,
-        write: Callable[[str], object],
-        clock: Callable[[], float],
-    ) -> None:
-        self._what, self._items, self._size_bytes = what, items, size_bytes
-        self._write, self._clock = write, clock
-        self._done_items = self._done_bytes = 0
-        self._began = self._last = clock()
-        self._lock = threading.Lock()
-
+class _DocumentTask(_CountedTask):
     def advance(self, *, items: int = 0, size_bytes: int = 0) -> None:
         with self._lock:
             self._done_items += items
             self._done_bytes += size_bytes
             if self._clock() - self._last >= DOCUMENT_EVERY_SECONDS:
                 self._tell("running")
-
-    def note(self, text: str) -> None:
-        return None
 
     def _tell(self, state: str) -> None:
         self._last = self._clock()
