@@ -6,12 +6,21 @@ import os
 from pathlib import Path
 
 
+def boot_id() -> str | None:
+    """Which start of this machine this is; None where nothing tells."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
+
+
 def process_start(pid: int) -> str:
     """Boot id and start tick: tells this run of a process id from a later one. Empty when there is no such process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
+        return _signal_probe(pid)
+    if (boot := boot_id()) is None:
         return _signal_probe(pid)
     fields = stat.rpartition(")")[2].split()
     return "" if fields[0] in ("Z", "X") else f"{boot}/{fields[19]}"

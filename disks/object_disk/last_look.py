@@ -21,6 +21,7 @@ import msgspec
 
 from disks.effects import op, remove_file
 from disks.host.moment import Moment
+from disks.host.processes import boot_id
 from oplog.errors import FrostlineError
 
 _WRITTEN_SECONDS = 1.0
@@ -100,7 +101,4 @@ class LastLook:
 
 def _boot() -> str:
     """Which start of the machine this is; every question has another answer where nothing tells."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return f"{os.urandom(8).hex()}"
+    return boot_id() or os.urandom(8).hex()

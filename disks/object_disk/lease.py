@@ -35,6 +35,7 @@ from pathlib import Path
 import msgspec
 
 from disks.effects import make_directory, replace_file
+from disks.host.processes import boot_id
 from disks.stores.base import ObjectInfo, ObjectStore
 from oplog import bounds
 from oplog.entry import now
@@ -46,7 +47,6 @@ _GRACE_SECONDS = 30.0
 _CLOCKS_APART = timedelta(minutes=15)
 """S3 takes no request from a machine whose clock is further off."""
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _ENDED = datetime(1970, 1, 1, tzinfo=UTC)
 _OLD = timedelta(days=1)
 _TOLD = timedelta(days=30)
@@ -257,10 +257,7 @@ def _steady() -> float:
 
 def _boot() -> str:
     """Which run of this machine the steady clock is of; on systems that do not say, which process."""
-    try:
-        return _BOOT_ID.read_text().strip()
-    except OSError:
-        return f"process {os.getpid()}"
+    return boot_id() or f"process {os.getpid()}"
 
 
 def _parsed(key: str) -> tuple[str, int]:
