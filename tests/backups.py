@@ -47,6 +47,18 @@ class Machine:
             },
         )
 
+    def write_config(self, file: Path) -> Path:
+        """What the command line reads, with the repository in it."""
+        file.write_text(
+            f"state_path: {self.root / 'state'}\n"
+            f"disks:\n  {self.ssd}: {{type: local, path: {self.root / self.ssd}}}\n"
+            f"  s3: {{type: object_disk, url: '{self.bucket.url}'}}\n"
+            "policies:\n  hot_cold:\n    volumes:\n"
+            f"      - {{name: hot, disks: [{self.ssd}]}}\n      - {{name: cold, disks: [s3]}}\n"
+            f"backup:\n  repository: {self.repository_url}\n"
+        )
+        return file
+
     def open(self) -> Store:
         return Store.open(self.config(), actor="test", workers=4)
 

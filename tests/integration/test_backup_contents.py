@@ -19,15 +19,7 @@ from tiering.cli import main as cli
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = filled(machine_on(tmp_path))
     made.init()
-    file = tmp_path / "frostline.yaml"
-    file.write_text(
-        f"state_path: {made.root / 'state'}\n"
-        f"disks:\n  ssd: {{type: local, path: {made.root / 'ssd'}}}\n"
-        f"  s3: {{type: object_disk, url: '{made.bucket.url}'}}\n"
-        "policies:\n  hot_cold:\n    volumes:\n      - {name: hot, disks: [ssd]}\n      - {name: cold, disks: [s3]}\n"
-        f"backup:\n  repository: {made.repository_url}\n"
-    )
-    monkeypatch.setenv("FROSTLINE_CONFIG", str(file))
+    monkeypatch.setenv("FROSTLINE_CONFIG", str(made.write_config(tmp_path / "frostline.yaml")))
     monkeypatch.delenv("FROSTLINE_BACKUP", raising=False)
     made.create("one")
     return made

@@ -37,15 +37,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 @pytest.fixture
 def frostline(machine: Machine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Frostline:
-    file = machine.root.parent / "frostline.yaml"
-    file.write_text(
-        f"state_path: {machine.root / 'state'}\n"
-        f"disks:\n  ssd: {{type: local, path: {machine.root / 'ssd'}}}\n"
-        f"  s3: {{type: object_disk, url: '{machine.bucket.url}'}}\n"
-        "policies:\n  hot_cold:\n    volumes:\n      - {name: hot, disks: [ssd]}\n      - {name: cold, disks: [s3]}\n"
-        f"backup:\n  repository: {machine.repository_url}\n"
-    )
-    monkeypatch.setenv("FROSTLINE_CONFIG", str(file))
+    monkeypatch.setenv("FROSTLINE_CONFIG", str(machine.write_config(machine.root.parent / "frostline.yaml")))
     return Frostline(capsys)
 
 

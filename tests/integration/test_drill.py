@@ -178,15 +178,7 @@ def test_what_a_killed_drill_left_goes_when_the_store_opens(here: Machine) -> No
 
 def configure(here: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command line works on this store, and its backups go to this repository."""
-    file = tmp_path / "frostline.yaml"
-    file.write_text(
-        f"state_path: {here.root / 'state'}\n"
-        f"disks:\n  ssd: {{type: local, path: {here.root / 'ssd'}}}\n"
-        f"  s3: {{type: object_disk, url: '{here.bucket.url}'}}\n"
-        "policies:\n  hot_cold:\n    volumes:\n      - {name: hot, disks: [ssd]}\n      - {name: cold, disks: [s3]}\n"
-        f"backup:\n  repository: {here.repository_url}\n"
-    )
-    monkeypatch.setenv("FROSTLINE_CONFIG", str(file))
+    monkeypatch.setenv("FROSTLINE_CONFIG", str(here.write_config(tmp_path / "frostline.yaml")))
     monkeypatch.delenv("FROSTLINE_BACKUP", raising=False)
 
 
