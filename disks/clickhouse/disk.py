@@ -29,8 +29,9 @@ from disks.base import ClickHouseLogDisk, DiskCapabilities, Transaction
 from disks.clickhouse.log import ClickHouseLog, LoggedTransaction
 from disks.clickhouse.plan import blobs_below, plan
 from disks.clickhouse.transaction import ClickHouseTransaction
-from disks.effects import make_directory, remove_file, rename
+from disks.effects import make_directory
 from disks.file_table.table import FileTable, TableDamaged
+from disks.host.database_file import set_database_aside
 from disks.host.locks import file_lock, sweep
 from disks.object_disk.basis import Basis
 from disks.object_disk.lease import Lease
@@ -217,10 +218,8 @@ class ClickHouseDisk(TableDisk, ClickHouseLogDisk):
             if self._table is not None:
                 self._table.close()
             self._table, self._begun = None, False
-        for suffix in ("-wal", "-shm"):
-            remove_file(self.table_path.with_name(f"files.db{suffix}"), missing_ok=True)
-        rename(self.table_path, self.table_path.with_name("files.db.damaged"))
-        self._notes.append(f"disk {self.name}: {error.message}; set aside as files.db.damaged")
+        aside = set_database_aside(self.table_path)
+        self._notes.append(f"disk {self.name}: {error.message}; set aside as {aside.name}")
 
     def recover(self) -> builtins.list[str]:
         notes, self._notes = self._notes, []

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from disks.effects import make_directory, remove_file, why_not_writable
+from disks.effects import make_directory, why_not_writable
 from disks.host.database_copy import check_openable
+from disks.host.database_file import open_cache, remove_database
 from disks.host.database_transaction import transaction
 from oplog import paths
 from oplog.earlier import COMMITS, MOST_TEXT_BYTES
@@ -180,8 +181,7 @@ class CommitIndex:
         with self._lock:
             self.close()
             try:
-                for suffix in ("-wal", "-shm", ""):
-                    remove_file(self.path.with_name(self.path.name + suffix), missing_ok=True)
+                remove_database(self.path)
             except _TROUBLE as error:
                 logger.warning("%s cannot be removed: %s", self.path, error)
                 self._connection = self._connect(":memory:")
@@ -222,15 +222,7 @@ class CommitIndex:
         return self._connection
 
     def _connect(self, name: str) -> sqlite3.Connection:
-        connection = sqlite3.connect(name, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = NORMAL")
-            self._prepare(connection)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+        return open_cache(name, busy_seconds=_BUSY_SECONDS, prepare=self._prepare)
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         """Make the tables, and empty those of another layout or store."""

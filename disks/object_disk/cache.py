@@ -14,9 +14,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
-from disks.effects import make_directory, remove_file, rename
+from disks.effects import make_directory
 from disks.file_table.commit_index import CommitIndex
 from disks.file_table.table import DIGEST, FileTable, TableDamaged, TableWriter
+from disks.host.database_file import set_database_aside
 from disks.host.locks import file_lock
 from disks.host.moment import Moment
 from disks.identity import not_there, read_object
@@ -316,10 +317,7 @@ class TableCache:
             self._set_aside(error.message)
 
     def _set_aside(self, why: str) -> None:
-        aside = self.path.with_name("files.db.damaged")
-        for suffix in ("-wal", "-shm"):
-            remove_file(self.path.with_name(f"files.db{suffix}"), missing_ok=True)
-        rename(self.path, aside)
+        aside = set_database_aside(self.path)
         self.note(f"{why}; set aside as {aside.name} and rebuilt from {self._store.name}")
 
     def _fill(self, table: FileTable, rows: Iterable[FileRow], revision: int, digest: str, *, proved: bool) -> None:

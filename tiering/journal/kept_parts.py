@@ -23,8 +23,9 @@ from pathlib import Path
 import msgspec
 
 from disks.base import Mark
-from disks.effects import make_directory, remove_file
+from disks.effects import make_directory
 from disks.host.database_copy import check_openable, for_reading
+from disks.host.database_file import open_cache, remove_database
 from disks.host.database_transaction import transaction
 from oplog.errors import Damaged, FrostlineError
 
@@ -144,8 +145,7 @@ class KeptParts:
         with self._lock:
             self.close()
             try:
-                for suffix in ("-wal", "-shm", ""):
-                    remove_file(self.path.with_name(self.path.name + suffix), missing_ok=True)
+                remove_database(self.path)
             except _TROUBLE as trouble:
                 logger.info("%s cannot be removed: %s", self.path, trouble)
 
@@ -160,17 +160,7 @@ class KeptParts:
         if self._connection is None:
             make_directory(self.path.parent)
             check_openable(self.path)
-            connection = sqlite3.connect(
-                self.path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
-            )
-            try:
-                connection.execute("PRAGMA journal_mode = WAL")
-                connection.execute("PRAGMA synchronous = NORMAL")
-                self._prepare(connection)
-            except BaseException:
-                connection.close()
-                raise
-            self._connection = connection
+            self._connection = open_cache(self.path, busy_seconds=_BUSY_SECONDS, prepare=self._prepare)
         return self._connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:

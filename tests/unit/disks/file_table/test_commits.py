@@ -237,7 +237,7 @@ def test_notes_that_cannot_be_thrown_away_are_not_used(disk: ObjectDisk, monkeyp
         raise PermissionError("read-only")
 
     write(disk, "t/a/1")
-    monkeypatch.setattr("disks.file_table.commit_index.remove_file", refuse)
+    monkeypatch.setattr("disks.file_table.commit_index.remove_database", refuse)
     disk.cache.index.forget()
     assert disk.cache.index.span() is None
     write(disk, "t/a/2")
