@@ -7,6 +7,7 @@ bucket would. The index is filled as commits would have filled it. `--commits` m
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import sys
 import time
@@ -23,9 +24,16 @@ from oplog import entry, snapshot
 from oplog.entry import GENESIS_DIGEST, Commit, Create, Remove
 from oplog.errors import NotFound
 from oplog.kinds import Inserted, TableCreated
-from oplog.log import Entry
+from oplog.log import SCHEMA_VERSION, Entry
 from oplog.replay import FileRow
-from oplog.revision import OPERATIONS_PREFIX, SNAPSHOTS_PREFIX, commit_key, parse_commit_key, snapshot_key
+from oplog.revision import (
+    OPERATIONS_PREFIX,
+    SCHEMA_VERSION_KEY,
+    SNAPSHOTS_PREFIX,
+    commit_key,
+    parse_commit_key,
+    snapshot_key,
+)
 from tiering.table import part as part_format
 from tiering.table import schema
 from tiering.table.part import Part
@@ -34,6 +42,8 @@ COMMITS = 1_000_000
 TABLES = 10
 LIVE_PARTS = 1000
 """Each commit adds a part and takes the one away that was added so many commits before."""
+SNAPSHOT_EVERY = 1000
+"""Commits, as a disk writes them: a machine that begins anew compares the newest two."""
 LATENCY_SECONDS = 0.010
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -93,7 +103,8 @@ class HistoryStore(MemoryStore):
 
     def __init__(self, directory: Path, latency_seconds: float = LATENCY_SECONDS) -> None:
         super().__init__("history")
-        self._directory = directory
+        self.put_if_absent(SCHEMA_VERSION_KEY, SCHEMA_VERSION, sha256=hashlib.sha256(SCHEMA_VERSION).digest())
+        self._snapshots = {snapshot_key(int(file.stem)): file for file in directory.glob("*.snapshot")}
         self._offsets = array("q")
         with (directory / "offsets").open("rb") as file:
             self._offsets.frombytes(file.read())
@@ -108,7 +119,7 @@ class HistoryStore(MemoryStore):
         time.sleep(self._latency_seconds)
         revision = parse_commit_key(key)
         if revision is None:
-            return self._snapshot() if key == snapshot_key(self.head_revision) else super().get(key, byte_range)
+            return self._snapshots[key].read_bytes() if key in self._snapshots else super().get(key, byte_range)
         if not 1 <= revision <= self.head_revision:
             raise NotFound(f"no object {key}")
         start, stop = self._offsets[revision - 1], self._offsets[revision]
@@ -117,16 +128,13 @@ class HistoryStore(MemoryStore):
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
         time.sleep(self._latency_seconds)
         if prefix == SNAPSHOTS_PREFIX:
-            yield ObjectInfo(snapshot_key(self.head_revision), 1, START)
+            yield from (ObjectInfo(key, 1, START) for key in sorted(self._snapshots))
         elif prefix == OPERATIONS_PREFIX:
             first = (parse_commit_key(start_after) or 0) + 1
             for number, revision in enumerate(range(first, self.head_revision + 1), 1):
                 if number % 1000 == 0:
                     time.sleep(self._latency_seconds)
                 yield ObjectInfo(commit_key(revision), 1, START)
-
-    def _snapshot(self) -> bytes:
-        return (self._directory / "snapshot").read_bytes()
 
 
 def build(directory: Path, home: Path, commits: int) -> tuple[float, int]:
@@ -143,17 +151,23 @@ def build(directory: Path, home: Path, commits: int) -> tuple[float, int]:
             position += len(data)
             offsets.append(position)
             previous = entry.digest(data)
+            if commits - revision in (0, SNAPSHOT_EVERY):
+                _write_snapshot(directory, revision, previous)
             batch.append(Entry(made, previous))
             if len(batch) == 500 or revision == commits:
                 start = time.perf_counter()
                 disk.cache.index.note(batch)
                 noting += time.perf_counter() - start
                 batch = []
-    live = [row for revision in range(max(2, commits - LIVE_PARTS + 1), commits + 1) for row in rows(revision)]
-    (directory / "snapshot").write_bytes(snapshot.encode(commits, previous, sorted([*rows(1), *live], key=_path)))
     (directory / "offsets").write_bytes(offsets.tobytes())
     disk.close()
     return noting, disk.cache.index.path.stat().st_size
+
+
+def _write_snapshot(directory: Path, head: int, digest: str) -> None:
+    live = [row for revision in range(max(2, head - LIVE_PARTS + 1), head + 1) for row in rows(revision)]
+    encoded = snapshot.encode(head, digest, sorted([*rows(1), *live], key=_path))
+    (directory / f"{head}.snapshot").write_bytes(encoded)
 
 
 def _path(row: FileRow) -> bytes:

@@ -105,8 +105,9 @@ class OperationsLog:
 
     def _items(self, after: int) -> Iterator[tuple[int, ListedEntry]]:
         start_after = commit_key(after) if after > 0 else ""
-        for item in self.store.list(OPERATIONS_PREFIX, start_after=start_after):
-            self.check_schema()
+        for number, item in enumerate(self.store.list(OPERATIONS_PREFIX, start_after=start_after)):
+            if number == 0:  # once: where the mark is gone, it would be asked for again at every entry
+                self.check_schema()
             revision = parse_commit_key(item.key)
             if revision is None:
                 raise Damaged(

@@ -91,6 +91,15 @@ def test_an_empty_prefix_costs_two_requests() -> None:
     assert store.requests == ["LIST operations/", f"GET {SCHEMA_VERSION_KEY}"]
 
 
+def test_a_prefix_that_lost_its_mark_is_asked_for_it_once_a_listing() -> None:
+    memory = MemoryStore()
+    filled(memory, 5)
+    memory.delete([SCHEMA_VERSION_KEY])
+    store = Counting(memory)
+    assert list(OperationsLog(store).revisions()) == [1, 2, 3, 4, 5]
+    assert store.requests == ["LIST operations/", f"GET {SCHEMA_VERSION_KEY}"]
+
+
 @pytest.mark.parametrize("version", [b"1", b"3", b"junk"])
 def test_a_log_of_another_format_is_left_alone(version: bytes) -> None:
     store = MemoryStore()
