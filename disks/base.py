@@ -122,7 +122,7 @@ class Transaction(ABC):
     def create(
         self, path: str, data: bytes | Path, *, sha256: str | None = None, blob_set: str | None = None
     ) -> FileInfo:
-        """Stage a new file; its bytes are durable when this returns, visible only after `commit`.
+        """Stage a new file: durable, and visible, when `commit` has returned.
 
         A `Path` is read once: hashed while it is copied or uploaded. With `sha256` (hex) given, other bytes raise
         `Damaged`. The path must not exist at commit (unless removed earlier in this transaction): `Conflict`.

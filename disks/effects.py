@@ -13,10 +13,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Literal
+from typing import Literal, TypeVar
 
 from oplog.errors import FrostlineError, NoSpace, ReadOnly
 
@@ -26,6 +27,9 @@ _hook: Hook | None = None
 
 _SCANTY_BYTES = 128 * 1024
 """With less room SQLite cannot even make the files that it needs beside a database."""
+
+_SYNCING_THREADS = 32
+"""A file system makes durable together what is asked of it at once: alone each of many small files costs as much."""
 
 
 def set_hook(hook: Hook | None) -> None:
@@ -114,11 +118,48 @@ def fsync_directory(path: Path | str) -> None:
 
 
 def fsync_directories(directories: set[str]) -> None:
-    """Make the entries of those that are still there durable; empties the set."""
-    for directory in sorted(directories):
-        if os.path.isdir(directory):
-            fsync_directory(directory)
+    """Make the entries of those that are still there durable, all at once; empties the set. An error is final, as that
+    of `fsync_file`."""
+    there = [directory for directory in sorted(directories) if os.path.isdir(directory)]
+    if there:
+        with op("fs.fsync_directory", *there):
+            _together(_sync_directory, there)
     directories.clear()
+
+
+def fsync_opened(files: Mapping[int, Path]) -> None:
+    """Make the bytes of these open files, by their descriptors, durable, all at once, and close them. A failure is
+    final for all of them: they must be written again."""
+    try:
+        if files:
+            with op("fs.fsync", *files.values()):
+                _together(os.fsync, list(files))
+    finally:
+        for descriptor in files:
+            os.close(descriptor)
+
+
+_S = TypeVar("_S")
+
+
+def _together(sync: Callable[[_S], None], what: Sequence[_S]) -> None:
+    if len(what) == 1:
+        sync(what[0])
+        return
+    with ThreadPoolExecutor(min(len(what), _SYNCING_THREADS), thread_name_prefix="fsync") as pool:
+        for _ in pool.map(sync, what):
+            pass
+
+
+def _sync_directory(path: str) -> None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:  # somebody emptied it and took it away meanwhile
+        return
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def fsync_file(path: Path) -> None:
@@ -162,6 +203,12 @@ def make_directories(paths: Iterable[Path]) -> None:
 
 def write_new_file(path: Path, data: bytes | memoryview) -> None:
     """Write and fsync a file that must not exist yet. The caller makes its directory durable."""
+    fsync_opened({write_unsynced_file(path, data): path})
+
+
+def write_unsynced_file(path: Path, data: bytes | memoryview) -> int:
+    """Write a file that must not exist yet: its descriptor, for `fsync_opened`. It stays open, so that no failure to
+    write it back goes unseen."""
     with op("fs.create", path):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     try:
@@ -169,10 +216,10 @@ def write_new_file(path: Path, data: bytes | memoryview) -> None:
             view = memoryview(data)
             while view:
                 view = view[os.write(descriptor, view) :]
-        with op("fs.fsync", path):
-            os.fsync(descriptor)
-    finally:
+    except BaseException:
         os.close(descriptor)
+        raise
+    return descriptor
 
 
 def replace_file(path: Path, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""A disk in a directory. Files are durable when created, and appear together when the transaction commits.
+"""A disk in a directory. Files are made durable before the transaction commits, and appear together then.
 
 <root>/…                               the files
 <root>/.frostline/staging/<tx>/        a transaction being written; its owner holds a lock

@@ -76,6 +76,8 @@ class CommitPlan:
         self._landed: set[str] = set()
         """Where everything that was renamed lies now: also below a directory that was renamed after it."""
         self._arrivals: dict[str, int] = {}
+        self._above: set[str] | None = set()
+        """The directories above the arrivals, so that thousands of them stay cheap; None where that is found anew."""
 
     def record(self, kind: str, reason: str) -> CommitRecord:
         """The steps so far."""
@@ -110,12 +112,15 @@ class CommitPlan:
         """A staged file arrives. Raises `Conflict` when the path is taken."""
         self._check_free(path)
         self._arrivals[path] = number
+        if self._above is not None:
+            self._above.update(paths.ancestors(path))
 
     def rename(self, source: str, target: str) -> None:
         """Raises `Conflict` when there is no source, or the target is taken."""
         self._check_exists(source)
         self._check_free(target)
         present = self._moving(source)
+        self._above = None
         self._arrivals = {
             target + path[len(source) :] if _within(path, source) else path: number
             for path, number in self._arrivals.items()
@@ -128,7 +133,9 @@ class CommitPlan:
         present = self._moving(path)
         if not present and not self._arriving(path):
             raise Conflict(f"{path} does not exist")
-        self._arrivals = {name: number for name, number in self._arrivals.items() if not _within(name, path)}
+        if self._arriving(path):
+            self._above = None
+            self._arrivals = {name: number for name, number in self._arrivals.items() if not _within(name, path)}
         if present:
             self._move(path, None)
 
@@ -171,7 +178,9 @@ class CommitPlan:
         return [path, *sorted(inside, key=len)]  # a directory before what is in it, which goes with it
 
     def _arriving(self, path: str) -> bool:
-        return path in self._arrivals or any(name.startswith(f"{path}/") for name in self._arrivals)
+        if self._above is None:
+            self._above = {above for name in self._arrivals for above in paths.ancestors(name)}
+        return path in self._arrivals or path in self._above
 
     def _moving(self, path: str) -> bool:
         """Whether something that is in the tree now will be at or below this path."""

@@ -1,4 +1,4 @@
-"""A transaction of a local disk: files are durable in a staging directory, and one rename commits them."""
+"""A transaction of a local disk: files are staged and made durable together, and one rename commits them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import msgspec
 from disks.base import FileInfo, Transaction, check_path
 from disks.effects import (
     fsync_directory,
-    fsync_file,
+    fsync_opened,
     hard_link,
     make_directory,
     op,
@@ -22,6 +22,7 @@ from disks.effects import (
     remove_tree,
     rename,
     write_new_file,
+    write_unsynced_file,
 )
 from disks.host.locks import OwnedDirectory
 from disks.local.plan import CommitPlan
@@ -32,6 +33,10 @@ RECORD = "record.json"
 """The name of the record of a sealed transaction, beside `files/`."""
 
 _COPY_BYTES = 1 << 20
+
+_UNSYNCED_FILES = 128
+_UNSYNCED_BYTES = 64 << 20
+"""So much is made durable at a time. Each of the files stays open until then."""
 
 
 class LocalTransaction(Transaction):
@@ -48,6 +53,8 @@ class LocalTransaction(Transaction):
         self._absent: list[str] = []
         self._staging: OwnedDirectory | None = None
         self._staged = 0
+        self._unsynced: dict[int, Path] = {}
+        self._unsynced_bytes = 0
         self._lock = threading.Lock()
         self._finished = False
 
@@ -59,15 +66,16 @@ class LocalTransaction(Transaction):
         number, staged = self._next_staged()
         if isinstance(data, bytes):
             actual = hashlib.sha256(data).hexdigest()
-            write_new_file(staged, data)
+            descriptor = write_unsynced_file(staged, data)
             size = len(data)
         elif self._staging is not None and data.is_relative_to(self._staging.path / "scratch"):
-            fsync_file(data)
             rename(data, staged)
-            size = staged.stat().st_size
             actual = _digest(staged) if sha256 is not None else ""
+            descriptor = os.open(staged, os.O_RDONLY)
+            size = os.fstat(descriptor).st_size
         else:
-            size, actual = _copy(data, staged)
+            descriptor, size, actual = _copy(data, staged)
+        self._sync_soon(descriptor, staged, size)
         if sha256 is not None and actual != sha256.lower():
             remove_file(staged)
             raise Damaged(f"{path}: the bytes have SHA-256 {actual}, expected {sha256}", hint="the source is damaged")
@@ -100,6 +108,7 @@ class LocalTransaction(Transaction):
     def commit(self) -> int | None:
         self._check_open()
         if self._operations:
+            self._sync(0, 0)  # before anybody has to wait for the commit
             self._commit(self)
             assert self._staging is not None
             self._staging.release()
@@ -109,6 +118,10 @@ class LocalTransaction(Transaction):
 
     def abandon(self) -> None:
         self._finished = True
+        with self._lock:
+            unsynced, self._unsynced = self._unsynced, {}
+        for descriptor in unsynced:
+            os.close(descriptor)
         if self._staging is not None:
             self._staging.remove()
             self._staging = None
@@ -171,6 +184,25 @@ class LocalTransaction(Transaction):
             self._staged += 1
             return self._staged, files / str(self._staged)
 
+    def _sync_soon(self, descriptor: int, staged: Path, size_bytes: int) -> None:
+        with self._lock:
+            self._unsynced[descriptor] = staged
+            self._unsynced_bytes += size_bytes
+        self._sync(_UNSYNCED_FILES - 1, _UNSYNCED_BYTES)
+
+    def _sync(self, files: int, size_bytes: int) -> None:
+        """Make the staged files durable, if they are more than so many, or so many bytes. One that failed is never
+        tried again: the transaction ends."""
+        with self._lock:
+            if len(self._unsynced) <= files and self._unsynced_bytes <= size_bytes:
+                return
+            unsynced, self._unsynced, self._unsynced_bytes = self._unsynced, {}, 0
+        try:
+            fsync_opened(unsynced)
+        except BaseException:
+            self._finished = True
+            raise
+
     def _add(self, verb: str, first: str, second: str) -> None:
         self._check_open()
         self._operations.append((verb, check_path(first), check_path(second)))
@@ -185,8 +217,8 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _copy(source: Path, target: Path) -> tuple[int, str]:
-    """Copy a regular file, hashing what is read; the copy is durable. Returns size and hex digest."""
+def _copy(source: Path, target: Path) -> tuple[int, int, str]:
+    """Copy a regular file, hashing what is read. Returns the descriptor of the copy, its size and hex digest."""
     checksum = hashlib.sha256()
     size = 0
     descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -194,14 +226,13 @@ def _copy(source: Path, target: Path) -> tuple[int, str]:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise Damaged(f"{source} is not a regular file", hint="symbolic links, devices and pipes are refused")
         with op("fs.create", target):
-            writer = target.open("xb")
+            writer = target.open("xb", buffering=0)
         with writer:
             with op("fs.write", target):
                 while chunk := reader.read(_COPY_BYTES):
                     checksum.update(chunk)
-                    writer.write(chunk)
+                    view = memoryview(chunk)
+                    while view:
+                        view = view[writer.write(view) :]
                     size += len(chunk)
-                writer.flush()
-            with op("fs.fsync", target):
-                os.fsync(writer.fileno())
-    return size, checksum.hexdigest()
+            return os.dup(writer.fileno()), size, checksum.hexdigest()

@@ -92,6 +92,51 @@ def test_a_dead_process_leaves_all_or_nothing(disk: LocalDisk, stop: str, skip: 
     assert content(disk) == (after if committed else before)
 
 
+@pytest.mark.usefixtures("hook")
+def test_many_files_are_made_durable_together_before_the_record(disk: LocalDisk, tmp_path: Path) -> None:
+    """Staged bytes, copies and scratch files alike: every one, once, and before the commit is on its way."""
+    put(disk, {"a": b"1"})
+    synced: list[list[str]] = []
+
+    def note(when: str, name: str, args: tuple[object, ...]) -> None:
+        if when == "after" and name == "fs.fsync":
+            synced.append([Path(str(path)).name for path in args])
+
+    (tmp_path / "copied").write_bytes(b"2")
+    with disk.transaction(Inserted()) as transaction:
+        effects.set_hook(note)
+        (transaction.scratch() / "made").write_bytes(b"3")
+        transaction.create("t/made", transaction.scratch() / "made")
+        transaction.create("t/copied", tmp_path / "copied")
+        for number in range(298):
+            transaction.create(f"t/{number}", b"x")
+        transaction.commit()
+    assert [len(group) for group in synced[:3]] == [128, 128, 44]
+    assert sorted(name for group in synced[:3] for name in group) == sorted(map(str, range(1, 301)))
+    assert synced[3] == ["record.json"]
+
+
+@pytest.mark.usefixtures("hook")
+def test_a_file_that_could_not_be_made_durable_ends_the_transaction(disk: LocalDisk) -> None:
+    """It is never synced once more: the kernel says of a failed write only once that it failed."""
+    put(disk, {"a": b"1"})
+
+    def fail(when: str, name: str, args: tuple[object, ...]) -> None:
+        if when == "before" and name == "fs.fsync":
+            effects.set_hook(None)
+            raise OSError(errno.EIO, "Input/output error")
+
+    with disk.transaction(Inserted()) as transaction:
+        transaction.create("t/b", b"2")
+        effects.set_hook(fail)
+        with pytest.raises(OSError, match="Input/output error"):
+            transaction.commit()
+        with pytest.raises(Refused):
+            transaction.commit()
+    assert content(disk) == {"a": b"1"}
+    assert leftovers(disk) == []
+
+
 def test_recovery_leaves_the_staging_of_live_transactions(disk: LocalDisk) -> None:
     """P36: every temporary thing has an owner."""
     with disk.transaction(Inserted()) as transaction:
