@@ -15,7 +15,8 @@ from tests.tui.conftest import DUE, STAYS
 from tests.tui.pilot import Driver, drive
 from tiering.config.reading import load
 from tiering.engine.store import Store
-from tui.screens.overview import Overview
+from tui.facts.overview import overview
+from tui.screens.overview import Overview, overview_text
 
 
 def _plain(value: object) -> object:
@@ -139,6 +140,31 @@ def test_sql_answers_and_says_what_is_wrong(home: Home) -> None:
     drive(home, story)
 
 
+def test_a_statement_is_left_by_escape_and_found_again(home: Home) -> None:
+    async def story(driver: Driver) -> None:
+        await driver.press("0")
+        await driver.write("select 2")
+        await driver.press("escape", "2")
+        await driver.sees("d.small", "hot_cold")
+        await driver.press("0")
+        await driver.sees("select 2")
+
+    drive(home, story)
+
+
+def test_a_disk_is_as_full_as_all_that_lies_on_it(home: Home) -> None:
+    """However little of it is the store's; a bucket has no end."""
+    with Store.open(load(home.configuration)) as store:
+        facts = overview(store)
+    ssd = next(disk for disk in facts["disks"] if disk["name"] == "ssd")
+    ssd.update(used_bytes=1, free_bytes=25, total_bytes=100)
+    s3_line, ssd_line = sorted(line for line in overview_text(facts) if line.startswith(("  ssd  ", "  s3  ")))
+    assert ssd_line == f"  ssd        [{'#' * 15}{'.' * 5}]  75% full  1 B, {ssd['parts']} parts; 25 B free"
+    assert "full" not in s3_line
+    ssd.update(free_bytes=None)
+    assert "full" not in next(line for line in overview_text(facts) if line.startswith("  ssd  "))
+
+
 def test_a_screen_that_is_not_configured_says_how_to_get_it(home: Home) -> None:
     async def story(driver: Driver) -> None:
         await driver.press("8")
@@ -183,7 +209,7 @@ def steady(screen: str) -> str:
     empty lines between a list and the keys."""
     for varies, instead in (
         (r" *\d[\d.]* (?:[KMGT]i)?B\b *", " ~ "),
-        (r" *\[[#.]{24}\] +\d+% *", " ~ "),
+        (r" *\[[#.]{20}\] +\d+%(?: full)? *", " ~ "),
         (r"\d{4}-\d\d-\d\d \d\d:\d\d(?=  (?:create|alter)_table)", "~"),
         (r"(all_1_1_0 +ssd) +\S+", r"\1 ~"),  # a table without a time: since it was written
         (r"disk ssd has \d+%.*", "disk ssd has ~"),

@@ -115,14 +115,15 @@ def overview_lines(document: dict[str, Any]) -> Iterator[str]:
 
 
 def disk_text(disk: dict[str, Any]) -> str:
-    """What lies on a disk, of how much, and what is wrong with it."""
+    """What lies on a disk, what is wrong with it, and what room is left."""
     from tiering.config.units import format_size
 
-    used, total = disk["used_bytes"], disk["total_bytes"]
-    size = "-" if used is None else format_size(used) + (f" of {format_size(total)}" if total is not None else "")
+    used, free = disk["used_bytes"], disk["free_bytes"]
+    size = "-" if used is None else format_size(used)
+    room = "" if free is None else f"; {format_size(free)} free"
     revision = "" if disk["revision"] is None else f", revision {disk['revision']:,}"
     state = disk_state(disk)
-    return f"{size}, {disk['parts']:,} parts{revision}{'' if state == 'ok' else ', ' + state.upper()}"
+    return f"{size}, {disk['parts']:,} parts{revision}{'' if state == 'ok' else ', ' + state.upper()}{room}"
 
 
 def daemon_text(daemon: dict[str, Any]) -> str:

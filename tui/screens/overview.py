@@ -20,7 +20,8 @@ from tui.widgets.plain import Plain
 if TYPE_CHECKING:
     from tiering.engine.store import Store
 
-_BAR = 24
+_BAR = 20
+_FULLNESS = _BAR + len("[] 100% full")
 _COLUMNS = "▁▂▃▄▅▆▇█"
 _NOTE_SECONDS = 60.0
 _LINES = 12
@@ -108,9 +109,8 @@ def overview_text(facts: dict[str, Any]) -> Iterator[str]:
     )
     yield ""
     yield "Disks"
-    whole = max(1, sum(disk["used_bytes"] or 0 for disk in facts["disks"]))
     for disk in facts["disks"]:
-        yield f"  {disk['name']:<10} {bar((disk['used_bytes'] or 0) / whole)}  {disk_text(disk)}"
+        yield f"  {disk['name']:<10} {_fullness(disk)}  {disk_text(disk)}"
     yield from _capacity_lines(facts["capacity"])
     yield ""
     yield (
@@ -128,6 +128,12 @@ def overview_text(facts: dict[str, Any]) -> Iterator[str]:
     if not facts["due"]:
         upcoming: datetime | None = facts["next_due"]
         yield f"  The next part is due at {minute(upcoming)}." if upcoming else "  No part has a time to move."
+
+
+def _fullness(disk: dict[str, Any]) -> str:
+    """How full it is, by all that lies there; a bucket has no end, and a disk that is away tells nothing."""
+    total, free = disk["total_bytes"], disk["free_bytes"]
+    return bar((total - free) / total) + " full" if total and free is not None else " " * _FULLNESS
 
 
 def _done(move: dict[str, Any]) -> str:

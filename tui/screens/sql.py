@@ -24,11 +24,12 @@ class Sql(ListView):
     name_: ClassVar[str] = "SQL"
     about: ClassVar[str] = (
         "Read-only SQL over all tiers; tables are named DB.TABLE. F5 or Ctrl+J runs it; the answer can be filtered and"
-        " sorted as every table. Tab goes to the rows and back."
+        " sorted as every table. Esc leaves the box, so that keys choose screens again; Tab goes back."
     )
     reads_at_once: ClassVar[bool] = False
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f5,ctrl+j", "run", "Run", id="sql.run", priority=True),
+        Binding("escape", "rows", "Leave the box", id="sql.rows"),
     ]
 
     def compose(self) -> ComposeResult:
@@ -54,6 +55,13 @@ class Sql(ListView):
     def action_run(self) -> None:
         """Run the statement, beside everything else."""
         self.begin(self._run, group="sql", exclusive=True)
+
+    def action_rows(self) -> None:
+        """The keys act again, instead of being written; among the rows, what was searched for is cleared."""
+        if self.query_one(TextArea).has_focus:
+            self.grid.focus()
+        else:
+            self.action_clear()
 
     async def _run(self) -> None:
         sql = self.query_one(TextArea).text.strip()
