@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
 
 from tiering.config.settings import DaemonConfig, embedded
 from tiering.daemon import daemon
-from tiering.daemon.cold_schedule import ColdSchedule
+from tiering.daemon.jobs.kinds import kinds
+from tiering.daemon.jobs.record import read
+from tiering.daemon.jobs.runs import Place, RunOrder, run
 from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest
 from tiering.table.definitions import define_table
-
-COMMAND = (sys.executable, "-m", "tiering.cli.main")
 
 
 @pytest.fixture
@@ -63,39 +65,53 @@ def test_the_daemon_merges_what_rests_when_it_is_due(store: Store) -> None:
     assert store.query("SELECT count(*) c FROM d.t").read_all().to_pylist() == [{"c": 12}]
 
 
-def test_what_a_run_says_when_it_fails_is_kept(store: Store) -> None:
-    settings = DaemonConfig(cold_merge_options=("--target-size=much",))
-    schedule = ColdSchedule(store, settings, COMMAND)
-    schedule.begin()
-    ended = []
-    until(lambda: ended.append(found) if (found := schedule.look()) else ended)
-    assert (ended[0].table, ended[0].merged) == ("d.t", 0)
-    assert "much" in ended[0].problem
+def test_what_a_run_says_when_it_fails_is_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FROSTLINE_DAEMON__COLD_MERGE_OPTIONS", "[--target-size=much]")
+    report = daemon.run_job(store, "cold_merges", threading.Event())
+    assert (report.result, report.merged, report.code) == ("failed", 0, 2)
+    assert "much" in report.said
+    assert read(store.context.config.state_directory)["cold_merges"].failures == 1
     assert len(part_names(store)) == 6
 
 
 def test_tables_that_are_paused_or_have_nothing_due_are_left_alone(store: Store) -> None:
-    schedule = ColdSchedule(store, DaemonConfig(), COMMAND)
+    steps, config = kinds()["cold_merges"].steps, store.context.config
+    assert steps is not None
+    assert steps(config, store) == [["merge", "d.t", "--cold"]]
     store.context.journal.wishes.pause(None, ["merges"], actor="test")
-    schedule.begin()
-    assert schedule.look() is None
-    assert schedule._running is None
+    assert steps(config, store) == []
     store.context.journal.wishes.resume(None, ["merges"])
     store.merge("d.t", MergeRequest())
     store.apply(store.plan_manual_move("d.t", partition="all", to_disk="ssd"))
     store.refresh()
-    schedule.begin()
-    assert schedule._running is None
+    assert steps(config, store) == []
 
 
-def test_a_run_ends_with_the_daemon(store: Store) -> None:
-    command = (sys.executable, "-c", "import time; time.sleep(600)")
-    schedule = ColdSchedule(store, DaemonConfig(), command)
-    schedule.begin()
-    assert schedule._running is not None
-    process = schedule._running[1]
-    began = time.monotonic()
-    schedule.stop()
-    assert process.poll() is not None
-    assert time.monotonic() - began < 30
-    assert schedule.look() is None
+def test_a_run_ends_with_the_daemon(tmp_path: Path) -> None:
+    stop = threading.Event()
+    order = RunOrder(job="gc", state=str(tmp_path), run="1")
+    program = (sys.executable, "-c", "import os, sys, time; os.write(2, b'up'); time.sleep(600)")
+    threading.Timer(0.5, stop.set).start()
+    report = run(order, stop, program=program)
+    assert (report.result, report.code) == ("stopped", -15)
+
+
+def test_a_process_on_another_store_than_its_daemon_refuses(store: Store, tmp_path: Path) -> None:
+    order = RunOrder(job="gc", state=str(tmp_path / "elsewhere"), run="1")
+    (tmp_path / "elsewhere").mkdir()
+    report = run(order, threading.Event())
+    assert (report.result, report.code) == ("failed", 13)
+    assert "the configuration says" in report.said
+
+
+def test_a_process_whose_daemon_is_gone_ends(store: Store) -> None:
+    """Standard input ends when the daemon does."""
+    state = store.context.config.state_directory
+    order = RunOrder(job="cold_merges", state=str(state), run="1")
+    command = [sys.executable, "-m", "tiering.cli.child", msgspec.json.encode(order).decode()]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.wait(100) in (143, -15)
+    assert Place(state, "cold_merges").report("1") is None
+    assert not Place(state, "cold_merges").is_held

@@ -156,7 +156,7 @@ def test_moves_wait_with_a_reason_and_the_daemon_makes_them_later(site: Site, mo
         from tiering.table.definitions import set_ttl
 
         store.alter_table(old, set_ttl(old, ["1d on ts to volume cold"]))
-        daemon = _Daemon(store, DaemonConfig(), threading.Event(), None, (), None)
+        daemon = _Daemon(store, DaemonConfig(), threading.Event())
         part = next(stored.part.name for stored in store.parts() if stored.disk == "ssd")
         site.line.cut()
         daemon.tick()

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from disks.config import DiskConfig, LocalDiskConfig, ObjectDiskConfig
 from disks.stores.schemes import SCHEMES
 from oplog.errors import UsageError
-from tiering.config import macros
+from tiering.config import jobs, macros
 from tiering.config.settings import Config, PolicyConfig
 
 Complain = Callable[[tuple[str | int, ...], str, str], UsageError]
@@ -33,6 +33,7 @@ def check_references(config: Config, complain: Complain) -> None:
     if config.limits.workers < 1:
         raise complain(("limits", "workers"), "at least one worker is needed", "")
     _check_keeper(config, complain)
+    _check_jobs(config, complain)
 
 
 def _check_keeper(config: Config, complain: Complain) -> None:
@@ -56,6 +57,26 @@ def _check_keeper(config: Config, complain: Complain) -> None:
             raise complain(("macros", name), "each table says itself what this stands for", "choose another name")
         if not macros.is_step(value):
             raise complain(("macros", name), f"not a name in a path: {value!r}", "letters, digits, '_', '-' and '.'")
+
+
+def _check_jobs(config: Config, complain: Complain) -> None:
+    for name, job in config.daemon.jobs.items():
+        here = ("daemon", "jobs", name)
+        if name not in jobs.JOB_NAMES:
+            nearest = get_close_matches(name, jobs.JOB_NAMES, 1)
+            known = f"the jobs are: {', '.join(jobs.JOB_NAMES)}"
+            raise complain(here, f"no such job: {name}", f"did you mean {nearest[0]!r}?" if nearest else known)
+        if job.cron is not None and job.every_seconds is not None:
+            raise complain(here, "every_seconds and cron exclude each other", "")
+        if name == "policy" and job.options:
+            raise complain((*here, "options"), "the passes of the policy are no verb of their own", "")
+        texts = (("cron", jobs.parse_cron), ("window", jobs.parse_window), ("timezone", jobs.parse_zone))
+        for key, parse in texts:
+            if (text := getattr(job, key)) is not None:
+                try:
+                    parse(text)
+                except UsageError as error:
+                    raise complain((*here, key), error.message, error.hint) from error
 
 
 def _check_name(name: str, path: tuple[str | int, ...], complain: Complain) -> None:

@@ -40,6 +40,25 @@ class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Moves start when a disk has less than this share free. Default 0.1 with several volumes, else 0."""
 
 
+class JobConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """When the daemon runs one of its jobs."""
+
+    enabled: bool | None = None
+    """Default: on where it has a time, its own or one that is given here."""
+    every_seconds: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    """The time between the beginnings of two runs; not together with `cron`."""
+    cron: str | None = None
+    """Minute, hour, day, month and weekday, such as `30 3 * * *`; `@hourly`, `@daily`, `@weekly`, `@monthly`."""
+    window: str | None = None
+    """Runs begin only then, such as `22:00-06:00`; what is due outside waits for it."""
+    timezone: str = "UTC"
+    """Of `cron` and `window`."""
+    jitter_seconds: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    """Each run begins up to this much later, by chance: machines that share a bucket then do not all begin at once."""
+    options: tuple[str, ...] = ()
+    """More options of the job's verb, such as `--tag=nightly` for a backup."""
+
+
 class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """How often the daemon does what."""
 
@@ -57,6 +76,9 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Those runs are `merge --spark`, on the master of the section `spark`."""
     cold_merge_options: tuple[str, ...] = ()
     """More of that verb's options, such as `--target-size=1GiB`."""
+    jobs: dict[str, JobConfig] = {}
+    """By name: `policy`, `merges`, `cold_merges`, `snapshots`, `gc`, `fsck`, `backup`, `verification`, `drill`,
+    `prune`."""
 
 
 class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -1,46 +1,49 @@
-"""The daemon: one pass after the other, one daemon a store, a stop between steps and never within one.
+"""The daemon: one pass after the other, and its other jobs beside them; one daemon a store, a stop between steps.
 
 It holds the store's daemon lock while it runs (a second one is `Locked`), writes `state/daemon.json` after each pass
-for `daemon status`, and survives a failing pass: the failure is logged and shown, the next pass tries again. Passes and
-garbage collections run one at a time in one scheduler thread; a pass that takes longer than its interval delays the
-next one, and missed ones are made up for by a single pass.
+for `daemon status`, and survives a failing pass: the failure is logged and shown, the next pass tries again. The passes
+are one job among others (`tiering.daemon.jobs`): they are made here, the others in processes of their own, so that
+neither a listing nor a merge of hours keeps what is due from moving.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import sys
 import threading
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from disks import effects
-from disks.garbage.rules import GcRules
-from oplog.errors import FrostlineError
+from oplog.errors import FrostlineError, Locked
 from tiering.catalog import capacity
+from tiering.catalog.context import wall_clock
 from tiering.config.settings import DaemonConfig
-from tiering.daemon.cold_schedule import ColdSchedule
+from tiering.daemon.control import ControlServer, Verbs
 from tiering.daemon.inbox.worker import InboxWorker
+from tiering.daemon.jobs import runs
+from tiering.daemon.jobs.jobs import Jobs
+from tiering.daemon.jobs.kinds import JobKind, kinds
+from tiering.daemon.jobs.runs import RunOrder, RunReport
+from tiering.daemon.jobs.timer import SchedulerTimer
 from tiering.engine import replicated
 from tiering.engine.maintenance import TickReport
 from tiering.engine.store import Store
 from tiering.journal.locks import daemon_lock, daemon_lock_path, lock_holder
 from tiering.move import mover
 
-if TYPE_CHECKING:
-    from apscheduler.schedulers.background import BackgroundScheduler
-
 STATUS_FILE = "daemon.json"
-_FIRST_GC_SECONDS = 60.0
-"""A gc waits this long after the start, so that a daemon that restarts in a loop does not list the bucket each time."""
-
-_FIRST_COLD_MERGE_SECONDS = 60.0
 _LOOK_SECONDS = 1.0
+_JUMP_SECONDS = 5.0
+"""Between two looks the two clocks part by so much only where one was set, or the machine slept."""
+_TRIM_SECONDS = 3600.0
+_TOLD_APART = {"gc": "last_gc", "cold_merges": "last_cold_merge"}
+"""The jobs whose last run has a field in the status."""
 
 log = logging.getLogger("frostline.daemon")
 
@@ -99,15 +102,17 @@ def run(
     *,
     once: bool = False,
     on_tick: Callable[[TickReport], None] | None = None,
-    command: Sequence[str] = (sys.executable, "-m", "tiering.cli.main"),
+    config_file: str | None = None,
+    options: Sequence[str] = (),
     watch: Watch | None = None,
 ) -> DaemonStatus:
-    """Work until `stop` is set, or for one pass. `command` runs frostline with this store's configuration.
+    """Work until `stop` is set, or for one pass. Processes of jobs find the store's configuration by `config_file`, as
+    the command line does, and take these global `options`.
 
     Raises `Locked` when another daemon works on this store.
     """
     with daemon_lock(store.context.config.state_directory):
-        daemon = _Daemon(store, settings, stop, on_tick, command, watch)
+        daemon = _Daemon(store, settings, stop, on_tick, watch, config_file=config_file, options=options)
         if once:
             daemon.tick()
         else:
@@ -115,62 +120,159 @@ def run(
         return daemon.end()
 
 
+def run_job(
+    store: Store,
+    job: str,
+    stop: threading.Event,
+    *,
+    config_file: str | None = None,
+    options: Sequence[str] = (),
+) -> RunReport:
+    """Run one job now, whatever its schedule, and put that on record. Raises `Locked` while a daemon runs, or an
+    earlier daemon's run of the job does; `NotFound`."""
+    config = store.context.config
+    with daemon_lock(config.state_directory):
+        daemon = _Daemon(store, config.daemon, stop, None, None, config_file=config_file, options=options)
+        jobs = daemon.jobs(_Never())
+        jobs.trigger(job)
+        jobs.fire(job)
+        daemon.end()
+    if daemon.last_report is None:
+        raise Locked(
+            f"the job {job} is being run by a process that an earlier daemon began", hint="it ends soon: try again"
+        )
+    return daemon.last_report
+
+
+class _Never:
+    """A timer that calls nobody."""
+
+    def arrange(self, job: str, moment: datetime) -> None: ...
+
+    def forget(self, job: str) -> None: ...
+
+
 class _Daemon:
-    """One run: the jobs, and the record of what they did. Jobs never overlap, so the record needs no lock."""
+    """One run: the jobs, and the record of what they did. Passes never overlap; jobs run beside them."""
 
     def __init__(
         self,
         store: Store,
         settings: DaemonConfig,
         stop: threading.Event,
-        on_tick: Callable[[TickReport], None] | None,
-        command: Sequence[str],
-        watch: Watch | None,
+        on_tick: Callable[[TickReport], None] | None = None,
+        watch: Watch | None = None,
+        *,
+        config_file: str | None = None,
+        options: Sequence[str] = (),
     ) -> None:
         self.watch = watch
         self.store = store
-        self.settings = settings
+        self.config = msgspec.structs.replace(store.context.config, daemon=settings)
         self.stop = stop
         self.on_tick = on_tick
         self.unreachable: set[str] = set()
-        self.cold = ColdSchedule(store, settings, command)
-        inbox = store.context.config.inbox
+        self.kinds: Mapping[str, JobKind] = kinds()
+        self.schedules = {name: kind.schedule(self.config) for name, kind in self.kinds.items()}
+        self.last_report: RunReport | None = None
+        self._config_file, self._options = config_file, tuple(options)
+        self._trimmed = -_TRIM_SECONDS
+        self._recording = threading.RLock()
+        inbox = self.config.inbox
         self.inbox = InboxWorker(self._open_again, inbox) if inbox.path is not None else None
         self.status = DaemonStatus(running=True, pid=os.getpid(), started=store.context.clock())
         self._write()
 
     def serve(self) -> None:
-        """Run the jobs at their intervals until `stop` is set; what runs then ends at its next step."""
+        """Run the jobs at their times until `stop` is set; what runs then ends at its next step."""
         self._give_parts()
-        scheduler = _scheduler(self._failed)
-        seconds = self.settings
-        begin = datetime.now(UTC)
-        first_gc = begin + timedelta(seconds=min(_FIRST_GC_SECONDS, seconds.gc_seconds))
-        scheduler.add_job(self.tick, "interval", seconds=seconds.tick_seconds, next_run_time=begin)
-        scheduler.add_job(self.collect, "interval", seconds=seconds.gc_seconds, next_run_time=first_gc)
-        if seconds.cold_merge_seconds is not None:
-            every = seconds.cold_merge_seconds
-            first_merge = begin + timedelta(seconds=min(_FIRST_COLD_MERGE_SECONDS, every))
-            scheduler.add_job(self.merge_cold, "interval", seconds=every, next_run_time=first_merge)
-            scheduler.add_job(self.look_after_merges, "interval", seconds=_LOOK_SECONDS)
+        timer = SchedulerTimer(lambda job: jobs.fire(job), threads=len(self.kinds) + 1)
+        jobs = self.jobs(timer)
+        jobs.begin()
+        control = ControlServer(self.config.state_directory, self._verbs(jobs))
+        self._watched(control.begin)
         if self.inbox is not None:
-            scheduler.add_job(self.look_after_inbox, "interval", seconds=_LOOK_SECONDS)
             self.inbox.begin()
-        scheduler.start(paused=True)
         try:
             if (watch := self.watch) is not None:
-                self._watched(lambda: watch.begin(self.status, lambda: scheduler.running and not self.stop.is_set()))
-            scheduler.resume()
-            self.stop.wait()
+                self._watched(lambda: watch.begin(self.status, lambda: timer.is_running and not self.stop.is_set()))
+            timer.begin()
+            self._look_until_stopped(jobs)
         finally:
             self.stop.set()
-            scheduler.shutdown(wait=True)
-            self.cold.stop()
+            control.end()
+            timer.end()
             if self.inbox is not None:
                 self.inbox.end()
                 self.look_after_inbox()
             if self.watch is not None:
                 self.watch.end()
+
+    def jobs(self, timer: SchedulerTimer | _Never) -> Jobs:
+        """Its jobs, on a timer."""
+        state = self.config.state_directory
+        return Jobs(self.kinds, self.schedules, state, run=self._run, timer=timer, clock=wall_clock, stop=self.stop)
+
+    def _verbs(self, jobs: Jobs) -> Verbs:
+        """What it can be asked over its socket."""
+
+        def told(act: Callable[[list[str]], None]) -> Callable[[list[str]], dict[str, Any]]:
+            def ask(names: list[str]) -> dict[str, Any]:
+                act(names)
+                return {"jobs": names or list(self.kinds)}
+
+            return ask
+
+        def trigger(names: list[str]) -> None:
+            for name in names:
+                jobs.trigger(name)
+
+        return {"pause": told(jobs.pause), "resume": told(jobs.resume), "trigger": told(trigger)}
+
+    def _look_until_stopped(self, jobs: Jobs) -> None:
+        apart = time.time() - time.monotonic()
+        while not self.stop.wait(_LOOK_SECONDS):
+            self.look_after_inbox()
+            before, apart = apart, time.time() - time.monotonic()
+            if abs(apart - before) > _JUMP_SECONDS:
+                log.warning("the clock went %+.0f s, or the machine slept: jobs are reckoned anew", apart - before)
+                jobs.clock_was_set()
+
+    def _run(self, kind: JobKind, run: str) -> RunReport:
+        """Run a job to its end. Never raises: a defect is shown, and the daemon goes on."""
+        try:
+            report = self._passed(run) if kind.steps is None else self._child(kind, run)
+        except Exception as error:
+            log.exception("job %s failed", kind.name)
+            problem = f"{type(error).__name__}: {error}"
+            self._record(failures=self.status.failures + 1, last_error=problem)
+            report = RunReport(run=run, result="failed", said=problem, code=1)
+        self.last_report = report
+        return report
+
+    def _passed(self, run: str) -> RunReport:
+        problem = self.tick()
+        if self.stop.is_set() and not problem:
+            return RunReport(run=run, result="stopped")
+        return RunReport(run=run, result="failed" if problem else "done", said=problem, code=1 if problem else 0)
+
+    def _child(self, kind: JobKind, run: str) -> RunReport:
+        log.info("job %s begins", kind.name)
+        state = str(self.config.state_directory)
+        order = RunOrder(job=kind.name, state=state, run=run, config=self._config_file, options=self._options)
+        report = runs.run(order, self.stop)
+        with self._recording:
+            changes: dict[str, Any] = {"merged": self.status.merged + report.merged}
+            if report.result in ("failed", "found"):
+                log.error("job %s: %s", kind.name, report.said)
+                changes["failures"] = self.status.failures + 1
+                changes["last_error"] = f"{kind.name}: {report.said}"
+            else:
+                log.info("job %s %s: %s", kind.name, report.result, report.said)
+            if kind.name in _TOLD_APART and report.result != "stopped":
+                changes[_TOLD_APART[kind.name]] = self.store.context.clock()
+            self._record(**changes)
+        return report
 
     def _give_parts(self) -> None:
         """Let other replicas fetch what is here; without that the daemon does all else."""
@@ -190,16 +292,17 @@ class _Daemon:
             log.error("%s%s", error, hint)
             self._record(failures=self.status.failures + 1, last_error=str(error))
 
-    def tick(self) -> None:
-        """One pass: settle what other processes left, then merges, deletes and moves."""
+    def tick(self) -> str:
+        """One pass: settle what other processes left, then merges, deletes and moves. Why it failed as a whole; empty
+        when it did not."""
         if self.stop.is_set():
-            return
+            return ""
         problem = self._pass()
         if (watch := self.watch) is not None:
             self._watched(lambda: watch.passed(self.status, problem))
+        return problem
 
     def _pass(self) -> str:
-        """Why the pass failed as a whole; empty when it did not."""
         journal = self.store.context.journal.file
         try:
             with journal.rescue():
@@ -208,7 +311,8 @@ class _Daemon:
                 self._note_unreachable()
                 for sentence in mover.recover(self.store.context):
                     log.info("%s", sentence)
-                report = self.store.tick(stop=self.stop)
+                report = self.store.tick(stop=self.stop, merges=not self.schedules["merges"].is_on)
+                self._trim()
                 capacity.note(self.store.context)
                 self._note_unreachable()  # a pass that has something to do looks again
         except (FrostlineError, OSError) as error:
@@ -232,47 +336,11 @@ class _Daemon:
             self.on_tick(report)
         return ""
 
-    def collect(self) -> None:
-        """One garbage collection of every object disk; a report unless the configuration says to delete."""
-        if self.stop.is_set():
-            return
-        self.store.context.journal.trim()
-        for disk in self.store.context.disks.values():
-            if self.stop.is_set() or "gc" in self.store.context.journal.wishes.paused(None):
-                break
-            if not disk.capabilities.remote or disk.read_only or disk.unreachable:
-                continue
-            try:
-                guard = timedelta(seconds=self.settings.gc_guard_seconds)
-                report = self.store.gc(disk.name, GcRules(guard=guard, delete=self.settings.gc_delete))
-                log.info("gc of %s: %s", disk.name, report)
-            except (FrostlineError, OSError) as error:
-                log.error("gc of %s failed: %s", disk.name, error)
-                self._record(failures=self.status.failures + 1, last_error=f"gc of {disk.name}: {error}")
-        self._record(last_gc=self.store.context.clock())
-
-    def merge_cold(self) -> None:
-        """Begin the cold merges that are due, in processes of their own."""
-        if self.stop.is_set():
-            return
-        try:
-            self.store.refresh()
-            self.cold.begin()
-        except (FrostlineError, OSError) as error:
-            log.error("cold merges did not begin: %s", error)
-            self._record(failures=self.status.failures + 1, last_error=f"cold merges: {error}")
-
-    def look_after_merges(self) -> None:
-        """Note the cold merges that have ended."""
-        if self.stop.is_set() or (ended := self.cold.look()) is None:
-            return
-        log.info("cold merges of %s: %d groups merged", ended.table, ended.merged)
-        changes: dict[str, Any] = {"merged": self.status.merged + ended.merged}
-        if ended.problem:
-            log.error("cold merges of %s: %s", ended.table, ended.problem)
-            changes["failures"] = self.status.failures + 1
-            changes["last_error"] = f"cold merges of {ended.table}: {ended.problem}"
-        self._record(last_cold_merge=self.store.context.clock(), **changes)
+    def _trim(self) -> None:
+        """Have the journal forget what is old, now and then."""
+        if time.monotonic() - self._trimmed >= _TRIM_SECONDS:
+            self._trimmed = time.monotonic()
+            self.store.context.journal.trim()
 
     def look_after_inbox(self) -> None:
         """Note what the inbox brought in, and what it could not."""
@@ -314,13 +382,10 @@ class _Daemon:
     def _ticked(self) -> dict[str, Any]:
         return {"last_tick": self.store.context.clock(), "ticks": self.status.ticks + 1}
 
-    def _failed(self, error: BaseException) -> None:
-        """A defect in a job: shown, and the daemon goes on."""
-        self._record(failures=self.status.failures + 1, last_error=f"{type(error).__name__}: {error}")
-
     def _record(self, **changes: Any) -> None:
-        self.status = msgspec.structs.replace(self.status, **changes)
-        self._write()
+        with self._recording:
+            self.status = msgspec.structs.replace(self.status, **changes)
+            self._write()
 
     def _write(self) -> None:
         path = self.store.context.config.state_directory / STATUS_FILE
@@ -328,19 +393,3 @@ class _Daemon:
             effects.replace_file(path, msgspec.json.encode(self.status))
         except (FrostlineError, OSError) as error:  # a full state disk is no reason to stop moving data off it
             log.error("the status %s could not be written: %s", path, error)
-
-
-def _scheduler(failed: Callable[[BaseException], None]) -> BackgroundScheduler:
-    """One worker thread; late and missed runs become one run (the default would drop those more than a second late)."""
-    from apscheduler.events import EVENT_JOB_ERROR
-    from apscheduler.executors.pool import ThreadPoolExecutor
-    from apscheduler.schedulers.background import BackgroundScheduler
-
-    logging.getLogger("apscheduler.scheduler").setLevel(logging.ERROR)  # "skipped: still running" is no news here
-    scheduler = BackgroundScheduler(
-        executors={"default": ThreadPoolExecutor(1)},
-        job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1},
-        timezone=UTC,
-    )
-    scheduler.add_listener(lambda event: failed(event.exception), EVENT_JOB_ERROR)
-    return scheduler

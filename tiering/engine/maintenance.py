@@ -49,18 +49,22 @@ class TickReport:
     """What was not tried in this pass: it failed before, or is paused."""
 
 
-def tick(context: Context, *, only: TickStep | None = None) -> TickReport:
-    """One pass over all tables. A step that fails is noted, the others go on; `context.stop` ends it between steps."""
+def tick(context: Context, *, only: TickStep | None = None, merges: bool = True) -> TickReport:
+    """One pass over all tables. A step that fails is noted, the others go on; `context.stop` ends it between steps.
+
+    Without `merges` another process merges what no replicas agree upon.
+    """
     with context.journal.file.rescue():
-        return _tick(context, only)
+        return _tick(context, only, merges=merges)
 
 
-def _tick(context: Context, only: TickStep | None) -> TickReport:
+def _tick(context: Context, only: TickStep | None, *, merges: bool) -> TickReport:
     report = TickReport()
     _note_time(context)
     report.problems += [fault.error.message for fault in context.faults]
     if only in (None, "merges"):
-        _merge_all(context, report)
+        if merges:
+            _merge_all(context, report)
         report.problems += replicated.tick(context)
     if only in (None, "moves") and not context.stop.is_set():
         plan = planning.plan(context, reachability.whole_tables(context), explain_rest=False)

@@ -343,12 +343,14 @@ class Store:
         """Go by this machine's clock where no other clock can be asked: somebody looked at it."""
         maintenance.believe_clock(self.context)
 
-    def tick(self, *, only: TickStep | None = None, stop: threading.Event | None = None) -> TickReport:
-        """One pass of the daemon: merges, TTL deletes, moves, snapshots."""
+    def tick(
+        self, *, only: TickStep | None = None, stop: threading.Event | None = None, merges: bool = True
+    ) -> TickReport:
+        """One pass of the daemon: merges, TTL deletes, moves, snapshots. Without `merges` somebody else merges."""
         if stop is not None:
             self.context.stop = stop
         recovering.begin_disks(self.context)
-        return maintenance.tick(self.context, only=only)
+        return maintenance.tick(self.context, only=only, merges=merges)
 
     def gc(self, disk: str, rules: GcRules, *, remote: Remote | None = None) -> GcReport:
         """Report, or as the rules say remove, objects that nothing names. With `remote` others list the bucket."""

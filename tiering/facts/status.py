@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tiering.facts.parts import bytes_by_disk
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from tiering.config.settings import Config
     from tiering.engine.store import Store
     from tiering.policy.plan import Plan
 
@@ -47,7 +46,7 @@ def status_document(store: Store, planned: Plan | None = None) -> dict[str, Any]
             {"table": one.definition.full_name, "parts": [one.part.name, other.part.name]}
             for one, other in repeated(parts)
         ],
-        "daemon": daemon_document(store.context.config.state_directory),
+        "daemon": daemon_document(store.context.config),
         "recovered": store.recovered,
     }
 
@@ -64,14 +63,15 @@ def beside_document(store: Store) -> dict[str, Any]:
     return beside
 
 
-def daemon_document(state_directory: Path) -> dict[str, Any]:
-    """`daemon status --json`: whether a daemon runs on this store, and what it did."""
+def daemon_document(config: Config) -> dict[str, Any]:
+    """`daemon status --json`: whether a daemon runs on this store, what it did, and its jobs."""
     import msgspec
 
     from tiering.daemon.daemon import status
+    from tiering.daemon.jobs.status import job_documents
 
-    plain: dict[str, Any] = msgspec.to_builtins(status(state_directory))
-    return plain
+    plain: dict[str, Any] = msgspec.to_builtins(status(config.state_directory))
+    return {**plain, "jobs": msgspec.to_builtins(job_documents(config))}
 
 
 def disk_documents(store: Store) -> list[dict[str, Any]]:

@@ -104,7 +104,7 @@ def policy(store: Store, at: datetime | None = None) -> Listing:
 
 def jobs(store: Store) -> Listing:
     """The daemon's jobs by their intervals, and `daemon status` of each."""
-    daemon = daemon_document(store.context.config.state_directory)
+    daemon = daemon_document(store.context.config)
     settings = store.context.config.daemon
     paused = {pause.kind for pause in store.context.journal.wishes.pauses() if pause.table_uuid is None}
     rows: list[dict[str, Any]] = [

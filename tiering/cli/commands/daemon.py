@@ -1,7 +1,6 @@
-"""`daemon run | status`."""
+"""`daemon run | status | pause | resume | trigger`."""
 
 import signal
-import sys
 import threading
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,14 +9,16 @@ import typer
 
 from oplog.errors import PartlyDone
 from tiering.cli.commands.metrics import metrics_server
-from tiering.cli.frame.exit_codes import INTERRUPTED, NOT_RUNNING, Finished
-from tiering.cli.frame.options import BelieveClock
+from tiering.cli.frame.exit_codes import INTERRUPTED, NOT_RUNNING, TERMINATED, Finished
+from tiering.cli.frame.options import BelieveClock, GlobalOptions
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import new_app, verb
 from tiering.cli.reports.moves import fail_as_the_pass_did, tick_document
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from tiering.daemon.daemon import DaemonStatus
 
 
@@ -27,14 +28,24 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="daemon")
     verb(group, changes=True)(run)
     verb(group)(status)
+    verb(group, changes=True)(pause)
+    verb(group, changes=True)(resume)
+    verb(group, changes=True)(trigger)
+
+
+Jobs = Annotated[list[str] | None, typer.Argument(metavar="JOB", help="default: all jobs")]
 
 
 def run(
     session: Session,
-    once: Annotated[bool, typer.Option("--once", help="one pass, then end")] = False,
+    job: Annotated[str | None, typer.Argument(metavar="JOB", help="with --once: this job instead of a pass")] = None,
+    once: Annotated[bool, typer.Option("--once", help="one pass, or one run of JOB, then end")] = False,
     believe_clock: BelieveClock = False,
 ) -> None:
-    """Tick again and again: merges, TTL, moves, snapshots. SIGTERM and Ctrl-C stop between two steps."""
+    """Tick again and again: merges, TTL, moves, snapshots; and run the other jobs of `daemon.jobs` at their times.
+
+    SIGTERM and Ctrl-C stop between two steps.
+    """
     import msgspec
 
     from oplog.errors import UsageError
@@ -42,12 +53,18 @@ def run(
 
     if session.dry_run:
         raise UsageError("a daemon has no dry run", hint="'frostline plan' shows what the next pass would move")
+    if job is not None and not once:
+        raise UsageError("a daemon runs all of its jobs", hint=f"'frostline daemon run --once {job}' runs this one")
     session.begin()  # its state is where others look for a daemon
     store = session.store()
     if believe_clock:
         store.believe_clock()
     stop = threading.Event()
     received = stop_on_signals(stop)
+    config_file = None if session.loaded.file is None else str(session.loaded.file.absolute())
+    if job not in (None, "policy"):
+        _run_job(session, str(job), stop, config_file)
+        return
     if not once:
         session.output.note(
             f"daemon: a pass every {session.loaded.config.daemon.tick_seconds:g} s; stop it with Ctrl-C or SIGTERM"
@@ -64,12 +81,16 @@ def run(
         for problem in document["problems"] if once else ():
             session.output.note(f"not done: {problem}")
 
-    command = [sys.executable, "-m", "tiering.cli.main"]
-    if session.options.config is not None:
-        command += ["--config", session.options.config]
     watch = metrics_server(session, store)
     final = daemon.run(
-        store, session.loaded.config.daemon, stop, once=once, on_tick=report, command=command, watch=watch
+        store,
+        session.loaded.config.daemon,
+        stop,
+        once=once,
+        on_tick=report,
+        config_file=config_file,
+        options=_passed_on(session.options),
+        watch=watch,
     )
     if session.options.json:
         session.output.document(msgspec.to_builtins(final))
@@ -81,23 +102,76 @@ def run(
         fail_as_the_pass_did(passed, store.context.faults)
 
 
-def status(session: Session) -> None:
-    """Say whether a daemon runs on this store and what it did. Exit 0: it runs and all is well; 3: its last pass met
-    trouble; 1: none runs."""
-    import msgspec
+def _passed_on(options: GlobalOptions) -> list[str]:
+    """The limits that the daemon was given, as options of its jobs' command lines."""
+    given = (("--bwlimit", options.bwlimit), ("--tpslimit", options.tpslimit), ("-j", options.workers))
+    return [text for name, value in given if value is not None for text in (name, str(value))]
 
-    from tiering.config.units import format_time
-    from tiering.daemon.daemon import status as daemon_status
 
-    known = daemon_status(session.loaded.config.state_directory)
+def _run_job(session: Session, job: str, stop: threading.Event, config_file: str | None) -> None:
+    from tiering.daemon import daemon
+
+    report = daemon.run_job(session.store(), job, stop, config_file=config_file, options=_passed_on(session.options))
     if session.options.json:
-        session.output.document(msgspec.to_builtins(known))
-        _judge(known)
+        document = {"job": job, "result": report.result, "said": report.said, "merged": report.merged}
+        session.output.document(document)
+    session.output.line(f"{job} {report.result}{': ' + report.said if report.said else ''}")
+    if report.result == "stopped":
+        raise Finished(TERMINATED)
+    if report.result != "done":
+        raise Finished(report.code if report.code > 0 else 1)
+
+
+def pause(session: Session, job: Jobs = None) -> None:
+    """Have the running daemon begin no more runs of the jobs, until `daemon resume`; also not after a restart."""
+    _ask(session, "pause", job or [])
+
+
+def resume(session: Session, job: Jobs = None) -> None:
+    """Have the running daemon begin runs of the jobs again; what was due meanwhile is one run, now."""
+    _ask(session, "resume", job or [])
+
+
+def trigger(session: Session, job: Annotated[str, typer.Argument(metavar="JOB", help="its name")]) -> None:
+    """Have the running daemon run a job now, or once more when it runs already; also one that is off or paused."""
+    _ask(session, "trigger", [job])
+
+
+def _ask(session: Session, what: str, jobs: list[str]) -> None:
+    from oplog.errors import NotFound
+    from tiering.config.jobs import JOB_NAMES
+    from tiering.daemon.control import ask
+
+    for job in jobs:
+        if job not in JOB_NAMES:
+            raise NotFound(f"No such job: {job}", hint=f"the jobs are: {', '.join(JOB_NAMES)}")
+    directory = session.loaded.config.state_directory
+    document = {"jobs": jobs or list(JOB_NAMES)} if session.dry_run else ask(directory, what, jobs)
+    if session.options.json:
+        session.output.document({**document, "dry_run": session.dry_run})
+    done = {"pause": "paused", "resume": "resumed", "trigger": "to run now"}[what]
+    session.output.line(f"{'Dry run: ' if session.dry_run else ''}{done}: {', '.join(document['jobs'])}")
+
+
+def status(session: Session) -> None:
+    """Say whether a daemon runs on this store, what it did, and how its jobs are. Exit 0: it runs and all is well; 3:
+    its last pass met trouble, or the last run of a job did; 1: none runs."""
+    from tiering.daemon.daemon import status as daemon_status
+    from tiering.daemon.jobs.status import in_trouble, job_documents
+    from tiering.facts.status import daemon_document
+
+    config = session.loaded.config
+    known = daemon_status(config.state_directory)
+    if session.options.json:
+        document = daemon_document(config)
+        session.output.document(document)
+        _judge(known, in_trouble(document["jobs"]))
         return
+    jobs = job_documents(config)
     line = session.output.line
     line(f"running    {f'yes, process {known.pid}' if known.running else 'no'}")
-    line(f"started    {format_time(known.started) if known.started else '-'}")
-    line(f"last tick  {format_time(known.last_tick) if known.last_tick else '-'}")
+    line(f"started    {_time(known.started)}")
+    line(f"last tick  {_time(known.last_tick)}")
     line(
         f"did        {counted(known.ticks, 'pass', 'passes')}, {counted(known.moved, 'move')},"
         f" {counted(known.merged, 'merge')}, {counted(known.failures, 'failure')}"
@@ -107,14 +181,34 @@ def status(session: Session) -> None:
         line(f"error      {known.last_error}")
     if known.running and known.trouble:
         line(f"trouble    {known.trouble}")
-    _judge(known)
+    rows = [
+        [
+            one["job"],
+            one["state"],
+            one["schedule"],
+            _time(one["last_run"]),
+            one["result"] or "-",
+            _time(one["next_run"]),
+        ]
+        for one in jobs
+    ]
+    session.output.table(("job", "state", "schedule", "last run", "result", "next run"), rows)
+    for sentence in in_trouble(jobs):
+        line(sentence)
+    _judge(known, in_trouble(jobs))
 
 
-def _judge(known: "DaemonStatus") -> None:
+def _time(moment: "datetime | None") -> str:
+    from tiering.config.units import format_time
+
+    return format_time(moment) if moment is not None else "-"
+
+
+def _judge(known: "DaemonStatus", problems: list[str]) -> None:
     """The exit code that a supervisor goes by."""
     if not known.running:
         raise Finished(NOT_RUNNING)
-    if known.trouble:
+    if known.trouble or problems:
         raise Finished(PartlyDone.exit_code)
 
 

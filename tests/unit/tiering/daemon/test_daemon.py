@@ -13,14 +13,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
-from disks.garbage.rules import GcRules
 from oplog.errors import Locked, Transient
 from tests.command_line import Frostline
 from tiering.config.settings import DaemonConfig, embedded
 from tiering.daemon import daemon
+from tiering.daemon.jobs.kinds import kinds
 from tiering.engine.maintenance import TickReport
 from tiering.engine.store import Store
 from tiering.table.definitions import define_table
@@ -37,7 +38,7 @@ TABLE = TableDefinition(
     last_column_id=2,
 )
 NEWEST = datetime(2026, 1, 1, tzinfo=UTC)
-FAST = DaemonConfig(tick_seconds=0.05, gc_seconds=0.2)
+FAST = DaemonConfig(tick_seconds=0.05)
 
 
 class Clock:
@@ -56,7 +57,9 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def store(tmp_path: Path, clock: Clock) -> Iterator[Store]:
+def store(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    monkeypatch.setenv("FROSTLINE_HOME", str(tmp_path))  # where processes of jobs find the store
+    monkeypatch.delenv("FROSTLINE_CONFIG", raising=False)
     with Store.open(embedded(tmp_path), clock=clock, workers=1) as opened:
         opened.create_table(TABLE)
         yield opened
@@ -104,7 +107,8 @@ def test_passes_go_on_until_it_is_stopped(store: Store, clock: Clock) -> None:
     insert(store)
     state = store.context.config.state_directory
     stop = threading.Event()
-    thread = threading.Thread(target=daemon.run, args=(store, FAST, stop))
+    settings = DaemonConfig(tick_seconds=0.05, gc_seconds=0.2)
+    thread = threading.Thread(target=daemon.run, args=(store, settings, stop))
     thread.start()
     until(lambda: daemon.status(state).ticks >= 2)
     assert daemon.status(state).running
@@ -222,17 +226,16 @@ def test_what_the_last_pass_met_is_trouble_until_a_pass_goes_well(
     frostline("daemon", "status", code=1)
 
 
-def test_the_guard_of_its_gc_is_set(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    guards: list[timedelta] = []
-    stop = threading.Event()
-
-    def gc(disk: str, rules: GcRules) -> None:
-        guards.append(rules.guard)
-        stop.set()
-
-    monkeypatch.setattr(store, "gc", gc)
-    daemon.run(store, DaemonConfig(gc_seconds=0.05, gc_guard_seconds=7200), stop)
-    assert guards == [timedelta(hours=2)]
+def test_the_guard_of_its_gc_is_set_and_a_pause_is_kept(store: Store) -> None:
+    settings = DaemonConfig(gc_guard_seconds=7200)
+    config = msgspec.structs.replace(store.context.config, daemon=settings)
+    steps = kinds()["gc"].steps
+    assert steps is not None
+    assert steps(config, store) == [["gc", "s3", "--guard-interval", "7200s"]]
+    deleting = msgspec.structs.replace(config, daemon=DaemonConfig(gc_delete=True))
+    assert steps(deleting, store) == [["gc", "s3", "--guard-interval", "86400s", "--delete"]]
+    store.context.journal.wishes.pause(None, ["gc"], actor="test")
+    assert steps(config, store) == []
 
 
 def test_the_status_of_a_store_without_a_daemon(tmp_path: Path) -> None:

@@ -1,0 +1,60 @@
+"""The jobs that this package brings to the daemon (`tiering.config.jobs`). One at a time works on the repository."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tiering.config.settings import Config
+from tiering.daemon.jobs.kinds import JobKind, Told
+
+if TYPE_CHECKING:
+    from tiering.engine.store import Store
+
+_SHARE = "5%"
+_REPOSITORY = frozenset({"repository"})
+
+
+def _create(config: Config, store: Store) -> Sequence[Sequence[str]]:
+    return [["backup", "create"]]
+
+
+def _verify(config: Config, store: Store) -> Sequence[Sequence[str]]:
+    given = config.daemon.jobs["verification"].options if "verification" in config.daemon.jobs else ()
+    chosen = any(option.startswith("--read-data") for option in given)
+    return [["backup", "verify", "--all", *([] if chosen else ["--read-data-subset", _SHARE])]]
+
+
+def _drill(config: Config, store: Store) -> Sequence[Sequence[str]]:
+    return [["backup", "drill"]]
+
+
+def _prune(config: Config, store: Store) -> Sequence[Sequence[str]]:
+    """What stays is for the job's options to say: without a rule the verb refuses."""
+    return [["backup", "prune"]]
+
+
+def _tell_created(document: Mapping[str, Any]) -> Told:
+    return Told(f"{document.get('name')}: {document.get('parts')} parts, {document.get('new_bytes')} bytes sent")
+
+
+def _tell_checked(document: Mapping[str, Any]) -> Told:
+    problems = document.get("problems", [])
+    first = f", the first: {_shown(problems[0])}" if problems else ""
+    return Told(f"{document.get('name')}: {len(problems)} problems{first}")
+
+
+def _shown(problem: Any) -> str:
+    return str(problem.get("what", problem)) if isinstance(problem, dict) else str(problem)
+
+
+def _tell_pruned(document: Mapping[str, Any]) -> Told:
+    return Told(f"{len(document.get('dropped', []))} backups dropped")
+
+
+KINDS = (
+    JobKind("backup", _tell_created, _create, shares=_REPOSITORY),
+    JobKind("verification", _tell_checked, _verify, shares=_REPOSITORY, found=frozenset({4})),
+    JobKind("drill", _tell_checked, _drill, shares=_REPOSITORY, found=frozenset({4})),
+    JobKind("prune", _tell_pruned, _prune, shares=_REPOSITORY),
+)

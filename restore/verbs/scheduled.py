@@ -1,0 +1,58 @@
+"""The jobs that this package brings to the daemon (`tiering.config.jobs`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tiering.config.settings import Config
+from tiering.daemon.jobs.kinds import JobKind, Told
+
+if TYPE_CHECKING:
+    from tiering.engine.store import Store
+
+_SHARE = "5%"
+
+
+def _gc(config: Config, store: Store) -> Sequence[Sequence[str]]:
+    """One command line a bucket that answers, unless gc is paused. Collecting is what lets the log forget, too."""
+    if "gc" in store.context.journal.wishes.paused(None):
+        return []
+    disks = [
+        disk.name
+        for disk in store.context.disks.values()
+        if disk.capabilities.remote and not disk.read_only and not disk.unreachable
+    ]
+    how = ["--guard-interval", f"{int(config.daemon.gc_guard_seconds)}s"]
+    how += ["--delete"] if config.daemon.gc_delete else []
+    return [["gc", name, *how] for name in disks]
+
+
+def _fsck(config: Config, store: Store) -> Sequence[Sequence[str]]:
+    given = config.daemon.jobs["fsck"].options if "fsck" in config.daemon.jobs else ()
+    chosen = any(option.startswith("--read-data") for option in given)
+    return [["fsck"] if chosen else ["fsck", "--read-data-subset", _SHARE]]
+
+
+def _tell_gc(document: Mapping[str, Any]) -> Told:
+    deleted, orphaned = document.get("deleted", 0), document.get("orphaned", 0)
+    return Told(f"{deleted} objects deleted" if deleted else f"{orphaned} objects that nothing names")
+
+
+def _tell_fsck(document: Mapping[str, Any]) -> Told:
+    problems = document.get("problems", [])
+    first = f", the first: {problems[0]['what']}" if problems else ""
+    return Told(f"{document.get('checked', {}).get('parts', 0)} parts checked, {len(problems)} problems{first}")
+
+
+KINDS = (
+    JobKind(
+        "gc",
+        _tell_gc,
+        _gc,
+        every=lambda config: config.daemon.gc_seconds,
+        shares=frozenset({"buckets"}),
+        fine=frozenset({0, 4}),
+    ),
+    JobKind("fsck", _tell_fsck, _fsck, shares=frozenset({"buckets"}), found=frozenset({4})),
+)

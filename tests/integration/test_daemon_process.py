@@ -1,0 +1,92 @@
+"""A real daemon, asked over its socket, killed, begun again and stopped (P15)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.command_line import Frostline
+from tiering.config.settings import embedded
+from tiering.daemon import daemon
+from tiering.daemon.control import SOCKET_FILE
+from tiering.daemon.jobs.record import JobRecord, read
+from tiering.engine.store import Store
+from tiering.table.definitions import define_table
+
+COMMAND = (sys.executable, "-m", "tiering.cli.main")
+
+
+def until(condition: Callable[[], object], seconds: float = 200) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FROSTLINE_HOME", str(tmp_path))
+    monkeypatch.delenv("FROSTLINE_CONFIG", raising=False)
+    with Store.open(embedded(tmp_path)) as store:
+        store.create_table(define_table("d.t", columns=["k:int64"], order_by="k", policy="hot_cold"))
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def begin(state: Path) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
+    begun: list[subprocess.Popen[bytes]] = []
+
+    def start() -> subprocess.Popen[bytes]:
+        begun.append(subprocess.Popen([*COMMAND, "daemon", "run"]))
+        until(lambda: daemon.status(state).pid == begun[-1].pid and daemon.status(state).ticks)
+        return begun[-1]
+
+    yield start
+    for process in begun:
+        process.kill()
+        process.wait()
+
+
+def test_it_is_asked_killed_begun_again_and_stopped(
+    state: Path, begin: Callable[[], subprocess.Popen[bytes]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    frostline = Frostline(capsys)
+    process = begin()
+    assert stat.S_IMODE((state / SOCKET_FILE).stat().st_mode) == 0o600
+    assert frostline.json("daemon", "trigger", "snapshots") == {"jobs": ["snapshots"], "dry_run": False}
+    until(lambda: read(state).get("snapshots", JobRecord()).result == "done")
+    frostline("daemon", "pause", "gc")
+    jobs = {one["job"]: one for one in frostline.json("daemon", "status")["jobs"]}
+    assert jobs["gc"]["state"] == "paused"
+    assert jobs["snapshots"]["state"] == "off"
+    assert jobs["policy"]["next_run"] is not None or jobs["policy"]["state"] == "running"
+    frostline("daemon", "trigger", "nonsense", code=10)
+    assert "the jobs are: policy" in frostline.error
+    assert subprocess.run([*COMMAND, "daemon", "run", "--once", "gc"], check=False).returncode == 11
+
+    process.kill()
+    process.wait()
+    assert (state / SOCKET_FILE).exists(), "a killed one leaves its socket"
+    frostline("daemon", "trigger", "gc", code=1)
+    assert "no daemon runs" in frostline.error
+
+    process = begin()
+    until((state / SOCKET_FILE).exists)
+    assert read(state)["gc"].paused, "a pause outlives the daemon"
+    assert read(state)["snapshots"].runs == 1
+    frostline("daemon", "resume")
+    assert not read(state)["gc"].paused
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(100) == 0
+    assert not (state / SOCKET_FILE).exists()
+    done = subprocess.run([*COMMAND, "daemon", "run", "--once", "gc"], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split(":")[0]) == (0, "gc done")
+    assert os.path.exists(state / "jobs" / "gc.json")

@@ -1,0 +1,164 @@
+"""What people ask of a running daemon: one line of JSON over a socket below the state directory, one line back.
+
+The socket is its user's alone (0600). What is left of a daemon that was killed is taken away by the next one, which
+holds the store's daemon lock. A path may be longer than a socket's address: it is named by its directory's descriptor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import stat
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from disks import effects
+from oplog.errors import FrostlineError, Transient, UsageError
+from tiering.journal.locks import daemon_lock_path, lock_holder
+
+SOCKET_FILE = "daemon.sock"
+_MOST_BYTES = 64 * 1024
+_ASK_SECONDS = 5.0
+_ANSWER_SECONDS = 30.0
+
+Verbs = Mapping[str, Callable[[list[str]], dict[str, Any]]]
+
+log = logging.getLogger("frostline.daemon")
+
+
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is asked."""
+
+    verb: str
+    jobs: list[str] = []
+
+
+class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What came of it: a document, or an error as `--json` shows it."""
+
+    document: dict[str, Any] = {}
+    error: dict[str, Any] | None = None
+
+
+class ControlServer:
+    """Answers until `end`, one after the other; whoever asks and says nothing is hung up on."""
+
+    def __init__(self, state_directory: Path, verbs: Verbs) -> None:
+        self._path, self._verbs = state_directory / SOCKET_FILE, verbs
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._thread = threading.Thread(target=self._answer_all, name="control", daemon=True)
+        self._ends = False
+
+    def begin(self) -> None:
+        """Listen. The caller holds the daemon lock. Raises `FrostlineError` where it cannot."""
+        try:
+            if stat.S_ISSOCK(self._path.lstat().st_mode):
+                effects.remove_file(self._path)
+        except FileNotFoundError:
+            pass
+        try:
+            with _address(self._path) as address, effects.op("fs.create", self._path):
+                os.fchmod(self._socket.fileno(), 0o600)  # before it has a name, so that it never is anybody's
+                self._socket.bind(address)
+            self._socket.listen(16)
+        except OSError as error:
+            self._socket.close()
+            raise FrostlineError(
+                f"the daemon cannot be asked anything: {self._path}: {error}", hint="it works all the same"
+            ) from error
+        self._thread.start()
+
+    def end(self) -> None:
+        """Answer no more; the socket is gone."""
+        self._ends = True
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        if self._thread.ident is not None:
+            self._thread.join()
+            effects.remove_file(self._path, missing_ok=True)
+
+    def _answer_all(self) -> None:
+        while not self._ends:
+            try:
+                asking, _ = self._socket.accept()
+            except OSError:
+                return
+            with asking:
+                try:
+                    asking.settimeout(_ASK_SECONDS)
+                    asking.sendall(msgspec.json.encode(self._answer(_line(asking))) + b"\n")
+                except OSError as error:
+                    log.debug("whoever asked is gone: %s", error)
+
+    def _answer(self, line: bytes) -> Answer:
+        try:
+            request = msgspec.json.decode(line, type=Request)
+            if request.verb not in self._verbs:
+                raise UsageError(
+                    f"a daemon does not know {request.verb!r}", hint="its version is another one: restart it"
+                )
+            return Answer(self._verbs[request.verb](request.jobs))
+        except msgspec.MsgspecError as error:
+            return _failed(UsageError(f"not a request: {error}"))
+        except FrostlineError as error:
+            return _failed(error)
+        except Exception as error:
+            log.exception("a request failed")
+            return _failed(FrostlineError(f"{type(error).__name__}: {error}"))
+
+
+def ask(state_directory: Path, verb: str, jobs: list[str]) -> dict[str, Any]:
+    """Ask the store's daemon. Raises its error; `FrostlineError` where none runs, `Transient` where none answers."""
+    if lock_holder(daemon_lock_path(state_directory)) is None:
+        raise FrostlineError("no daemon runs on this store", hint="'frostline daemon run' starts one")
+    path = state_directory / SOCKET_FILE
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking, _address(path) as address:
+            asking.settimeout(_ANSWER_SECONDS)
+            asking.connect(address)
+            asking.sendall(msgspec.json.encode(Request(verb, jobs)) + b"\n")
+            answer = msgspec.json.decode(_line(asking), type=Answer)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise Transient(
+            f"the daemon does not answer at {path}: {error}", hint="it starts or ends: try again"
+        ) from error
+    if answer.error is not None:
+        raise _error(answer.error)
+    return answer.document
+
+
+def _line(connection: socket.socket) -> bytes:
+    found = b""
+    while not found.endswith(b"\n") and len(found) < _MOST_BYTES:
+        piece = connection.recv(_MOST_BYTES)
+        if not piece:
+            break
+        found += piece
+    return found
+
+
+@contextlib.contextmanager
+def _address(path: Path) -> Iterator[str]:
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{directory}/{path.name}"
+    finally:
+        os.close(directory)
+
+
+def _failed(error: FrostlineError) -> Answer:
+    shown = {"kind": error.kind, "message": error.message, "hint": error.hint, "exit_code": error.exit_code}
+    return Answer(error=shown)
+
+
+def _error(shown: dict[str, Any]) -> FrostlineError:
+    error = FrostlineError(str(shown["message"]), hint=str(shown["hint"]))
+    error.kind, error.exit_code = str(shown["kind"]), int(shown["exit_code"])
+    return error

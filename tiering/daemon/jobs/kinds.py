@@ -1,0 +1,55 @@
+"""What a job is, and where each is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from tiering.config.jobs import JOBS
+from tiering.config.settings import Config, JobConfig
+from tiering.daemon.jobs.schedule import Schedule, schedule_of
+
+if TYPE_CHECKING:
+    from tiering.engine.store import Store
+
+Steps = Callable[[Config, "Store"], Sequence[Sequence[str]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a step did, from the document that its verb printed."""
+
+    text: str
+    merged: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class JobKind:
+    """One job: command lines that a process of its own runs, one after the other. Without `steps` it is a pass, which
+    the daemon makes itself."""
+
+    name: str
+    tell: Callable[[Mapping[str, Any]], Told]
+    steps: Steps | None = None
+    """Which command lines there are to run now. The configuration's options of the job are put behind each."""
+    every: Callable[[Config], float | None] = lambda config: None
+    """Its interval where `daemon.jobs` says nothing of it; None: it is off."""
+    shares: frozenset[str] = frozenset()
+    """What it works on and another job must not at the same time."""
+    fine: frozenset[int] = frozenset({0})
+    """The exit codes of a verb that did what it was to do."""
+    found: frozenset[int] = frozenset()
+    """Those of a verb that did so, and what it found is bad news: the same again would find the same."""
+
+    def schedule(self, config: Config) -> Schedule:
+        """When it runs."""
+        return schedule_of(config.daemon.jobs.get(self.name, JobConfig()), self.every(config))
+
+
+def kinds() -> dict[str, JobKind]:
+    """Every job, by name."""
+    found = {kind.name: kind for module in JOBS for kind in import_module(module).KINDS}
+    assert list(found) == [name for names in JOBS.values() for name in names]
+    return found

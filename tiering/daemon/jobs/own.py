@@ -1,0 +1,63 @@
+"""The jobs of tiering itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from oplog.errors import FrostlineError
+from tiering.config.settings import Config
+from tiering.daemon.jobs.kinds import JobKind, Told
+from tiering.merge.request import ColdOptions, MergeRequest
+
+if TYPE_CHECKING:
+    from tiering.engine.store import Store
+
+
+def _merges(config: Config, store: Store) -> Sequence[Sequence[str]]:
+    return [["tick", "--only", "merges"]]
+
+
+def _snapshots(config: Config, store: Store) -> Sequence[Sequence[str]]:
+    return [["tick", "--only", "snapshots"]]
+
+
+def _cold_merges(config: Config, store: Store) -> Sequence[Sequence[str]]:
+    """One command line a table that has cold merges due, and is not paused."""
+    settings = config.daemon
+    options = ["--spark" if settings.cold_merge_spark else "--cold", *settings.cold_merge_options]
+    paused = store.context.journal.wishes.paused
+    names = [table.full_name for table in store.definitions() if "merges" not in paused(table.uuid)]
+    return [["merge", name, *options] for name in names if _is_due(store, name)]
+
+
+def _is_due(store: Store, table: str) -> bool:
+    try:
+        return bool(store.plan_merges(table, MergeRequest(cold=ColdOptions())))
+    except FrostlineError:  # the verb says of this table what is wrong
+        return True
+
+
+def _tell_merges(document: Mapping[str, Any]) -> Told:
+    merged = len(document.get("merges", ()))
+    return Told(f"{merged} merged", merged)
+
+
+def _tell_snapshots(document: Mapping[str, Any]) -> Told:
+    return Told(
+        ", ".join(f"{disk} at {revision}" for disk, revision in document.get("snapshots", {}).items()) or "none"
+    )
+
+
+KINDS = (
+    JobKind("policy", lambda document: Told(""), every=lambda config: config.daemon.tick_seconds),
+    JobKind("merges", _tell_merges, _merges, shares=frozenset({"merges"})),
+    JobKind(
+        "cold_merges",
+        _tell_merges,
+        _cold_merges,
+        every=lambda config: config.daemon.cold_merge_seconds,
+        shares=frozenset({"merges"}),
+    ),
+    JobKind("snapshots", _tell_snapshots, _snapshots, shares=frozenset({"buckets"})),
+)
