@@ -2,6 +2,8 @@
 
 SparkSession.builder.config(map=spark_tiering.PROPERTIES)    sessions that read much
 spark_tiering.register(spark)                                then spark.read.format("frostline")
+spark_tiering.sql(spark, "select … from db.table")           reads what the query needs, and no more
+spark_tiering.views(spark)                                   every table as a temporary view
 """
 
 from __future__ import annotations
@@ -10,6 +12,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from spark_tiering.queries.sql import sql, views
+
+__all__ = ["PROPERTIES", "register", "sql", "views"]
 
 _JAVA_OPTIONS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 
@@ -28,3 +34,14 @@ def register(session: SparkSession) -> None:
     from spark_tiering.datasource import register as _register
 
     _register(session)
+
+
+def __getattr__(name: str) -> object:
+    """What needs the engine, loaded when it is first used."""
+    if name not in ("sql", "views"):
+        raise AttributeError(f"module 'spark_tiering' has no attribute {name!r}")
+    from spark_tiering.queries import sql as home
+
+    value: object = getattr(home, name)
+    globals()[name] = value
+    return value

@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakSet
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -50,6 +51,12 @@ if TYPE_CHECKING:
     from spark_tiering.write_job import WriteOptions
 
 NAME = "frostline"
+_registered: WeakSet[SparkSession] = WeakSet()
+
+
+def is_registered(session: SparkSession) -> bool:
+    """Whether the session was told of the format by this program."""
+    return session in _registered
 
 
 def register(session: SparkSession) -> None:
@@ -62,6 +69,7 @@ def register(session: SparkSession) -> None:
         ship_code(session, directory)
     known = {"on_this_machine": here, "cores": context.defaultParallelism if context is not None else 1}
     session.dataSource.register(type("FrostlineSource", (FrostlineSource,), known))
+    _registered.add(session)
 
 
 class FrostlineSource(DataSource):

@@ -80,36 +80,57 @@ class Scan:
     """Which rows are selected."""
 
 
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The files of a table that may hold rows of the answer, and how long they can be read."""
+
+    definition: TableDefinition
+    pieces: tuple[Piece, ...]
+    until: datetime
+    predicate: Predicate
+
+
 def read_definition(options: ReadOptions) -> TableDefinition:
     """The table as it is, or was at the revision."""
-    with _opened(options) as store:
-        revision = _revision(store, options)
-        context = store.context if revision is None else store.past(revision)
-        return context.catalog.table(options.table)
+    with opened_store(options) as store:
+        return definition_of(store, options)
+
+
+def definition_of(store: Store, options: ReadOptions) -> TableDefinition:
+    """The same of a store that is open."""
+    revision = _revision(store, options)
+    context = store.context if revision is None else store.past(revision)
+    return context.catalog.table(options.table)
 
 
 def plan_scan(options: ReadOptions) -> Scan:
     """Prune, hold what is left, and divide it. Raises `Refused` for rows that the executors could not reach."""
+    with opened_store(options) as store:
+        found = choose_files(store, options)
+    shares = divide(found.pieces, options.partition_bytes, options.cores)
+    return Scan(found.definition, shares, found.until, found.predicate)
+
+
+def choose_files(store: Store, options: ReadOptions) -> Chosen:
+    """Prune, and hold what is left. Raises `Refused` for rows that the executors could not reach."""
     from tiering.query.sql_filter import parse_filter
 
     until = datetime.now(UTC) + options.lease
-    with _opened(options) as store:
-        revision = _pinned_revision(store, options, until)
-        context = store.context if revision is None else store.past(revision)
-        definition = context.catalog.table(options.table)
-        reachability.check_certain(context, definition)
-        context.catalog.check_readable(definition)
-        predicate = parse_filter(options.filter, definition)
-        parts = context.catalog.parts(definition)
-        chosen = [(stored, matching_files(predicate, stored.part, definition)) for stored in parts]
-        chosen = _reachable([pair for pair in chosen if pair[1]], context, options)
-        pieces = list(_pieces(context, definition, chosen, predicate))
-        pieces = _held(context, chosen, pieces, until)
-        return Scan(definition, divide(pieces, options.partition_bytes, options.cores), until, predicate)
+    revision = _pinned_revision(store, options, until)
+    context = store.context if revision is None else store.past(revision)
+    definition = context.catalog.table(options.table)
+    reachability.check_certain(context, definition)
+    context.catalog.check_readable(definition)
+    predicate = parse_filter(options.filter, definition)
+    parts = context.catalog.parts(definition)
+    chosen = [(stored, matching_files(predicate, stored.part, definition)) for stored in parts]
+    chosen = _reachable([pair for pair in chosen if pair[1]], context, options)
+    pieces = list(_pieces(context, definition, chosen, predicate))
+    return Chosen(definition, tuple(_held(context, chosen, pieces, until)), until, predicate)
 
 
 @contextmanager
-def _opened(options: ReadOptions) -> Iterator[Store]:
+def opened_store(options: ReadOptions) -> Iterator[Store]:
     """The store as it is now. Local files that are removed from now on stay until the block ends."""
     context = make_context(
         load(options.config), actor="spark", workers=None, limiter=None, progress=None, clock=wall_clock
