@@ -20,6 +20,7 @@ from backup.place import VARIABLE, repository_config, repository_url
 from disks.effects import make_directory, remove_file, replace_file
 from oplog.entry import now
 from oplog.errors import FrostlineError
+from tiering.config.secrets import without_passwords
 from tiering.config.settings import Config
 from tiering.config.units import counted
 
@@ -125,12 +126,12 @@ def status_document(config: Config, tables: Mapping[str, str]) -> dict[str, Any]
     try:
         name = repository_config(config, repository_url(config, None)).url
     except FrostlineError as error:
-        return {"repository": None, "as_of": None, "tables": [], "what": error.message}
+        return {"repository": None, "as_of": None, "tables": [], "what": without_passwords(error.message)}
     seen = _last_seen(config.state_directory / "backup", name)
     by_uuid = {table.uuid: table for table in seen.tables} if seen else {}
     by_name = {table.table: table for table in seen.tables} if seen else {}
     return {
-        "repository": name,
+        "repository": without_passwords(name),
         "as_of": _text(seen.as_of) if seen else None,
         "tables": [
             _document(table, by_uuid.get(uuid) or by_name.get(table))

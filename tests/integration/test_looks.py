@@ -54,7 +54,7 @@ def opened(home: Home) -> Store:
 
 
 def daemon_of(store: Store) -> _Daemon:
-    return _Daemon(store, store.context.config.daemon, threading.Event(), None, (), None)
+    return _Daemon(store, store.context.config.daemon, threading.Event())
 
 
 @pytest.fixture

@@ -12,14 +12,13 @@ one.
 from __future__ import annotations
 
 import os
-import re
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import unquote
 
 import msgspec
 
@@ -27,14 +26,13 @@ from disks.config import SECRET_KEYS
 from oplog.errors import FrostlineError, Refused, UsageError
 from tiering.config.checks import check_references
 from tiering.config.places import check_places
+from tiering.config.secrets import MASK, SECRET_PROPERTY, without_passwords
 from tiering.config.settings import Config, embedded
 
 PREFIX = "FROSTLINE_"
 RESERVED = ("FROSTLINE_CONFIG", "FROSTLINE_HOME", "FROSTLINE_BACKUP")
-MASK = "********"
 _MOST_VALUES = 100_000
-SECRET_PROPERTY = re.compile(r"secret|password|token|access[.]?key|credential", re.IGNORECASE)
-"""What Spark covers among its properties (`spark.redaction.regex`), and credentials."""
+_TOO_DEEP = "lists and mappings lie within each other more deeply than any configuration has them"
 
 Path_ = tuple[str | int, ...]
 
@@ -134,9 +132,10 @@ def masked(config: Config) -> dict[str, Any]:
         for key in SECRET_KEYS:
             if disk.get(key):
                 disk[key] = MASK
-        for key in ("url", "endpoint_url"):
-            if disk.get(key):
-                disk[key] = _without_password(disk[key])
+    for holder in (*plain["disks"].values(), plain.get("backup", {})):
+        for key in ("url", "endpoint_url", "repository"):
+            if holder.get(key):
+                holder[key] = without_passwords(holder[key])
     if plain.get("keeper", {}).get("password"):
         plain["keeper"]["password"] = MASK
     if plain.get("interserver", {}).get("secret"):
@@ -166,6 +165,8 @@ def _parse(text: str, source: _Source) -> dict[str, Any]:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         raise UsageError(f"{source.file}{line}: not YAML: {getattr(error, 'problem', None) or error}") from error
+    except RecursionError as error:
+        raise UsageError(f"{source.file}: {_TOO_DEEP}") from error
     if value is None or value == {}:  # a file that was cut to nothing must not mean another, empty store
         raise UsageError(
             f"{source.file}: the configuration holds no keys",
@@ -395,6 +396,8 @@ def _flow(value: _Text, path: Path_, source: _Source) -> Any:
         return yaml.safe_load(value)
     except yaml.YAMLError as error:
         raise source.error(path, "not YAML", "such as {key: value} or [one, two]") from error
+    except RecursionError as error:
+        raise source.error(path, _TOO_DEEP) from error
 
 
 def _optional(expected: Any) -> bool:
@@ -440,14 +443,6 @@ def _absolute(plain: dict[str, Any], base: Path) -> dict[str, Any]:
         if url.startswith("file:") and not url.startswith("file:///"):
             disk["url"] = Path(path(unquote(url.removeprefix("file:")))).as_uri() + "/"
     return plain
-
-
-def _without_password(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=f"{parts.username}:{MASK}@{host}"))
 
 
 def _dotted(path: Path_) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from oplog.errors import FrostlineError
+from tiering.config.secrets import without_passwords
 from tiering.config.units import counted as counted  # verbs take it from here
 from tiering.facts.escaping import visible, visible_json
 
@@ -43,7 +44,7 @@ class Output:
     def note(self, text: str) -> None:
         """A remark beside the answer, on stderr. Nothing with --quiet."""
         if not self.quiet:
-            print(visible(text), file=sys.stderr)
+            print(visible(without_passwords(text)), file=sys.stderr)
 
     def table(
         self, columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, empty: str = "", shout: bool = True
@@ -89,14 +90,15 @@ def aligned(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequen
 
 
 def print_error(error: FrostlineError, *, json: bool) -> None:
-    """The failure, as text or as the documented JSON."""
+    """The failure, as text or as the documented JSON; without the passwords that its URLs had."""
+    message, hint = without_passwords(error.message), without_passwords(error.hint or "")
     if json:
-        body = {"kind": error.kind, "message": error.message, "hint": error.hint, "exit_code": error.exit_code}
+        body = {"kind": error.kind, "message": message, "hint": hint or error.hint, "exit_code": error.exit_code}
         print(encode({"error": body}, indent=0).decode(), file=sys.stderr)
         return
-    print(f"frostline: {visible(error.message)}", file=sys.stderr)
-    if error.hint:
-        print(f"  {visible(error.hint)}", file=sys.stderr)
+    print(f"frostline: {visible(message)}", file=sys.stderr)
+    if hint:
+        print(f"  {visible(hint)}", file=sys.stderr)
 
 
 def _plain(value: Any) -> Any:

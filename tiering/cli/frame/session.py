@@ -12,6 +12,7 @@ from oplog.errors import FrostlineError, Refused
 from tiering.cli.frame.exit_codes import FOUND_SOMETHING, NOTHING_TO_DO, Finished
 from tiering.cli.frame.options import GlobalOptions
 from tiering.cli.frame.output import Output, counted
+from tiering.config.secrets import without_passwords
 from tiering.facts.escaping import visible
 
 if TYPE_CHECKING:  # heavy: most of a `--help` would be these imports
@@ -153,7 +154,8 @@ class Session:
     def _tell_faults(self, faults: "tuple[Fault, ...]") -> None:
         if faults:
             self.output.beside["broken_disks"] = [
-                {"disk": fault.disk, "kind": fault.kind, "what": fault.error.message} for fault in faults
+                {"disk": fault.disk, "kind": fault.kind, "what": without_passwords(fault.error.message)}
+                for fault in faults
             ]
         for fault in faults:
             self.output.note(f"broken: {fault.error.message}; {fault.error.hint}")

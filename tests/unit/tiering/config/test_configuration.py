@@ -9,7 +9,8 @@ import pytest
 
 from oplog.errors import FrostlineError, Refused, UsageError
 from tiering.config import reading as configuration
-from tiering.config.reading import MASK, load, load_from, masked
+from tiering.config.reading import load, load_from, masked
+from tiering.config.secrets import MASK, without_passwords
 
 REPOSITORY = Path(__file__).parents[4]
 EXAMPLES = sorted((REPOSITORY / "configs").glob("*.yaml"))
@@ -257,7 +258,11 @@ class TestSecrets:
     def test_secrets_are_never_shown(self, tmp_path: Path) -> None:
         path = written(tmp_path, SECRET)
         path.chmod(0o600)
-        config = load(path, {"FROSTLINE_DISKS__S3__ENDPOINT_URL": "http://user:pw123@host:1/"})
+        environment = {
+            "FROSTLINE_DISKS__S3__ENDPOINT_URL": "http://user:pw123@host:1/",
+            "FROSTLINE_BACKUP__ENDPOINT_URL": "http://user:pw123@host:2/",
+        }
+        config = load(path, environment)
         shown = json.dumps(masked(config))
         assert MASK in shown
         assert "hunter2" not in shown
@@ -271,6 +276,17 @@ class TestSecrets:
             load(path, {"FROSTLINE_DISKS__S3": "{secret_access_key: hunter2"})
         assert "not YAML" in str(caught.value)
         assert "hunter2" not in str(caught.value) + (caught.value.hint or "")
+
+    def test_a_value_nested_too_deeply_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(UsageError, match="more deeply than any configuration"):
+            load(written(tmp_path, "disks: " + "[" * 100_000), {})
+        with pytest.raises(UsageError, match="more deeply than any configuration"):
+            load(written(tmp_path, "disks: {}"), {"FROSTLINE_DISKS__S3": "[" * 100_000})
+
+    def test_the_password_of_a_url_is_covered_wherever_it_stands(self) -> None:
+        text = "cannot reach s3://me:hun@ter2@bucket/x@y: http://h:1/a:b@c, http://u:p@h"
+        covered = "cannot reach s3://me:********@bucket/x@y: http://h:1/a:b@c, http://u:********@h"
+        assert without_passwords(text) == covered
 
     def test_secret_properties_of_spark_are_never_shown(self, tmp_path: Path) -> None:
         text = "spark: {conf: {spark.authenticate.secret: hunter2, spark.executor.memory: 1g}}"
