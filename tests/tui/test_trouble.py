@@ -182,7 +182,7 @@ def test_what_another_process_begins_is_seen_also_while_reading_all_would_cost_t
             (move,) = store.context.journal.work.moves(active=True)
             store.context.journal.work.set_move(move.id, "copying")
             store.context.journal.work.note_bytes({move.id: 250_000})
-            await driver.sees("[######..................]  25%")
+            await driver.sees("[#####...............]  25%")
             await driver.press("4")
             await driver.sees("25%")
 

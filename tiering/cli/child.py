@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     from tiering.daemon.jobs.record import Result
 
 _END_SECONDS = 5.0
+_orders = msgspec.json.Decoder(RunOrder)
 
 
 def main() -> None:
     """Run the job, write down how it ended, and exit with the code of what failed first."""
-    order = msgspec.json.decode(sys.argv[1], type=RunOrder)
+    order = _orders.decode(sys.argv[1])
     threading.Thread(target=_end_with_the_daemon, daemon=True).start()
     place = Place(Path(order.state), order.job)
     code = Locked.exit_code

@@ -12,6 +12,7 @@ import os
 import socket
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ SOCKET_FILE = "daemon.sock"
 _MOST_BYTES = 64 * 1024
 _ASK_SECONDS = 5.0
 _ANSWER_SECONDS = 30.0
+_BEGIN_SECONDS = 10.0
 
 Verbs = Mapping[str, Callable[[list[str]], dict[str, Any]]]
 
@@ -44,6 +46,10 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
 
     document: dict[str, Any] = {}
     error: dict[str, Any] | None = None
+
+
+_requests = msgspec.json.Decoder(Request)
+_answers = msgspec.json.Decoder(Answer)
 
 
 class ControlServer:
@@ -99,7 +105,7 @@ class ControlServer:
 
     def _answer(self, line: bytes) -> Answer:
         try:
-            request = msgspec.json.decode(line, type=Request)
+            request = _requests.decode(line)
             if request.verb not in self._verbs:
                 raise UsageError(
                     f"a daemon does not know {request.verb!r}", hint="its version is another one: restart it"
@@ -114,17 +120,36 @@ class ControlServer:
             return _failed(FrostlineError(f"{type(error).__name__}: {error}"))
 
 
+def _connected(path: Path) -> socket.socket:
+    """A connection to the daemon, which is there but may not listen yet: one that was killed leaves its socket."""
+    deadline = time.monotonic() + _BEGIN_SECONDS
+    while True:
+        asking = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            asking.settimeout(_ANSWER_SECONDS)
+            with _address(path) as address:
+                asking.connect(address)
+        except (ConnectionRefusedError, FileNotFoundError):
+            asking.close()
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+        except BaseException:
+            asking.close()
+            raise
+        else:
+            return asking
+
+
 def ask(state_directory: Path, verb: str, jobs: list[str]) -> dict[str, Any]:
     """Ask the store's daemon. Raises its error; `FrostlineError` where none runs, `Transient` where none answers."""
     if lock_holder(daemon_lock_path(state_directory)) is None:
         raise FrostlineError("no daemon runs on this store", hint="'frostline daemon run' starts one")
     path = state_directory / SOCKET_FILE
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking, _address(path) as address:
-            asking.settimeout(_ANSWER_SECONDS)
-            asking.connect(address)
+        with _connected(path) as asking:
             asking.sendall(msgspec.json.encode(Request(verb, jobs)) + b"\n")
-            answer = msgspec.json.decode(_line(asking), type=Answer)
+            answer = _answers.decode(_line(asking))
     except (OSError, msgspec.MsgspecError) as error:
         raise Transient(
             f"the daemon does not answer at {path}: {error}", hint="it starts or ends: try again"

@@ -53,6 +53,9 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     code: int = 0
 
 
+_reports = msgspec.json.Decoder(RunReport)
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """A job's files below the state directory."""
@@ -73,7 +76,7 @@ class Place:
     def report(self, run: str) -> RunReport | None:
         """How that run ended; None where it did not live to say so."""
         try:
-            found = msgspec.json.decode((self.state / "jobs" / f"{self.job}.json").read_bytes(), type=RunReport)
+            found = _reports.decode((self.state / "jobs" / f"{self.job}.json").read_bytes())
         except (OSError, msgspec.MsgspecError):
             return None
         return found if found.run == run else None
