@@ -31,7 +31,10 @@ def parse_filter(text: str, definition: TableDefinition) -> Predicate:
     name = definition.full_name
     refused = UsageError(f"this filter is more than comparisons of columns with constants: {text.strip()}", hint=_HINT)
     with connect({"threads": 1}) as connection:
-        statement = read_statement(connection, f"SELECT * FROM {_quoted(name)} WHERE (\n{text}\n)")
+        try:
+            statement = read_statement(connection, f"SELECT * FROM {_quoted(name)} WHERE (\n{text}\n)")
+        except UsageError as error:
+            raise UsageError(f"{text.strip()!r} is no expression of SQL: {error.message}", hint=_HINT) from error
         if statement.tables != (name,):
             raise refused
         reads, _ = plan_statement(connection, statement.text, {name: definition})
