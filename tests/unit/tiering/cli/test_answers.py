@@ -22,9 +22,9 @@ from tiering.cli.reports.query import plain_rows
 
 REPOSITORY = Path(__file__).parents[4]
 NESTED = (
-    "SELECT [1, NULL, 2] AS list, {'a': 1, 'b': 'x\"y, z'} AS struct, "
+    "SELECT make_array(1, NULL, 2) AS list, named_struct('a', 1, 'b', 'x\"y, z') AS struct, "
     "map(['k', 'l'], [1, 2]) AS map, map([1], ['one']) AS numbered, "
-    "[{'at': DATE '2026-01-01'}] AS deep, 7 AS plain"
+    "make_array(named_struct('at', DATE '2026-01-01')) AS deep, 7 AS plain"
 )
 EXPECTED = {
     "list": [1, None, 2],
@@ -56,7 +56,7 @@ def test_nested_values_are_json_in_every_format(home: Home, tmp_path: Path) -> N
 
 
 def test_a_nested_value_that_is_null_is_an_empty_field(home: Home) -> None:
-    sql = "SELECT k, CASE WHEN k > 0 THEN [k] END AS list FROM d.t WHERE k < 2 ORDER BY k"
+    sql = "SELECT k, CASE WHEN k > 0 THEN make_array(k) END AS list FROM d.t WHERE k < 2 ORDER BY k"
     assert home("query", sql, "--output-format", "csv").splitlines() == ['"k","list"', "0,", '1,"[1]"']
 
 
