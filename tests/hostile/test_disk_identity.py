@@ -155,6 +155,30 @@ def test_a_bucket_that_is_gone_is_given_up(home: Path, store: Frostline) -> None
     assert store.json("fsck", "--read-data")["ok"]
 
 
+def test_what_was_written_since_the_last_look_is_given_up_with_open_eyes(home: Path, store: Frostline) -> None:
+    """Nobody has opened the store since the last move and the last insert: the bucket is read from what is kept of it;
+    of an SSD nobody can know, and that is said."""
+    store("move", "d.t", "--partition", "202602", "--to-disk", "s3")
+    shutil.rmtree(home / "bucket")
+    known = store.json("disk", "replace", "s3", "-n")["known"]
+    assert [(held["table"], held["parts"], held["rows"]) for held in known["tables"]] == [("d.t", 2, 200)]
+    assert known["counted"]
+    store("disk", "replace", "s3", code=13)
+    assert "Give up 2 parts of disk s3 for good?" in store.error
+    store("disk", "replace", "s3", "-y")
+    assert count(store) == 100
+
+    Path("more.csv").write_text("ts,n\n2026-05-01T00:00:00Z,1000\n")
+    store("insert", "d.t", "more.csv")
+    (home / "ssd").rename(home / "ssd.away")
+    known = store.json("disk", "replace", "ssd", "-n")["known"]
+    assert [(held["table"], held["parts"]) for held in known["tables"]] == [("d.t", 1)]
+    assert not known["counted"]
+    assert "written to since" in store("disk", "replace", "ssd", "-n")
+    store("disk", "replace", "ssd", code=13)
+    assert "Give up 1 part of disk ssd, and what was written to it since they were counted, for good?" in store.error
+
+
 def test_another_disk_at_the_place(home: Path, store: Frostline, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FROSTLINE_HOME", str(home.with_name("other")))
     store("table", "create", "e.t", "--column", "n:int64", "--order-by", "n")

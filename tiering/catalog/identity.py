@@ -126,6 +126,14 @@ class Identities:
         logged = self._real[name].logged
         return self.shown(name) if logged is None else read_object(logged.store)
 
+    def kept(self, name: str) -> Mapping[str, Disk]:
+        """The disks with this one as this machine keeps it, whatever lies at its place; none where it keeps nothing."""
+        disk = self._real.get(name)
+        if disk is None or disk.kind == "local":
+            return {}
+        disk.work_offline(DiskUnreachable(f"disk {name} is not asked"))
+        return {**self.disks, name: disk}
+
     def place(self, name: str) -> str:
         """Where the configuration has the disk; empty when it has none of the name."""
         return self._places.get(name, "")

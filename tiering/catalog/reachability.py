@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from disks.base import Disk
 from oplog.errors import DiskUnreachable
 from tiering.catalog import blocks
+from tiering.catalog.catalog import Catalog
 from tiering.catalog.context import Context
 from tiering.catalog.identity import Fault
 from tiering.journal.known_disks import Holding
@@ -50,19 +51,25 @@ def compare(context: Context) -> None:
     """Compare what the catalog read with what was known to be on each disk."""
     if context.identities is None:
         return
+    found = holdings(context.catalog)
+    dropping = {unfinished.drop.table_uuid for unfinished in context.journal.drops()}
+    places = (locate(broken.path) for broken in context.catalog.broken)
+    context.identities.compare(found, dropping | {place.uuid for place in places if place is not None})
+
+
+def holdings(catalog: Catalog) -> dict[str, dict[str, Holding]]:
+    """What the catalog read of each table, by disk and the table's uuid."""
     found: dict[str, dict[str, Holding]] = defaultdict(dict)
-    dropped = [table.definition for table in context.catalog.dropped()]
-    for definition in (*context.catalog.tables(), *dropped):
+    dropped = [table.definition for table in catalog.dropped()]
+    for definition in (*catalog.tables(), *dropped):
         parts: Counter[str] = Counter()
         rows: Counter[str] = Counter()
-        for stored in context.catalog.parts(definition, include_outdated=True):
+        for stored in catalog.parts(definition, include_outdated=True):
             parts[stored.disk] += 1
             rows[stored.disk] += stored.facts.rows
         for disk, number in parts.items():
             found[disk][definition.uuid] = Holding(definition.full_name, number, rows[disk])
-    dropping = {unfinished.drop.table_uuid for unfinished in context.journal.drops()}
-    places = (locate(broken.path) for broken in context.catalog.broken)
-    context.identities.compare(found, dropping | {place.uuid for place in places if place is not None})
+    return found
 
 
 def check_answer(context: Context, definition: TableDefinition) -> None:

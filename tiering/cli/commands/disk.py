@@ -1,17 +1,18 @@
 """`disk adopt|replace|forget`: what a person who knows says of a disk that is not what it was."""
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oplog.errors import NotFound, Refused, UsageError
+from oplog.errors import FrostlineError, NotFound, Refused, UsageError
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session, actor
 from tiering.cli.frame.verb import new_app, verb
 
 if TYPE_CHECKING:
     from tiering.catalog.identity import Identities
-    from tiering.journal.known_disks import KnownDisk
+    from tiering.journal.known_disks import Holdings, KnownDisk
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="as the configuration calls it")]
 
@@ -91,20 +92,21 @@ def _decide(
         if session.options.json:
             session.output.document({"disk": name, "changed": False, "dry_run": session.dry_run})
         return
+    holdings, is_all = _held(session, identities, known)
     held = [
         {"table": holding.table, "uuid": uuid, "parts": holding.parts, "rows": holding.rows}
-        for uuid, holding in known.holdings.items()
+        for uuid, holding in holdings.items()
     ]
     document: dict[str, Any] = {
         "disk": name,
-        "known": {"id": known.id or None, "place": known.place, "tables": held},
+        "known": {"id": known.id or None, "place": known.place, "tables": held, "counted": is_all},
         "found": {"id": found, "place": identities.place(name)},
         "changed": not session.dry_run,
         "dry_run": session.dry_run,
     }
     if not session.options.json:
         _print(session, document)
-    session.confirm(_question(what, name, sum(holding.parts for holding in known.holdings.values())))
+    session.confirm(_question(what, name, sum(holding.parts for holding in holdings.values()), is_all))
     if not session.dry_run:
         identities.decide(what, name, actor())
     if session.options.json:
@@ -113,12 +115,31 @@ def _decide(
         session.output.line("Dry run: nothing was changed." if session.dry_run else "Done.")
 
 
-def _question(what: str, name: str, parts: int) -> str:
+def _held(session: Session, identities: "Identities", known: "KnownDisk") -> "tuple[Holdings, bool]":
+    """What lay on the disk, and whether that is all: where somebody wrote to it since it was counted, what this machine
+    keeps of a bucket is read again. Of a local disk nothing else is known."""
+    from tiering.catalog.catalog import Catalog
+    from tiering.catalog.reachability import holdings
+
+    if known.counted:
+        return known.holdings, True
+    try:
+        catalog = Catalog(session.config, identities.kept(known.name))
+        with closing(catalog):
+            catalog.refresh(disks=())
+            found = holdings(catalog).get(known.name)
+    except FrostlineError:  # nothing is kept, or the bucket is asked for some of it
+        found = None
+    return (known.holdings, False) if found is None else (found, not catalog.broken)
+
+
+def _question(what: str, name: str, parts: int, is_all: bool) -> str:
     match what:
         case "adopt":
             return f"Take what lies there now for disk {name}?"
         case "replace" | "forget":
-            return f"Give up {counted(parts, 'part')} of disk {name} for good?"
+            more = "" if is_all else ", and what was written to it since they were counted,"
+            return f"Give up {counted(parts, 'part')} of disk {name}{more} for good?"
     raise UsageError(f"no such decision: {what}")
 
 
@@ -128,4 +149,6 @@ def _print(session: Session, document: dict[str, Any]) -> None:
     line(f"known  disk {known['id'] or 'without an id'} at {known['place']}")
     for held in known["tables"]:
         line(f"       {held['table']}: {counted(held['parts'], 'part')}, {held['rows']:,} rows when last counted")
+    if not known["counted"]:
+        line("       and it was written to since: parts may have come, and may have gone")
     line(f"found  {'disk ' + found['id'] if found['id'] else 'no disk'} at {found['place'] or 'no place'}")
