@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oplog.errors import FrostlineError, Transient, UsageError
+from spark_tiering.class_archive import java_options
 from spark_tiering.package import shares_python, ship_code
 from tiering.config.settings import Config
 
@@ -44,13 +45,14 @@ _MASTER = re.compile(
 )
 _CONNECT_SECONDS = 5.0
 
+_DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
 _PROPERTIES = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     # Our jobs are single stages of few, long tasks: nothing to adapt.
     "spark.sql.adaptive.enabled": "false",
     # The driver only plans and collects: starting fast matters more than peak speed (8 s become 5).
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    _DRIVER_OPTIONS: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 _LOCAL_PROPERTIES = {
     "spark.driver.host": "127.0.0.1",
@@ -59,8 +61,8 @@ _LOCAL_PROPERTIES = {
 }
 
 
-def check_java() -> None:
-    """Raises `UsageError` with what to install unless pyspark is there and a Java that it can run on."""
+def check_java() -> str:
+    """What Java says of its version. Raises `UsageError`, with what to install, where pyspark or Java is missing."""
     _check_pyspark()
     java = _java()
     try:
@@ -74,6 +76,7 @@ def check_java() -> None:
     version = int(found[2] or 0) if found[1] == "1" else int(found[1])  # Java 8 calls itself 1.8
     if version < MINIMUM_JAVA:
         raise UsageError(f"Spark needs Java {MINIMUM_JAVA} or newer; {java} is Java {version}", hint=JAVA_HINT)
+    return said
 
 
 def spark_session(settings: Config, *, app: str, master: str | None = None, verbose: bool = False) -> SparkSession:
@@ -89,11 +92,10 @@ def spark_session(settings: Config, *, app: str, master: str | None = None, verb
     if SparkContext._active_spark_context is not None or "SPARK_REMOTE" in os.environ:
         return SparkSession.builder.getOrCreate()
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    if not submitted:
-        check_java()
+    java = "" if submitted else check_java()
     # Otherwise the workers run whichever python3 is first on their PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    conf = _submitted_conf(settings, app, master) if submitted else _conf(settings, app, master)
+    conf = _submitted_conf(settings, app, master) if submitted else _conf(settings, app, master, java)
     check_master(conf.get("spark.master") or "")
     log = None if submitted or verbose else log_file(settings)
     if log is not None:
@@ -227,14 +229,18 @@ def _submitted_conf(settings: Config, app: str, master: str | None) -> SparkConf
     return conf
 
 
-def _conf(settings: Config, app: str, master: str | None) -> SparkConf:
+def _conf(settings: Config, app: str, master: str | None, java: str) -> SparkConf:
     from pyspark import SparkConf
+    from pyspark.find_spark_home import _find_spark_home
 
     defaults = defaults_of(os.environ)
     chosen = retrying_master(master or defaults.get("spark.master") or settings.spark.master)
     conf = SparkConf(loadDefaults=False).setAppName(app).setMaster(chosen)
     for name, value in properties(settings, chosen, defaults).items():
         conf.set(name, value)
+    if conf.get(_DRIVER_OPTIONS) == _PROPERTIES[_DRIVER_OPTIONS]:
+        classes = java_options(Path(_find_spark_home()) / "jars", java, os.environ)
+        conf.set(_DRIVER_OPTIONS, f"{_PROPERTIES[_DRIVER_OPTIONS]} {classes}".rstrip())
     return conf
 
 
