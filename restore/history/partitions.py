@@ -80,10 +80,15 @@ def drop(context: Context, definition: TableDefinition, partition: str) -> Commi
     """Drop all parts of the partition on every disk; a crash half way is finished on open.
 
     What lay in a bucket comes back by `undo` of the revision there, while the retention lasts; what lay elsewhere
-    does not.
+    does not. Of a replicated table it is agreed upon, and done here; the other replicas follow.
     """
+    why = f"drop partition {partition} of {definition.full_name}"
+    if definition.is_replicated:
+        doomed = parts_of(context, definition, partition)
+        replicated.work().drop_partition(context, definition, partition, why)
+        return Commits(tuple((stored.disk, stored.part) for stored in doomed), {})  # no undo brings them back
     doomed = _begin(context, definition, partition, "dropping partitions of")
-    before, why = _revisions(context), f"drop partition {partition} of {definition.full_name}"
+    before = _revisions(context)
     tables.drop_parts(context, doomed, reason=why)
     return Commits(tuple((stored.disk, stored.part) for stored in doomed), _changed(context, before, why))
 

@@ -63,7 +63,8 @@ def drop(session: Session, table: TableName, partition: Partition) -> None:
     """Drop a partition: all of its parts on every disk.
 
     'frostline undo' of the revision that is printed brings back what lay in a bucket, while its retention lasts. What
-    lay on local disks is gone; 'partition detach' keeps it.
+    lay on local disks is gone; 'partition detach' keeps it. Of a replicated table it goes from all replicas, for good;
+    what is inserted meanwhile stays.
     """
     from restore.history.partitions import drop as drop_partition
     from restore.history.partitions import parts_of
@@ -71,10 +72,13 @@ def drop(session: Session, table: TableName, partition: Partition) -> None:
     store = session.store()
     definition = store.definition(table)
     parts = parts_of(store.context, definition, partition)
-    local = sorted({stored.disk for stored in parts if store.disk(stored.disk).logged is None})
+    lasting = [
+        stored for stored in parts if store.disk(stored.disk).logged is not None and not definition.is_replicated
+    ]
+    local = sorted({stored.disk for stored in parts} - {stored.disk for stored in lasting})
     rows = sum(stored.facts.rows for stored in parts if stored.state == "active")
-    lasting = f" What lies on {', '.join(local)} cannot be brought back." if local else ""
-    session.confirm(f"Drop partition {partition} of {table} ({rows:,} rows)?{lasting}")
+    lost = f" What lies on {', '.join(local)} cannot be brought back." if local else ""
+    session.confirm(f"Drop partition {partition} of {table} ({rows:,} rows)?{lost}")
     done = None if session.dry_run else drop_partition(store.context, definition, partition)
     _report(session, definition.full_name, partition, [(stored.disk, stored.part) for stored in parts], done, "drop")
 

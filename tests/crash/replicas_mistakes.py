@@ -8,6 +8,7 @@ from typing import Any
 _KILLS = "tests/replicas/test_kills.py::test_killed_at_every_change"
 _INTERSERVER = "tests/replicas/test_interserver.py"
 _BEHIND = "tests/replicas/test_behind.py"
+_DROPS = "tests/replicas/test_drops.py"
 _SHARED = "tests/replicas/test_shared_disk.py"
 
 
@@ -101,14 +102,14 @@ def _merges_by_the_wall_clock() -> None:
     import dataclasses
 
     from tiering.catalog.context import wall_clock
-    from zerocopy.execution import queue
+    from zerocopy.execution import perform
 
-    original = queue.merger.merge
+    original = perform.merger.merge
 
     def merge(context: Any, *arguments: Any, **options: Any) -> Any:
         return original(dataclasses.replace(context, clock=wall_clock), *arguments, **options)
 
-    queue.merger.merge = merge
+    perform.merger.merge = merge
 
 
 def _peer_believed() -> None:
@@ -220,6 +221,50 @@ def _whole_first() -> None:
         original(replica, other, *rest)
 
     recovering._take_over = take_over
+
+
+def _nobody_spared() -> None:
+    from zerocopy.replica.entries import DropRange
+
+    DropRange.drops = lambda self, name: any(one.covers(name) for one in self.touches)  # type: ignore[method-assign]
+
+
+def _dropped_without_version() -> None:
+    from zerocopy.execution import dropping
+    from zerocopy.keeper.operations import ANY_VERSION
+
+    original = dropping._say
+    dropping._say = lambda replica, entry, version, more: original(replica, entry, ANY_VERSION, more)
+
+
+def _drop_of_what_is_gone_waited_for() -> None:
+    from zerocopy.execution import perform
+
+    perform._drops = lambda entry, name: False
+
+
+def _digests_of_the_dropped_count() -> None:
+    from zerocopy.replica.nodes import TableNodes
+
+    TableNodes.block = lambda self, partition, digest, drops: f"{self.path}/blocks/{partition}_{digest}"  # type: ignore[method-assign]
+
+
+def _arriving_not_awaited() -> None:
+    from zerocopy.execution import dropping
+
+    dropping.arrivals.arriving = lambda context, definition: []  # type: ignore[assignment]
+
+
+def _moving_parts_dropped() -> None:
+    from zerocopy.execution import dropping
+
+    dropping.check_not_moving = lambda replica, partition: None  # type: ignore[assignment]
+
+
+def _bytes_stay_in_the_bucket() -> None:
+    from zerocopy.execution import dropping
+
+    dropping._drop_shared = lambda replica, entry: None
 
 
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
@@ -342,5 +387,47 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "a replica that is not the last takes the cold parts with it",
         f"{_SHARED}::test_who_leaves_leaves_what_is_cold",
         _leaves_with_everything,
+    ),
+    (
+        "replicas: nobody spared",
+        "a drop takes inserts that were on their way",
+        f"{_DROPS}::test_an_insert_on_its_way_stays",
+        _nobody_spared,
+    ),
+    (
+        "replicas: the dropped waited for",
+        "a part that was dropped is fetched first",
+        f"{_DROPS}::test_what_is_dropped_is_not_waited_for",
+        _drop_of_what_is_gone_waited_for,
+    ),
+    (
+        "replicas: digests of the dropped",
+        "a block that was dropped cannot be inserted again",
+        f"{_DROPS}::test_all_replicas_drop_what_was_there_and_keep_what_came_later",
+        _digests_of_the_dropped_count,
+    ),
+    (
+        "replicas: arriving not awaited",
+        "a drop goes past an insert that counts and is not in the table yet",
+        f"{_DROPS}::test_an_insert_that_counts_and_is_not_in_the_table_yet_is_dropped",
+        _arriving_not_awaited,
+    ),
+    (
+        "replicas: moving parts dropped",
+        "a drop is agreed upon while somebody moves its parts",
+        f"{_DROPS}::test_what_moves_now_is_not_dropped",
+        _moving_parts_dropped,
+    ),
+    (
+        "replicas: the dropped stay in the bucket",
+        "what lies in the bucket is dropped from the machines alone",
+        f"{_DROPS}::test_all_replicas_drop_what_was_there_and_keep_what_came_later",
+        _bytes_stay_in_the_bucket,
+    ),
+    (
+        "replicas: dropped without version",
+        "a drop is agreed upon though a move was claimed since it looked",
+        f"{_DROPS}::test_a_move_that_was_claimed_meanwhile_is_not_missed",
+        _dropped_without_version,
     ),
 )

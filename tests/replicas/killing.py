@@ -17,7 +17,7 @@ from tiering.config.settings import Config, InterserverConfig, KeeperConfig, Lim
 from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest
 from tiering.table.schema import Column, PartitionField, TableDefinition
-from zerocopy.execution import queue, work
+from zerocopy.execution import perform, queue, work
 from zerocopy.replica.arrivals import ARRIVING
 from zerocopy.replica.replica import Replica
 
@@ -25,6 +25,8 @@ TABLE = "d.t"
 BEFORE = [(1, 10), (2, 20)]
 NEW = [(1, 11), (2, 21)]
 """A block of two partitions."""
+ONE = [(1, 12)]
+"""Of the partition that is dropped, on one replica alone."""
 _RESERVE_BYTES = 16 * 1024
 _HOT = VolumeConfig(name="hot", disks=("ssd",))
 _COLD = VolumeConfig(name="cold", disks=("s3",))
@@ -79,7 +81,7 @@ def insert(store: Store, rows: Sequence[tuple[int, int]]) -> None:
     store.table(TABLE).insert(pa.table(columns).to_batches())
 
 
-def sync(store: Store) -> queue.Done:
+def sync(store: Store) -> perform.Done:
     return work.sync(store.context, store.definition(TABLE))
 
 
@@ -113,6 +115,29 @@ def _move(a: Store, b: Store) -> None:
     assert not report.failed, report.failed
     assert not report.skipped, report.skipped
     sync(b)
+
+
+def _drop(a: Store, b: Store) -> None:
+    """The first partition, of which all is dropped already when this is repeated."""
+    table = a.definition(TABLE)
+    work.drop_partition(a.context, table, _first_partition(a), "drop it")
+    done = sync(b)
+    assert not done.postponed, done.postponed
+
+
+def _first_partition(store: Store) -> str:
+    store.refresh()
+    return min(stored.name.partition for stored in store.parts(TABLE))
+
+
+def _prepare_drop(a: Store, b: Store) -> None:
+    """A part in the bucket, and one that one replica has alone."""
+    _prepare_merged_on_both(a, b)
+    a.refresh()
+    cold = next(stored.part.name for stored in a.parts(TABLE) if stored.name.partition == _first_partition(a))
+    assert a.apply(a.plan_manual_move(TABLE, part=cold, to_disk="s3")).moved
+    sync(b)
+    insert(a, ONE)
 
 
 def _recover(a: Store, b: Store) -> None:
@@ -156,6 +181,7 @@ OPERATIONS: Mapping[str, tuple[Callable[[Store, Store], None], Callable[[Store, 
     "fetch_merged": (_prepare_merged, _fetch_merged),
     "move": (_prepare_merged_on_both, _move),
     "recover": (_prepare_lost, _recover),
+    "drop": (_prepare_drop, _drop),
 }
 
 
@@ -169,7 +195,7 @@ def act(operation: str, pair: Pair, mode: Mode, at: int) -> list[str]:
     """What the operation begins with, then the operation with the hook on; its effects."""
     hook = Failpoints(mode, at)
     with _both(pair) as (a, b):
-        policy = "cold" if operation == "move" else "local"
+        policy = "cold" if operation in ("move", "drop") else "local"
         for store in (a, b):
             work.create(store.context, TABLE, definition(), policy, None, None, if_not_exists=False)
             work.serve(store.context)
@@ -181,6 +207,8 @@ def act(operation: str, pair: Pair, mode: Mode, at: int) -> list[str]:
 
 def examine(operation: str, pair: Pair) -> list[str]:
     """What is wrong after the next start, and after the operation was repeated."""
+    if operation == "drop":
+        return _examine_drop(pair)
     wrong: list[str] = []
     with _both(pair) as (a, b):
         for store in (a, b):
@@ -201,6 +229,32 @@ def examine(operation: str, pair: Pair) -> list[str]:
             wrong += [f"{name}: {sentence}" for sentence in _faults(store)]
             if operation == "move":
                 wrong += [f"{name}: {sentence}" for sentence in _not_moved(store)]
+    if _files(pair, "a") != _files(pair, "b"):
+        wrong.append("the replicas hold other files")
+    return wrong
+
+
+def _examine_drop(pair: Pair) -> list[str]:
+    """All of the partition is there, or none; once it is dropped, it is for good, and the same block is new."""
+    wrong: list[str] = []
+    rest = [row for row in sorted(BEFORE + NEW) if row[0] != 1]
+    with _both(pair) as (a, b):
+        for store in (a, b, a):
+            sync(store)
+        found = rows(a)
+        if found not in (rest, sorted(BEFORE + NEW + ONE)):
+            wrong.append(f"half of the partition: {found}")
+        if rows(b) != found:
+            wrong.append(f"the other replica answers {rows(b)}, not {found}")
+        if found != rest:
+            _drop(a, b)
+        for name, store in (("a", a), ("b", b)):
+            wrong += [f"{name}: {sentence}" for sentence in _faults(store, rest)]
+        insert(b, NEW)
+        for store in (a, b, a):
+            sync(store)
+        for name, store in (("a", a), ("b", b)):
+            wrong += [f"{name}, inserted again: {line}" for line in _faults(store, sorted([NEW[0], *rest]))]
     if _files(pair, "a") != _files(pair, "b"):
         wrong.append("the replicas hold other files")
     return wrong
@@ -231,12 +285,12 @@ def _until_free(store: Store) -> None:
         assert all("moves parts" in skipped.reason for skipped in report.skipped), report.skipped
 
 
-def _faults(store: Store) -> Iterator[str]:
+def _faults(store: Store, expected: Sequence[tuple[int, int]] = tuple(sorted(BEFORE + NEW))) -> Iterator[str]:
     """Rows once each; the parts that Keeper knows are those that are here, whole; nothing waits, nothing is left."""
     store.refresh()
     table = store.definition(TABLE)
     replica = Replica.open(store.context, table)
-    if rows(store) != sorted(BEFORE + NEW):
+    if rows(store) != list(expected):
         yield f"rows {rows(store)}"
     everything = store.parts(TABLE, include_outdated=True)
     if {stored.name for stored in everything} != replica.parts():

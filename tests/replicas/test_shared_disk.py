@@ -79,7 +79,7 @@ def test_what_was_merged_waits_for_every_replica(a: Machine, b: Machine) -> None
     a("merge", "d.t", "--final")
     assert "replica b has not got it yet" in a.move("all_0_1_1")["skipped"][0]["reason"]
     assert a.keys() == b.keys() == [1, 2]
-    assert "a merge that the replicas agreed upon takes it" in b.move(FIRST)["skipped"][0]["reason"]
+    assert "a merge or drop that the replicas agreed upon takes it" in b.move(FIRST)["skipped"][0]["reason"]
     b.sync()
     assert a.move("all_0_1_1")["moved"]
     assert a.keys() == b.keys() == [1, 2]

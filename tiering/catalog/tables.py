@@ -159,9 +159,11 @@ def drop_what_is_left(context: Context, gone: DroppedTable, *, reason: str) -> N
     _carry_out(context, decided, names)
 
 
-def drop_parts(context: Context, doomed: list[StoredPart], *, reason: str, by_ttl: bool = False) -> None:
+def drop_parts(
+    context: Context, doomed: list[StoredPart], *, reason: str, by_ttl: bool = False, here_only: bool = False
+) -> None:
     """Drop parts of one table, with every other copy of them and everything they cover: nothing comes back to life.
-    `by_ttl`: a TTL rule says so, for the log."""
+    `by_ttl`: a TTL rule says so, for the log. `here_only`: from the disks that no other machine has."""
     if not doomed:
         return
     definition = doomed[0].definition
@@ -172,13 +174,15 @@ def drop_parts(context: Context, doomed: list[StoredPart], *, reason: str, by_tt
         for stored in context.catalog.parts(definition, include_outdated=True)
         if stored.name in names or (stored.state == "outdated" and any(lineage.hides(one, stored) for one in doomed))
     ]
-    _require_holders(context, [stored.directory for stored in everything], f"dropping parts of {definition.full_name}")
+    what = f"dropping parts of {definition.full_name}"
+    _require_holders(context, [stored.directory for stored in everything], what, here_only=here_only)
     decided = PartsDrop(
         table=definition.full_name,
         table_uuid=definition.uuid,
         reason=reason,
         directories=tuple(sorted({stored.directory for stored in everything})),
         by_ttl=by_ttl,
+        here_only=here_only,
     )
     names_doomed = [stored.facts.name for stored in doomed]
     with context.journal.file.rescue(), context.journal.claim(definition.uuid, names_doomed, "drop parts"):
@@ -222,9 +226,8 @@ def finish_drop(context: Context, decided: Drop) -> bool:
 def _drop_everywhere(context: Context, decided: Drop, *, now: bool) -> None:
     """Buckets first: the tombstone there is what other machines go by. `now`: somebody asked for it now, and it takes
     the table as it is when it is committed, altered by another machine or not."""
-    here_only = isinstance(decided, TableDrop) and decided.here_only
     for disk in sorted(context.disks.values(), key=lambda disk: not disk.capabilities.remote):
-        if not disk.read_only and not (here_only and disk.capabilities.shared):
+        if not disk.read_only and not (decided.here_only and disk.capabilities.shared):
             _drop_from(context, disk, decided, now=now)
 
 

@@ -135,6 +135,8 @@ class _Drop(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     directories: tuple[str, ...]
     """What goes, on every disk."""
+    here_only: bool = False
+    """It stays on the disks that other machines have as well."""
 
 
 class TableDrop(_Drop, frozen=True, kw_only=True, tag="drop_table"):
@@ -142,8 +144,6 @@ class TableDrop(_Drop, frozen=True, kw_only=True, tag="drop_table"):
 
     version: int = 0
     """Of its definition: a newer one, which was brought back meanwhile, stays. 0 when an older version began this."""
-    here_only: bool = False
-    """It stays on the disks that other machines have as well."""
 
 
 class PartsDrop(_Drop, frozen=True, kw_only=True, tag="drop_parts"):
@@ -191,7 +191,7 @@ def encode_drop(drop: Drop) -> tuple[str, str]:
         name=drop.table if isinstance(drop, TableDrop) else None,
         by_ttl=isinstance(drop, PartsDrop) and drop.by_ttl,
         version=drop.version if isinstance(drop, TableDrop) else 0,
-        here_only=isinstance(drop, TableDrop) and drop.here_only,
+        here_only=drop.here_only,
     )
     return str(drop.__struct_config__.tag), msgspec.json.encode(payload).decode()
 
@@ -218,7 +218,12 @@ def decode_drop(kind: str, payload: str, *, journal: str) -> Drop | None:
             here_only=read.here_only,
         )
     return PartsDrop(
-        table=read.table, table_uuid=read.uuid, reason=read.reason, directories=directories, by_ttl=read.by_ttl
+        table=read.table,
+        table_uuid=read.uuid,
+        reason=read.reason,
+        directories=directories,
+        by_ttl=read.by_ttl,
+        here_only=read.here_only,
     )
 
 

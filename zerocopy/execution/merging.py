@@ -42,7 +42,7 @@ def assign(replica: Replica, request: MergeRequest) -> list[str]:
     moving_now = moving.busy(replica)
     on_their_way = _on_their_way(replica)
     pull(replica)
-    pending = [PartName.parse(queued.entry.brings) for queued in queue(replica)]
+    pending = [name for queued in queue(replica) for name in queued.entry.touches]
     plans = _plans(replica, request, pending, moving_now)
     plans = [plan for plan in plans if _is_whole(plan, on_their_way, pending)]
     if not plans:

@@ -16,7 +16,7 @@ was merged is moved when every replica has it: else one would have it twice, the
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -38,7 +38,7 @@ _AT_ONCE = 2000
 """Parts of one claim at most: their names are in one node."""
 _NAMES_BYTES = 128 * 1024
 _ATTEMPTS = 10
-_MOVER = "mover"
+MOVER = "mover"
 """The claim in the journal: of this machine's processes one moves at a time."""
 
 
@@ -65,7 +65,7 @@ def execute(replica: Replica, moves: Sequence[Move]) -> MoveReport:
     for portion in _portions([move for move in moves if move not in outwards]):
         assert disk is not None
         try:
-            with context.journal.claim(definition.uuid, [_MOVER], "move"):
+            with context.journal.claim(definition.uuid, [MOVER], "move"):
                 report += _execute(replica, disk, portion)
         except Locked as error:
             report += MoveReport(skipped=tuple(SkippedMove.of(move, error.message) for move in portion))
@@ -112,12 +112,46 @@ class _Held:
 def _claiming(replica: Replica, disk: Disk, moves: list[Move]) -> Iterator[_Held]:
     """Hold the claim on those of the moves that may be made, if there are any."""
     held = _claim(replica, disk, moves)
+    with _releasing(replica, disk, held):
+        yield held
+
+
+@contextmanager
+def fenced(replica: Replica, disk: Disk) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Be the one who changes the shared disk, to drop what the log says: the path that each commit requires, and what
+    to call when it is known of every commit whether it took place. Raises `Locked` while another one is at it."""
+    with replica.context.journal.claim(replica.definition.uuid, [MOVER], "drop"):
+        held = _Held([], [])
+        keeper, table = replica.keeper, replica.table
+        for _ in range(_ATTEMPTS):
+            keeper.sync(table.path)
+            if other := _other_mover(replica, disk):
+                raise Locked(other, hint="the next pass tries again")
+            version, node = keeper.get(table.log).version, keeper.get(table.mover)
+            if not node.data and _take(replica, held, version, node.version, ()):
+                break
+        else:
+            raise Locked(
+                f"what the replicas of {replica.definition.full_name} agree upon keeps changing",
+                hint="the next pass tries again",
+            )
+
+        def clean() -> None:
+            held.is_clean = True
+
+        with _releasing(replica, disk, held):
+            yield fence.hold(replica, disk), clean
+
+
+@contextmanager
+def _releasing(replica: Replica, disk: Disk, held: _Held) -> Iterator[None]:
+    """Give the claim back, if there is one."""
     claim = held.claim
     if claim is None:
-        yield held
+        yield
         return
     try:
-        yield held
+        yield
         if not held.is_clean:  # something may still be on its way there: nothing gets past another fence
             fence.replace(replica, disk)
             held.is_clean = True
@@ -141,22 +175,28 @@ def _claim(replica: Replica, disk: Disk, moves: list[Move]) -> _Held:
             return held
         if node.data:  # another one came first
             continue
-        parts = tuple(move.part for move in held.allowed)
-        claim = Claim(id=uuid.uuid4().hex, replica=replica.name, token=replica.token, parts=parts)
-        data = msgspec.json.encode(claim)
-        operations: list[Operation] = [
-            Set(table.log, claim.id.encode(), version),
-            Set(table.mover, data, node.version),
-            Create(table.alive(claim.id), ephemeral=True),
-        ]
-        try:
-            keeper.multi(operations, witness=Witness(table.mover, data))
-        except Conflict:  # a merge was agreed upon, or another one moves: look again
-            continue
-        held.claim, held.version = claim, node.version + 1
-        return held
+        if _take(replica, held, version, node.version, tuple(move.part for move in held.allowed)):
+            return held
     why = f"what the replicas of {replica.definition.full_name} agree upon keeps changing; the next pass tries again"
     return _Held([], [SkippedMove.of(move, why) for move in moves])
+
+
+def _take(replica: Replica, held: _Held, version: int, mover_version: int, parts: tuple[str, ...]) -> bool:
+    """Claim the parts, if since these versions neither a merge nor a drop was agreed upon, and nobody else moves."""
+    table = replica.table
+    claim = Claim(id=uuid.uuid4().hex, replica=replica.name, token=replica.token, parts=parts)
+    data = msgspec.json.encode(claim)
+    operations: list[Operation] = [
+        Set(table.log, claim.id.encode(), version),
+        Set(table.mover, data, mover_version),
+        Create(table.alive(claim.id), ephemeral=True),
+    ]
+    try:
+        replica.keeper.multi(operations, witness=Witness(table.mover, data))
+    except Conflict:
+        return False
+    held.claim, held.version = claim, mover_version + 1
+    return True
 
 
 def _other_mover(replica: Replica, disk: Disk) -> str:
@@ -200,7 +240,7 @@ def _allowed(replica: Replica, disk: Disk, moves: list[Move]) -> _Held:
     """Which of the moves may be made, as of the log's end and of what the disks hold now."""
     context, definition = replica.context, replica.definition
     queue.pull(replica)
-    pending = [PartName.parse(queued.entry.brings) for queued in queue.queue(replica)]
+    pending = [name for queued in queue.queue(replica) for name in queued.entry.touches]
     context.catalog.refresh()
     where = {stored.name: stored.disk for stored in context.catalog.parts(definition)}
     own, others, left = replica.parts(), _parts_of_others(replica), shared.leftovers(context, definition)
@@ -213,7 +253,7 @@ def _allowed(replica: Replica, disk: Disk, moves: list[Move]) -> _Held:
         if name not in own:
             return "the other replicas do not know yet that it is here"
         if any(entry.covers(name) for entry in pending):
-            return "a merge that the replicas agreed upon takes it"
+            return "a merge or drop that the replicas agreed upon takes it"
         if any(name.covers(other) for other in left):
             return "copies of what was merged into it are still here; the next start removes them"
         if name.max_block > name.min_block or name.level or name.mutation:

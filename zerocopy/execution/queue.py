@@ -1,34 +1,26 @@
-"""What a replica has to do: it takes the log over into its queue, and does what is in the queue, in its order.
+"""What a replica takes over from the log to do. `perform` does it.
 
 Taking over is one multi: the entries come into the queue and the pointer goes past them, or neither; of two processes
 of one replica the second finds the pointer moved. An entry leaves the queue in the multi that says what was done.
-What cannot be done now stays with its reason, and so does what comes after it and meets its blocks.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from oplog.errors import AlreadyExists, Conflict, FrostlineError, Transient
-from tiering.catalog.catalog import StoredPart
-from tiering.catalog.lineage import content_digest
-from tiering.merge import merger
-from tiering.merge.merger import Agreed
-from tiering.merge.output import MergeResult
-from tiering.table.part import Part, PartName
+from oplog.errors import AlreadyExists, Conflict, Transient
 from zerocopy.keeper.client import Witness
 from zerocopy.keeper.operations import Create, Operation, Set, portions
-from zerocopy.replica import entries, shared
-from zerocopy.replica.entries import Entry, Get, Merge
-from zerocopy.replica.fetching import Fetcher, part_here
+from zerocopy.replica import entries
+from zerocopy.replica.entries import Entry
 from zerocopy.replica.nodes import number_of
 from zerocopy.replica.replica import Replica
 
 _AT_ONCE = 200
 """Entries that are taken over in one multi, at most."""
+CLONED = "clone-"
+"""How the name of what another replica had already begins; it comes before what is to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,36 +32,8 @@ class Queued:
     entry: Entry
 
 
-@dataclass(frozen=True, slots=True)
-class Postponed:
-    """An entry that could not be done now, and why."""
-
-    queued: Queued
-    reason: str
-
-
-@dataclass(slots=True)
-class Done:
-    """What one run over the queue did."""
-
-    pulled: int = 0
-    fetched: list[str] = field(default_factory=list)
-    merged: list[MergeResult] = field(default_factory=list)
-    skipped: int = 0
-    """Entries that needed nothing: the part was there, or in a larger one."""
-    postponed: list[Postponed] = field(default_factory=list)
-    cloned: str = ""
-    """The replica whose parts this one, which was lost, took over."""
-    freed: list[str] = field(default_factory=list)
-    """Parts that went off this machine's disks: they are on the shared one."""
-
-
 class FellBehind(Transient):
     """Entries of the log are gone that the replica never took over."""
-
-
-class _Differs(Conflict):
-    """A merge made other bytes here than elsewhere."""
 
 
 def pull(replica: Replica) -> int:
@@ -115,122 +79,4 @@ def queue(replica: Replica) -> list[Queued]:
         node = replica.keeper.find(path)
         if node is not None:
             found.append(Queued(path, number_of(name), entries.decode(node.data, path=path)))
-    return sorted(found, key=lambda queued: queued.number)
-
-
-def execute(replica: Replica, *, stopped: Callable[[], bool]) -> Done:
-    """Do what is in the queue, as far as it can be done now. Raises `Locked` when another process is at it."""
-    with replica.context.journal.claim(replica.definition.uuid, ["replica-queue"], "replica"):
-        done = Done(pulled=pull(replica))
-        _Run(replica, Fetcher(replica), replica.parts(), done).all(queue(replica), stopped)
-        return done
-
-
-@dataclass(slots=True)
-class _Run:
-    """One run over the queue."""
-
-    replica: Replica
-    fetcher: Fetcher
-    own: set[PartName]
-    done: Done
-
-    def all(self, waiting: list[Queued], stopped: Callable[[], bool]) -> None:
-        """Each entry in turn; one that cannot be done does not keep those of other blocks back."""
-        self.replica.context.catalog.refresh()
-        held: list[PartName] = []
-        for queued in waiting:
-            if stopped():
-                return
-            name = PartName.parse(queued.entry.brings)
-            if any(_meet(name, other) for other in held):
-                self.done.postponed.append(Postponed(queued, "it waits for an earlier entry of the same blocks"))
-                held.append(name)
-                continue
-            try:
-                self._one(queued, name)
-            except (FrostlineError, OSError) as error:
-                self.done.postponed.append(Postponed(queued, getattr(error, "message", str(error))))
-                held.append(name)
-
-    def _one(self, queued: Queued, name: PartName) -> None:
-        if name in self.own or any(part.covers(name) for part in self.own):
-            self.replica.finish(queued.node)
-            self.done.skipped += 1
-            return
-        here = part_here(self.replica, name) or shared.covering(self.replica, name)
-        if here is not None:  # on the shared disk, or killed between the commit and the word
-            self._check(here, queued.entry)
-            self._register(here.name, content_digest(here.part), queued.node)
-            self.done.skipped += 1
-        elif isinstance(queued.entry, Merge) and self._can_merge(queued.entry):
-            self._merge(queued, queued.entry, name)
-        else:
-            self._fetch(queued, name)
-
-    def _check(self, here: StoredPart, entry: Entry) -> None:
-        """Raise `Conflict` where a part on the shared disk is not the one that Keeper knows."""
-        if not self.replica.context.disk(here.disk).capabilities.shared:
-            return
-        known = {source.digest for source in self.fetcher.registered(here.name)}
-        known |= {entry.digest} if isinstance(entry, Get) and entry.part == here.facts.name else set()
-        if known != {content_digest(here.part)}:
-            raise Conflict(
-                f"part {here.facts.name} on {here.disk} is not the one that the replicas agreed upon",
-                hint="run 'frostline fsck --read-data'; who wrote to the bucket besides?",
-            )
-
-    def _fetch(self, queued: Queued, name: PartName) -> None:
-        came = self.fetcher.fetch(name)
-        here = part_here(self.replica, came)
-        assert here is not None
-        self._register(came, content_digest(here.part), queued.node)
-        self.done.fetched.append(str(came))
-
-    def _can_merge(self, entry: Merge) -> bool:
-        """Whether all inputs are here, and Keeper knows that they are."""
-        names = [PartName.parse(name) for name in entry.inputs]
-        return all(name in self.own and part_here(self.replica, name) is not None for name in names)
-
-    def _merge(self, queued: Queued, entry: Merge, name: PartName) -> None:
-        """Make the part as every replica makes it: by the entry's time and name. Where other bytes come out, what was
-        made is thrown away, and the part is fetched."""
-        replica = self.replica
-        context = dataclasses.replace(replica.context, clock=lambda: entry.time)
-        inputs = [stored for text in entry.inputs if (stored := part_here(replica, PartName.parse(text))) is not None]
-        digests: list[str] = []
-
-        def approve(part: Part) -> None:
-            digest = content_digest(part)
-            if not agree(replica, part.name, digest):
-                raise _Differs(f"{part.name} has other bytes here than where it was made first", hint="it is fetched")
-            digests.append(digest)
-
-        agreed = Agreed(name, approve)
-        try:
-            result = merger.merge(context, replica.definition, inputs, reason=entry.reason, agreed=agreed)
-        except _Differs:
-            self._fetch(queued, name)
-            return
-        replica.context.catalog.refresh()
-        self._register(name, digests[0], queued.node)
-        self.done.merged.append(result)
-
-    def _register(self, name: PartName, digest: str, queued: str) -> None:
-        covered = {part for part in self.own if name.covers(part)}
-        self.replica.register(name, digest, covered, queued)
-        self.own = (self.own - covered) | {name}
-
-
-def agree(replica: Replica, part: str, digest: str) -> bool:
-    """Whether the output of a merge is what whoever made it first has; who is first says what it is."""
-    path = replica.table.output(part)
-    try:
-        replica.keeper.create(path, digest.encode())
-    except AlreadyExists:
-        return replica.keeper.get(path).data == digest.encode()
-    return True
-
-
-def _meet(one: PartName, other: PartName) -> bool:
-    return one.partition == other.partition and one.min_block <= other.max_block and other.min_block <= one.max_block
+    return sorted(found, key=lambda queued: (f"/{CLONED}" not in queued.node, queued.number))

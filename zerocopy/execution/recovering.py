@@ -21,6 +21,7 @@ from oplog.kinds import SetAside
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.lineage import content_digest
 from tiering.table.part import PartName
+from zerocopy.execution.queue import CLONED
 from zerocopy.keeper.client import Witness
 from zerocopy.keeper.operations import Create, Delete, Operation, Set, portions
 from zerocopy.replica import entries, shared
@@ -159,7 +160,7 @@ def _take_over(replica: Replica, other: _Other, digests: dict[str, str], kept: s
     lacking = sorted(other.parts.keys() - kept)
     for number, name in enumerate(lacking):
         entry = Get(time=now, replica=other.name, part=name, digest=other.parts[name])
-        words.append([Create(f"{own.queue}/clone-{number:010d}", entries.encode(entry))])
+        words.append([Create(f"{own.queue}/{CLONED}{number:010d}", entries.encode(entry))])
     words += [[Create(own.queued(number), data)] for number, data in sorted(other.queue.items())]
     for portion in portions(words):
         keeper.multi(portion)

@@ -12,14 +12,27 @@ from tiering.merge.request import MergeRequest
 from tiering.move.report import MoveReport
 from tiering.policy.plan import Move
 from tiering.table.schema import TableDefinition
-from zerocopy.execution import cleaning, merging, moving, queue, recovering
-from zerocopy.execution.queue import Done, FellBehind
+from zerocopy.execution import cleaning, dropping, merging, moving, perform, recovering
+from zerocopy.execution.perform import Done
+from zerocopy.execution.queue import FellBehind
 from zerocopy.replica import arrivals, presence, shared
 from zerocopy.replica.inserting import ReplicatedInserting
 from zerocopy.replica.lifecycle import Made, create, drop, drop_dead
 from zerocopy.replica.replica import Replica
 
-__all__ = ["Made", "create", "drop", "drop_dead", "inserting", "merge", "move", "serve", "sync", "tick"]
+__all__ = [
+    "Made",
+    "create",
+    "drop",
+    "drop_dead",
+    "drop_partition",
+    "inserting",
+    "merge",
+    "move",
+    "serve",
+    "sync",
+    "tick",
+]
 
 
 def inserting(context: Context, definition: TableDefinition) -> type[Inserting]:
@@ -45,10 +58,10 @@ def sync(context: Context, definition: TableDefinition, *, stopped: Callable[[],
     presence.announce(replica)
     try:
         cloned = recovering.recover(replica) if recovering.is_lost(replica) else ""
-        done = queue.execute(replica, stopped=stopped or context.stop.is_set)
+        done = perform.execute(replica, stopped=stopped or context.stop.is_set)
     except FellBehind:
         cloned = recovering.recover(replica)
-        done = queue.execute(replica, stopped=stopped or context.stop.is_set)
+        done = perform.execute(replica, stopped=stopped or context.stop.is_set)
     done.cloned = cloned
     context.catalog.refresh()
     done.freed = shared.free(replica)
@@ -84,6 +97,23 @@ def merge(context: Context, definition: TableDefinition, request: MergeRequest) 
         if done.postponed or request.final or context.stop.is_set():
             break
     return results
+
+
+def drop_partition(context: Context, definition: TableDefinition, partition: str, reason: str) -> None:
+    """Agree upon the drop of all that is in the partition now, and do it here; the other replicas follow. Raises
+    `Locked` where it is agreed upon and could not be done here yet: the next pass does it."""
+    entry = dropping.assign(Replica.open(context, definition), partition, reason)
+    why = ""
+    try:
+        done = sync(context, definition)
+        why = next((one.reason for one in done.postponed if one.queued.entry == entry), "")
+    except Locked as error:
+        why = error.message
+    if why:
+        raise Locked(
+            f"the replicas of {definition.full_name} drop partition {partition}, this one not yet: {why}",
+            hint="the next pass does it, or 'frostline replica sync'",
+        )
 
 
 def serve(context: Context) -> str:

@@ -75,6 +75,12 @@ def discard(context: Context, definition: TableDefinition, disk: Disk, names: It
         transaction.commit()
 
 
+def arriving(context: Context, definition: TableDefinition) -> list[str]:
+    """The parts that are arriving now, on every disk."""
+    disks = map(context.disk, context.catalog.policy_disks(definition))
+    return [part for disk in disks for part in _found(disk, definition)]
+
+
 def settle(replica: Replica) -> list[str]:
     """Finish or undo what inserts of processes that are gone left here; one sentence a thing done."""
     context, definition = replica.context, replica.definition

@@ -12,6 +12,10 @@ from oplog.errors import Damaged, UsageError
 from tiering.table.part import PartName
 
 _MOST_INPUTS = 1000
+_MOST_RANGES = 1000
+_MOST_SPARED = 10_000
+_ABOVE_ALL = 999_999_999
+"""The level of a range: what lies within it is older, whatever was merged."""
 
 
 class _Entry(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -32,6 +36,11 @@ class Get(_Entry, frozen=True, kw_only=True, tag="get"):
     def brings(self) -> str:
         return self.part
 
+    @property
+    def touches(self) -> tuple[PartName, ...]:
+        """The blocks that it is about, as names of parts."""
+        return (PartName.parse(self.part),)
+
 
 class Merge(_Entry, frozen=True, kw_only=True, tag="merge"):
     """Adjacent parts become one."""
@@ -44,8 +53,39 @@ class Merge(_Entry, frozen=True, kw_only=True, tag="merge"):
     def brings(self) -> str:
         return self.output
 
+    @property
+    def touches(self) -> tuple[PartName, ...]:
+        """The blocks that it is about, as names of parts."""
+        return (PartName.parse(self.output),)
 
-Entry: TypeAlias = Get | Merge
+
+class DropRange(_Entry, frozen=True, kw_only=True, tag="drop_range"):
+    """All parts whose blocks lie within these ranges go. What was inserted before it in the log is in no part of
+    other blocks, so no part lies across."""
+
+    ranges: tuple[str, ...]
+    """As names of parts, of a level above all."""
+    spared: tuple[int, ...] = ()
+    """Blocks within the range of a partition that were on their way when it was agreed upon: they stay."""
+    reason: str
+
+    @property
+    def brings(self) -> str:
+        return self.ranges[0]
+
+    @property
+    def touches(self) -> tuple[PartName, ...]:
+        """The blocks that it is about, as names of parts."""
+        return tuple(map(PartName.parse, self.ranges))
+
+    def drops(self, name: PartName) -> bool:
+        """Whether the part goes."""
+        if any(name.min_block <= number <= name.max_block for number in self.spared):
+            return False
+        return any(one.covers(name) for one in self.touches)
+
+
+Entry: TypeAlias = Get | Merge | DropRange
 
 _encoder = msgspec.json.Encoder(order="deterministic")
 _decoder = msgspec.json.Decoder(Entry)
@@ -56,15 +96,23 @@ def encode(entry: Entry) -> bytes:
     return _encoder.encode(entry)
 
 
+def whole_range(partition: str, first: int, last: int) -> str:
+    """The name of a range of blocks that covers every part within it."""
+    return str(PartName(partition, first, last, _ABOVE_ALL))
+
+
 def decode(data: bytes, *, path: str) -> Entry:
     """The entry of a node, with every name a part's name. Raises `Damaged` naming the node."""
     try:
         entry: Entry = _decoder.decode(data)
-        output = PartName.parse(entry.brings)
         fault = bounds.fault_in_time("time", entry.time)
         if isinstance(entry, Get):
+            PartName.parse(entry.part)
             fault = fault or bounds.fault_in_digest("digest", entry.digest)
+        elif isinstance(entry, DropRange):
+            fault = fault or _fault_in_ranges(entry)
         else:
+            output = PartName.parse(entry.output)
             inputs = [PartName.parse(name) for name in entry.inputs]
             if not 0 < len(inputs) <= _MOST_INPUTS or not all(output.covers(name) for name in inputs):
                 fault = fault or "its output does not cover its inputs"
@@ -76,3 +124,13 @@ def decode(data: bytes, *, path: str) -> Entry:
             hint="a newer version may have written it: upgrade frostline; else somebody changed it by hand",
         ) from error
     return entry
+
+
+def _fault_in_ranges(entry: DropRange) -> str | None:
+    if not 0 < len(entry.ranges) <= _MOST_RANGES or len(entry.spared) > _MOST_SPARED:
+        return "it drops nothing, or too much at once"
+    if any(name.level != _ABOVE_ALL or name.mutation for name in entry.touches):
+        return "what it drops is no range"
+    if entry.spared and len(entry.ranges) > 1:
+        return "it spares blocks of more than one range"
+    return None

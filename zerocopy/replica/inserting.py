@@ -19,12 +19,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 
 from disks.base import Transaction
-from oplog.errors import AlreadyExists, FrostlineError, NotFound, Transient
+from oplog.errors import AlreadyExists, Conflict, FrostlineError, NotFound, Transient
 from tiering.catalog.lineage import content_digest
 from tiering.insert.insert import Inserting, NewPart
 from tiering.table.part import PartName
 from zerocopy.keeper.client import Witness
-from zerocopy.keeper.operations import Create, Delete, Operation
+from zerocopy.keeper.operations import Check, Create, Delete, Operation
 from zerocopy.replica import arrivals, entries
 from zerocopy.replica.nodes import number_of
 from zerocopy.replica.replica import Replica
@@ -48,6 +48,8 @@ class ReplicatedInserting(Inserting):
 
     replica: Replica = field(init=False)
     _blocks_begun: int = 0
+    _drops: dict[str, int] = field(default_factory=dict)
+    """How often each partition was dropped, as far as is known: the word counts only if that is so still."""
 
     def begin(self) -> None:
         self.replica = Replica.open(self.context, self.definition)
@@ -83,6 +85,7 @@ class ReplicatedInserting(Inserting):
     def _without_duplicates(self, written: list[NewPart]) -> list[NewPart]:
         """Those that no replica has inserted yet, as far as is known before the word."""
         fresh: list[NewPart] = []
+        self._count_drops(written)
         for new in written:
             if self._deduplicates and self.replica.keeper.exists(self._block(new)):
                 self.count_duplicate(new)
@@ -94,8 +97,13 @@ class ReplicatedInserting(Inserting):
     def _deduplicates(self) -> bool:
         return self.definition.settings.deduplication_window > 0
 
+    def _count_drops(self, news: list[NewPart]) -> None:
+        for partition in {new.partition.id for new in news}:
+            node = self.replica.keeper.find(self.replica.table.numbers(partition))
+            self._drops[partition] = node.version if node is not None else 0
+
     def _block(self, new: NewPart) -> str:
-        return self.replica.table.block(new.partition.id, new.digest)
+        return self.replica.table.block(new.partition.id, new.digest, self._drops[new.partition.id])
 
     @contextmanager
     def _numbered(self, news: list[NewPart]) -> Iterator[list[_Arriving]]:
@@ -131,10 +139,12 @@ class ReplicatedInserting(Inserting):
                 witness = Witness(self.replica.own.part(left[0].name), left[0].digest.encode())
                 self.replica.keeper.multi([one for each in left for one in self._word(each)], witness=witness)
                 return left
-            except AlreadyExists:
+            except (AlreadyExists, Conflict) as error:
                 self.replica.keeper.sync(self.replica.table.path)
-                known = [one for one in left if self.replica.keeper.exists(self._block(one.new))]
-                if not known:
+                if isinstance(error, Conflict):  # the partition was dropped meanwhile, without this insert
+                    self._count_drops([one.new for one in left])
+                known = [one for one in left if self._deduplicates and self.replica.keeper.exists(self._block(one.new))]
+                if not known and isinstance(error, AlreadyExists):
                     raise
                 self._take_back(known)
                 for one in known:
@@ -150,7 +160,8 @@ class ReplicatedInserting(Inserting):
 
     def _word(self, one: _Arriving) -> list[Operation]:
         entry = entries.Get(time=self.context.clock(), replica=self.replica.name, part=one.name, digest=one.digest)
-        said: list[Operation] = [Delete(one.node)]
+        partition = one.new.partition.id
+        said: list[Operation] = [Delete(one.node), Check(self.replica.table.numbers(partition), self._drops[partition])]
         if self._deduplicates:
             said.append(Create(self._block(one.new), one.name.encode()))
         said.append(Create(f"{self.replica.table.log}/log-", entries.encode(entry), numbered=True))

@@ -2,7 +2,8 @@
 
 <table>/metadata                     the definition; its policy is each machine's own
 <table>/log/log-<number>             what happened, and what is agreed upon, in order; its own data: the last merge
-<table>/blocks/<partition>_<digest>  a block that was inserted -> the part
+<table>/blocks/<partition>_<digest>  a block that was inserted -> the part; after <n> drops of the partition: …-<n>
+<table>/block_numbers/<partition>    what was dropped of it last; its version: how often that was
 <table>/block_numbers/<partition>/block-<who>-<number>   an insert on its way; goes with its session
 <table>/outputs/<part>               the digest of what a merge makes: whoever is first says it
 <table>/mover                        of a table with a shared disk: who moves which parts there now; empty: nobody
@@ -54,8 +55,9 @@ class TableNodes:
         names = ["log", "blocks", "block_numbers", "outputs", "replicas", *(["mover"] if shared_disk else [])]
         return [f"{self.path}/{name}" for name in names]
 
-    def block(self, partition: str, digest: str) -> str:
-        return f"{self.path}/blocks/{partition}_{digest}"
+    def block(self, partition: str, digest: str, drops: int) -> str:
+        """What was inserted before the last of so many drops of the partition does not count."""
+        return f"{self.path}/blocks/{partition}_{digest}" + (f"-{drops}" if drops else "")
 
     def numbers(self, partition: str) -> str:
         return f"{self.path}/block_numbers/{partition}"

@@ -124,6 +124,7 @@ def sync(session: Session, table: OptionalTable = None) -> None:
                 "taken_over": done.pulled,
                 "fetched": done.fetched,
                 "merged": [result.output for result in done.merged],
+                "dropped": done.dropped,
                 "skipped": done.skipped,
                 "freed": done.freed,
                 "cloned": done.cloned,
@@ -134,15 +135,18 @@ def sync(session: Session, table: OptionalTable = None) -> None:
             }
         )
     failed = sum(len(one["postponed"]) for one in documents)
-    succeeded = sum(len(one["fetched"]) + len(one["merged"]) + one["skipped"] for one in documents)
+    succeeded = sum(
+        len(one["fetched"]) + len(one["merged"]) + len(one["dropped"]) + one["skipped"] for one in documents
+    )
     if session.options.json:
         session.output.document({"synced": documents})
     for one in documents:
+        dropped = f" {counted(len(one['dropped']), 'part')} dropped," if one["dropped"] else ""
         freed = f" {counted(len(one['freed']), 'part')} freed," if one["freed"] else ""
         session.output.line(
             f"{one['table']}: {counted(len(one['fetched']), 'part')} fetched,"
             f" {counted(len(one['merged']), 'part')} merged,"
-            f"{freed}"
+            f"{dropped}{freed}"
             f" {counted(len(one['postponed']), 'entry', 'entries')} postponed."
         )
         if one["cloned"]:
