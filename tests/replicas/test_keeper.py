@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
+from typing import Any
 
 import msgspec
 import pytest
@@ -140,6 +142,39 @@ def test_a_call_ends_though_nobody_answers(line: KeeperLine, keeper: Keeper, set
         assert "keeper check" in unsent.value.hint
         line.mend()
         until_answered(broken)
+
+
+@pytest.mark.parametrize("trouble", ["mute", "silence", "cut"])
+@pytest.mark.parametrize("was_connected", [True, False])
+def test_who_is_told_to_stop_waits_for_nobody(
+    trouble: str, was_connected: bool, line: KeeperLine, keeper: Keeper, settings: KeeperConfig
+) -> None:
+    """The word comes while a call waits, and the session ends though nobody hears of it: both would take hours."""
+    hours: dict[str, Any] = {"session_timeout_seconds": 10_000, "request_timeout_seconds": 10_000}
+    looks = count()
+    is_in_trouble = False
+    if not was_connected:
+        getattr(line, trouble)()
+    with Keeper(
+        msgspec.structs.replace(settings, hosts=(line.host,), **hours), lambda: is_in_trouble and next(looks) > 2
+    ) as told:
+        if was_connected:
+            assert told.exists("/")
+            getattr(line, trouble)()
+        is_in_trouble = True
+        with pytest.raises(Transient, match="told to stop"):
+            told.get("/")
+        with pytest.raises((Transient, OutcomeUnknown), match="told to stop"):
+            told.create("/made")
+    assert next(looks) > 3
+
+
+def test_who_is_told_to_stop_still_has_its_answers(keeper: Keeper, settings: KeeperConfig) -> None:
+    with Keeper(settings, lambda: True) as told:
+        told.create("/made", b"at the end", ephemeral=True)
+        assert keeper.get("/made").data == b"at the end"
+    keeper.sync()
+    assert not keeper.exists("/made")
 
 
 def test_a_session_that_expired_is_another_one(keeper: Keeper, settings: KeeperConfig) -> None:

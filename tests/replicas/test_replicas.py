@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from tests.replicas.keeper_line import KeeperLine
 from tests.replicas.machines import Machine
 from tiering.config.settings import KeeperConfig
+from tiering.daemon import daemon
 
 Machines = Callable[[str], Machine]
 
@@ -209,6 +213,22 @@ print(sorted(loaded & {"zerocopy", "kazoo", "aiohttp"}))
         check=True,
     )
     assert done.stdout == "[]\n"
+
+
+def test_a_daemon_ends_though_keeper_never_answers(a: Machine, line: KeeperLine, settings: KeeperConfig) -> None:
+    """Told to by SIGTERM while it waits for an answer, for hours if need be."""
+    line.silence()
+    hours = {"session_timeout_seconds": 10_000, "request_timeout_seconds": 10_000}
+    a.write_configuration(msgspec.structs.replace(settings, hosts=(line.host,), **hours))
+    command = [sys.executable, "-m", "tiering.cli.main", "-c", a.configuration, "daemon", "run"]
+    with subprocess.Popen(command) as process:
+        try:
+            while daemon.status(a.path / "state").pid != process.pid:
+                assert process.poll() is None
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(200) == 0
+        finally:
+            process.kill()
 
 
 def test_a_backup_comes_back_as_a_plain_table(a: Machine) -> None:

@@ -111,6 +111,7 @@ def run(
 
     Raises `Locked` when another daemon works on this store.
     """
+    store.context.stop = stop
     with daemon_lock(store.context.config.state_directory):
         daemon = _Daemon(store, settings, stop, on_tick, watch, config_file=config_file, options=options)
         if once:

@@ -6,6 +6,8 @@ Every call ends within `request_timeout_seconds`, with an answer or one of these
 * `Transient`: the request was never sent, or changes nothing;
 * `OutcomeUnknown`: a change was sent and every answer was lost.
 
+One that nobody answers ends sooner when the process is told to stop.
+
 A lost answer is not guessed: the call is repeated until there is one. A repeated change that is then refused may be
 refused because the first try was carried out, so a change names its witness: a node that holds what the caller wrote
 if, and only if, the change took place. It is read after a `sync`, for a server may lag behind the others.
@@ -17,6 +19,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
@@ -41,6 +44,12 @@ from zerocopy.keeper.operations import ANY_VERSION, Check, Create, Delete, Opera
 
 _PAUSE_SECONDS = 0.02
 _LONGEST_PAUSE_SECONDS = 0.5
+_LOOK_SECONDS = 0.2
+"""How often who waits looks whether the process is told to stop."""
+_STOPPED_SECONDS = 0.5
+"""How long a call waits then."""
+_END_SECONDS = 3.0
+"""How long the end of a session is waited for; who does not hear of it ends it when it times out."""
 _NONE_CONFIGURED = "name the servers in the configuration: keeper: {hosts: [host:2181]}"
 
 logger = logging.getLogger(__name__)
@@ -69,15 +78,39 @@ class Witness:
     data: bytes
 
 
+@dataclass(slots=True)
+class _Patience:
+    """How long one call waits: until its end, or a moment from when it sees that the process is told to stop."""
+
+    end: float
+    stopped: Callable[[], bool]
+    _is_told: bool = False
+
+    @property
+    def left_seconds(self) -> float:
+        if not self._is_told and self.stopped():
+            self.end, self._is_told = min(self.end, time.monotonic() + _STOPPED_SECONDS), True
+        return max(self.end - time.monotonic(), 0)
+
+    def until(self, wait: Callable[[float], bool]) -> bool:
+        """Whether it came true in time; `wait` waits so many seconds for it."""
+        while not wait(min(self.left_seconds, _LOOK_SECONDS)):
+            if self.left_seconds <= 0:
+                return False
+        return True
+
+
 class Keeper:
     """A session. Thread-safe. Paths are absolute below `root`. A context manager: leaving it ends the session, and with
     it what is ephemeral."""
 
-    def __init__(self, settings: KeeperConfig) -> None:
-        """Connects in the background; the first call waits for it. Raises `UsageError` without hosts."""
+    def __init__(self, settings: KeeperConfig, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Connects in the background; the first call waits for it. `stopped` says whether the process is to end: then
+        nobody is waited for. Raises `UsageError` without hosts."""
         if not settings.hosts:
             raise UsageError("no ZooKeeper is configured", hint=_NONE_CONFIGURED)
         self._settings = settings
+        self._stopped = stopped
         self._acl = None
         authentication = None
         if settings.user:
@@ -103,9 +136,15 @@ class Keeper:
         self._client.start_async()
 
     def close(self) -> None:
-        """End the session."""
-        self._client.stop()
-        self._client.close()
+        """End the session. A server that does not answer is not waited for."""
+        ending = threading.Thread(target=self._end, name="keeper-end", daemon=True)
+        ending.start()
+        ending.join(_END_SECONDS if self._connected.is_set() else _LOOK_SECONDS)
+
+    def _end(self) -> None:
+        with suppress(zk.WriterNotClosedException):
+            self._client.stop()
+            self._client.close()
 
     def __enter__(self) -> Self:
         return self
@@ -275,26 +314,28 @@ class Keeper:
             return self._repeat(what, start, look or (lambda: None))
 
     def _repeat(self, what: str, start: Callable[[], Any], look: Callable[[], Any] | None) -> Any:
-        end = time.monotonic() + self._settings.request_timeout_seconds
+        patience = _Patience(time.monotonic() + self._settings.request_timeout_seconds, self._stopped)
         lost, pause = False, _PAUSE_SECONDS
         while True:
-            if not self._connected.wait(max(end - time.monotonic(), 0)):
+            if not patience.until(self._connected.wait):
                 raise self._silent(what, lost=lost and look is not None)
             if lost and (found := self._looked(what, look)) is not None:
                 return found
             try:
                 self.requests += 1
-                return self._answer(start().get(timeout=max(end - time.monotonic(), 0.001)))
+                asked = start()
+                patience.until(asked.wait)
+                return self._answer(asked.get(block=False))
             except self._unanswered as error:
                 lost = True
                 logger.debug("no answer while %s: %s", what, type(error).__name__)
-                if time.monotonic() > end:
+                if patience.left_seconds <= 0:
                     raise self._silent(what, lost=look is not None) from error
             except zk.ZookeeperError as error:
                 if lost and (found := self._looked(what, look)) is not None:
                     return found
                 raise self._refused(what, error) from error
-            time.sleep(min(pause, max(end - time.monotonic(), 0)))
+            time.sleep(min(pause, patience.left_seconds))
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     def _looked(self, what: str, look: Callable[[], Any] | None) -> Any:
@@ -323,13 +364,14 @@ class Keeper:
 
     def _silent(self, what: str, *, lost: bool) -> FrostlineError:
         seconds, servers = self._settings.request_timeout_seconds, ", ".join(self._settings.hosts)
+        when = "when the process was told to stop" if self._stopped() else f"after {seconds:g} s"
         if lost:
             return OutcomeUnknown(
-                f"Keeper ({servers}) did not answer for {seconds:g} s: whether {what} took place is not known",
+                f"Keeper ({servers}) did not answer, given up {when}: whether {what} took place is not known",
                 hint="look before you run it again: 'frostline keeper check' says whether the servers answer",
             )
         return Transient(
-            f"Keeper ({servers}) cannot be reached: {what} was given up after {seconds:g} s, and nothing was changed",
+            f"Keeper ({servers}) cannot be reached: {what} was given up {when}, and nothing was changed",
             hint="'frostline keeper check' says which server answers; queries need none",
         )
 

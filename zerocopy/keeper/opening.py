@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from oplog.errors import UsageError
@@ -11,12 +12,13 @@ if TYPE_CHECKING:
     from zerocopy.keeper.client import Keeper
 
 
-def open_keeper(settings: KeeperConfig) -> Keeper:
-    """A session of its own. Raises `UsageError` where no servers are configured or kazoo is not installed."""
+def open_keeper(settings: KeeperConfig, stopped: Callable[[], bool] = lambda: False) -> Keeper:
+    """A session of its own, which waits for nobody once the process is told to stop. Raises `UsageError` where no
+    servers are configured or kazoo is not installed."""
     try:
         from zerocopy.keeper.client import Keeper
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith("kazoo"):
             raise
         raise UsageError("kazoo is not installed", hint="pip install 'frostline[replicas]'") from error
-    return Keeper(settings)
+    return Keeper(settings, stopped)

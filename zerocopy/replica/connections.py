@@ -32,7 +32,7 @@ def connections(context: Context) -> Connections:
     if context.replication is None:
         from zerocopy.keeper.opening import open_keeper
 
-        context.replication = Connections(open_keeper(context.config.keeper))
+        context.replication = Connections(open_keeper(context.config.keeper, lambda: context.stop.is_set()))
     assert isinstance(context.replication, Connections)
     return context.replication
 
