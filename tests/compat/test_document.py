@@ -42,21 +42,37 @@ def shown(text: str) -> list[tuple[str, list[str]]]:
     return found
 
 
-def test_every_command_prints_what_the_page_shows(server: Server, tmp_path: Path) -> None:
-    text = DOCUMENT.read_text()
-    (config,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
-    (tmp_path / "frostline.yaml").write_text(config)
-    shutil.copytree(CLICKHOUSE / "local", tmp_path / "server-metadata")
-    environment = {
+CONVERT = r"```sh\n.*?^(frostline clickhouse convert .*?)\n```"
+
+
+@pytest.fixture
+def environment(server: Server, tmp_path: Path) -> dict[str, str]:
+    """What the page's commands run in."""
+    return {
         **{name: value for name, value in os.environ.items() if not name.startswith("FROSTLINE_")},
         **server.environment(),
         "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}",
         "PYTHONPATH": str(REPOSITORY),
         "HOME": str(tmp_path),
     }
+
+
+def configuration(text: str, *, adopted: bool) -> str:
+    """The page's configuration, with the disk that it adds to adopt it or without."""
+    first, added = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    return first.replace("disks:\n", added) if adopted else first
+
+
+def test_every_command_prints_what_the_page_shows(tmp_path: Path, environment: dict[str, str]) -> None:
+    text = DOCUMENT.read_text()
+    shutil.copytree(CLICKHOUSE / "local", tmp_path / "server-metadata")
     commands = shown(text)
     assert len(commands) > 8
     for command, lines in commands:
+        config = configuration(
+            text, adopted="clickhouse import" in command or (tmp_path / "state/disks/server").exists()
+        )
+        (tmp_path / "frostline.yaml").write_text(config)
         done = subprocess.run(
             ["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
         )
@@ -64,3 +80,22 @@ def test_every_command_prints_what_the_page_shows(server: Server, tmp_path: Path
         said = (done.stdout + done.stderr).splitlines()
         for line in lines:
             assert line in said, f"{command} does not print:\n{line}\nbut:\n{done.stdout}{done.stderr}"
+
+
+def test_rows_are_taken_over_by_the_configuration_that_the_page_shows_before(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    """As far as it goes without chdb: the bucket is read, the columns have types, the table would be made."""
+    text = DOCUMENT.read_text()
+    (command,) = re.findall(CONVERT, text, re.DOTALL | re.MULTILINE)
+    for adopted, code in ((False, 0), (True, 13)):
+        (tmp_path / "frostline.yaml").write_text(configuration(text, adopted=adopted))
+        done = subprocess.run(
+            ["bash", "-c", f"{command} --dry-run"],
+            cwd=tmp_path,
+            env={**environment, "FROSTLINE_CHDB": "a Python with chdb"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == code, f"{command}\n{done.stdout}{done.stderr}"
