@@ -7,6 +7,7 @@
 | announces a body of an exabyte | exit 5; no memory is taken for it |
 | names another ETag, or none | nothing goes by an ETag but a multipart upload, which fails and leaves no object |
 | answers with other headers of encryption (SSE) | nothing goes by them |
+| sends the checksum of the whole object beside a range (rclone) | the rows: each page is compared |
 | answers each request with an endless header, a negative length, TLS | exit 5 |
 | answers each request with a page of HTML | exit 1: what cannot be read |
 """
@@ -33,6 +34,7 @@ from tests import certificates
 from tests.command_line import Frostline
 from tests.meddling import Exchange, meddling
 from tests.servers import Server
+from tiering.engine.store import Store
 
 MIB = 1024 * 1024
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/xml\r\n"
@@ -369,3 +371,17 @@ class TestFlippedOnTheWay:
         shutil.rmtree(home / "state")
         assert total(table) == [200, 19900]
         assert table.json("fsck", "--read-data")["ok"]
+
+
+def test_a_checksum_of_the_whole_object_is_not_held_against_a_range(
+    frostline: Frostline, rclone: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {**rclone.environment(), "FROSTLINE_DISKS__S3__URL": f"s3://{rclone.new_bucket()}/p/"}.items():
+        monkeypatch.setenv(name, value)
+    frostline("table", "create", "d.t", "--column", "n:int64", "--order-by", "n")
+    Path("rows.csv").write_text("n\n" + "".join(f"{n}\n" for n in range(5_000)))
+    frostline("insert", "d.t", "rows.csv")
+    frostline("move", "d.t", "--partition", "all", "--to-disk", "s3")
+    with Store.open() as store:
+        dataset = store.table("d.t").dataset()
+        assert sorted(dataset.to_table()["n"].to_pylist()) == list(range(5_000))

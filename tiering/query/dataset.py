@@ -15,10 +15,11 @@ needed any more, and make a new one for each long piece of work.
 from __future__ import annotations
 
 import math
+import os
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -45,6 +46,9 @@ MAX_CONVERTED_BYTES = 256 * 1024 * 1024
 LONGEST_LEASE_SECONDS = 6 * 3600.0
 _LONGEST_BOUND = 64
 """Bounds of texts longer than this may be cut off; they are then not used."""
+
+_CHECKS_OF_ANSWERS = "AWS_RESPONSE_CHECKSUM_VALIDATION"
+_environment = threading.Lock()
 
 _FORMAT = pads.ParquetFileFormat(pre_buffer=True, page_checksum_verification=True)
 
@@ -138,15 +142,31 @@ def _filesystem(location: Location) -> Any:
         return None
     connection = location.s3
     scheme, _, host = (connection.endpoint_url or "https://").partition("://")
-    return S3FileSystem(
-        access_key=connection.access_key_id,
-        secret_key=connection.secret_access_key,
-        session_token=connection.session_token,
-        region=connection.region,
-        endpoint_override=host or None,
-        scheme=scheme,
-        force_virtual_addressing=connection.virtual_host_style,
-    )
+    with _without_checks_of_answers():
+        return S3FileSystem(
+            access_key=connection.access_key_id,
+            secret_key=connection.secret_access_key,
+            session_token=connection.session_token,
+            region=connection.region,
+            endpoint_override=host or None,
+            scheme=scheme,
+            force_virtual_addressing=connection.virtual_host_style,
+        )
+
+
+@contextmanager
+def _without_checks_of_answers() -> Iterator[None]:
+    """A client of AWS's that is made in this context compares no checksum that a store sends beside an answer, unless
+    the environment asks for it: rclone sends that of the whole object beside a range. Pages are compared anyway."""
+    with _environment:
+        if _CHECKS_OF_ANSWERS in os.environ:
+            yield
+            return
+        os.environ[_CHECKS_OF_ANSWERS] = "when_required"
+        try:
+            yield
+        finally:
+            del os.environ[_CHECKS_OF_ANSWERS]
 
 
 # ---- older schemas
