@@ -7,6 +7,7 @@
     |   |-- Throttled                      the store asked for fewer requests (503, 429)
     |   `-- DiskUnreachable                a disk's bucket does not answer; what needs it fails at once
     |-- OutcomeUnknown            exit 5   the request may or may not have taken effect: look before acting
+    |   `-- Overslept                      it did, and may have taken the place of what another machine wrote
     |-- LimitReached              exit 8   stopped by a limit the user set
     |-- NotFound                  exit 10  a table, part, disk, object or file does not exist
     |-- Locked                    exit 11  a lock or lease is held by someone else
@@ -90,6 +91,11 @@ class OutcomeUnknown(FrostlineError):
 
     kind = "outcome_unknown"
     exit_code = 5
+
+
+class Overslept(OutcomeUnknown):
+    """On a store without conditional writes: the entry was put after this machine's turn was over. It is in the log,
+    and yet nothing may be taken for done."""
 
 
 class LimitReached(FrostlineError):

@@ -148,10 +148,11 @@ class OperationsLog:
         )
 
     def first_kept(self) -> int | None:
-        """The oldest entry that can be read with all that follow; None for an empty log. One or two requests.
+        """The oldest entry that can be read with all that follow; None for an empty log. Two requests.
 
-        Single older entries, which an interrupted collection has left, do not count: a later snapshot proves that they
-        were not needed. Without one they are the sign of a gap: `Damaged`. Looks at the oldest thousand.
+        What lies below the floor is none of the log's, whoever put it there (L4). Single older entries, which an
+        interrupted collection has left, do not count: a later snapshot proves that they were not needed. Without one
+        they are the sign of a gap: `Damaged`. Looks at the oldest thousand.
         """
         first = last = gap = None
         for revision in islice(self._listed(), _FIRST_PAGE):
@@ -160,8 +161,9 @@ class OperationsLog:
             last = revision
         if first is None:
             return self.first_revision()
+        keys = [item.key for item in self.store.list(SNAPSHOTS_PREFIX)]
         if gap is not None:
-            snapshots = (parse_snapshot_key(item.key) for item in self.store.list(SNAPSHOTS_PREFIX))
+            snapshots = map(parse_snapshot_key, keys)
             if not any(revision is not None and revision >= first - 1 for revision in snapshots):
                 raise self._missing(gap + 1)
             logger.warning(
@@ -169,7 +171,7 @@ class OperationsLog:
                 "stands in for it",
                 *(self.store.name, first, gap + 1),
             )
-        return first
+        return max(first, *(parse_floor_key(key) or 0 for key in keys), 0)
 
     def first_revision(self) -> int | None:
         """The oldest entry kept; None for an empty log. One or two requests. Refuses logs of another format."""

@@ -137,7 +137,7 @@ class Commits:
     def _complete(self, head: int) -> Span | None:
         """Note what was committed since the last note; what is noted then. None for an empty log."""
         span = self._index.span()
-        if span is not None and not self._is_of_this_log(span, head):
+        if span is not None and (span.last < self._kept()[1] - 1 or not self._is_of_this_log(span, head)):
             self._index.forget()
             span = None
         since = span.last if span is not None else max(self._kept()[1] - 1, head - _FIRST_LOOK_BACK)

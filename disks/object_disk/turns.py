@@ -36,6 +36,12 @@ _MOST_VAIN_WAITS = 4.0
 _BETWEEN = "-"
 
 
+def name_of(commit: Commit) -> str:
+    """Who wrote it; empty for what older versions wrote."""
+    name, between, _ = commit.writer.partition(_BETWEEN)
+    return name if between else ""
+
+
 class Turns:
     """The turns of one who commits to one log. Used by one thread at a time. Clock and pause can be replaced."""
 
@@ -65,8 +71,7 @@ class Turns:
                 continue
             if commit.revision != self._revision + 1:
                 self._newest.clear()
-            name, between, _ = commit.writer.partition(_BETWEEN)
-            self._newest.append(name if between else "")
+            self._newest.append(name_of(commit))
             self._revision = commit.revision
             self._changed = self._clock()
 

@@ -12,7 +12,9 @@ from itertools import chain, islice
 from disks.base import LoggedDisk
 from disks.object_disk.lease import overslept
 from disks.object_disk.references import DETACHED_DIRECTORY, Inventory, newest_at_or_below, retained_from
+from disks.object_disk.turns import name_of
 from oplog import bounds
+from oplog.entry import Commit
 from oplog.errors import Damaged, NotFound
 from oplog.log_end import newest_floor
 from oplog.replay import FileRow
@@ -95,7 +97,7 @@ def check_uncounted(disk: LoggedDisk, found: Inventory, findings: Findings) -> N
         lost = {number: commit for number, commit in read.items() if commit.operations}
         for entry in disk.log.entries(min(found.commits, default=1) - 1) if lost else ():
             commit = entry.commit
-            lost = {number: one for number, one in lost.items() if one.operations != commit.operations}
+            lost = {number: one for number, one in lost.items() if not _does_the_same(commit, one)}
     except (Damaged, NotFound):
         return  # what is wrong with the log is said by who replays it
     for number, commit in lost.items():
@@ -105,6 +107,15 @@ def check_uncounted(disk: LoggedDisk, found: Inventory, findings: Findings) -> N
             "counts for nobody, and no later entry does the same"
         )
         findings.add(Problem("I6", what, disk.name, object=commit_key(number)))
+
+
+def _does_the_same(commit: Commit, stray: Commit) -> bool:
+    """Whether it is the stray one, committed anew. What was worked out anew may differ in its operations: then its
+    writer, who proved that the first one counted for nobody, and what it is for tell."""
+    if commit.operations == stray.operations:
+        return True
+    same = (commit.kind, commit.actor, commit.reason) == (stray.kind, stray.actor, stray.reason)
+    return same and name_of(commit) == name_of(stray) != ""
 
 
 def check_overslept(disk: LoggedDisk, findings: Findings) -> None:

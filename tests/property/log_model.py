@@ -1,7 +1,7 @@
 """The protocol on the log as a pure model: one bucket, two writers, one collector, each stopped anywhere for any time.
 
 `explore` visits every state that they can reach together and returns the first violation with the steps that lead to
-it. Each rule of the protocol (docs/design.md, L1 to L8) can be taken out; then there must be a violation.
+it. Each rule of the protocol (docs/design.md, L1 to L6) can be taken out; then there must be a violation.
 
 A request is one step, and so is a listing: the store's answers are consistent. An entry is `(revision, name, previous,
 late)`: a name is `(who, attempt)`, which stands for the digest, and `late` tells that the store dates it after the

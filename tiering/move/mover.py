@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 from disks.base import Disk, Transaction
-from oplog.errors import Conflict, FrostlineError, Locked, NotFound, Refused
+from oplog.errors import Conflict, FrostlineError, Locked, NotFound, Overslept, Refused
 from oplog.kinds import Moved
 from tiering.catalog import blocks, copying, reachability
 from tiering.catalog.context import Context
@@ -244,10 +244,11 @@ class _BatchMover:
         return done
 
     def _commit(self, transaction: Transaction, target: Disk, items: list[MoveItem]) -> int | None:
-        """Commit; when the answer is an error, the target itself says whether it happened."""
+        """Commit; when the answer is an error, the target itself says whether it happened. Not when that wrote over
+        what another machine was told: the source stays, and so does the error."""
         try:
             return transaction.commit()
-        except Conflict:
+        except (Conflict, Overslept):
             raise
         except (FrostlineError, OSError):
             target.refresh()

@@ -18,7 +18,7 @@ from disks.stores.base import ByteRange, ObjectInfo
 from disks.stores.memory import MemoryStore
 from disks.stores.wrappers.wrapped import WrappedStore
 from oplog.errors import Conflict, Damaged, NotFound, OutcomeUnknown
-from oplog.kinds import Inserted
+from oplog.kinds import Dropped, Inserted
 from oplog.log import OperationsLog
 from oplog.revision import commit_key, floor_key, parse_commit_key
 from restore.check.check import check
@@ -269,6 +269,61 @@ def test_fsck_of_a_bystander_finds_nothing_where_it_was_committed_anew(
     stopping.before = lambda: truncate(b)
     put(a, "t/late")
     assert 2 in entries(store)
+    assert not check({"s3": ObjectDisk("s3", store, tmp_path / "c", retention_seconds=0)}).problems
+
+
+def test_fsck_knows_what_was_committed_anew_though_it_is_worked_out_anew(
+    a: ObjectDisk, b: ObjectDisk, store: MemoryStore, stopping: Stopping, tmp_path: Path
+) -> None:
+    """As a drop is, which leaves the marks that others have made meanwhile."""
+    put(a, "t/first")
+
+    def drop() -> None:
+        with a.transaction(Dropped(), reason="drop table t") as transaction:
+            transaction.made_from(a.revision)
+            for path in files(a):
+                transaction.remove(f"{path}.json")
+            transaction.commit()
+
+    stopping.before = lambda: truncate(b)
+    with pytest.raises(Conflict, match="was worked out"):
+        drop()
+    bystander = ObjectDisk("s3", store, tmp_path / "c", retention_seconds=0)
+    [problem] = check({"s3": bystander}).problems
+    assert "no later entry does the same" in problem.what
+    drop()
+    assert not check({"s3": bystander}).problems
+
+
+@pytest.mark.parametrize("noted", [0, 1, 2])
+def test_a_stray_entry_right_below_the_oldest_one_is_not_shown(
+    a: ObjectDisk, b: ObjectDisk, store: MemoryStore, stopping: Stopping, tmp_path: Path, noted: int
+) -> None:
+    """There is no gap between the two then, and the stray entry is built on what the machine has noted."""
+    put(a, "t/first")
+    put(a, "t/second")
+    if noted:
+        assert len(list(a.entries())) == len(list(a.commits().touching("t"))) == 2
+
+    def all_but_the_last() -> None:
+        for number in range(4):
+            put(b, f"t/b{number}")
+        b.write_snapshot()
+        store.put_if_absent(floor_key(4), b"{}", sha256=hashlib.sha256(b"{}").digest())
+        store.delete([commit_key(revision) for revision in (1, 2, 3)])
+
+    stopping.before = all_but_the_last
+    with a.transaction(Inserted(), reason="late") as transaction:
+        transaction.create("t/late.json", b"late")
+        committed = transaction.commit()
+    assert entries(store) == [3, 4, 5, 6, 7]
+    assert committed == 7
+    if noted == 2:
+        assert [entry.commit.reason for entry in a.entries(2)][-1] == "late", "asked from where it stood"
+    for disk in (a, b):
+        disk.refresh()
+        assert [entry.commit.revision for entry in disk.entries()] == [4, 5, 6, 7]
+        assert [entry.commit.revision for entry in disk.commits().touching("t")] == [4, 5, 6, 7]
     assert not check({"s3": ObjectDisk("s3", store, tmp_path / "c", retention_seconds=0)}).problems
 
 

@@ -35,6 +35,7 @@ from oplog.errors import (
     Locked,
     NotFound,
     OutcomeUnknown,
+    Overslept,
     Refused,
 )
 from oplog.kinds import CommitKind, Inserted, Merged, Moved, OtherKind
@@ -654,7 +655,7 @@ def test_a_writer_that_outslept_its_lease_acknowledges_nothing(
             two._lease.release()
 
     stopping.between = successor
-    with pytest.raises(OutcomeUnknown, match="stood still until its turn was over"):
+    with pytest.raises(Overslept, match="stood still until its turn was over"):
         put(one, {"one": b""})
     if not gone:
         with pytest.raises(Locked):

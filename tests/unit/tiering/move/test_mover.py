@@ -16,8 +16,10 @@ import pytest
 from disks import effects
 from disks.object_disk.disk import ObjectDisk
 from disks.workers.progress import Silent
-from oplog.errors import Locked, NoSpace, Transient
+from oplog.entry import Commit
+from oplog.errors import Locked, NoSpace, Overslept, Transient
 from oplog.kinds import Dropped, Moved
+from oplog.log import OperationsLog
 from tests.moving import TABLE, close, configuration, create_table, holders, move, open_context, put_part
 from tiering.catalog.context import Context
 from tiering.move import items, mover
@@ -158,6 +160,26 @@ def test_keep_source_leaves_both_and_recovery_agrees(context: Context) -> None:
     assert holders(context, made) == ["s3", "ssd"]
     mover.execute(context, [move(made)])
     assert holders(context, made) == ["s3"]
+
+
+def test_what_wrote_over_another_machines_entry_is_no_move(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a store without conditional writes: the part is on the target, and yet nothing is acknowledged (P41)."""
+    made = put_part(context, 1)
+    append = OperationsLog.append
+
+    def late(log: OperationsLog, commit: Commit) -> str:
+        append(log, commit)
+        raise Overslept("this machine stood still until its turn was over")
+
+    with monkeypatch.context() as once:
+        once.setattr(OperationsLog, "append", late)
+        report = mover.execute(context, [move(made)])
+    assert (report.moved, [failed.error for failed in report.failed]) == (
+        (),
+        ["this machine stood still until its turn was over"],
+    )
+    context.disk("s3").refresh()
+    assert holders(context, made) == ["s3", "ssd"]
 
 
 def test_what_is_on_the_target_already_is_not_copied_again(context: Context) -> None:
