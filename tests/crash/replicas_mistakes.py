@@ -267,6 +267,31 @@ def _bytes_stay_in_the_bucket() -> None:
     dropping._drop_shared = lambda replica, entry: None
 
 
+def _deleted_by_oneself() -> None:
+    from tiering.catalog import tables
+    from tiering.engine import replicated
+
+    def deleted(context: Any, uuid: str, deletes: Any, problems: Any) -> Any:
+        definition = context.catalog.table(uuid)
+        for delete in deletes:
+            tables.drop_parts(context, [context.catalog.part(definition, delete.part)], reason="due", by_ttl=True)
+        return deletes
+
+    replicated.deleted = deleted
+
+
+def _nothing_said_of_nothing() -> None:
+    from zerocopy.execution import perform
+
+    perform.is_empty = lambda replica, part: False
+
+
+def _any_clock_for_merges() -> None:
+    from zerocopy.execution import merging
+
+    merging.check_clock = lambda context, definition: None
+
+
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "replicas: pointer first",
@@ -429,5 +454,23 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "a drop is agreed upon though a move was claimed since it looked",
         f"{_DROPS}::test_a_move_that_was_claimed_meanwhile_is_not_missed",
         _dropped_without_version,
+    ),
+    (
+        "replicas: deleted by oneself",
+        "a replica deletes what is past its time without the others",
+        f"{_DROPS}::test_what_is_past_its_time_goes_from_all_replicas",
+        _deleted_by_oneself,
+    ),
+    (
+        "replicas: empty output awaited",
+        "a merge that left no row is fetched",
+        f"{_DROPS}::test_a_merge_that_leaves_no_row_makes_no_part",
+        _nothing_said_of_nothing,
+    ),
+    (
+        "replicas: merges by any clock",
+        "a merge that drops rows is agreed upon by a clock that is wrong",
+        f"{_DROPS}::test_no_merge_goes_by_a_clock_that_is_wrong",
+        _any_clock_for_merges,
     ),
 )

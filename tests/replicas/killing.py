@@ -125,6 +125,15 @@ def _drop(a: Store, b: Store) -> None:
     assert not done.postponed, done.postponed
 
 
+def _delete(a: Store, b: Store) -> None:
+    """The first partition's parts, of which a TTL rule says so."""
+    first = _first_partition(a)
+    due = {stored.part.name: "past its time" for stored in a.parts(TABLE) if stored.name.partition == first}
+    work.delete_due(a.context, a.definition(TABLE), due)
+    done = sync(b)
+    assert not done.postponed, done.postponed
+
+
 def _first_partition(store: Store) -> str:
     store.refresh()
     return min(stored.name.partition for stored in store.parts(TABLE))
@@ -182,6 +191,7 @@ OPERATIONS: Mapping[str, tuple[Callable[[Store, Store], None], Callable[[Store, 
     "move": (_prepare_merged_on_both, _move),
     "recover": (_prepare_lost, _recover),
     "drop": (_prepare_drop, _drop),
+    "delete": (_prepare_drop, _delete),
 }
 
 
@@ -195,7 +205,7 @@ def act(operation: str, pair: Pair, mode: Mode, at: int) -> list[str]:
     """What the operation begins with, then the operation with the hook on; its effects."""
     hook = Failpoints(mode, at)
     with _both(pair) as (a, b):
-        policy = "cold" if operation in ("move", "drop") else "local"
+        policy = "cold" if operation in ("move", "drop", "delete") else "local"
         for store in (a, b):
             work.create(store.context, TABLE, definition(), policy, None, None, if_not_exists=False)
             work.serve(store.context)
@@ -207,8 +217,8 @@ def act(operation: str, pair: Pair, mode: Mode, at: int) -> list[str]:
 
 def examine(operation: str, pair: Pair) -> list[str]:
     """What is wrong after the next start, and after the operation was repeated."""
-    if operation == "drop":
-        return _examine_drop(pair)
+    if operation in ("drop", "delete"):
+        return _examine_drop(operation, pair)
     wrong: list[str] = []
     with _both(pair) as (a, b):
         for store in (a, b):
@@ -234,8 +244,9 @@ def examine(operation: str, pair: Pair) -> list[str]:
     return wrong
 
 
-def _examine_drop(pair: Pair) -> list[str]:
-    """All of the partition is there, or none; once it is dropped, it is for good, and the same block is new."""
+def _examine_drop(operation: str, pair: Pair) -> list[str]:
+    """All of the partition is there, or none; once it is dropped, it is for good, and the same block is new; what TTL
+    deleted is a duplicate still."""
     wrong: list[str] = []
     rest = [row for row in sorted(BEFORE + NEW) if row[0] != 1]
     with _both(pair) as (a, b):
@@ -247,14 +258,15 @@ def _examine_drop(pair: Pair) -> list[str]:
         if rows(b) != found:
             wrong.append(f"the other replica answers {rows(b)}, not {found}")
         if found != rest:
-            _drop(a, b)
+            OPERATIONS[operation][1](a, b)
         for name, store in (("a", a), ("b", b)):
             wrong += [f"{name}: {sentence}" for sentence in _faults(store, rest)]
         insert(b, NEW)
         for store in (a, b, a):
             sync(store)
+        again = sorted([NEW[0], *rest]) if operation == "drop" else rest
         for name, store in (("a", a), ("b", b)):
-            wrong += [f"{name}, inserted again: {line}" for line in _faults(store, sorted([NEW[0], *rest]))]
+            wrong += [f"{name}, inserted again: {line}" for line in _faults(store, again)]
     if _files(pair, "a") != _files(pair, "b"):
         wrong.append("the replicas hold other files")
     return wrong

@@ -1,7 +1,9 @@
-"""Partitions of replicated tables that are dropped: on all replicas, for good, and nothing that came later."""
+"""Parts of replicated tables that go, because a partition is dropped or by TTL: on all replicas, for good, and nothing
+that came later."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,8 @@ import pytest
 from tests.replicas.machines import Machine
 from tiering.config.settings import KeeperConfig
 from tiering.engine.store import Store
-from tiering.move import mover
-from zerocopy.execution import dropping
+from tiering.move import mover, policy_facts
+from zerocopy.execution import dropping, merging
 from zerocopy.replica import inserting
 from zerocopy.replica.replica import Replica
 
@@ -189,3 +191,95 @@ def test_a_move_that_was_claimed_meanwhile_is_not_missed(
     drop(a)
     assert agreed == [False]
     assert a.keys() == b.keys() == []
+
+
+def create(one: Machine, ttl: str) -> None:
+    columns = ("--column", "ts:timestamp", "--column", "k:int64", "--order-by", "k")
+    one("table", "create", "d.t", *columns, "--replicated", "--policy", "cold", "--ttl", ttl)
+
+
+def insert(one: Machine, **keys: int) -> Any:
+    """A block of a key of each of these times."""
+    source = one.path / "rows.csv"
+    source.write_text("\n".join(["ts,k", *(f"{TIMES[time]},{key}" for time, key in keys.items())]))
+    return one.json("insert", "d.t", str(source))["parts"]
+
+
+TIMES = {"past": "2013-01-31 12:00:00", "future": "2200-01-01 00:00:00"}
+
+
+def test_what_is_past_its_time_goes_from_all_replicas(machine: Machines) -> None:
+    """Whole parts by an entry of their own, from the disks and the bucket; rows with the merges, everywhere alike."""
+    a, b, late = machine("a"), machine("b"), machine("late")
+    create(a, "1d on ts delete")
+    for one in (b, late):
+        one.join("--policy", "cold")
+    for keys in ({"past": 1}, {"past": 2, "future": 3}, {"past": 4}):
+        insert(a, **keys)
+    with a.serving():
+        b.sync()
+        a.move("all_0_0_0")
+        b.sync()
+    deleted = b.json("tick", "--believe-clock")["deleted"]
+    assert [(one["part"], one["disk"]) for one in deleted] == [("all_0_0_0", "s3"), ("all_2_2_0", "ssd")]
+    assert b.keys() == [2, 3]
+    assert b.json("tick", "--believe-clock")["deleted"] == []
+    assert a.sync()["dropped"] == ["all_0_0_0", "all_2_2_0"]
+    assert insert(a, future=5) == ["all_3_3_0"]
+    assert [merge["output"] for merge in a.json("merge", "d.t", "--final")["merges"]] == ["all_1_3_1"]
+    with a.serving():
+        b.sync()
+        late.sync()
+    for one in (a, b, late):
+        assert one.keys() == [3, 5]
+        assert one.files() == a.files()
+        assert one.sync()["postponed"] == []
+        one("fsck", "--read-data")
+
+
+def test_a_merge_that_leaves_no_row_makes_no_part(machine: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has what goes into it, and who never fetched it and finds nobody who has what comes out."""
+    a, b, late = machine("a"), machine("b"), machine("late")
+    create(a, "1d on ts delete")
+    for one in (b, late):
+        one.join("--policy", "cold")
+    insert(a, past=1)
+    insert(a, past=2)
+    with a.serving():
+        b.sync()
+    monkeypatch.setattr(merging.ttl, "due_delete", lambda *_: None)
+    assert [merge["output"] for merge in a.json("merge", "d.t", "--final")["merges"]] == [None]
+    for one in (b, late):
+        with a.serving():
+            assert one.sync()["postponed"] == []
+    for one in (a, b, late):
+        assert one.json("replica", "queue", "d.t")["entries"] == []
+        assert one.on_disk("ssd") == set()
+    assert [found["parts"] for found in a.json("replica", "status", code=4)["replicas"]] == [0, 0, 0]
+    assert insert(a, future=3) == ["all_2_2_0"]
+
+
+def test_no_merge_goes_by_a_clock_that_is_wrong(machine: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every replica would drop the rows that are past their time by the clock of one."""
+    a = machine("a")
+    create(a, "1d on ts delete")
+    for key in (1, 2):
+        insert(a, past=key, future=10 + key)
+    monkeypatch.setattr(policy_facts, "clock_problem", lambda context: "it says 2400")
+    a("merge", "d.t", "--final", code=13)
+    assert "it says 2400" in a.error
+    assert a.keys() == [1, 2, 11, 12]
+
+
+def test_a_part_is_recompressed_alike_on_all_replicas(machine: Machines) -> None:
+    a, b = machine("a"), machine("b")
+    create(a, "1d on ts recompress zstd(9)")
+    b.join("--policy", "cold")
+    insert(a, past=1)
+    with a.serving():
+        b.sync()
+    assert [merge["output"] for merge in a.json("merge", "d.t")["merges"]] == ["all_0_0_1"]
+    assert b.sync()["merged"] == ["all_0_0_1"]
+    assert b.files() == a.files()
+    assert json.loads(b.files()["all_0_0_1/part.json"])["compression_level"] == 9
+    assert a.json("merge", "d.t")["merges"] == []

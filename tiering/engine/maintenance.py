@@ -6,13 +6,14 @@ dropped.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 
-from oplog.errors import FrostlineError, Locked, NoSpace, NotFound, Refused
+from oplog.errors import FrostlineError, Locked, NoSpace, NotFound
 from tiering.catalog import reachability, tables
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context, wall_clock
@@ -23,7 +24,7 @@ from tiering.move import policy_facts as planning
 from tiering.move.report import MoveReport
 from tiering.policy.backoff import wait_after
 from tiering.policy.plan import Plan, TtlDelete
-from tiering.table.schema import Delete, TableDefinition
+from tiering.table.schema import TableDefinition
 
 if TYPE_CHECKING:  # the merge engine is a heavy import that planning does not need
     from tiering.merge.cold.job import ColdMergeReport, Workers
@@ -116,7 +117,7 @@ def merge(context: Context, definition: TableDefinition, request: MergeRequest) 
         for plan in plan_adoptions(context, definition, request):
             if context.stop.is_set():
                 return results
-            _check_clock(context, definition)
+            planning.check_clock(context, definition)
             results.append(merger.adopt(context, definition, plan.parts, reason=plan.reason))
         context.catalog.refresh()
     while plans := plan_merges(context, definition, request):
@@ -136,7 +137,7 @@ def merge_cold(
     """Merge the parts in buckets, also on volumes that prefer not to merge, until nothing of it is due any more."""
     from tiering.merge.cold import job as cold_merge
 
-    _check_clock(context, definition)
+    planning.check_clock(context, definition)
     if request.cold is None:
         request = replace(request, cold=ColdOptions())
     report = cold_merge.ColdMergeReport()
@@ -189,34 +190,32 @@ def _parts_of(context: Context, definition: TableDefinition, partition: str | No
 
 
 def delete_due(context: Context, plan: Plan, problems: list[str]) -> list[TtlDelete]:
-    """Drop the parts whose every row is past its TTL. What is in use waits for the next pass."""
+    """Drop the parts whose every row is past its TTL. What is in use waits for the next pass; of a replicated table
+    its replicas agree first."""
     done: list[TtlDelete] = []
+    agreed: dict[str, list[TtlDelete]] = defaultdict(list)
     for delete in plan.deletes:
         try:
             definition = context.catalog.table(delete.table_uuid)
+            if definition.is_replicated:
+                agreed[definition.uuid].append(delete)
+                continue
             part = context.catalog.part(definition, delete.part)
             tables.drop_parts(context, [part], reason=delete.reason.detail, by_ttl=True)
         except FrostlineError as error:
             problems.append(f"{delete.table} {delete.part} was not deleted: {error.message}")
             continue
         done.append(delete)
+    for uuid, deletes in agreed.items():
+        done += replicated.deleted(context, uuid, deletes, problems)
     return done
 
 
 def _merge(context: Context, definition: TableDefinition, plan: MergePlan, request: MergeRequest) -> MergeResult:
     from tiering.merge import merger
 
-    _check_clock(context, definition)
+    planning.check_clock(context, definition)
     return merger.merge(context, definition, plan.parts, reason=plan.reason, drop_deleted=request.drop_deleted)
-
-
-def _check_clock(context: Context, definition: TableDefinition) -> None:
-    """Raises `Refused` where rules would drop rows by a clock that is wrong."""
-    if any(isinstance(rule.action, Delete) for rule in definition.ttl) and (why := planning.clock_problem(context)):
-        raise Refused(
-            f"a merge of {definition.full_name} would drop rows by its TTL: {why}",
-            hint="set the clock; if it is right: frostline tick --believe-clock",
-        )
 
 
 def _merge_all(context: Context, report: TickReport, *, looked: bool = False) -> None:

@@ -15,7 +15,7 @@ from tiering.catalog import reachability
 from tiering.catalog.context import Context
 from tiering.move import mover
 from tiering.move.report import FailedMove, MoveReport
-from tiering.policy.plan import Move
+from tiering.policy.plan import Move, TtlDelete
 from tiering.table.schema import TableDefinition
 
 MODULE = "zerocopy.execution.work"
@@ -57,6 +57,17 @@ def moved(context: Context, moves: Sequence[Move]) -> MoveReport:
         except FrostlineError as error:
             report += MoveReport(failed=tuple(FailedMove.of(move, error.message) for move in group))
     return report
+
+
+def deleted(context: Context, uuid: str, deletes: Sequence[TtlDelete], problems: list[str]) -> list[TtlDelete]:
+    """Have the replicas of a table agree that these parts go, and drop them here; returns those of which they did."""
+    definition = context.catalog.table(uuid)
+    try:
+        gone = work().delete_due(context, definition, {delete.part: delete.reason.detail for delete in deletes})
+    except FrostlineError as error:
+        problems.append(f"parts of {definition.full_name} were not deleted: {error.message}")
+        return []
+    return [delete for delete in deletes if delete.part in gone]
 
 
 def serve(context: Context) -> str:

@@ -16,7 +16,7 @@ from tiering.policy import change as policy_change
 from tiering.policy import decide as policy
 from tiering.policy.plan import Explanation, Move, Options, Plan
 from tiering.table.part import Part, PartFacts, PartName
-from tiering.table.schema import TableDefinition
+from tiering.table.schema import Delete, TableDefinition
 
 
 def plan(
@@ -45,6 +45,15 @@ def clock_problem(context: Context) -> str:
     created = (stored.facts.created for stored in stored_parts)
     options = _options(context, now)
     return policy.clock_problem(created, now, options) or options.clock_doubt
+
+
+def check_clock(context: Context, definition: TableDefinition) -> None:
+    """Raises `Refused` where rules would drop rows by a clock that is wrong."""
+    if any(isinstance(rule.action, Delete) for rule in definition.ttl) and (why := clock_problem(context)):
+        raise Refused(
+            f"a merge of {definition.full_name} would drop rows by its TTL: {why}",
+            hint="set the clock; if it is right: frostline tick --believe-clock",
+        )
 
 
 def clock_doubt(context: Context, now: datetime) -> str:

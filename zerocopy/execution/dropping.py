@@ -16,7 +16,7 @@ block inserted again is new."""
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 from oplog.errors import Conflict, FrostlineError, Locked, NotFound, Transient
@@ -25,6 +25,7 @@ from tiering.catalog import reachability, tables
 from tiering.catalog.catalog import StoredPart
 from tiering.table.part import PartName
 from zerocopy.execution import moving
+from zerocopy.execution.queue import pull, queue
 from zerocopy.keeper.client import Witness
 from zerocopy.keeper.operations import Check, Create, Delete, Operation, Set, portions
 from zerocopy.replica import arrivals, entries, shared
@@ -69,6 +70,42 @@ def assign(replica: Replica, partition: str, reason: str) -> DropRange:
                     hint="run it again; nothing was dropped",
                 )
     raise Conflict(f"what the replicas of {definition.full_name} agree upon keeps changing", hint="run it again")
+
+
+def assign_due(replica: Replica, doomed: Mapping[str, str]) -> list[str]:
+    """Write into the log that these parts go, by name and reason: every row in them is past its time. Returns those of
+    which that was agreed upon; what merges or moves have now waits for the next pass, as does everything where
+    something else was agreed upon meanwhile."""
+    context, definition, keeper, table = replica.context, replica.definition, replica.keeper, replica.table
+    disk = shared.disk_of(context, definition)
+    if disk is not None:
+        reachability.require([disk], f"deleting parts of {definition.full_name}")
+    keeper.sync(table.path)
+    version = keeper.get(table.log).version
+    moving_now = moving.busy(replica)
+    pull(replica)
+    taken = [name for queued in queue(replica) for name in queued.entry.touches]
+    context.catalog.refresh()
+    own = replica.parts()
+    chosen = [
+        stored.name
+        for stored in context.catalog.parts(definition)
+        if stored.facts.name in doomed
+        and stored.name in own
+        and stored.facts.name not in moving_now
+        and not any(name.covers(stored.name) for name in taken)
+    ][: entries.MOST_RANGES]
+    if not chosen:
+        return []
+    more = f", and {len(chosen) - 1} parts more" if len(chosen) > 1 else ""
+    entry = DropRange(
+        time=context.clock(),
+        replica=replica.name,
+        ranges=tuple(entries.whole_range(name.partition, name.min_block, name.max_block) for name in chosen),
+        reason=f"{doomed[str(chosen[0])]}{more}",
+        by_ttl=True,
+    )
+    return list(map(str, chosen)) if _say(replica, entry, version, []) else []
 
 
 def check_not_moving(replica: Replica, partition: str) -> None:
@@ -117,7 +154,7 @@ def execute(replica: Replica, entry: DropRange) -> set[PartName]:
     disk = shared.disk_of(context, definition)
     doomed = _doomed(replica, entry)
     here = [stored for stored in doomed if disk is None or stored.disk != disk.name]
-    tables.drop_parts(context, here, reason=entry.reason, here_only=True)
+    tables.drop_parts(context, here, reason=entry.reason, by_ttl=entry.by_ttl, here_only=True)
     if disk is not None:
         reachability.require([disk], f"dropping parts of {definition.full_name}")
         if any(stored.disk == disk.name for stored in doomed):
@@ -138,7 +175,9 @@ def _drop_shared(replica: Replica, entry: DropRange) -> None:
         context.catalog.refresh()
         there = [stored for stored in _doomed(replica, entry) if stored.disk == disk.name]
         if there:  # else another replica has done it
-            with disk.transaction(Dropped(), reason=entry.reason, actor=context.actor) as transaction:
+            with disk.transaction(
+                Dropped(by_ttl=entry.by_ttl), reason=entry.reason, actor=context.actor
+            ) as transaction:
                 transaction.require(present=(replica.definition.path, fence))
                 for stored in there:
                     transaction.remove(stored.directory)

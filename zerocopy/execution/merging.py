@@ -18,6 +18,8 @@ from tiering.merge.output import output_name
 from tiering.merge.planning import plan_merges
 from tiering.merge.request import MergeRequest
 from tiering.merge.selection import MergePlan
+from tiering.move.policy_facts import check_clock
+from tiering.policy import ttl
 from tiering.table.part import PartName
 from zerocopy.execution import moving
 from zerocopy.execution.queue import pull, queue
@@ -30,7 +32,8 @@ from zerocopy.replica.replica import Replica
 
 
 def assign(replica: Replica, request: MergeRequest) -> list[str]:
-    """Write the merges that are due into the log; returns what they make. None where another replica was first."""
+    """Write the merges that are due into the log; returns what they make. None where another replica was first. Raises
+    `Refused` where they would drop rows by a clock that is wrong: every replica goes by the entry's time."""
     if request.adopt or request.drop_deleted or request.cold is not None:
         raise Refused(
             f"{replica.definition.full_name} is replicated: its merges take no --adopt, --drop-deleted or --cold",
@@ -47,6 +50,7 @@ def assign(replica: Replica, request: MergeRequest) -> list[str]:
     plans = [plan for plan in plans if _is_whole(plan, on_their_way, pending)]
     if not plans:
         return []
+    check_clock(replica.context, replica.definition)
     mark = uuid.uuid4().hex.encode()
     outputs, creates = [], []
     for plan in plans:
@@ -84,6 +88,8 @@ def _plans(
             busy[stored.facts.name] = "rest on the shared disk"
         elif stored.name not in own or any(name.covers(stored.name) for name in pending):
             busy[stored.facts.name] = "merge"
+        elif ttl.due_delete(ttl.due_times(definition, stored.facts), context.clock()) is not None:
+            busy[stored.facts.name] = "delete"  # whole, by an entry of its own
     return plan_merges(context, definition, parts, request, busy=busy)
 
 

@@ -19,7 +19,7 @@ from tiering.merge.output import MergeResult
 from tiering.table.part import Part, PartName
 from zerocopy.execution import dropping
 from zerocopy.execution.queue import Queued, pull, queue
-from zerocopy.replica import shared
+from zerocopy.replica import entries, shared
 from zerocopy.replica.entries import DropRange, Entry, Get, Merge
 from zerocopy.replica.fetching import Fetcher, part_here
 from zerocopy.replica.replica import Replica
@@ -93,8 +93,17 @@ class _Run:
             try:
                 self._one(queued, name)
             except (FrostlineError, OSError) as error:
+                if self._came_to_nothing(name, waiting[place + 1 :]):
+                    self._finish(queued)
+                    continue
                 self.done.postponed.append(Postponed(queued, getattr(error, "message", str(error))))
                 held.append(name)
+
+    def _came_to_nothing(self, name: PartName, later: list[Queued]) -> bool:
+        """Whether a merge takes the part of which no row was left elsewhere: nobody has it, and nobody will."""
+        merges = (one.entry for one in later if isinstance(one.entry, Merge))
+        taking = (entry.output for entry in merges if PartName.parse(entry.output).covers(name))
+        return any(is_empty(self.replica, output) for output in taking)
 
     def _one(self, queued: Queued, name: PartName) -> None:
         if name in self.own or any(part.covers(name) for part in self.own):
@@ -139,6 +148,9 @@ class _Run:
             )
 
     def _fetch(self, queued: Queued, name: PartName) -> None:
+        if isinstance(queued.entry, Merge) and is_empty(self.replica, str(name)):
+            self._vanish(queued, queued.entry, name)
+            return
         came = self.fetcher.fetch(name)
         here = part_here(self.replica, came)
         assert here is not None
@@ -159,7 +171,7 @@ class _Run:
         digests: list[str] = []
 
         def approve(part: Part) -> None:
-            digest = content_digest(part)
+            digest = content_digest(part) if part.rows else ""
             if not agree(replica, part.name, digest):
                 raise _Differs(f"{part.name} has other bytes here than where it was made first", hint="it is fetched")
             digests.append(digest)
@@ -171,8 +183,18 @@ class _Run:
             self._fetch(queued, name)
             return
         replica.context.catalog.refresh()
-        self._register(name, digests[0], queued.node)
+        if result.output is None:
+            self._vanish(queued, entry, name)
+        else:
+            self._register(name, digests[0], queued.node)
         self.done.merged.append(result)
+
+    def _vanish(self, queued: Queued, entry: Merge, name: PartName) -> None:
+        """No row is left in what a merge makes: what goes into it goes."""
+        blocks = (entries.whole_range(name.partition, name.min_block, name.max_block),)
+        drop = DropRange(time=entry.time, replica=entry.replica, ranges=blocks, reason=entry.reason, by_ttl=True)
+        self.own -= dropping.execute(self.replica, drop)
+        self._finish(queued)
 
     def _register(self, name: PartName, digest: str, queued: str) -> None:
         covered = {part for part in self.own if name.covers(part)}
@@ -181,13 +203,20 @@ class _Run:
 
 
 def agree(replica: Replica, part: str, digest: str) -> bool:
-    """Whether the output of a merge is what whoever made it first has; who is first says what it is."""
+    """Whether the output of a merge is what whoever made it first has; who is first says what it is. Without rows it is
+    nothing, and its digest is empty."""
     path = replica.table.output(part)
     try:
         replica.keeper.create(path, digest.encode())
     except AlreadyExists:
         return replica.keeper.get(path).data == digest.encode()
     return True
+
+
+def is_empty(replica: Replica, part: str) -> bool:
+    """Whether somebody has made this merge, and no row was left."""
+    made = replica.keeper.find(replica.table.output(part))
+    return made is not None and not made.data
 
 
 def _meet(one: PartName, other: PartName) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from oplog.errors import FrostlineError, Locked
 from tiering.catalog.context import Context
@@ -23,6 +24,7 @@ from zerocopy.replica.replica import Replica
 __all__ = [
     "Made",
     "create",
+    "delete_due",
     "drop",
     "drop_dead",
     "drop_partition",
@@ -114,6 +116,16 @@ def drop_partition(context: Context, definition: TableDefinition, partition: str
             f"the replicas of {definition.full_name} drop partition {partition}, this one not yet: {why}",
             hint="the next pass does it, or 'frostline replica sync'",
         )
+
+
+def delete_due(context: Context, definition: TableDefinition, doomed: Mapping[str, str]) -> list[str]:
+    """Agree that these parts go, by name and reason, and drop them here; the other replicas follow. Returns those of
+    which it was agreed upon."""
+    gone = dropping.assign_due(Replica.open(context, definition), doomed)
+    if gone:
+        with suppress(Locked):  # another process of this machine is at the queue: it, or the next pass, does it
+            sync(context, definition)
+    return gone
 
 
 def serve(context: Context) -> str:

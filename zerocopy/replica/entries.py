@@ -12,7 +12,7 @@ from oplog.errors import Damaged, UsageError
 from tiering.table.part import PartName
 
 _MOST_INPUTS = 1000
-_MOST_RANGES = 1000
+MOST_RANGES = 1000
 _MOST_SPARED = 10_000
 _ABOVE_ALL = 999_999_999
 """The level of a range: what lies within it is older, whatever was merged."""
@@ -68,6 +68,8 @@ class DropRange(_Entry, frozen=True, kw_only=True, tag="drop_range"):
     spared: tuple[int, ...] = ()
     """Blocks within the range of a partition that were on their way when it was agreed upon: they stay."""
     reason: str
+    by_ttl: bool = False
+    """A TTL rule says so."""
 
     @property
     def brings(self) -> str:
@@ -127,7 +129,7 @@ def decode(data: bytes, *, path: str) -> Entry:
 
 
 def _fault_in_ranges(entry: DropRange) -> str | None:
-    if not 0 < len(entry.ranges) <= _MOST_RANGES or len(entry.spared) > _MOST_SPARED:
+    if not 0 < len(entry.ranges) <= MOST_RANGES or len(entry.spared) > _MOST_SPARED:
         return "it drops nothing, or too much at once"
     if any(name.level != _ABOVE_ALL or name.mutation for name in entry.touches):
         return "what it drops is no range"

@@ -22,7 +22,6 @@ from tiering.catalog.context import Context
 from tiering.config.macros import expand, is_path, is_step
 from tiering.table import schema
 from tiering.table.part import PartName
-from tiering.table.schema import Delete as DeleteRows
 from tiering.table.schema import TableDefinition, split_table_name
 from zerocopy.keeper.client import Keeper, Witness
 from zerocopy.keeper.operations import Create
@@ -246,11 +245,6 @@ def _create_table(
 ) -> TableDefinition:
     """Make the table's nodes; the definition that is there then, which another machine's may be."""
     tables.check(context, definition)
-    if any(isinstance(rule.action, DeleteRows) for rule in definition.ttl):
-        raise Refused(
-            f"{definition.full_name} has a TTL rule that deletes, which replicated tables cannot have yet",
-            hint="leave it out",
-        )
     data = schema.encode(msgspec.structs.replace(definition, policy=_NO_POLICY))
     keeper.make_path(nodes.path.rpartition("/")[0] or "/")
     try:
