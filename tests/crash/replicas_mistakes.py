@@ -8,6 +8,7 @@ from typing import Any
 _KILLS = "tests/replicas/test_kills.py::test_killed_at_every_change"
 _INTERSERVER = "tests/replicas/test_interserver.py"
 _BEHIND = "tests/replicas/test_behind.py"
+_ALTER = "tests/replicas/test_alter.py"
 _DROPS = "tests/replicas/test_drops.py"
 _SHARED = "tests/replicas/test_shared_disk.py"
 
@@ -292,6 +293,32 @@ def _any_clock_for_merges() -> None:
     merging.check_clock = lambda context, definition: None
 
 
+def _older_definition_not_awaited() -> None:
+    from zerocopy.execution import perform
+
+    original = perform._Run._alter
+    perform._Run._alter = lambda self, queued, entry: original(self, queued, entry) or True  # type: ignore[method-assign]
+
+
+def _deleted_by_a_rule_that_is_gone() -> None:
+    from zerocopy.execution import altering
+
+    altering.unaltered = lambda replica: []
+
+
+def _definition_not_taken_over() -> None:
+    from zerocopy.execution import recovering
+
+    recovering.altering = type("_Altering", (), {"catch_up": staticmethod(lambda *_: None)})  # type: ignore[assignment]
+
+
+def _only_the_bucket_is_altered() -> None:
+    from zerocopy.execution import altering
+
+    original = altering._is_older
+    altering._is_older = lambda replica, name, version: name == "s3" and original(replica, name, version)
+
+
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "replicas: pointer first",
@@ -472,5 +499,29 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "a merge that drops rows is agreed upon by a clock that is wrong",
         f"{_DROPS}::test_no_merge_goes_by_a_clock_that_is_wrong",
         _any_clock_for_merges,
+    ),
+    (
+        "replicas: older definition not awaited",
+        "parts of new columns come before the definition that has them",
+        f"{_ALTER}::test_what_comes_after_waits_until_it_is_done",
+        _older_definition_not_awaited,
+    ),
+    (
+        "replicas: old rule",
+        "a replica deletes by a TTL rule that was taken back",
+        f"{_ALTER}::test_nobody_deletes_by_a_rule_that_is_gone",
+        _deleted_by_a_rule_that_is_gone,
+    ),
+    (
+        "replicas: definition not taken over",
+        "a replica that becomes whole keeps its old definition",
+        f"{_ALTER}::test_who_becomes_whole_has_the_newest_definition",
+        _definition_not_taken_over,
+    ),
+    (
+        "replicas: only the bucket is altered",
+        "a new definition does not come to the machines' own disks",
+        f"{_KILLS}[alter]",
+        _only_the_bucket_is_altered,
     ),
 )

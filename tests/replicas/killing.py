@@ -16,6 +16,7 @@ from tiering.catalog import copying
 from tiering.config.settings import Config, InterserverConfig, KeeperConfig, LimitsConfig, PolicyConfig, VolumeConfig
 from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest
+from tiering.table import definitions
 from tiering.table.schema import Column, PartitionField, TableDefinition
 from zerocopy.execution import perform, queue, work
 from zerocopy.replica.arrivals import ARRIVING
@@ -25,6 +26,7 @@ TABLE = "d.t"
 BEFORE = [(1, 10), (2, 20)]
 NEW = [(1, 11), (2, 21)]
 """A block of two partitions."""
+COLUMN = "added"
 ONE = [(1, 12)]
 """Of the partition that is dropped, on one replica alone."""
 _RESERVE_BYTES = 16 * 1024
@@ -134,18 +136,33 @@ def _delete(a: Store, b: Store) -> None:
     assert not done.postponed, done.postponed
 
 
+def _alter(a: Store, b: Store) -> None:
+    """A column more, unless it is there already."""
+    old = a.definition(TABLE)
+    if COLUMN not in [column.name for column in old.columns]:
+        a.alter_table(old, definitions.add_column(old, f"{COLUMN}:int64", default="7"))
+    for store in (a, b):
+        done = sync(store)
+        assert not done.postponed, done.postponed
+
+
 def _first_partition(store: Store) -> str:
     store.refresh()
     return min(stored.name.partition for stored in store.parts(TABLE))
 
 
-def _prepare_drop(a: Store, b: Store) -> None:
-    """A part in the bucket, and one that one replica has alone."""
+def _prepare_cold(a: Store, b: Store) -> None:
+    """A part in the bucket."""
     _prepare_merged_on_both(a, b)
     a.refresh()
     cold = next(stored.part.name for stored in a.parts(TABLE) if stored.name.partition == _first_partition(a))
     assert a.apply(a.plan_manual_move(TABLE, part=cold, to_disk="s3")).moved
     sync(b)
+
+
+def _prepare_drop(a: Store, b: Store) -> None:
+    """A part in the bucket, and one that one replica has alone."""
+    _prepare_cold(a, b)
     insert(a, ONE)
 
 
@@ -192,6 +209,7 @@ OPERATIONS: Mapping[str, tuple[Callable[[Store, Store], None], Callable[[Store, 
     "recover": (_prepare_lost, _recover),
     "drop": (_prepare_drop, _drop),
     "delete": (_prepare_drop, _delete),
+    "alter": (_prepare_cold, _alter),
 }
 
 
@@ -205,7 +223,7 @@ def act(operation: str, pair: Pair, mode: Mode, at: int) -> list[str]:
     """What the operation begins with, then the operation with the hook on; its effects."""
     hook = Failpoints(mode, at)
     with _both(pair) as (a, b):
-        policy = "cold" if operation in ("move", "drop", "delete") else "local"
+        policy = "cold" if operation in ("move", "drop", "delete", "alter") else "local"
         for store in (a, b):
             work.create(store.context, TABLE, definition(), policy, None, None, if_not_exists=False)
             work.serve(store.context)
@@ -219,6 +237,8 @@ def examine(operation: str, pair: Pair) -> list[str]:
     """What is wrong after the next start, and after the operation was repeated."""
     if operation in ("drop", "delete"):
         return _examine_drop(operation, pair)
+    if operation == "alter":
+        return _examine_alter(pair)
     wrong: list[str] = []
     with _both(pair) as (a, b):
         for store in (a, b):
@@ -269,6 +289,29 @@ def _examine_drop(operation: str, pair: Pair) -> list[str]:
             wrong += [f"{name}, inserted again: {line}" for line in _faults(store, again)]
     if _files(pair, "a") != _files(pair, "b"):
         wrong.append("the replicas hold other files")
+    return wrong
+
+
+def _examine_alter(pair: Pair) -> list[str]:
+    """Both have the old definition or the new one; once it is altered, on every disk, and older parts follow it."""
+    wrong: list[str] = []
+    with _both(pair) as (a, b):
+        for store in (a, b, a):
+            sync(store)
+        versions = {store.definition(TABLE).version for store in (a, b)}
+        if len(versions) > 1:
+            wrong.append(f"definitions of versions {versions}")
+        _alter(a, b)
+        for name, store in (("a", a), ("b", b)):
+            wrong += [f"{name}: {sentence}" for sentence in _faults(store)]
+            table = store.definition(TABLE)
+            if table.version != 2 or store.context.catalog.disks_lacking_definition(table):
+                wrong.append(f"{name}: version {table.version} is not on every disk")
+            if set(store.table(TABLE).scan().read_all().to_pydict()[COLUMN]) != {7}:
+                wrong.append(f"{name}: the new column has other values")
+            replica = Replica.open(store.context, table)
+            if replica.keeper.get(replica.own.metadata_version).data != b"2":
+                wrong.append(f"{name}: Keeper says that it has another definition")
     return wrong
 
 

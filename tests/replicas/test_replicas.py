@@ -141,8 +141,10 @@ def test_another_structure_or_a_name_in_use_is_refused(a: Machine, machine: Mach
 
 
 def test_what_would_go_behind_the_replicas_backs_is_refused(a: Machine) -> None:
-    a("table", "alter", "d.t", "--add-column", "v:int64", code=13)
+    a.insert(1)
+    a("partition", "detach", "d.t", "all", code=13)
     assert "replicas would not know" in a.error
+    assert a.keys() == [1]
 
 
 def test_the_last_one_takes_the_table_with_it(a: Machine, b: Machine, keeper: object) -> None:

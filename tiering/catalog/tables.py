@@ -367,6 +367,11 @@ def check_change(context: Context, old: TableDefinition, new: TableDefinition) -
     check(context, new)
     if new.policy == old.policy:
         return
+    if old.is_replicated:
+        raise Refused(
+            f"the policy of {old.full_name} is not altered: it is replicated, and each machine has its own",
+            hint="drop the replica here, and create it with the other policy",
+        )
     disks = {disk for volume in context.config.policy(new.policy).volumes for disk in volume.disks}
     stranded = sorted({stored.disk for stored in context.catalog.parts(old, include_outdated=True)} - disks)
     if stranded:

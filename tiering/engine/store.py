@@ -139,9 +139,11 @@ class Store:
     def alter_table(
         self, old: TableDefinition, new: TableDefinition, *, reason: str = "alter table"
     ) -> TableDefinition:
-        """Replace a table's definition."""
-        replicated.refuse(old, "altering", "drop its replicas and create it anew with the other definition")
+        """Replace a table's definition. Of a replicated one it is agreed upon; the other replicas follow."""
         reachability.check_whole(self.context, old, f"altering {old.full_name}")
+        if old.is_replicated:
+            agreed: TableDefinition = replicated.work().alter(self.context, old, new, reason)
+            return agreed
         return tables.replace(self.context, old, new, reason=reason, kind=TableAltered())
 
     def drop_table(self, name: str) -> None:

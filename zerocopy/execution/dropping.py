@@ -24,7 +24,7 @@ from oplog.kinds import Dropped
 from tiering.catalog import reachability, tables
 from tiering.catalog.catalog import StoredPart
 from tiering.table.part import PartName
-from zerocopy.execution import moving
+from zerocopy.execution import altering, moving
 from zerocopy.execution.queue import pull, queue
 from zerocopy.keeper.client import Witness
 from zerocopy.keeper.operations import Check, Create, Delete, Operation, Set, portions
@@ -75,7 +75,7 @@ def assign(replica: Replica, partition: str, reason: str) -> DropRange:
 def assign_due(replica: Replica, doomed: Mapping[str, str]) -> list[str]:
     """Write into the log that these parts go, by name and reason: every row in them is past its time. Returns those of
     which that was agreed upon; what merges or moves have now waits for the next pass, as does everything where
-    something else was agreed upon meanwhile."""
+    something else was agreed upon meanwhile, or the table altered."""
     context, definition, keeper, table = replica.context, replica.definition, replica.keeper, replica.table
     disk = shared.disk_of(context, definition)
     if disk is not None:
@@ -105,7 +105,10 @@ def assign_due(replica: Replica, doomed: Mapping[str, str]) -> list[str]:
         reason=f"{doomed[str(chosen[0])]}{more}",
         by_ttl=True,
     )
-    return list(map(str, chosen)) if _say(replica, entry, version, []) else []
+    unaltered = altering.unaltered(replica)
+    if unaltered is None or not _say(replica, entry, version, unaltered):
+        return []
+    return list(map(str, chosen))
 
 
 def check_not_moving(replica: Replica, partition: str) -> None:

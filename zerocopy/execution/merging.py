@@ -21,7 +21,7 @@ from tiering.merge.selection import MergePlan
 from tiering.move.policy_facts import check_clock
 from tiering.policy import ttl
 from tiering.table.part import PartName
-from zerocopy.execution import moving
+from zerocopy.execution import altering, moving
 from zerocopy.execution.queue import pull, queue
 from zerocopy.keeper.client import Witness
 from zerocopy.keeper.operations import Create, Set
@@ -51,6 +51,9 @@ def assign(replica: Replica, request: MergeRequest) -> list[str]:
     if not plans:
         return []
     check_clock(replica.context, replica.definition)
+    unaltered = altering.unaltered(replica)
+    if unaltered is None:
+        return []
     mark = uuid.uuid4().hex.encode()
     outputs, creates = [], []
     for plan in plans:
@@ -62,7 +65,7 @@ def assign(replica: Replica, request: MergeRequest) -> list[str]:
         creates.append(Create(f"{table.log}/log-", entries.encode(entry), numbered=True))
         outputs.append(output)
     try:
-        keeper.multi([*creates, Set(table.log, mark, version)], witness=Witness(table.log, mark))
+        keeper.multi([*creates, Set(table.log, mark, version), *unaltered], witness=Witness(table.log, mark))
     except Conflict:
         return []
     return outputs

@@ -1,7 +1,7 @@
 """Doing what is in a replica's queue, in its order.
 
-What cannot be done now stays with its reason, and so does what comes after it and meets its blocks. A drop waits for
-nothing before it: what brings parts that it takes away is not done any more.
+What cannot be done now stays with its reason, and so does what comes after it and meets its blocks; after another
+definition, all parts. A drop waits for nothing before it: what brings parts that it takes away is not done any more.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from tiering.merge import merger
 from tiering.merge.merger import Agreed
 from tiering.merge.output import MergeResult
 from tiering.table.part import Part, PartName
-from zerocopy.execution import dropping
+from zerocopy.execution import altering, dropping
 from zerocopy.execution.queue import Queued, pull, queue
 from zerocopy.replica import entries, shared
-from zerocopy.replica.entries import DropRange, Entry, Get, Merge
+from zerocopy.replica.entries import Alter, DropRange, Entry, Get, Merge
 from zerocopy.replica.fetching import Fetcher, part_here
 from zerocopy.replica.replica import Replica
 
@@ -41,6 +41,8 @@ class Done:
     fetched: list[str] = field(default_factory=list)
     merged: list[MergeResult] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
+    altered: int = 0
+    """The version of the definition that came; 0 for none."""
     skipped: int = 0
     """Entries that needed nothing: the part was there, or in a larger one."""
     postponed: list[Postponed] = field(default_factory=list)
@@ -76,18 +78,23 @@ class _Run:
         """Each entry in turn; one that cannot be done does not keep those of other blocks back."""
         self.replica.context.catalog.refresh()
         held: list[PartName] = []
+        is_older = False
         for place, queued in enumerate(waiting):
             if stopped():
                 return
             if isinstance(queued.entry, DropRange):
                 held += self._drop(queued, queued.entry)
                 continue
+            if isinstance(queued.entry, Alter):
+                is_older = not self._alter(queued, queued.entry) or is_older
+                continue
             name = PartName.parse(queued.entry.brings)
             if any(_drops(later.entry, name) for later in waiting[place + 1 :]):
                 self._finish(queued)
                 continue
-            if any(_meet(name, other) for other in held):
-                self.done.postponed.append(Postponed(queued, "it waits for an earlier entry of the same blocks"))
+            if is_older or any(_meet(name, other) for other in held):
+                what = "definition of the table" if is_older else "entry of the same blocks"
+                self.done.postponed.append(Postponed(queued, f"it waits for an earlier {what}"))
                 held.append(name)
                 continue
             try:
@@ -118,6 +125,17 @@ class _Run:
             self._merge(queued, queued.entry, name)
         else:
             self._fetch(queued, name)
+
+    def _alter(self, queued: Queued, entry: Alter) -> bool:
+        """Whether this machine's disks have the definition now."""
+        try:
+            altering.catch_up(self.replica, entry.reason)
+        except (FrostlineError, OSError) as error:
+            self.done.postponed.append(Postponed(queued, getattr(error, "message", str(error))))
+            return False
+        self.replica.finish(queued.node)
+        self.done.altered = self.replica.definition.version
+        return True
 
     def _drop(self, queued: Queued, entry: DropRange) -> tuple[PartName, ...]:
         """What meets these blocks waits, when it could not be done."""

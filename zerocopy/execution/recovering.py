@@ -1,6 +1,7 @@
 """A replica that fell behind what the log keeps becomes whole again: it takes over what another one has.
 
     lost        `is_lost` is 1: nothing is taken over or done until all of this is done
+    altered     the newest definition is written here
     aside       parts here that neither the other one nor the log knows: first Keeper no longer says that this
                 replica has them, then they go to `detached/`
     queue       what the other one has to do, and a part to get for each that it has and this one has not
@@ -21,6 +22,7 @@ from oplog.kinds import SetAside
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.lineage import content_digest
 from tiering.table.part import PartName
+from zerocopy.execution import altering
 from zerocopy.execution.queue import CLONED
 from zerocopy.keeper.client import Witness
 from zerocopy.keeper.operations import Create, Delete, Operation, Set, portions
@@ -52,6 +54,7 @@ def recover(replica: Replica) -> str:
     with replica.context.journal.claim(replica.definition.uuid, ["replica-queue"], "replica"):
         replica.keeper.sync(replica.table.path)
         other = _best(replica)
+        altering.catch_up(replica, f"replica {replica.name} becomes whole")  # the entry may have gone with the log
         replica.context.catalog.refresh()
         here = list(_own_parts(replica))
         known = {**_gotten(replica, other), **other.parts}

@@ -13,16 +13,18 @@ from tiering.merge.request import MergeRequest
 from tiering.move.report import MoveReport
 from tiering.policy.plan import Move
 from tiering.table.schema import TableDefinition
-from zerocopy.execution import cleaning, dropping, merging, moving, perform, recovering
+from zerocopy.execution import altering, cleaning, dropping, merging, moving, perform, recovering
 from zerocopy.execution.perform import Done
 from zerocopy.execution.queue import FellBehind
 from zerocopy.replica import arrivals, presence, shared
+from zerocopy.replica.entries import Entry
 from zerocopy.replica.inserting import ReplicatedInserting
 from zerocopy.replica.lifecycle import Made, create, drop, drop_dead
 from zerocopy.replica.replica import Replica
 
 __all__ = [
     "Made",
+    "alter",
     "create",
     "delete_due",
     "drop",
@@ -80,6 +82,7 @@ def tick(context: Context, definition: TableDefinition) -> list[str]:
     try:
         done = sync(context, definition)
         paused = "merges" in context.journal.wishes.paused(definition.uuid)
+        definition = context.catalog.table(definition.uuid)
         if not paused and merging.assign(Replica.open(context, definition), MergeRequest()):
             done = sync(context, definition)
         cleaning.clean(Replica.open(context, definition))
@@ -90,8 +93,9 @@ def tick(context: Context, definition: TableDefinition) -> list[str]:
 
 def merge(context: Context, definition: TableDefinition, request: MergeRequest) -> list[MergeResult]:
     """Agree upon what is worth merging, and do it here; the other replicas follow. Results of what was done here."""
-    replica = Replica.open(context, definition)
     sync(context, definition)
+    definition = context.catalog.table(definition.uuid)
+    replica = Replica.open(context, definition)
     results: list[MergeResult] = []
     while merging.assign(replica, request):
         done = sync(context, definition)
@@ -105,6 +109,11 @@ def drop_partition(context: Context, definition: TableDefinition, partition: str
     """Agree upon the drop of all that is in the partition now, and do it here; the other replicas follow. Raises
     `Locked` where it is agreed upon and could not be done here yet: the next pass does it."""
     entry = dropping.assign(Replica.open(context, definition), partition, reason)
+    _do(context, definition, entry, f"partition {partition} of {definition.full_name} is dropped")
+
+
+def _do(context: Context, definition: TableDefinition, entry: Entry, what: str) -> None:
+    """Do here what is agreed upon. Raises `Locked` where it has to wait."""
     why = ""
     try:
         done = sync(context, definition)
@@ -113,9 +122,17 @@ def drop_partition(context: Context, definition: TableDefinition, partition: str
         why = error.message
     if why:
         raise Locked(
-            f"the replicas of {definition.full_name} drop partition {partition}, this one not yet: {why}",
+            f"{what}: the replicas agreed upon it, and this one does it later: {why}",
             hint="the next pass does it, or 'frostline replica sync'",
         )
+
+
+def alter(context: Context, old: TableDefinition, new: TableDefinition, reason: str) -> TableDefinition:
+    """Agree upon another definition, and write it down here; the other replicas follow. Returns it. Raises `Locked`
+    where it is agreed upon and could not be done here yet: the next pass does it."""
+    entry = altering.assign(Replica.open(context, old), old, new, reason)
+    _do(context, old, entry, f"table {old.full_name} is altered")
+    return context.catalog.table(old.uuid)
 
 
 def delete_due(context: Context, definition: TableDefinition, doomed: Mapping[str, str]) -> list[str]:

@@ -87,7 +87,23 @@ class DropRange(_Entry, frozen=True, kw_only=True, tag="drop_range"):
         return any(one.covers(name) for one in self.touches)
 
 
-Entry: TypeAlias = Get | Merge | DropRange
+class Alter(_Entry, frozen=True, kw_only=True, tag="alter"):
+    """The table has another definition: `metadata` has it, or a newer one. What comes after it waits for it."""
+
+    version: int
+    reason: str
+
+    @property
+    def brings(self) -> str:
+        return f"version {self.version}"
+
+    @property
+    def touches(self) -> tuple[PartName, ...]:
+        """The blocks that it is about, as names of parts."""
+        return ()
+
+
+Entry: TypeAlias = Get | Merge | DropRange | Alter
 
 _encoder = msgspec.json.Encoder(order="deterministic")
 _decoder = msgspec.json.Decoder(Entry)
@@ -113,6 +129,8 @@ def decode(data: bytes, *, path: str) -> Entry:
             fault = fault or bounds.fault_in_digest("digest", entry.digest)
         elif isinstance(entry, DropRange):
             fault = fault or _fault_in_ranges(entry)
+        elif isinstance(entry, Alter):
+            fault = fault or bounds.fault_in_count("version", entry.version)
         else:
             output = PartName.parse(entry.output)
             inputs = [PartName.parse(name) for name in entry.inputs]

@@ -28,12 +28,10 @@ from zerocopy.keeper.operations import Create
 from zerocopy.replica import identity, shared
 from zerocopy.replica.connections import connections, secret_of
 from zerocopy.replica.identity import ReplicaIdentity
-from zerocopy.replica.nodes import TableNodes
+from zerocopy.replica.nodes import ANY_POLICY, TableNodes
 from zerocopy.replica.replica import Replica
 
 DEFAULT_PATH = "/tables/{shard}/{database}.{table}"
-_NO_POLICY = "-"
-"""What the metadata in Keeper says of the policy: it is each machine's own."""
 _COMPARED = ("columns", "order_by", "partition_by", "merge_mode", "settings", "ttl")
 
 
@@ -245,7 +243,7 @@ def _create_table(
 ) -> TableDefinition:
     """Make the table's nodes; the definition that is there then, which another machine's may be."""
     tables.check(context, definition)
-    data = schema.encode(msgspec.structs.replace(definition, policy=_NO_POLICY))
+    data = schema.encode(msgspec.structs.replace(definition, policy=ANY_POLICY))
     keeper.make_path(nodes.path.rpartition("/")[0] or "/")
     try:
         made = [Create(nodes.path), Create(nodes.metadata, data), *map(Create, nodes.common(shared_disk=shared_disk))]
@@ -303,7 +301,7 @@ def _write_here(context: Context, definition: TableDefinition, name: str, keeper
     ]
     made += [
         Create(own.is_lost, b"0"),
-        Create(f"{own.path}/metadata_version", str(definition.version).encode()),
+        Create(own.metadata_version, str(definition.version).encode()),
     ]
     made += [Create(f"{own.path}/min_unprocessed_insert_time")]
     try:

@@ -1,6 +1,6 @@
 """Where a replicated table's facts are in Keeper; the names are those of ClickHouse where they mean the same. Pure.
 
-<table>/metadata                     the definition; its policy is each machine's own
+<table>/metadata                     the definition, the newest; its policy is each machine's own
 <table>/log/log-<number>             what happened, and what is agreed upon, in order; its own data: the last merge
 <table>/blocks/<partition>_<digest>  a block that was inserted -> the part; after <n> drops of the partition: …-<n>
 <table>/block_numbers/<partition>    what was dropped of it last; its version: how often that was
@@ -15,7 +15,8 @@
     queue/queue-<number>             what it took over and has not done
     parts/<part>                     what it has -> the digest
     is_lost                          1: the log is cleaned past what it took over, and it becomes whole anew
-    metadata_version, min_unprocessed_insert_time
+    metadata_version                 of the definition that it has on its disks
+    min_unprocessed_insert_time
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from oplog.errors import Damaged
+
+ANY_POLICY = "-"
+"""What the definition in Keeper says of the policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,10 @@ class ReplicaNodes:
     @property
     def is_active(self) -> str:
         return f"{self.path}/is_active"
+
+    @property
+    def metadata_version(self) -> str:
+        return f"{self.path}/metadata_version"
 
     @property
     def log_pointer(self) -> str:

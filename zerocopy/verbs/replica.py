@@ -125,6 +125,7 @@ def sync(session: Session, table: OptionalTable = None) -> None:
                 "fetched": done.fetched,
                 "merged": [result.output for result in done.merged],
                 "dropped": done.dropped,
+                "altered": done.altered or None,
                 "skipped": done.skipped,
                 "freed": done.freed,
                 "cloned": done.cloned,
@@ -149,6 +150,8 @@ def sync(session: Session, table: OptionalTable = None) -> None:
             f"{dropped}{freed}"
             f" {counted(len(one['postponed']), 'entry', 'entries')} postponed."
         )
+        if one["altered"]:
+            session.output.note(f"{one['table']}: its definition is version {one['altered']} now")
         if one["cloned"]:
             session.output.note(f"this replica had fallen behind the log: it takes over what {one['cloned']} has")
         for postponed in one["postponed"]:
