@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -65,6 +66,8 @@ class Piece:
     """Of a local file."""
     file: DataFile | None = None
     """What `part.json` says of the bytes, and no more."""
+    schema_version: int = 0
+    """Of the table, when the file was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,20 +116,32 @@ def plan_scan(options: ReadOptions) -> Scan:
 
 def choose_files(store: Store, options: ReadOptions) -> Chosen:
     """Prune, and hold what is left. Raises `Refused` for rows that the executors could not reach."""
-    from tiering.query.sql_filter import parse_filter
-
     until = datetime.now(UTC) + options.lease
     revision = _pinned_revision(store, options, until)
     context = store.context if revision is None else store.past(revision)
+    definition, predicate, chosen = _matching(context, options)
+    pieces = list(_pieces(context, definition, chosen, predicate))
+    return Chosen(definition, tuple(_held(context, chosen, pieces, until)), until, predicate)
+
+
+def places(store: Store, options: ReadOptions) -> Counter[str]:
+    """The files of such a read on each disk; nothing is held. Raises `Refused` as `choose_files` does."""
+    revision = _revision(store, options)
+    _, _, chosen = _matching(store.context if revision is None else store.past(revision), options)
+    return Counter(stored.disk for stored, files in chosen for _ in files)
+
+
+def _matching(context: Context, options: ReadOptions) -> tuple[TableDefinition, Predicate, list[_Chosen]]:
+    """The files that may hold rows of the answer, and that the executors reach."""
+    from tiering.query.sql_filter import parse_filter
+
     definition = context.catalog.table(options.table)
     reachability.check_certain(context, definition)
     context.catalog.check_readable(definition)
     predicate = parse_filter(options.filter, definition)
     parts = context.catalog.parts(definition)
     chosen = [(stored, matching_files(predicate, stored.part, definition)) for stored in parts]
-    chosen = _reachable([pair for pair in chosen if pair[1]], context, options)
-    pieces = list(_pieces(context, definition, chosen, predicate))
-    return Chosen(definition, tuple(_held(context, chosen, pieces, until)), until, predicate)
+    return definition, predicate, _reachable([pair for pair in chosen if pair[1]], context, options)
 
 
 @contextmanager
@@ -247,6 +262,7 @@ def _pieces(
                 wanted_bytes=_wanted_bytes(file, groups),
                 group_bytes=tuple(group.size_bytes for group in file.row_groups),
                 file=_sums_of(file),
+                schema_version=stored.part.schema_version,
             )
             disk = context.disk(stored.disk)
             reachability.require([disk], f"reading {definition.full_name}")

@@ -1,4 +1,4 @@
-"""A table as a data frame for a query: only the columns and rows that it needs come through the data source."""
+"""A table as a data frame for a query: by Spark's own reader where it can, else only what the query needs of it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import pyarrow as pa
 
 from spark_tiering.arrow_types import carried_type, spark_schema
 from spark_tiering.datasource import NAME, is_registered, register
+from spark_tiering.queries.native import Native, native_frame
 from spark_tiering.queries.references import quoted
 from spark_tiering.queries.required import Need
 from spark_tiering.read_options import ReadOptions
+from tiering.engine.store import Store
 from tiering.table.schema import Column, TableDefinition
 
 if TYPE_CHECKING:
@@ -20,10 +22,25 @@ if TYPE_CHECKING:
 
 
 def table_frame(
+    session: SparkSession,
+    store: Store,
+    definition: TableDefinition,
+    asked: ReadOptions,
+    given: Mapping[str, str],
+    need: Need,
+    native: Native,
+) -> DataFrame:
+    """All columns of the table in its order, with the rows that are needed, as `native` says. Raises `Refused` where
+    that says `always` and cannot be."""
+    frame = native_frame(session, store, definition, asked, need, native)
+    return frame if frame is not None else _source_frame(session, definition, asked, given, need)
+
+
+def _source_frame(
     session: SparkSession, definition: TableDefinition, asked: ReadOptions, given: Mapping[str, str], need: Need
 ) -> DataFrame:
-    """All columns of the table in its order: a name must mean what it means over the whole table. Those that are not
-    needed raise an error if Spark ever computes them."""
+    """Through the data source. A name must mean what it means over the whole table, so all columns are there; those
+    that are not needed raise an error if Spark ever computes them."""
     from pyspark.sql import functions
 
     if not is_registered(session):

@@ -7,12 +7,13 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from oplog.errors import UsageError
+from oplog.errors import FrostlineError, UsageError
 from spark_tiering.arrow_types import spark_schema
 from spark_tiering.package import shares_python
 from spark_tiering.queries.frames import table_frame
+from spark_tiering.queries.native import Native, reads_few_files
 from spark_tiering.queries.references import find_references, replace_references
 from spark_tiering.queries.required import Need, required_of
 from spark_tiering.read_options import ReadOptions, read_options
@@ -32,15 +33,19 @@ def sql(
     args: dict[str, Any] | list[Any] | None = None,
     *,
     config: str | PathLike[str] | None = None,
+    native: Native = "auto",
     **options: str,
 ) -> DataFrame:
     """The answer of a query that names tables as `db.table`, reading only the columns and files that it needs.
 
     Names that Spark itself knows stay Spark's. `args` are those of `spark.sql`; `options` those of a read, without
-    `columns` and `filter`. Raises `UsageError` for a statement that is no query, `NotFound` for a table that neither
-    knows, Spark's own errors for what is wrong with the query.
+    `columns` and `filter`. With `native="auto"` Spark's own Parquet reader reads the files of a table where its
+    executors can open all of them, and the log and the plan say so. Raises `UsageError` for a statement that is no
+    query, `NotFound` for a table that neither knows, `Refused` where `native="always"` cannot be, Spark's own errors
+    for what is wrong with the query.
     """
     _check_classic(session)
+    _check_native(native)
     references = find_references(session, query)
     names = list(dict.fromkeys(reference.name for reference in references))
     if not names:
@@ -52,10 +57,15 @@ def sql(
     with opened_store(_asked(session, names[0], given)) as store, ExitStack() as registered:
         asked = {name: _asked(session, name, given) for name in names}
         tables = {name: _table(session, definition_of(store, asked[name]), asked[name]) for name in names}
-        needs = required_of(session, text, args, {views[name]: tables[name] for name in names})
+        few = all(reads_few_files(store, tables[name][0], asked[name], native) for name in names)
+        needs = (
+            {views[name]: _everything(tables[name][0]) for name in names}
+            if few
+            else required_of(session, text, args, {views[name]: tables[name] for name in names})
+        )
         for name in names:
             need = needs[views[name]]
-            frame = table_frame(session, tables[name][0], asked[name], given, need)
+            frame = table_frame(session, store, tables[name][0], asked[name], given, need, native)
             registered.enter_context(_view(session, views[name], frame))
         return session.sql(text, args)
 
@@ -65,14 +75,17 @@ def views(
     tables: Sequence[str] | None = None,
     *,
     config: str | PathLike[str] | None = None,
+    native: Native = "auto",
     **options: str,
 ) -> list[str]:
     """Give the session a temporary view of each table, called `db.table` (in backquotes); the names of the views.
 
-    A view has all columns and shows its table as it was at the first query of it; call again for what came later.
+    A view has all columns and shows its table as it is now, or, where it goes through the data source, was at the first
+    query of it; call again for what came later.
     Tables that Spark cannot read are left out, and the log says why, unless they are asked for.
     """
     _check_classic(session)
+    _check_native(native)
     given = _given(config, options)
     made = []
     with opened_store(_asked(session, "all.tables", given)) as store:
@@ -80,13 +93,12 @@ def views(
             asked = _asked(session, name, given)
             try:
                 definition, _ = _table(session, definition_of(store, asked), asked)
-            except UsageError as error:
+                frame = table_frame(session, store, definition, asked, given, _everything(definition), native)
+            except FrostlineError as error:
                 if tables is not None:
                     raise
                 logger.warning("no view of %s: %s", name, error)
                 continue
-            everything = Need(tuple(column.name for column in definition.columns))
-            frame = table_frame(session, definition, asked, given, everything)
             frame.createOrReplaceTempView(f"`{definition.full_name}`")
             made.append(definition.full_name)
     return made
@@ -98,6 +110,11 @@ def _check_classic(session: SparkSession) -> None:
             "Spark Connect shows no plan of a query",
             hint="spark.read.format('frostline') with the options columns and filter works there",
         )
+
+
+def _check_native(native: str) -> None:
+    if native not in get_args(Native):
+        raise UsageError(f"option native: expected auto, always or never, got {native!r}")
 
 
 def _given(config: str | PathLike[str] | None, options: Mapping[str, str]) -> dict[str, str]:
@@ -124,6 +141,10 @@ def _table(
             hint="spark.conf.set('spark.sql.caseSensitive', 'true')",
         )
     return definition, spark_schema(definition.columns, truncate_nanoseconds=asked.truncate_nanoseconds)
+
+
+def _everything(definition: TableDefinition) -> Need:
+    return Need(tuple(column.name for column in definition.columns))
 
 
 @contextmanager

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 _READER = "tests/spark/test_reader.py"
+_NATIVE = "tests/spark/test_native.py"
+_QUERIES = "tests/spark/test_queries.py"
 _WRITER = "tests/spark/test_writer.py::TestOnce"
 
 
@@ -93,6 +95,36 @@ def _nulls_taken_for_values() -> None:
     reader._as_defined = as_defined
 
 
+def _whole_directory_read_natively() -> None:
+    """What Spark would read of the directories themselves."""
+    from spark_tiering.queries import native
+
+    original = native._frame_of
+
+    def frame_of(session: Any, definition: Any, group: Any) -> Any:
+        known = dict(group.files)
+        for path in list(known):
+            root = next(parent for parent in Path(path).parents if parent.name in ("bucket", "ssd"))
+            also = (file for file in root.rglob("*") if file.is_file() and file.read_bytes()[:4] == b"PAR1")
+            known |= {str(file): file.stat().st_size for file in also}
+        return original(session, definition, dataclasses.replace(group, files=tuple(known.items())))
+
+    native._frame_of = frame_of
+
+
+def _columns_of_filters_pruned() -> None:
+    from spark_tiering.queries import required
+
+    original = required._together
+
+    def together(scans: Any, definition: Any) -> Any:
+        need = original(scans, definition)
+        kept = tuple(name for name in need.columns if f'"{name}"' not in need.filter)
+        return dataclasses.replace(need, columns=kept)
+
+    required._together = together
+
+
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "job marks differ",
@@ -141,5 +173,17 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "a null in a column that takes none reaches Spark, which does not look for it",
         f"{_READER}::TestPlaces::test_a_null_where_none_may_be_is_an_error_and_not_a_zero",
         _nulls_taken_for_values,
+    ),
+    (
+        "native read of deleted rows",
+        "Spark's own reader is given every file of the disk, and so those of parts that were merged or dropped",
+        f"{_NATIVE}::test_what_was_merged_or_dropped_is_not_read",
+        _whole_directory_read_natively,
+    ),
+    (
+        "filtered column pruned",
+        "a column that only a condition of the query needs is not read",
+        f"{_QUERIES}::test_only_what_is_needed_is_read",
+        _columns_of_filters_pruned,
     ),
 )

@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import duckdb
 import pytest
@@ -15,15 +16,17 @@ import pytest
 import spark_tiering
 from oplog.errors import NotFound, UsageError
 from spark_tiering.queries import frames
-from spark_tiering.queries import sql as queries
 from spark_tiering.queries.required import Need
 from tests.spark.stores import insert, opened, table
+from tiering.catalog.tables import drop_parts
+from tiering.merge.request import MergeRequest
 from tiering.table.schema import Column, PartitionField, TableDefinition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 START = datetime(2026, 1, 1, 23, 30, tzinfo=UTC)
+ROWS = 500
 COLUMNS = {
     "k": "int64",
     "moment": "timestamp[us, Europe/Berlin]",
@@ -35,6 +38,17 @@ COLUMNS = {
     "f": "float64",
     "Weird_Name": "int32",
 }
+ADDED: tuple[tuple[Any, ...], ...] = (
+    ("added", "string", True, "none"),
+    ("since", "timestamp[us, UTC]", True, "2026-03-29T01:30:00.000001Z"),
+    ("until", "timestamp[ms]", True, "2026-03-29 02:30:00.001"),
+    ("price", "decimal(10, 2)", True, "-1.25"),
+    ("large", "uint64", True, 2**64 - 1),
+    ("opened", "date", True, "1500-02-28"),
+    ("ratio", "float32", True, 0.1),
+    ("yes", "bool", True, True),
+    ("Weird_Name", "string"),
+)
 
 
 def _rows(first: int, count: int = 200) -> dict[str, list[Any]]:
@@ -55,13 +69,15 @@ def _rows(first: int, count: int = 200) -> dict[str, list[Any]]:
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`db.t`, one part of which is older than a column and the name of another; `db.small`; on an SSD and a bucket."""
-    home = tmp_path_factory.mktemp("queries")
+    """`db.t`, some parts of which are older than columns and the name and type of another, and from which rows were
+    dropped; `db.small`; on an SSD and a bucket in a directory whose name means something to others."""
+    home = tmp_path_factory.mktemp("queries") / "k=1 {a,b}%20*"
+    home.mkdir()
     document = {
         "state_path": str(home / "state"),
         "disks": {
             "ssd": {"type": "local", "path": str(home / "ssd")},
-            "s3": {"type": "object_disk", "url": f"file://{home}/bucket/"},
+            "s3": {"type": "object_disk", "url": f"file://{quote(str(home))}/bucket/"},
         },
         "policies": {
             "tiers": {"volumes": [{"name": "hot", "disks": ["ssd"]}, {"name": "cold", "disks": ["s3"]}]},
@@ -75,14 +91,23 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
         insert(store, old, _rows(0))
         for part in store.parts("db.t"):
             store.apply(store.plan_manual_move("db.t", partition=part.name.partition, to_disk="s3"))
-        columns = [Column(9, "Renamed", "int32") if column.id == 9 else column for column in old.columns]
-        columns.append(Column(10, "added", "string", default="none"))
-        changes = {"columns": tuple(columns), "version": 2, "schema_version": 2, "last_column_id": 10}
+        gone = _rows(5000)
+        insert(store, old, {**gone, "moment": [START + timedelta(days=3000)] * 200})
+        drop_parts(store.context, [part for part in store.parts("db.t") if part.disk == "ssd"], reason="a test")
+        insert(store, old, _rows(200, 100))
+        for part in store.parts("db.t"):
+            if part.disk == "ssd":
+                store.apply(store.plan_manual_move("db.t", partition=part.name.partition, to_disk="s3"))
+        store.merge("db.t", MergeRequest(final=True))  # the objects of what was merged or dropped stay for a while
+        columns = [Column(9, "Renamed", "int64") if column.id == 9 else column for column in old.columns]
+        columns += [Column(10 + number, *added) for number, added in enumerate(ADDED)]
+        changes = {"columns": tuple(columns), "version": 2, "schema_version": 2, "last_column_id": 9 + len(ADDED)}
         new = TableDefinition(**{**{name: getattr(old, name) for name in old.__struct_fields__}, **changes})
         store.alter_table(old, new)
         later = _rows(1000)
         later["Renamed"] = later.pop("Weird_Name")
-        insert(store, new, {**later, "added": ["new"] * 200})
+        fresh = {name: [None] * 200 for name, *_ in ADDED}
+        insert(store, new, {**later, **fresh, "added": ["new"] * 200})
         small = table("db.small", {"k": "int64", "name": "string", "x": "int32"}, ["k"])
         store.create_table(small)
         insert(store, small, {"k": [1, 2, 1001, None], "name": ["one", "two", None, "none"], "x": [1, 2, 3, None]})
@@ -113,6 +138,9 @@ def _duckdb(config: Path, query: str) -> list[tuple[Any, ...]]:
 
 QUERIES = [
     "select * from db.t",
+    "select k, Renamed from db.t where Renamed = 2 and Weird_Name is null",
+    "select k, since, until from db.t where since = timestamp '2026-03-29 01:30:00.000001' or ratio > 1",
+    "select sum(Renamed), count(price), count(distinct large) from db.t where opened < date '1600-01-01'",
     "select count(*) from db.t",
     "select t.k, t.s from db.t where t.k between 40 and 60 or t.k >= 1190",
     "select k from db.t where s = 'it''s' and Renamed <> 1",
@@ -140,37 +168,45 @@ QUERIES = [
 @pytest.mark.parametrize("query", QUERIES)
 def test_the_rows_are_those_of_duckdb(spark: SparkSession, config: Path, query: str) -> None:
     spark.conf.set("spark.sql.session.timeZone", "UTC")
-    found = spark_tiering.sql(spark, query, config=config).collect()
-    assert _sorted(found) == _sorted(_duckdb(config, query))
+    expected = _sorted(_duckdb(config, query))
+    for native in ("always", "never"):
+        found = spark_tiering.sql(spark, query, config=config, native=native).collect()
+        assert _sorted(found) == expected, native
 
 
 @pytest.fixture
 def needs(monkeypatch: pytest.MonkeyPatch) -> dict[str, Need]:
     """What was found to be needed of each table, by its name."""
     found: dict[str, Need] = {}
-    original = frames.table_frame
+    original = frames._source_frame
 
-    def table_frame(session: Any, definition: TableDefinition, asked: Any, given: Any, need: Need) -> Any:
+    def source_frame(session: Any, definition: TableDefinition, asked: Any, given: Any, need: Need) -> Any:
         found[definition.full_name] = need
         return original(session, definition, asked, given, need)
 
-    monkeypatch.setattr(queries, "table_frame", table_frame)
+    monkeypatch.setattr(frames, "_source_frame", source_frame)
     return found
 
 
 def test_only_what_is_needed_is_read(spark: SparkSession, config: Path, needs: dict[str, Need]) -> None:
-    frame = spark_tiering.sql(spark, "select s from db.t where k > 5 and x > 1 and upper(s) = 'A'", config=config)
+    frame = spark_tiering.sql(
+        spark, "select s from db.t where k > 5 and x > 1 and upper(s) = 'A'", config=config, native="never"
+    )
     assert needs["db.t"].columns == ("k", "s", "x")
     assert '"k" > 5' in needs["db.t"].filter
     (scan,) = [line for line in frame._jdf.queryExecution().toString().splitlines() if "BatchScan" in line]
     assert re.findall(r"([a-zA-Z_]+)#", scan) == ["k", "s", "x"]
-    spark_tiering.sql(spark, "select count(*) from db.t", config=config)
+    spark_tiering.sql(spark, "select count(*) from db.t", config=config, native="never")
     assert needs["db.t"] == Need(())
     # Of two scans both conditions count, and one without any leaves none.
-    spark_tiering.sql(spark, "select k from db.t where k = 1 union all select k from db.t where k = 7", config=config)
+    spark_tiering.sql(
+        spark, "select k from db.t where k = 1 union all select k from db.t where k = 7", config=config, native="never"
+    )
     assert '"k" = 1' in needs["db.t"].filter
     assert '"k" = 7' in needs["db.t"].filter
-    spark_tiering.sql(spark, "select k from db.t where k = 1 union all select k from db.t", config=config)
+    spark_tiering.sql(
+        spark, "select k from db.t where k = 1 union all select k from db.t", config=config, native="never"
+    )
     assert needs["db.t"].filter == ""
 
 
@@ -188,9 +224,9 @@ def test_nothing_of_a_query_is_left_in_the_session(spark: SparkSession, config: 
     with pytest.raises(Exception, match="nope"):
         spark_tiering.sql(spark, "select nope from db.t", config=config)
     assert state() == before
-    assert second.collect()[0][0] == 400
+    assert second.collect()[0][0] == ROWS
     assert first.count() == 3
-    assert second.collect()[0][0] == 400
+    assert second.collect()[0][0] == ROWS
     assert first.union(first).count() == 6
 
 
@@ -200,7 +236,7 @@ def _pairs(spark: SparkSession) -> Any:
 
 
 def test_a_column_that_was_not_read_is_an_error_and_never_a_null(spark: SparkSession, config: Path) -> None:
-    frame = spark_tiering.sql(spark, "select k from db.t where k < 3", config=config)
+    frame = spark_tiering.sql(spark, "select k from db.t where k < 3", config=config, native="never")
     with pytest.raises(Exception, match=r"column f was not read of db\.t"):
         frame.sort("f").collect()
 
@@ -218,7 +254,7 @@ def test_arguments_views_and_names_of_spark_work_beside(spark: SparkSession, con
         spark.catalog.dropTempView("mine")
     try:
         assert spark_tiering.views(spark, config=config) == ["db.small", "db.t"]
-        assert spark.sql("select count(*) from `db.t` where added = 'none'").collect()[0][0] == 200
+        assert spark.sql("select count(*) from `db.t` where added = 'none'").collect()[0][0] == 300
         assert spark.table("`db.small`").filter("x = 2").collect()[0]["name"] == "two"
     finally:
         for name in ("`db.t`", "`db.small`"):

@@ -1,0 +1,278 @@
+"""A table as Spark's own Parquet reader sees it, where its executors can open the files: vectorised, with push-down.
+
+Spark is given the list of files that planning left, with their sizes, so that it looks at no directory: a file that
+belongs to no part any more is not seen, and one that is gone is an error. Files are grouped by the table's schema when
+they were written and read by the names that they had then; today's names, types and defaults are put on top. Footers
+are compared here with what was written, pages by Spark's reader with their own checksums.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date, datetime
+from decimal import Decimal
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from oplog.errors import Refused
+from spark_tiering.arrow_types import carried_type, spark_schema
+from spark_tiering.queries.references import quoted
+from spark_tiering.queries.required import Need
+from spark_tiering.read_options import ReadOptions
+from spark_tiering.scan_planning import Piece, choose_files, places
+from tiering.engine.store import Store
+from tiering.parquet.checked_local import LocalRead, check_local
+from tiering.table.schema import Column, TableDefinition
+from tiering.table.types import arrow_type, default_scalar, field_ids, type_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as SparkColumn
+    from pyspark.sql import DataFrame, SparkSession
+
+logger = logging.getLogger(__name__)
+
+Native = Literal["auto", "always", "never"]
+_OPTIONS = {
+    # Whatever the session says: never fewer rows, and no other values.
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    "datetimeRebaseMode": "CORRECTED",
+    "int96RebaseMode": "CORRECTED",
+    "parquet.page.verify-checksum.enabled": "true",
+}
+_FEW_FILES = 64
+_HINT = "run 'frostline fsck --read-data'; no partial result is given"
+_SAME_KIND = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+
+
+class _Obstacle(Exception):
+    """Why Spark's own reader cannot read these files."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Files of one schema: what their columns are called there, and of which types they are, by field id."""
+
+    names: Mapping[int, str]
+    types: Mapping[int, pa.DataType]
+    files: tuple[tuple[str, int], ...]
+    """Paths and sizes in bytes."""
+
+
+def native_frame(
+    session: SparkSession, store: Store, definition: TableDefinition, asked: ReadOptions, need: Need, native: Native
+) -> DataFrame | None:
+    """All columns of the table, of the files that can hold rows of the need; None where its rows have to come through
+    the data source, and the log says why. With `always` that is `Refused`.
+
+    The files stay readable as those of the data source do. The name of the frame in its plan says what was taken.
+    """
+    name = definition.full_name
+    if native == "never":
+        logger.info("%s is read through the data source, as native='never' says", name)
+        return None
+    try:
+        asked = replace(asked, filter=need.filter)
+        _check(store, definition, asked)
+        pieces = choose_files(store, asked).pieces
+        files = [_path(piece) for piece in pieces]
+        _check_footers(files, pieces)
+        groups = _groups(definition, pieces, files)
+        frame = _union([_frame_of(session, definition, group) for group in groups])
+    except _Obstacle as error:
+        if native == "always":
+            raise Refused(f"Spark's own reader cannot read {name}: {error}", hint="native='auto' reads it") from None
+        logger.info("%s is read through the data source: %s", name, error)
+        return None
+    taken = f"{name} by Spark's own reader: {len(files)} files"
+    logger.info("%s", taken)
+    return frame.alias(taken)
+
+
+def reads_few_files(store: Store, definition: TableDefinition, asked: ReadOptions, native: Native) -> bool:
+    """Whether Spark's own reader can read the whole table, and it is of so few files that to leave some of them out
+    gains less than to find out which a query needs."""
+    try:
+        return native != "never" and _check(store, definition, asked) <= _FEW_FILES
+    except _Obstacle:
+        return False
+
+
+# -- what stands against it ----------------------------------------------------------------------------------------
+
+
+def _check(store: Store, definition: TableDefinition, asked: ReadOptions) -> int:
+    """How many files it would be; nothing is held. Raises `_Obstacle`."""
+    if not asked.on_this_machine and asked.local_disks != "shared":
+        raise _Obstacle("the executors may run on other machines (local_disks='shared' says that all see the files)")
+    for column in definition.columns:
+        kind = arrow_type(column.type)
+        while pa.types.is_list(kind):
+            kind = kind.value_type
+        if pa.types.is_timestamp(kind) and kind.unit == "ns":
+            raise _Obstacle(f"it reads no nanoseconds, as those of column {column.name}")
+    context = store.context
+    limits = context.config.limits
+    found = places(store, asked)
+    for name in sorted(found):
+        if context.disk(name).capabilities.remote:
+            if not context.config.bucket(name).url.startswith("file://"):
+                raise _Obstacle(f"files lie on {name}, which is no directory")
+            if limits.bytes_per_second or limits.requests_per_second:
+                raise _Obstacle(f"it would not keep the limits of bytes and requests a second of {name}")
+    return found.total()
+
+
+def _path(piece: Piece) -> str:
+    """Of its file, for an executor."""
+    return piece.path if piece.store is None else piece.store.open().url(piece.key).removeprefix("file://")
+
+
+def _check_footers(files: Sequence[str], pieces: Sequence[Piece]) -> None:
+    """Raise `Damaged` for one that is not what was written."""
+    reads = []
+    for path, piece in zip(files, pieces, strict=True):
+        assert piece.file is not None
+        reads.append(LocalRead(Path(path), piece.file, piece.label, _HINT, ()))
+    check_local(reads)
+
+
+def _groups(definition: TableDefinition, pieces: Sequence[Piece], files: Sequence[str]) -> list[_Group]:
+    """The files by schema; one group without files when there are none."""
+    today = {column.id: column.name for column in definition.columns}
+    members: dict[int, list[tuple[str, int]]] = {}
+    for path, piece in zip(files, pieces, strict=True):
+        members.setdefault(piece.schema_version, []).append((path, piece.size_bytes))
+    found = []
+    for version, group in (members or {definition.schema_version: []}).items():
+        names, types = today, {column.id: arrow_type(column.type) for column in definition.columns}
+        if version != definition.schema_version:
+            stored = pq.read_schema(group[0][0])
+            names = field_ids(stored)
+            types = {number: stored.field(name).type for number, name in names.items()}
+        lowered = [name.lower() for name in names.values()]
+        if len(set(lowered)) < len(lowered):
+            raise _Obstacle("columns of its files differ in the case of their letters only")
+        found.append(_Group(names, types, tuple(group)))
+    return found
+
+
+# -- frames --------------------------------------------------------------------------------------------------------
+
+
+def _frame_of(session: SparkSession, definition: TableDefinition, group: _Group) -> DataFrame:
+    """The files' rows with today's columns."""
+    from pyspark.sql import functions
+
+    held = [
+        msgspec.structs.replace(
+            column, name=group.names[column.id], type=type_text(group.types[column.id]), nullable=True
+        )
+        for column in definition.columns
+        if column.id in group.names
+    ]
+    frame = _files_frame(session, spark_schema(held), group.files)
+    if group.names == {column.id: column.name for column in definition.columns} and all(
+        _carried(column, group.types[column.id]) == carried_type(column) for column in definition.columns
+    ):
+        return frame
+    selected = []
+    for column, field in zip(definition.columns, spark_schema(definition.columns), strict=True):
+        if column.id not in group.names:
+            value = _default(column).cast(field.dataType)
+        else:
+            value = functions.col(quoted(group.names[column.id]))
+            stored, kind = group.types[column.id], arrow_type(column.type)
+            if _carried(column, stored) != carried_type(column):
+                _check_widened(column, stored, kind)
+                value = value.cast(field.dataType)
+        selected.append(value.alias(column.name))
+    return frame.select(*selected)
+
+
+def _carried(column: Column, kind: pa.DataType) -> pa.DataType:
+    return carried_type(msgspec.structs.replace(column, type=type_text(kind)))
+
+
+def _check_widened(column: Column, stored: pa.DataType, kind: pa.DataType) -> None:
+    """Between numbers of one kind Spark's cast changes no value."""
+    if not any(same(stored) and same(kind) for same in _SAME_KIND):
+        raise _Obstacle(f"column {column.name} was {stored} and is {kind}")
+
+
+def _default(column: Column) -> SparkColumn:
+    from pyspark.sql import functions
+
+    value: Any = default_scalar(column).as_py()
+    if isinstance(value, list) or (isinstance(value, float) and math.isnan(value)):
+        raise _Obstacle(f"the default of column {column.name} is no plain value")
+    # As texts, which the zones of Python and of the session do not change.
+    if isinstance(value, date | datetime):
+        value = value.isoformat()
+    return functions.lit(str(value) if isinstance(value, Decimal) or _is_large(value) else value)
+
+
+def _is_large(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1 << 63
+
+
+def _union(frames: Iterable[DataFrame]) -> DataFrame:
+    return reduce(lambda first, second: first.union(second), frames)
+
+
+def _files_frame(session: SparkSession, schema: Any, files: Sequence[tuple[str, int]]) -> DataFrame:
+    """Spark's reader over exactly these files, whose sizes are known: to let it look for them takes it tens of
+    milliseconds a file, leaves out names that begin with `_`, and takes some letters for wildcards."""
+    from py4j.protocol import Py4JError
+    from pyspark.sql import DataFrame
+
+    try:
+        return DataFrame(_relation(session, schema, files), session)
+    except (Py4JError, TypeError, AttributeError) as error:
+        reason = str(error).strip().splitlines()[0][:200]
+        raise _Obstacle(f"this version of Spark takes no list of files ({reason})") from error
+
+
+def _relation(session: SparkSession, schema: Any, files: Sequence[tuple[str, int]]) -> Any:
+    jvm, gateway = session._jvm, session.sparkContext._gateway
+    assert jvm is not None
+    assert gateway is not None
+    java = session._jsparkSession
+    sources = jvm.org.apache.spark.sql.execution.datasources
+    python = jvm.org.apache.spark.api.python.PythonUtils
+    new_path, new_status = jvm.org.apache.hadoop.fs.Path, jvm.org.apache.hadoop.fs.FileStatus
+    known, paths = sources.FileStatusCache.getOrCreate(java), jvm.java.util.ArrayList()
+    for path, size_bytes in files:
+        file = new_path(f"file:{path}")
+        statuses = gateway.new_array(new_status, 1)
+        statuses[0] = new_status(size_bytes, False, 1, 1 << 27, 0, file)
+        known.putLeafFiles(file, statuses)
+        paths.add(file)
+    options = jvm.java.util.HashMap()
+    for name, value in _OPTIONS.items():
+        options[name] = value
+    given, columns = python.toScalaMap(options), jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
+    nothing, some = jvm.scala.Option.empty(), jvm.scala.Option.apply
+    unpartitioned = some(sources.PartitionSpec.emptySpec())
+    index = sources.InMemoryFileIndex(java, python.toSeq(paths), given, some(columns), known, unpartitioned, nothing)
+    known.invalidateAll()
+    if (seen := len(index.inputFiles())) != len(files):
+        raise _Obstacle(f"it sees {seen} of {len(files)} files")
+    relation = sources.HadoopFsRelation(
+        index,
+        jvm.org.apache.spark.sql.types.StructType(),
+        columns,
+        nothing,
+        sources.parquet.ParquetFileFormat(),
+        given,
+        java,
+    )
+    return java.baseRelationToDataFrame(relation)

@@ -1,0 +1,207 @@
+"""Spark's own reader over the files of a table: taken only where it can, said in log and plan, and never fewer rows."""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import spark_tiering
+from disks.garbage.rules import GcRules
+from oplog.errors import Damaged, Refused, UsageError
+from spark_tiering.queries import native
+from tests.servers import Server
+from tests.spark.stores import insert, opened, table, to_bucket, write_config
+from tiering.catalog.tables import drop_parts
+from tiering.merge.request import MergeRequest
+from tiering.table.schema import Column, TableDefinition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+COUNT = "select count(*), sum(x) from db.t"
+
+
+def _directory(home: Path, **more: Any) -> Path:
+    """A store with an SSD and a bucket in a directory."""
+    home.mkdir(parents=True, exist_ok=True)
+    bucket = {"type": "object_disk", "url": f"file://{home}/bucket/"}
+    document = {
+        "state_path": str(home / "state"),
+        "disks": {"ssd": {"type": "local", "path": str(home / "ssd")}, "s3": bucket},
+        "policies": {"tiers": {"volumes": [{"name": "hot", "disks": ["ssd"]}, {"name": "cold", "disks": ["s3"]}]}},
+        **more,
+    }
+    file = home / "frostline.yaml"
+    file.write_text(json.dumps(document))
+    return file
+
+
+def _fill(config: Path, columns: dict[str, str] | None = None, *, cold: int = 2, hot: int = 1) -> TableDefinition:
+    columns = columns or {}
+    definition = table("db.t", {"k": "int64", "x": "int64", **columns}, ["k"])
+    with opened(config) as store:
+        store.create_table(definition)
+        for number in range(cold + hot):
+            more = {name: [None] * 1000 for name in columns}
+            insert(store, definition, {"k": range(number, 4000, 4), "x": [number] * 1000, **more})
+            if number == cold - 1:
+                to_bucket(store, "db.t")
+    return definition
+
+
+def _rows(frame: DataFrame) -> tuple[Any, ...]:
+    return tuple(frame.collect()[0])
+
+
+def _is_native(frame: DataFrame) -> bool:
+    plan = frame._jdf.queryExecution().toString()
+    assert ("FileScan parquet" in plan) != ("BatchScan" in plan)
+    assert ("by Spark's own reader" in plan) == ("FileScan parquet" in plan)
+    return "FileScan parquet" in plan
+
+
+def test_files_of_directories_are_read_natively_and_the_log_says_so(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = _directory(tmp_path)
+    _fill(config)
+    with caplog.at_level(logging.INFO, "spark_tiering"):
+        frame = spark_tiering.sql(spark, COUNT, config=config)
+        assert _is_native(frame)
+        assert caplog.messages == ["db.t by Spark's own reader: 3 files"]
+        caplog.clear()
+        other = spark_tiering.sql(spark, COUNT, config=config, native="never")
+        assert not _is_native(other)
+        assert caplog.messages == ["db.t is read through the data source, as native='never' says"]
+    assert _rows(frame) == _rows(other) == (3000, 3000)
+    # Conditions and columns reach the files.
+    plan = spark_tiering.sql(spark, "select k from db.t where x = 2", config=config)._jdf.queryExecution().toString()
+    assert "PushedFilters: [IsNotNull(x), EqualTo(x,2)], ReadSchema: struct<k:bigint,x:bigint>" in plan
+    # Of many files only those that can hold rows are given to it.
+    monkeypatch.setattr(native, "_FEW_FILES", 2)
+    plan = spark_tiering.sql(spark, "select k from db.t where x = 2", config=config)._jdf.queryExecution().toString()
+    assert "db.t by Spark's own reader: 1 files" in plan
+    with pytest.raises(UsageError, match="auto, always or never"):
+        spark_tiering.sql(spark, COUNT, config=config, native="yes")  # type: ignore[arg-type]
+
+
+def test_a_table_without_rows_is_read_natively(spark: SparkSession, tmp_path: Path) -> None:
+    config = _directory(tmp_path)
+    _fill(config, cold=0, hot=0)
+    frame = spark_tiering.sql(spark, COUNT, config=config, native="always")
+    assert _rows(frame) == (0, None)
+
+
+def test_what_spark_cannot_read_itself_goes_through_the_source_and_the_log_says_why(
+    spark: SparkSession, tmp_path: Path, ministack: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    elsewhere = write_config(tmp_path / "elsewhere", ministack)
+    limited = _directory(tmp_path / "limited", limits={"requests_per_second": 500})
+    finer = _directory(tmp_path / "finer")
+    obstacles: list[tuple[Path, dict[str, str], dict[str, Any], str]] = [
+        (elsewhere, {}, {}, "files lie on s3, which is no directory"),
+        (limited, {}, {}, "it would not keep the limits of bytes and requests a second of s3"),
+        (finer, {"n": "timestamp[ns]"}, {"nanoseconds": "truncate"}, "it reads no nanoseconds, as those of column n"),
+    ]
+    for config, columns, options, reason in obstacles:
+        _fill(config, columns)
+        caplog.clear()
+        with caplog.at_level(logging.INFO, "spark_tiering"):
+            frame = spark_tiering.sql(spark, COUNT, config=config, **options)
+        assert caplog.messages == [f"db.t is read through the data source: {reason}"]
+        assert not _is_native(frame)
+        assert _rows(frame) == (3000, 3000)
+        with pytest.raises(Refused, match=f"Spark's own reader cannot read db.t: {reason}"):
+            spark_tiering.sql(spark, COUNT, config=config, native="always", **options)
+    # What a query does not need does not stand in its way.
+    hot = spark_tiering.sql(spark, "select k from db.t where x = 2", config=elsewhere)
+    assert _is_native(hot)
+    assert hot.count() == 1000
+
+
+def test_a_change_of_type_that_spark_may_read_otherwise_goes_through_the_source(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    config = _directory(tmp_path)
+    old = _fill(config, {"n": "date"})
+    columns = tuple(Column(3, "n", "timestamp[us]") if column.name == "n" else column for column in old.columns)
+    changes = {"columns": columns, "version": 2, "schema_version": 2}
+    with opened(config) as store:
+        store.alter_table(old, TableDefinition(**{**{n: getattr(old, n) for n in old.__struct_fields__}, **changes}))
+    assert not _is_native(spark_tiering.sql(spark, COUNT, config=config))
+
+
+def test_views_read_natively_only_the_columns_of_a_query(spark: SparkSession, tmp_path: Path) -> None:
+    config = _directory(tmp_path)
+    _fill(config)
+    try:
+        spark_tiering.views(spark, config=config)
+        frame = spark.sql("select k from `db.t` where x = 1")
+        assert "ReadSchema: struct<k:bigint,x:bigint>" in frame._jdf.queryExecution().toString()
+        assert frame.count() == 1000
+    finally:
+        spark.catalog.dropTempView("`db.t`")
+
+
+def test_what_was_merged_or_dropped_is_not_read(spark: SparkSession, tmp_path: Path) -> None:
+    config = _directory(tmp_path)
+    definition = _fill(config, cold=2, hot=0)
+    with opened(config) as store:
+        store.merge("db.t", MergeRequest(final=True))
+        insert(store, definition, {"k": [1], "x": [1]})
+        drop_parts(store.context, [part for part in store.parts("db.t") if part.disk == "ssd"], reason="a test")
+        insert(store, definition, {"k": [2], "x": [5]})
+    assert _rows(spark_tiering.sql(spark, COUNT, config=config, native="always")) == (2001, 1005)
+
+
+def test_a_frame_stays_readable_while_parts_are_merged_and_collected(spark: SparkSession, tmp_path: Path) -> None:
+    config = _directory(tmp_path)
+    definition = _fill(config, cold=2, hot=2)
+    frame = spark_tiering.sql(spark, COUNT, config=config, native="always")
+    with opened(config) as store:
+        insert(store, definition, {"k": [1], "x": [1]})
+        store.merge("db.t", MergeRequest(final=True))
+        rules = GcRules(guard=timedelta(0), delete=True, max_delete_fraction=1.0, allow_short_guard=True)
+        assert store.gc("s3", rules).deleted == 0
+    assert _rows(frame) == (4000, 6000)
+    assert _rows(spark_tiering.sql(spark, COUNT, config=config, native="always")) == (4001, 6001)
+
+
+def test_a_file_that_is_gone_or_altered_is_an_error_whatever_the_session_ignores(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    config = _directory(tmp_path)
+    _fill(config, cold=1, hot=0)
+    (file,) = (path for path in (tmp_path / "bucket").rglob("*") if path.is_file() and _is_parquet(path))
+    written = file.read_bytes()
+    spark.conf.set("spark.sql.files.ignoreMissingFiles", "true")
+    spark.conf.set("spark.sql.files.ignoreCorruptFiles", "true")
+    try:
+        frame = spark_tiering.sql(spark, "select sum(k) from db.t", config=config, native="always")
+        file.write_bytes(_flipped(written, 40))  # in the first page
+        with pytest.raises(Exception, match="FAILED_READ_FILE"):
+            frame.collect()
+        file.unlink()
+        with pytest.raises(Exception, match=r"FAILED_READ_FILE|does not exist"):
+            frame.collect()
+        file.write_bytes(_flipped(written, -20))  # in the footer
+        with pytest.raises(Damaged, match="is not what was written"):
+            spark_tiering.sql(spark, "select sum(k) from db.t", config=config, native="always")
+    finally:
+        spark.conf.unset("spark.sql.files.ignoreMissingFiles")
+        spark.conf.unset("spark.sql.files.ignoreCorruptFiles")
+
+
+def _is_parquet(path: Path) -> bool:
+    return path.read_bytes()[:4] == b"PAR1"
+
+
+def _flipped(data: bytes, place: int) -> bytes:
+    changed = bytearray(data)
+    changed[place] ^= 0x10
+    return bytes(changed)
