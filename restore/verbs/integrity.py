@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from tiering.engine.store import Store
     from tiering.journal.journal import Journal
 
+REPLICAS = "zerocopy.execution.comparing"
+"""Module that compares replicas with what Keeper says of them: it stands above this one."""
 Disks = Annotated[list[str] | None, typer.Argument(metavar="DISK", help="default: every one it applies to")]
 
 
@@ -48,7 +50,8 @@ def fsck(
 ) -> None:
     """Check the invariants: tables, parts, files, objects. Exit 4 when something is wrong.
 
-    Where a backup repository is configured, also the pins that its backups count on.
+    Where a backup repository is configured, also the pins that its backups count on; of replicated tables, whether
+    Keeper says of this replica what is here, with --read-data also of what the others have.
 
     With --spark the executors list the buckets in ranges of keys and read the data in them. Local disks are checked
     here.
@@ -96,6 +99,13 @@ def fsck(
     if len(names) == len(config.disks) and not identities.is_begun:
         session.output.note(BEGIN_OR_FIND)
         result.problems.insert(0, Problem("I16", session.no_store(), names[0]))
+    if config.keeper.hosts and len(names) == len(config.disks):
+        compared = import_module(REPLICAS).compare(config, everywhere=read_data)
+        result.problems += [
+            Problem(one.invariant, one.what, "keeper", one.table, one.part) for one in compared.differences
+        ]
+        for sentence in compared.skipped:
+            session.output.note(sentence)
     if work is not None:
         work.report()
     if session.options.json:

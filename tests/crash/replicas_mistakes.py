@@ -10,6 +10,7 @@ _INTERSERVER = "tests/replicas/test_interserver.py"
 _BEHIND = "tests/replicas/test_behind.py"
 _ALTER = "tests/replicas/test_alter.py"
 _DROPS = "tests/replicas/test_drops.py"
+_TABLES = "tests/replicas/test_replicas.py"
 _SHARED = "tests/replicas/test_shared_disk.py"
 
 
@@ -319,6 +320,20 @@ def _only_the_bucket_is_altered() -> None:
     altering._is_older = lambda replica, name, version: name == "s3" and original(replica, name, version)
 
 
+def _queue_not_looked_at() -> None:
+    from zerocopy.execution import comparing
+
+    comparing.queue = lambda replica: []
+
+
+def _names_compared_alone() -> None:
+    from zerocopy.execution import comparing
+
+    original = comparing._said
+    comparing._said = lambda replica, name: ((part, "") for part, _ in original(replica, name))  # type: ignore[assignment]
+    comparing.content_digest = lambda part: ""
+
+
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "replicas: pointer first",
@@ -523,5 +538,17 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "a new definition does not come to the machines' own disks",
         f"{_KILLS}[alter]",
         _only_the_bucket_is_altered,
+    ),
+    (
+        "replicas: queue not looked at",
+        "fsck finds fault with what an entry of the queue is about",
+        f"{_TABLES}::test_fsck_compares_a_replica_with_what_keeper_says_of_it",
+        _queue_not_looked_at,
+    ),
+    (
+        "replicas: names compared alone",
+        "fsck does not compare the digests that Keeper has",
+        f"{_TABLES}::test_fsck_compares_a_replica_with_what_keeper_says_of_it",
+        _names_compared_alone,
     ),
 )

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -15,6 +16,8 @@ from tests.replicas.keeper_line import KeeperLine
 from tests.replicas.machines import Machine
 from tiering.config.settings import KeeperConfig
 from tiering.daemon import daemon
+from zerocopy.keeper.client import Keeper
+from zerocopy.replica import entries
 
 Machines = Callable[[str], Machine]
 
@@ -215,6 +218,57 @@ print(sorted(loaded & {"zerocopy", "kazoo", "aiohttp"}))
         check=True,
     )
     assert done.stdout == "[]\n"
+
+
+@pytest.fixture
+def both(a: Machine, b: Machine) -> tuple[Machine, Machine]:
+    """Each has the parts of two blocks."""
+    a.insert(1)
+    a.insert(2)
+    with a.serving():
+        b.sync()
+    return a, b
+
+
+def told(one: Machine, *more: str) -> list[tuple[str, str]]:
+    """The invariants that are broken, and the parts."""
+    found = one.json("fsck", *more, code=4)["problems"]
+    return [(problem["invariant"], problem["part"]) for problem in found if problem["disk"] == "keeper"]
+
+
+PARTS = "/tables/01/d.t/replicas/a/parts"
+
+
+def test_fsck_compares_a_replica_with_what_keeper_says_of_it(both: tuple[Machine, Machine], keeper: Keeper) -> None:
+    """I9 to I11; what an entry that waits is about may be half done."""
+    a, b = both
+    for one in both:
+        one("fsck", "--read-data")
+    digest = keeper.get(f"{PARTS}/all_0_0_0").data
+    keeper.set(f"{PARTS}/all_0_0_0", b"0" * 64)
+    assert told(a) == [("I9", "all_0_0_0")]
+    b("fsck")
+    assert told(b, "--read-data") == [("I10", "all_0_0_0")]
+    keeper.delete(f"{PARTS}/all_0_0_0")
+    assert told(a) == [("I9", "all_0_0_0")]
+    keeper.create(f"{PARTS}/all_0_0_0", digest)
+    keeper.create(f"{PARTS}/all_7_7_0", digest)
+    assert told(a) == [("I9", "all_7_7_0")]
+    queued = entries.Get(time=datetime.now(UTC), replica="b", part="all_7_7_0", digest="0" * 64)
+    keeper.create("/tables/01/d.t/replicas/a/queue/queue-0000000099", entries.encode(queued))
+    a("fsck", "--read-data")
+    keeper.delete(f"{PARTS}/all_7_7_0")
+    for name in ("all_0_1_1", "all_1_2_1"):
+        keeper.create(f"{PARTS}/{name}", digest)
+    assert ("I11", "all_1_2_1") in told(a)
+
+
+def test_fsck_without_keeper_says_what_it_did_not_compare(both: tuple[Machine, Machine]) -> None:
+    a, _ = both
+    nobody = KeeperConfig(hosts=("127.0.0.1:1",), root="/x", request_timeout_seconds=0.5)
+    a.write_configuration(nobody)
+    a("fsck", "--read-data")
+    assert "replicas were not compared with Keeper" in a.error
 
 
 def test_a_daemon_ends_though_keeper_never_answers(a: Machine, line: KeeperLine, settings: KeeperConfig) -> None:
