@@ -76,6 +76,8 @@ def with_trees(scope: Scope, trees: Sequence[Tree]) -> Scope:
 def _directories(disk: Disk) -> Iterator[tuple[str, tuple[FileRow, ...]]]:
     """What a table's directory, or another one at the top, holds; without what is ours."""
     assert disk.bucket is not None
+    if not disk.bucket.file_table.has_named(_THEIRS):
+        return
     found: dict[str, list[FileRow]] = {}
     for row in disk.bucket.file_table.rows():
         if is_leftover(row.path):  # what a server had begun to delete: no replay of the log brings it back

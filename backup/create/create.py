@@ -244,7 +244,7 @@ def planned(context: Context, instant: Instant, known: Known, cold: Cold) -> _Pl
         for stored in table.parts:
             document = instant.document(context, stored)
             own = document.file
-            files = instant.files(context, stored)
+            files = instant.files(context, stored, document)
             plan.files[_key(stored)] = (*files, own)
             if (own.sha256, own.size_bytes) not in plan.places:
                 plan.new.append(NewFile(stored, own, document.data))

@@ -26,7 +26,7 @@ from tiering.catalog import copying, reachability
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.catalog.stored_parts import KeptPart
-from tiering.table.part import PART_FILE
+from tiering.table.part import PART_FILE, PartFile, PartFiles, files_of
 from tiering.table.schema import TableDefinition
 
 _LOOKS = 50
@@ -60,12 +60,15 @@ class Document:
 
     file: SourceFile
     data: bytes | None
+    files: tuple[PartFile, ...]
+    """The data files that it names."""
 
     @classmethod
-    def of(cls, data: bytes, has: Container[tuple[str, int]] = ()) -> Document:
+    def of(cls, data: bytes, files: PartFiles, has: Container[tuple[str, int]] = ()) -> Document:
         """Of many parts, those that the repository `has` would fill the memory."""
         sha256, size_bytes = hashlib.sha256(data).hexdigest(), len(data)
-        return cls(SourceFile(PART_FILE, size_bytes, sha256, None), None if (sha256, size_bytes) in has else data)
+        file = SourceFile(PART_FILE, size_bytes, sha256, None)
+        return cls(file, None if (sha256, size_bytes) in has else data, files.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +78,16 @@ class TableNow:
     definition: TableDefinition
     parts: tuple[StoredPart, ...]
 
-    @property
-    def identity(self) -> tuple[str, int, tuple[tuple[str, str], ...]]:
-        """What must be the same at both looks."""
-        where = tuple((stored.facts.name, stored.disk) for stored in self.parts)
-        return self.definition.uuid, self.definition.version, where
+    def is_as(self, other: TableNow) -> bool:
+        """Whether what must be the same at both looks is."""
+        one, two = self.definition, other.definition
+        if (one.uuid, one.version, len(self.parts)) != (two.uuid, two.version, len(other.parts)):
+            return False
+        return all(map(_is_where, self.parts, other.parts))
+
+
+def _is_where(one: StoredPart, other: StoredPart) -> bool:
+    return one is other or (one.facts.name, one.disk) == (other.facts.name, other.disk)
 
 
 @dataclass(slots=True)
@@ -104,8 +112,12 @@ class Instant:
 
     def document(self, context: Context, stored: StoredPart) -> Document:
         """The part's `part.json`."""
-        known = self.documents.get((stored.disk, stored.path(PART_FILE)))
-        return Document.of(self.part_bytes(context, stored)) if known is None else known
+        path = stored.path(PART_FILE)
+        known = self.documents.get((stored.disk, path))
+        if known is None:
+            data = self.part_bytes(context, stored)
+            known = Document.of(data, files_of(data, path=f"{stored.disk}:{path}"))
+        return known
 
     def part_bytes(self, context: Context, stored: StoredPart) -> bytes:
         """The bytes of a `part.json` in a bucket that was not read at the first look."""
@@ -117,25 +129,32 @@ class Instant:
         data = self._described[stored.disk, directory].get(path)
         return self._then(context, stored.disk).read(path) if data is None else data
 
-    def files(self, context: Context, stored: StoredPart) -> list[SourceFile]:
-        """The part's data files."""
-        return [
-            SourceFile(file.name, file.size_bytes, file.sha256, self._source(context, stored, file.name))
-            for file in stored.part.files
-        ]
+    def files(self, context: Context, stored: StoredPart, document: Document) -> list[SourceFile]:
+        """The part's data files, as its document names them."""
+        disk, directory = stored.disk, stored.directory
+        keys = None if context.disk(disk).bucket is None else self._keys(context, stored)
+        found: list[SourceFile] = []
+        for file in document.files:
+            path = f"{directory}/{file.name}"
+            source: Path | BlobSource | None
+            if keys is None:
+                source = self.held.get((disk, path))
+            elif (key := keys.get(path)) is not None:
+                source = BlobSource(disk, key)
+            else:
+                raise NotFound(f"{disk}:{path} has no object", hint="run 'frostline fsck'; the part is damaged")
+            found.append(SourceFile(file.name, file.size_bytes, file.sha256, source))
+        return found
 
-    def _source(self, context: Context, stored: StoredPart, name: str) -> Path | BlobSource | None:
-        path = stored.path(name)
-        if context.disk(stored.disk).bucket is None:
-            return self.held.get((stored.disk, path))
-        directory = stored.definition.directory
-        if (stored.disk, directory) not in self._blobs:
-            infos = self._then(context, stored.disk).walk(directory)
-            self._blobs[stored.disk, directory] = {info.path: info.key for info in infos if info.key is not None}
-        key = self._blobs[stored.disk, directory].get(path)
-        if key is None:
-            raise NotFound(f"{stored.disk}:{path} has no object", hint="run 'frostline fsck'; the part is damaged")
-        return BlobSource(stored.disk, key)
+    def _keys(self, context: Context, stored: StoredPart) -> Mapping[str, str]:
+        """The key of each file of the part's table on the part's disk, by path."""
+        place = stored.disk, stored.definition.directory
+        known = self._blobs.get(place)
+        if known is None:
+            infos = self._then(context, stored.disk).walk(stored.definition.directory)
+            known = {info.path: info.key for info in infos if info.key is not None}
+            self._blobs[place] = known
+        return known
 
     def _then(self, context: Context, name: str) -> Disk:
         """The disk as it was at the instant: others commit while the backup is made; what they took away is held."""
@@ -177,11 +196,12 @@ def _looked(context: Context, scope: Scope, has: Container[tuple[str, int]], sta
     pins = {disk.name: _pinned(context, disk, stack) for disk in _buckets(context, first)}
     try:
         documents = _documents(context, first, has)
-        held = _held(context, first, has, stack)
+        held = _held(context, first, documents, has, stack)
     except NotFound:
         return None
     taken = context.clock()
-    if [table.identity for table in look(context, scope)] != [table.identity for table in first]:
+    second = look(context, scope)
+    if len(first) != len(second) or not all(map(TableNow.is_as, first, second)):
         return None
     kept = {name: pin for name, pin in pins.items() if pin is not None}
     return Instant(first, taken, held, documents, kept, revisions, stack)
@@ -200,8 +220,10 @@ def look(context: Context, scope: Scope) -> list[TableNow]:
         context.catalog.check_readable(definition)
         everything = context.catalog.parts(definition)
         reachability.require((context.disk(stored.disk) for stored in everything), f"backing up {name}")
-        partitions.update(stored.name.partition for stored in everything)
-        found.append(TableNow(definition, tuple(part for part in everything if scope.has(part.name.partition))))
+        if scope.partitions:
+            partitions.update(stored.name.partition for stored in everything)
+            everything = [part for part in everything if scope.has(part.name.partition)]
+        found.append(TableNow(definition, tuple(everything)))
     scope.check_partitions(partitions)
     return found
 
@@ -222,18 +244,27 @@ def _documents(
     """Each `part.json` that is kept on this machine as the look saw it, or lies on a local disk; those of
     a bucket are asked for at once. Raises `NotFound` when one is gone."""
     found: dict[tuple[str, str], Document] = {}
+    kept: list[tuple[tuple[str, str], KeptPart]] = []
     for table in tables:
         for stored in table.parts:
-            path = stored.path(PART_FILE)
+            disk, path = stored.disk, stored.path(PART_FILE)
             if isinstance(stored.described, KeptPart):
-                found[stored.disk, path] = Document.of(stored.described.document(), has)
-            elif context.disk(stored.disk).bucket is None:
-                found[stored.disk, path] = Document.of(context.disk(stored.disk).read(path), has)
+                kept.append(((disk, path), stored.described))
+            elif context.disk(disk).bucket is None:
+                data = context.disk(disk).read(path)
+                found[disk, path] = Document.of(data, files_of(data, path=f"{disk}:{path}"), has)
+    documents = KeptPart.documents([part for _, part in kept])
+    for (where, _), (data, files) in zip(kept, documents, strict=True):
+        found[where] = Document.of(data, files, has)
     return found
 
 
 def _held(
-    context: Context, tables: list[TableNow], has: Container[tuple[str, int]], stack: ExitStack
+    context: Context,
+    tables: list[TableNow],
+    documents: Mapping[tuple[str, str], Document],
+    has: Container[tuple[str, int]],
+    stack: ExitStack,
 ) -> dict[tuple[str, str], Path]:
     """Second names for the files of parts on local disks that are to be read. Raises `NotFound` when one is gone."""
     wanted: dict[str, list[str]] = defaultdict(list)
@@ -241,8 +272,9 @@ def _held(
         for stored in table.parts:
             disk = context.disk(stored.disk)
             if disk.bucket is None:
-                _check_names(disk, stored)
-                lacking = [file for file in stored.part.files if (file.sha256, file.size_bytes) not in has]
+                files = documents[stored.disk, stored.path(PART_FILE)].files
+                _check_names(disk, stored, files)
+                lacking = [file for file in files if (file.sha256, file.size_bytes) not in has]
                 wanted[stored.disk] += [stored.path(file.name) for file in lacking]
     held: dict[tuple[str, str], Path] = {}
     for name, paths in wanted.items():
@@ -264,9 +296,9 @@ def _own_path(disk: Disk, path: str) -> Path:
     return found
 
 
-def _check_names(disk: Disk, stored: StoredPart) -> None:
+def _check_names(disk: Disk, stored: StoredPart, files: tuple[PartFile, ...]) -> None:
     """A part with more or fewer files than it names is not whole: `Damaged`, unless it is gone altogether."""
     found = disk.list(stored.directory)
     if PART_FILE not in found:
         raise NotFound(f"{disk.name}:{stored.directory} is gone")
-    copying.check_names(disk, stored.directory, stored.part, found)
+    copying.check_names(disk, stored.directory, (file.name for file in files), found)

@@ -3,7 +3,7 @@ name them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Annotated, Literal
 
 import msgspec
@@ -175,15 +175,25 @@ def read_partition(data: bytes, where: str) -> PartitionList:
     found = encoding.unpacked_list(data, PartitionList, where)
     _check(all(map(is_ref, found.packs)), where, "a pack")
     _check(len({part.name for part in found.parts}) == len(found.parts), where, "a part twice")
-    for part in found.parts:
-        _check(_partition_of(part.name) == found.partition and _is_count(part.rows), where, f"the part {part.name!r}")
-        names = [file.name for file in part.files]
-        _check(len(set(names)) == len(names) and PART_FILE in names, where, f"the files of {part.name}")
-        for file in part.files:
-            _check(_is_file(file, found.packs), where, f"the file {file.name!r} of {part.name}")
-            whole = file.name == PART_FILE  # such a document is read into memory
-            _check(not whole or file.size_bytes <= bounds.LARGEST_DOCUMENT_BYTES, where, f"{PART_FILE} of {part.name}")
+    safe = {name for name in {file.name for part in found.parts for file in part.files} if _is_file_name(name)}
+    for part in found.parts:  # of a hundred thousand files: what is wrong is put into words when something is
+        if (fault := _fault_in_part(part, found, safe)) is not None:
+            _check(False, where, fault)
     return found
+
+
+def _fault_in_part(part: PartEntry, found: PartitionList, safe: Container[str]) -> str | None:
+    if _partition_of(part.name) != found.partition or not _is_count(part.rows):
+        return f"the part {part.name!r}"
+    names = [file.name for file in part.files]
+    if len(set(names)) != len(names) or PART_FILE not in names:
+        return f"the files of {part.name}"
+    for file in part.files:
+        if file.name not in safe or not _is_placed(file, found.packs):
+            return f"the file {file.name!r} of {part.name}"
+        if file.name == PART_FILE and file.size_bytes > bounds.LARGEST_DOCUMENT_BYTES:  # it is read into memory
+            return f"{PART_FILE} of {part.name}"
+    return None
 
 
 def read_tree(data: bytes, where: str) -> TreeList:
@@ -222,8 +232,8 @@ def read_table(data: bytes, where: str) -> TableList:
     return found
 
 
-def _is_file(file: FileEntry, packs: Sequence[Ref]) -> bool:
-    return "/" not in file.name and is_safe(file.name) and _is_placed(file, packs)
+def _is_file_name(name: str) -> bool:
+    return "/" not in name and is_safe(name)
 
 
 def _is_placed(file: FileEntry, packs: Sequence[Ref]) -> bool:

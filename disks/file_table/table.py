@@ -12,7 +12,7 @@ import sqlite3
 import struct
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -129,10 +129,11 @@ class TableReader:
         """Every file called `name` exactly one directory below `directory`, in path order. One query."""
         start, stop = paths.below(directory)
         where = "document = 1 AND" if _is_document(name) else ""
-        query = f"SELECT {_COLUMNS} FROM files WHERE {where} path >= ? AND path < ? ORDER BY path"
-        for found in self._connection.execute(query, (start, stop)):
-            segments = found[0][len(start) :].split("/")
-            if len(segments) == 2 and segments[1] == name:
+        called = f"/{name}"  # compared by SQLite: of a table with many parts all but one `.json` are `part.json`
+        query = f"""SELECT {_COLUMNS} FROM files
+            WHERE {where} path >= ? AND path < ? AND substr(path, ?) = ? ORDER BY path"""
+        for found in self._connection.execute(query, (start, stop, -len(called), called)):
+            if found[0][len(start) :].partition("/")[2] == name:
                 yield _row(found)
 
     def versions(self, directory: str, name: str) -> Iterator[tuple[str, int, str]]:
@@ -140,10 +141,15 @@ class TableReader:
         start, stop = paths.below(directory)
         where = "document = 1 AND" if _is_document(name) else ""
         query = f"SELECT path, revision, sha256 FROM files WHERE {where} path >= ? AND path < ? ORDER BY path"
+        skip = len(start)
         for path, revision, sha256 in self._connection.execute(query, (start, stop)):
-            segments = path[len(start) :].split("/")
-            if len(segments) == 2 and segments[1] == name:
+            if path[skip:].partition("/")[2] == name:
                 yield path, revision, sha256.hex()
+
+    def has_named(self, names: Collection[str]) -> bool:
+        """Whether any file, in whatever directory, is called one of these."""
+        query = "SELECT EXISTS (SELECT 1 FROM files WHERE substr(path, ?) = ?)"
+        return any(self._connection.execute(query, (-len(name) - 1, f"/{name}")).fetchone()[0] for name in names)
 
     def documents(self, pattern: str) -> Iterator[FileRow]:
         """The `.json` files whose path matches the pattern (`*`, `?`), in path order."""
@@ -456,6 +462,10 @@ class FileTable:
     def rows(self, directory: str = "") -> Iterator[FileRow]:
         with self.read() as view:
             yield from view.rows(directory)
+
+    def has_named(self, names: Collection[str]) -> bool:
+        with self.read() as view:
+            return view.has_named(names)
 
     def blobs(self) -> Iterator[tuple[str, int]]:
         with self.read() as view:

@@ -81,10 +81,10 @@ def _let_go_early() -> None:
 
     original = instant._held
 
-    def held(context: Any, tables: Any, has: Any, stack: Any) -> Any:
+    def held(context: Any, tables: Any, documents: Any, has: Any, stack: Any) -> Any:
         from disks.effects import remove_tree
 
-        names = original(context, tables, has, stack)
+        names = original(context, tables, documents, has, stack)
         paths = {key: instant._own_path(context.disk(key[0]), key[1]) for key in names}
         for name in names.values():
             remove_tree(name.parent)

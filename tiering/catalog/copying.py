@@ -29,7 +29,7 @@ def read_part(disk: Disk, directory: str) -> tuple[Part, bytes]:
 def check_files(disk: Disk, directory: str, part: Part) -> None:
     """Whether the directory holds exactly the files that `part.json` names, with their sizes. Raises `Damaged`."""
     found = {info.path.rpartition("/")[2]: info for info in disk.walk(directory)}
-    check_names(disk, directory, part, found)
+    check_names(disk, directory, (file.name for file in part.files), found)
     for file in part.files:
         info = found[file.name]
         if info.size_bytes != file.size_bytes:
@@ -41,13 +41,13 @@ def check_files(disk: Disk, directory: str, part: Part) -> None:
             )
 
 
-def check_names(disk: Disk, directory: str, part: Part, found: Iterable[str]) -> None:
+def check_names(disk: Disk, directory: str, named: Iterable[str], found: Iterable[str]) -> None:
     """Whether the names found in the directory are those of the files that `part.json` names. Raises `Damaged`."""
     where = f"{disk.name}:{directory}"
-    wanted = {file.name for file in part.files}
-    for name in sorted(wanted.difference(found)):
+    wanted, there = set(named), set(found)
+    for name in sorted(wanted - there):
         raise Damaged(f"{where}/{name} is missing", hint="run 'frostline fsck'; restore the part from a backup")
-    strangers = sorted(set(found) - wanted - {PART_FILE})
+    strangers = sorted(there - wanted - {PART_FILE})
     if strangers:
         raise Damaged(
             f"{where} holds files that part.json does not name: {', '.join(strangers)}",

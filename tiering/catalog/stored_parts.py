@@ -6,7 +6,7 @@ What was read before is known by the file's mark: in this process from the last 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from operator import is_
@@ -18,13 +18,14 @@ from disks.base import Disk, Mark, SmallFile
 from oplog.errors import Damaged, FrostlineError
 from tiering.journal.kept_parts import KeptParts, NewPart, Place
 from tiering.table import part as part_format
-from tiering.table.part import PART_FILE, Part, PartFacts, PartName, facts_of
+from tiering.table.part import PART_FILE, Part, PartFacts, PartFiles, PartName, facts_of
 from tiering.table.schema import TableDefinition
 
 PartState = Literal["active", "outdated", "duplicate"]
 
 KEPT_FROM = 64
 """Fewer new parts are not worth a write: the next process reads them again."""
+_DOCUMENTS_AT_ONCE = 500
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(PartFacts)
@@ -79,10 +80,25 @@ class KeptPart:
             self._part, _ = self._source.read(self._path, self._number, self.facts)
         return self._part
 
-    def document(self) -> bytes:
-        """The bytes of its `part.json`, as they were when the disk was looked at; raises as `part` does."""
+    def document(self, known: bytes | None = None) -> tuple[bytes, PartFiles]:
+        """The bytes of its `part.json`, as they were when the disk was looked at, and the files that they name; raises
+        as `part` does. `known`: what is kept of it, where that was asked for."""
+        where = f"{self._source.disk}:{self._path}"
+        if known is not None:
+            files = part_format.files_of(known, path=where)
+            if (files.name, files.rows) == (self.facts.name, self.facts.rows):
+                return known, files
         self._part, data = self._source.read(self._path, self._number, self.facts)
-        return data
+        return data, part_format.files_of(data, path=where)
+
+    @staticmethod
+    def documents(parts: Sequence[KeptPart]) -> Iterator[tuple[bytes, PartFiles]]:
+        """The same of each, in their order: one question about some hundreds costs less than one about each."""
+        for start in range(0, len(parts), _DOCUMENTS_AT_ONCE):
+            batch = parts[start : start + _DOCUMENTS_AT_ONCE]
+            kept = batch[0]._source.kept.documents([part._number for part in batch])
+            for part in batch:
+                yield part.document(kept.get(part._number))
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +267,7 @@ class _Source:
     disk: str
 
     def read(self, path: str, number: int, facts: PartFacts) -> tuple[Part, bytes]:
-        for data in (self.kept.document(number), None):
+        for data in (self.kept.documents([number]).get(number), None):
             if data is None:
                 data = self.disks[self.disk].read(path)
             part = part_format.decode(data, path=f"{self.disk}:{path}")

@@ -94,17 +94,19 @@ class KeptParts:
             self._give_up("read", error)
             return []
 
-    def document(self, number: int) -> bytes | None:
-        """The bytes of a `part.json`; None when they are kept no more."""
+    def documents(self, numbers: Sequence[int]) -> dict[int, bytes]:
+        """The bytes of each `part.json` by its number, at most some hundreds at a time; without those that are kept no
+        more."""
+        query = f"SELECT id, data, crc32 FROM documents WHERE id IN ({','.join('?' * len(numbers))})"
         try:
             with self._lock:
-                row = self._open().execute("SELECT data, crc32 FROM documents WHERE id = ?", (number,)).fetchone()
-            if row is not None and zlib.crc32(row[0]) != row[1]:
+                rows = self._open().execute(query, numbers).fetchall()
+            if any(zlib.crc32(data) != crc32 for _, data, crc32 in rows):
                 raise sqlite3.DatabaseError("what a part says does not have its checksum")
-            return row[0] if row is not None else None
+            return {number: data for number, data, _ in rows}
         except _TROUBLE as error:
             self._give_up("read", error)
-            return None
+            return {}
 
     def note(self, place: Place, new: Sequence[NewPart], gone: Iterable[tuple[str, Mark]]) -> dict[str, int]:
         """Keep these, and no longer those that are gone; path -> number of its document. Empty where it cannot be."""

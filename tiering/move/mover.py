@@ -176,7 +176,8 @@ class _BatchMover:
             if item.local is None:
                 copying.check_files(source, item.directory, item.part)
             else:  # sizes and digests are checked as the files are read
-                copying.check_names(source, item.directory, item.part, source.list(item.directory))
+                names = [file.name for file in item.part.files]
+                copying.check_names(source, item.directory, names, source.list(item.directory))
 
     def _copy_and_commit(self, items: list[MoveItem]) -> list[MoveItem]:
         """Bring the parts to the target; returns those that are there, durably."""

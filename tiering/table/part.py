@@ -229,6 +229,33 @@ def _fault_in_columns(columns: dict[str, ColumnRange]) -> str | None:
     )
 
 
+class PartFile(msgspec.Struct, frozen=True):
+    """What tells a file of a part. The fields are those of `DataFile`."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+
+
+class PartFiles(msgspec.Struct, frozen=True):
+    """As much of a `part.json` as tells its files. The fields are those of `Part`."""
+
+    name: str
+    rows: int
+    files: tuple[PartFile, ...]
+
+
+_files_decoder = msgspec.json.Decoder(PartFiles)
+
+
+def files_of(data: bytes, *, path: str) -> PartFiles:
+    """The files of a `part.json` that was decoded before: nothing else of it is looked at. Raises `Damaged`."""
+    try:
+        return _files_decoder.decode(data)
+    except bounds.UNREADABLE as error:
+        raise Damaged(f"{path} cannot be read: {error}", hint="run 'frostline fsck'") from error
+
+
 def meet(names: Iterable[PartName]) -> bool:
     """Whether the block ranges of two different ones of them meet. The names come in order."""
     last: PartName | None = None

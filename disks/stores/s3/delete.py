@@ -11,34 +11,26 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from xml.etree import ElementTree
 
 from disks.effects import op
-from disks.stores.s3.errors import S3Place, error_of_answer
+from disks.stores.s3.errors import S3Place, error_of_answer, error_of_xml
+from disks.stores.s3.requests import S3Requests
 from disks.stores.wrappers.metered import Meter
-from oplog.errors import AccessDenied, FrostlineError, NotFound, Retained
-
-if TYPE_CHECKING:
-    from mypy_boto3_s3 import S3Client
+from oplog.errors import AccessDenied, FrostlineError, NotFound, Retained, Transient
 
 _HEADS_SIDE_BY_SIDE = 16
 _STATUS = {"AccessDenied": 403, "InternalError": 500, "SlowDown": 503}
+_NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 
 Answers = dict[str, FrostlineError | None]
-
-
-class Heads(Protocol):
-    """Asks for the headers of one object."""
-
-    def head(self, key: str) -> Mapping[str, str]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
     """Where to delete: keys are relative to `prefix`."""
 
-    client: S3Client
-    name: str
+    requests: S3Requests
     prefix: str
     place: S3Place
     meter: Meter
@@ -49,12 +41,12 @@ def delete_current(bucket: Bucket, keys: Sequence[str]) -> Answers:
     return _send(bucket, keys, {})
 
 
-def delete_versions(bucket: Bucket, keys: Sequence[str], heads: Heads) -> Answers:
+def delete_versions(bucket: Bucket, keys: Sequence[str]) -> Answers:
     """Delete the current version of each key. What is locked stays and is answered with `Retained`."""
     answers: Answers = dict.fromkeys(keys)
     versions: dict[str, str] = {}
     with ThreadPoolExecutor(_HEADS_SIDE_BY_SIDE, thread_name_prefix="frostline-head") as pool:
-        for key, found in zip(keys, pool.map(lambda key: _version(bucket, key, heads), keys), strict=True):
+        for key, found in zip(keys, pool.map(lambda key: _version(bucket, key), keys), strict=True):
             if isinstance(found, FrostlineError):
                 answers[key] = found
             elif found is not None:
@@ -71,11 +63,11 @@ def delete_versions(bucket: Bucket, keys: Sequence[str], heads: Heads) -> Answer
     return answers
 
 
-def _version(bucket: Bucket, key: str, heads: Heads) -> str | FrostlineError | None:
+def _version(bucket: Bucket, key: str) -> str | FrostlineError | None:
     """The current version's id (`null` where versioning came later), None when there is nothing to delete."""
     bucket.meter.add("HEAD")
     try:
-        headers = heads.head(key)
+        headers = bucket.requests.head(key)
     except NotFound:
         return None
     except FrostlineError as error:
@@ -100,41 +92,76 @@ def retained_error(place: S3Place, key: str, headers: Mapping[str, str], *, now:
 
 
 def _has_object_lock(bucket: Bucket) -> bool:
-    from botocore.exceptions import ClientError
-
     bucket.meter.add("GET")
     try:
-        found = bucket.client.get_object_lock_configuration(Bucket=bucket.name)
-    except ClientError:
+        found = bucket.requests.read_setting("object-lock")
+    except FrostlineError:
         return False
-    return found.get("ObjectLockConfiguration", {}).get("ObjectLockEnabled") == "Enabled"
+    return _text(found, "ObjectLockEnabled") == "Enabled"
 
 
-def keeps_versions(client: S3Client, bucket: str) -> bool:
-    """Whether a plain delete would only add a marker. A store that does not say is taken to keep none."""
-    from botocore.exceptions import ClientError
-
-    status: Literal["Enabled", "Suspended"] | None
+def keeps_versions(requests: S3Requests) -> bool:
+    """Whether a plain delete would only add a marker. A store that does not say is taken to keep none; one that cannot
+    say now raises its error, which is worth another try."""
     try:
-        status = client.get_bucket_versioning(Bucket=bucket).get("Status")
-    except ClientError as error:
-        if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) in (429, 500, 502, 503, 504):
+        found = requests.read_setting("versioning")
+    except FrostlineError as error:
+        if error.retryable:
             raise
         return False
-    return status in ("Enabled", "Suspended")
+    return _text(found, "Status") in ("Enabled", "Suspended")
 
 
 def _send(bucket: Bucket, keys: Sequence[str], versions: Mapping[str, str]) -> Answers:
     answers: Answers = dict.fromkeys(keys)
-    objects: list[Any] = [
-        {"Key": bucket.prefix + key} | ({"VersionId": versions[key]} if key in versions else {}) for key in keys
-    ]
     with op("store.delete", *keys):
         bucket.meter.add("DELETE")
-        answer = bucket.client.delete_objects(Bucket=bucket.name, Delete={"Objects": objects, "Quiet": True})
-    for failed in answer.get("Errors", []):
-        key, code = failed["Key"].removeprefix(bucket.prefix), failed.get("Code", "")
+        found = bucket.requests.post("delete", _wanted(bucket.prefix, keys, versions))
+    for failed in _failures(bucket.place, found):
+        key, code = failed.get("Key", "").removeprefix(bucket.prefix), failed.get("Code", "")
         if code not in ("NoSuchKey", "NoSuchVersion"):
             status = _STATUS.get(code, 400)
             answers[key] = error_of_answer(bucket.place, key, status, code, failed.get("Message", ""))
     return answers
+
+
+def _wanted(prefix: str, keys: Sequence[str], versions: Mapping[str, str]) -> bytes:
+    """The body of the request: only what fails is to be told."""
+    root = ElementTree.Element("Delete", xmlns=_NAMESPACE)
+    for key in keys:
+        one = ElementTree.SubElement(root, "Object")
+        ElementTree.SubElement(one, "Key").text = prefix + key
+        if key in versions:
+            ElementTree.SubElement(one, "VersionId").text = versions[key]
+    ElementTree.SubElement(root, "Quiet").text = "true"
+    body: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
+    return body
+
+
+def _failures(place: S3Place, body: bytes) -> list[dict[str, str]]:
+    """The keys that were not deleted, each with what the server says. A server that began to answer before it knew says
+    200 and then that all of it failed."""
+    try:
+        root = ElementTree.fromstring(body)
+    except ElementTree.ParseError as error:
+        raise Transient(f"{place.name}: the answer to a delete is not S3's XML: {error}") from error
+    if _plain(root) == "Error":
+        raise error_of_xml(place, "", 500, body)
+    if _plain(root) != "DeleteResult":
+        raise Transient(f"{place.name}: the answer to a delete is {_plain(root)!r} instead of DeleteResult")
+    failed = [element for element in root if _plain(element) == "Error"]
+    return [{_plain(child): child.text or "" for child in element} for element in failed]
+
+
+def _text(body: bytes, name: str) -> str:
+    """The text of the first element of this name, whatever its namespace."""
+    try:
+        return next(
+            (element.text or "" for element in ElementTree.fromstring(body).iter() if _plain(element) == name), ""
+        )
+    except ElementTree.ParseError:
+        return ""
+
+
+def _plain(element: ElementTree.Element) -> str:
+    return element.tag.rpartition("}")[2]

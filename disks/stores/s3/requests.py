@@ -132,6 +132,16 @@ class S3Requests:
             raise error_of_xml(self._place, key, answer.status, answer.body)
         return answer.headers
 
+    def read_setting(self, name: str) -> bytes:
+        """What the bucket says about one of its settings."""
+        return self._send("GET", "", name, {}, None, EMPTY_SHA256.hex()).body
+
+    def post(self, query: str, body: bytes) -> bytes:
+        """POST the body to the bucket; the answer's. Some servers want its MD5, and look at nothing else."""
+        checksum = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
+        sent = {"content-type": "application/xml", "content-md5": checksum}
+        return self._send("POST", "", query, sent, memoryview(body), hashlib.sha256(body).hexdigest()).body
+
     def clock_skew(self) -> timedelta | None:
         """How far the server's clock is ahead, from the Date of an answer of any status; None when it sends none."""
         began = datetime.now(UTC)

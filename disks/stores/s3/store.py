@@ -205,11 +205,9 @@ class S3Store(ObjectStore):
         return answers
 
     def _delete_batch(self, keys: list[str]) -> dict[str, FrostlineError | None]:
-        bucket = s3_delete.Bucket(self._s3.client, self._s3.bucket, self._prefix, self._s3.place, self._meter)
-        with self._client_errors(keys[0]):
-            if self._deletes_versions:
-                return s3_delete.delete_versions(bucket, keys, self._s3.requests)
-            return s3_delete.delete_current(bucket, keys)
+        bucket = s3_delete.Bucket(self._s3.requests, self._prefix, self._s3.place, self._meter)
+        delete = s3_delete.delete_versions if self._deletes_versions else s3_delete.delete_current
+        return delete(bucket, keys)
 
     @cached_property
     def _deletes_versions(self) -> bool:
@@ -217,7 +215,7 @@ class S3Store(ObjectStore):
         if not self._config.delete_versions:
             return False
         self._meter.add("GET")
-        return s3_delete.keeps_versions(self._s3.client, self._s3.bucket)
+        return s3_delete.keeps_versions(self._s3.requests)
 
     def copy(self, source_key: str, target_key: str, *, source: ObjectStore | None = None) -> None:
         origin = unwrapped(source) if source is not None else self
@@ -329,8 +327,7 @@ class S3Store(ObjectStore):
     def _bucket_exists(self) -> bool:
         self._meter.add("HEAD")
         try:
-            with self._client_errors(""):
-                self._s3.client.head_bucket(Bucket=self._s3.bucket)
+            self._s3.requests.head("")
         except NotFound:
             return False
         except FrostlineError:
