@@ -226,6 +226,10 @@ class Disk(ABC):
     def list(self, directory: str = "") -> list[str]:
         """Names directly below the directory, sorted; a directory's name ends with `/`. Empty when missing."""
 
+    def list_each(self, directories: Sequence[str]) -> Iterator[builtins.list[str]]:
+        """The same of each of the directories, in their order. Cheap for the directories of 10,000 parts."""
+        return map(self.list, directories)
+
     @abstractmethod
     def walk(self, directory: str = "") -> Iterator[FileInfo]:
         """Every file below the directory, in path order. Local disks give no digest."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import defaultdict
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -267,15 +267,18 @@ def _held(
     stack: ExitStack,
 ) -> dict[tuple[str, str], Path]:
     """Second names for the files of parts on local disks that are to be read. Raises `NotFound` when one is gone."""
-    wanted: dict[str, list[str]] = defaultdict(list)
+    local: dict[str, list[StoredPart]] = defaultdict(list)
     for table in tables:
         for stored in table.parts:
-            disk = context.disk(stored.disk)
-            if disk.bucket is None:
-                files = documents[stored.disk, stored.path(PART_FILE)].files
-                _check_names(disk, stored, files)
-                lacking = [file for file in files if (file.sha256, file.size_bytes) not in has]
-                wanted[stored.disk] += [stored.path(file.name) for file in lacking]
+            if context.disk(stored.disk).bucket is None:
+                local[stored.disk].append(stored)
+    wanted: dict[str, list[str]] = {}
+    for name, parts in local.items():
+        disk, paths = context.disk(name), wanted.setdefault(name, [])
+        for stored, found in zip(parts, disk.list_each([stored.directory for stored in parts]), strict=True):
+            files = documents[name, stored.path(PART_FILE)].files
+            _check_names(disk, stored, files, found)
+            paths += [stored.path(file.name) for file in files if (file.sha256, file.size_bytes) not in has]
     held: dict[tuple[str, str], Path] = {}
     for name, paths in wanted.items():
         if not paths:
@@ -296,9 +299,8 @@ def _own_path(disk: Disk, path: str) -> Path:
     return found
 
 
-def _check_names(disk: Disk, stored: StoredPart, files: tuple[PartFile, ...]) -> None:
+def _check_names(disk: Disk, stored: StoredPart, files: Sequence[PartFile], found: Sequence[str]) -> None:
     """A part with more or fewer files than it names is not whole: `Damaged`, unless it is gone altogether."""
-    found = disk.list(stored.directory)
     if PART_FILE not in found:
         raise NotFound(f"{disk.name}:{stored.directory} is gone")
     copying.check_names(disk, stored.directory, (file.name for file in files), found)

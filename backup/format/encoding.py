@@ -78,7 +78,7 @@ def unsealed(data: bytes, kind: type[_T], where: str) -> _T:
 
 def packed_list(document: msgspec.Struct) -> bytes:
     """A list's bytes; the same for the same content."""
-    return zstandard.ZstdCompressor(level=_LEVEL, write_content_size=True).compress(_encoder.encode(document))
+    return compressor().compress(_encoder.encode(document))
 
 
 def unpacked_list(data: bytes, kind: type[_T], where: str) -> _T:
@@ -88,8 +88,9 @@ def unpacked_list(data: bytes, kind: type[_T], where: str) -> _T:
     return _decoded(body, kind, f"{where} is no list of a backup")
 
 
-def compressed(data: bytes) -> bytes:
-    return zstandard.ZstdCompressor(level=_LEVEL, write_content_size=True).compress(data)
+def compressor() -> zstandard.ZstdCompressor:
+    """What makes everything of a repository smaller. Not for several threads at once."""
+    return zstandard.ZstdCompressor(level=_LEVEL, write_content_size=True)
 
 
 def decompressed(data: bytes, limit_bytes: int, where: str) -> bytes:

@@ -47,13 +47,14 @@ def build(files: Iterable[bytes]) -> tuple[bytes, list[Packed]]:
     pieces: list[bytes] = []
     entries: list[Packed] = []
     offset = 0
+    compress = encoding.compressor().compress  # made once: that takes longer than compressing a small file
     for data in files:
-        smaller = encoding.compressed(data) if _may_shrink(data) else data
+        smaller = compress(data) if _may_shrink(data) else data
         kept = smaller if len(smaller) < len(data) else data
         entries.append(Packed(hashlib.sha256(data).hexdigest(), offset, len(kept), kept is not data, len(data)))
         pieces.append(kept)
         offset += len(kept)
-    index = encoding.compressed(msgspec.json.encode(entries))
+    index = compress(msgspec.json.encode(entries))
     return b"".join([*pieces, index, len(index).to_bytes(4, "little"), _MAGIC]), entries
 
 

@@ -49,6 +49,8 @@ from oplog.kinds import CommitKind, Dropped
 
 logger = logging.getLogger(__name__)
 
+_LISTED_AT_ONCE = 200
+"""Directories, while a commit waits."""
 SETTLED_NS = 2_000_000_000
 """A file that was changed more recently has no mark: another change may leave the same times, which are coarse."""
 
@@ -110,12 +112,14 @@ class LocalDisk(Disk):
 
     def list(self, directory: str = "") -> builtins.list[str]:
         with self._commits.view() as tree:
-            hidden = self._hidden.inodes()
-            return sorted(
-                f"{entry.name}/" if is_directory else entry.name
-                for entry, is_directory in tree.scan(directory)
-                if tree.shows(join(directory, entry.name), entry, is_directory, hidden)
-            )
+            return tree.names(directory, self._hidden.inodes())
+
+    def list_each(self, directories: Sequence[str]) -> Iterator[builtins.list[str]]:
+        for start in range(0, len(directories), _LISTED_AT_ONCE):
+            with self._commits.view() as tree:
+                hidden = self._hidden.inodes()
+                found = [tree.names(directory, hidden) for directory in directories[start : start + _LISTED_AT_ONCE]]
+            yield from found
 
     def walk(self, directory: str = "") -> Iterator[FileInfo]:
         with self._commits.view() as tree:

@@ -62,6 +62,14 @@ class LocalTree:
             return next(self.files(path, hidden), None) is not None
         return hidden.get(path) != entry.inode()
 
+    def names(self, directory: str, hidden: dict[str, int]) -> list[str]:
+        """What the directory shows, sorted; a directory's name ends with `/`."""
+        return sorted(
+            f"{entry.name}/" if is_directory else entry.name
+            for entry, is_directory in self.scan(directory)
+            if self.shows(join(directory, entry.name), entry, is_directory, hidden)
+        )
+
     def stat_file(self, path: str) -> os.stat_result:
         """The visible file. Raises `NotFound`."""
         try:
