@@ -180,8 +180,8 @@ def _result(
     read: dict[tuple[str, str], tuple[list[Flaw], int]],
     chosen: _Share,
 ) -> VerifyResult:
-    keys = {file.key for file in named}
-    files = {(file.table, file.part, file.file.name) for file in named}
+    keys = {file.key for file in named} if read else set()
+    files = {(file.table, file.part, file.file.name) for file in named} if read else set()
     read_bytes = 0
     for (_, key), (more, size_bytes) in read.items():
         if key in keys:

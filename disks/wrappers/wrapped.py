@@ -78,6 +78,9 @@ class WrappedDisk(Disk):
     def list(self, directory: str = "") -> builtins.list[str]:
         return self.inner.list(directory)
 
+    def list_each(self, directories: Sequence[str]) -> Iterator[builtins.list[str]]:
+        return self.inner.list_each(directories)
+
     def walk(self, directory: str = "") -> Iterator[FileInfo]:
         return self.inner.walk(directory)
 

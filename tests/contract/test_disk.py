@@ -181,6 +181,13 @@ def test_listing_is_one_level_sorted_with_slashes(disk: Disk) -> None:
     assert disk.list("t/c") == []
 
 
+def test_many_directories_are_listed_as_one_is(disk: Disk) -> None:
+    put(disk, {"t/a/x": b"", "t/a/b/y": b"", **{f"t/p{number}/{number}": b"" for number in range(450)}})
+    asked = ["t/a", "t/none", *(f"t/p{number}" for number in range(450)), "t"]
+    assert list(disk.list_each(asked)) == [disk.list(directory) for directory in asked]
+    assert list(disk.list_each([])) == []
+
+
 def test_a_directory_is_there_while_a_file_is_below_it(disk: Disk) -> None:
     put(disk, {"a/b/c": b"1", "a/d": b"2"})
     with disk.transaction(Dropped()) as transaction:

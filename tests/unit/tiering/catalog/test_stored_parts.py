@@ -18,6 +18,7 @@ from tests.command_line import Frostline
 from tests.crash.invariants import catalog_is_as_read
 from tests.keeping import keeping
 from tiering.catalog import tables
+from tiering.catalog.stored_parts import KeptPart
 from tiering.config.settings import Config, embedded
 from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest
@@ -263,6 +264,29 @@ def test_what_is_not_kept_any_more_comes_from_the_disk(config: Config) -> None:
         with sqlite3.connect(config.state_directory / "catalog.db") as connection:
             connection.execute("DELETE FROM documents")
         assert [*catalog_is_as_read(store)] == []
+
+
+def test_what_many_parts_say_is_what_each_does(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tiering.catalog.stored_parts._DOCUMENTS_AT_ONCE", 2)
+    with Store.open(config) as store:
+        parts = [stored.described for stored in store.parts(TABLE)]
+        kept = [part for part in parts if isinstance(part, KeptPart)]
+        assert len(kept) == 3
+        with sqlite3.connect(config.state_directory / "catalog.db") as connection:  # one is kept no more
+            connection.execute("DELETE FROM documents WHERE id = ?", (kept[1]._number,))
+        found = list(KeptPart.documents(kept))
+    assert [part_format.decode(data, path="") for data, _ in found] == [part.part() for part in kept]
+    files = [[(file.name, file.size_bytes, file.sha256) for file in said.files] for _, said in found]
+    assert files == [[(file.name, file.size_bytes, file.sha256) for file in part.part().files] for part in kept]
+
+
+def test_the_document_of_another_part_is_not_this_ones(config: Config) -> None:
+    with Store.open(config) as store:
+        one, other, _ = [stored.described for stored in store.parts(TABLE)]
+        assert isinstance(one, KeptPart)
+        assert isinstance(other, KeptPart)
+        (mine,), (others,) = KeptPart.documents([one]), KeptPart.documents([other])
+        assert one.document(others[0]) == mine != others
 
 
 def test_who_looked_before_a_merge_can_read_what_it_took(config: Config) -> None:
