@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tiering.config.settings import Config
-from tiering.daemon.jobs.kinds import JobKind, Told
+from tiering.daemon.jobs.kinds import JobKind, Told, read_share
 
 if TYPE_CHECKING:
     from tiering.engine.store import Store
 
-_SHARE = "5%"
 _REPOSITORY = frozenset({"repository"})
 
 
@@ -20,9 +19,7 @@ def _create(config: Config, store: Store) -> Sequence[Sequence[str]]:
 
 
 def _verify(config: Config, store: Store) -> Sequence[Sequence[str]]:
-    given = config.daemon.jobs["verification"].options if "verification" in config.daemon.jobs else ()
-    chosen = any(option.startswith("--read-data") for option in given)
-    return [["backup", "verify", "--all", *([] if chosen else ["--read-data-subset", _SHARE])]]
+    return [["backup", "verify", "--all", *read_share(config, "verification")]]
 
 
 def _drill(config: Config, store: Store) -> Sequence[Sequence[str]]:

@@ -6,12 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tiering.config.settings import Config
-from tiering.daemon.jobs.kinds import JobKind, Told
+from tiering.daemon.jobs.kinds import JobKind, Told, read_share
 
 if TYPE_CHECKING:
     from tiering.engine.store import Store
-
-_SHARE = "5%"
 
 
 def _gc(config: Config, store: Store) -> Sequence[Sequence[str]]:
@@ -29,9 +27,7 @@ def _gc(config: Config, store: Store) -> Sequence[Sequence[str]]:
 
 
 def _fsck(config: Config, store: Store) -> Sequence[Sequence[str]]:
-    given = config.daemon.jobs["fsck"].options if "fsck" in config.daemon.jobs else ()
-    chosen = any(option.startswith("--read-data") for option in given)
-    return [["fsck"] if chosen else ["fsck", "--read-data-subset", _SHARE]]
+    return [["fsck", *read_share(config, "fsck")]]
 
 
 def _tell_gc(document: Mapping[str, Any]) -> Told:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from tiering.config.units import counted, format_duration
+from tiering.config.units import counted
 from tiering.facts.moves import move_record_document, plan_document
 from tiering.facts.status import daemon_document
 from tui.facts.listing import Column, Listing, minute, number, of, size
@@ -103,40 +103,26 @@ def policy(store: Store, at: datetime | None = None) -> Listing:
 
 
 def jobs(store: Store) -> Listing:
-    """The daemon's jobs by their intervals, and `daemon status` of each."""
+    """`daemon status`: what the daemon did, and each of its jobs."""
     daemon = daemon_document(store.context.config)
-    settings = store.context.config.daemon
-    paused = {pause.kind for pause in store.context.journal.wishes.pauses() if pause.table_uuid is None}
-    rows: list[dict[str, Any]] = [
-        {
-            "job": "pass",
-            "every": settings.tick_seconds,
-            "last": daemon["last_tick"],
-            "held": paused & {"moves", "merges"},
-        },
-        {"job": "gc", "every": settings.gc_seconds, "last": daemon["last_gc"], "held": paused & {"gc"}},
-        {"job": "cold merges", "every": settings.cold_merge_seconds, "last": daemon["last_cold_merge"], "held": set()},
-    ]
+    paused = sorted({pause.kind for pause in store.context.journal.wishes.pauses() if pause.table_uuid is None})
     runs = f"daemon: process {daemon['pid']}" if daemon["running"] else "no daemon runs: frostline daemon run"
     did = f"{daemon['moved']:,} moved, {daemon['merged']:,} merged, {daemon['failures']:,} failures"
+    held = f"; paused: {', '.join(paused)}" if paused else ""
     error = f"; last error: {daemon['last_error']}" if daemon["last_error"] else ""
     return Listing(
         columns=(
-            Column("job", "job", 14, of("job"), grows=True),
-            Column(
-                "every",
-                "every",
-                10,
-                of("every"),
-                lambda seconds: format_duration(timedelta(seconds=seconds)) if seconds else "never",
-                right=True,
-            ),
-            Column("last", "last run", 16, of("last"), minute),
-            Column("paused", "paused", 16, lambda row: ", ".join(sorted(row["held"]))),
+            Column("job", "job", 13, of("job")),
+            Column("state", "state", 7, of("state")),
+            Column("schedule", "schedule", 14, of("schedule")),
+            Column("last", "last run", 16, of("last_run"), minute),
+            Column("result", "result", 7, lambda row: row["result"] or ""),
+            Column("next", "next run", 16, of("next_run"), minute),
+            Column("said", "what it said", 40, of("said"), grows=True, least=12),
         ),
-        rows=rows,
+        rows=daemon["jobs"],
         key=lambda row: str(row["job"]),
-        document=lambda row: daemon,
-        state=lambda row: (row["last"], tuple(sorted(row["held"]))),
-        summary=f"{runs}; {did}{error}",
+        document=dict,
+        state=lambda row: (row["state"], row["last_run"], row["last_end"]),
+        summary=f"{runs}; {did}{held}{error}",
     )

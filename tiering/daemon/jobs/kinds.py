@@ -48,6 +48,12 @@ class JobKind:
         return schedule_of(config.daemon.jobs.get(self.name, JobConfig()), self.every(config))
 
 
+def read_share(config: Config, job: str) -> list[str]:
+    """How much a job that checks reads of what it checks: another 5 % each time, unless its own options say."""
+    given = config.daemon.jobs.get(job, JobConfig()).options
+    return [] if any(option.startswith("--read-data") for option in given) else ["--read-data-subset", "5%"]
+
+
 def kinds() -> dict[str, JobKind]:
     """Every job, by name."""
     found = {kind.name: kind for module in JOBS for kind in import_module(module).KINDS}

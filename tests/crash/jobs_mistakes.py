@@ -1,0 +1,103 @@
+"""Seeded mistakes of the daemon's jobs, for `tests.crash.mutants`: name, meaning, check, how it is put in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.crash.seeding import replaced
+
+_UNITS = "tests/unit/tiering/daemon/test_jobs.py"
+_KILLED = "tests/crash/test_jobs.py::test_killed_at_every_effect"
+
+
+def _lost_on_coalesce() -> None:
+    """What is asked for while the job runs is taken for the run that is under way."""
+    from tiering.daemon.jobs.jobs import Jobs
+
+    original = Jobs._note_end
+
+    def note_end(self: Any, name: str, report: Any) -> None:
+        original(self, name, report)
+        self.records.note(name, wanted=False)
+
+    Jobs._note_end = note_end  # type: ignore[method-assign]
+
+
+def _ended_before_it_ran() -> None:
+    """The record says that a run is done before it has begun."""
+    from tiering.daemon.jobs.jobs import Jobs
+    from tiering.daemon.jobs.runs import RunReport
+
+    original = Jobs._may_begin
+
+    def may_begin(self: Any, name: str) -> bool:
+        begins = original(self, name)
+        if begins:
+            run = self._run
+
+            def run_late(kind: Any, text: str) -> Any:
+                self._note_end(name, RunReport(run=text, result="done"))
+                return run(kind, text)
+
+            self._run = run_late
+        return begins
+
+    Jobs._may_begin = may_begin  # type: ignore[method-assign]
+
+
+def _asked_for_in_memory() -> None:
+    """Who asks for a run hears that it comes before that is on the disk."""
+    from tiering.daemon.jobs.jobs import Jobs
+
+    def trigger(self: Any, name: str) -> None:
+        self.records.note(name, durably=False, wanted=True)
+        self.plan(name)
+
+    Jobs.trigger = trigger  # type: ignore[method-assign]
+
+
+def _paused_in_memory() -> None:
+    """A pause is forgotten with the daemon."""
+    from tiering.daemon.jobs.jobs import Jobs
+
+    def set_paused(self: Any, names: list[str], *, paused: bool) -> None:
+        for name in names:
+            self.records.note(name, durably=False, paused=paused)
+            self.plan(name)
+
+    Jobs._set_paused = set_paused  # type: ignore[method-assign]
+
+
+def _beginning_not_on_record() -> None:
+    """That a run begins is not on the disk: whoever comes after a crash does not know which run a report is of."""
+    from tiering.daemon.jobs.record import Records
+
+    original = Records.note
+
+    def note(self: Any, job: str, *, durably: bool = True, **changes: Any) -> Any:
+        begins = changes.get("begun") is not None and "ended" in changes
+        return original(self, job, durably=durably and not begins, **changes)
+
+    Records.note = note  # type: ignore[method-assign]
+
+
+MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
+    ("jobs: lost on coalesce", "a run that is asked for while the job runs never comes", _KILLED, _lost_on_coalesce),
+    ("jobs: ended before it ran", "a run that was killed is not made again", _KILLED, _ended_before_it_ran),
+    ("jobs: asked for in memory", "what was promised dies with the daemon", _KILLED, _asked_for_in_memory),
+    ("jobs: paused in memory", "a pause dies with the daemon", _KILLED, _paused_in_memory),
+    ("jobs: beginning not on record", "a run that ended is made twice", _KILLED, _beginning_not_on_record),
+    (
+        "jobs: the report is not read",
+        "a run that ended while its daemon was gone is made twice",
+        _KILLED,
+        replaced("tiering.daemon.jobs.runs:Place", "report", lambda self, run: None),
+    ),
+    (
+        "jobs: what waits is forgotten",
+        "a job that waited for another one is not planned when that ends",
+        f"{_UNITS}::test_a_run_that_fell_due_while_another_has_what_it_needs_comes_after_it",
+        replaced("tiering.daemon.jobs.jobs:Jobs", "plan", lambda self, name: None),
+    ),
+)
