@@ -25,6 +25,7 @@ from tests.mounts import Mount, mounted
 from tiering.cli import main as cli
 from tiering.config.reading import load
 from tiering.daemon import daemon
+from tiering.daemon.status import DaemonStatus
 from tiering.engine.store import Store
 
 ROWS = 6000
@@ -262,7 +263,7 @@ def failure(frostline: Frostline, *verb: str, code: int) -> Any:
     ]
 
 
-def daemon_pass(store: Store) -> daemon.DaemonStatus:
+def daemon_pass(store: Store) -> DaemonStatus:
     import threading
 
     return daemon.run(store, store.context.config.daemon, threading.Event(), once=True)

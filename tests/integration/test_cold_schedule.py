@@ -18,6 +18,7 @@ from tiering.daemon import daemon
 from tiering.daemon.jobs.kinds import kinds
 from tiering.daemon.jobs.record import read
 from tiering.daemon.jobs.runs import Place, RunOrder, run
+from tiering.daemon.status import read_status
 from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest
 from tiering.table.definitions import define_table
@@ -55,12 +56,12 @@ def test_the_daemon_merges_what_rests_when_it_is_due(store: Store) -> None:
     worker = threading.Thread(target=daemon.run, args=(store, settings, stop))
     worker.start()
     try:
-        until(lambda: daemon.status(store.context.config.state_directory).last_cold_merge)
+        until(lambda: read_status(store.context.config.state_directory).last_cold_merge)
     finally:
         stop.set()
         worker.join()
     assert part_names(store) == ["all_1_6_1"]
-    known = daemon.status(store.context.config.state_directory)
+    known = read_status(store.context.config.state_directory)
     assert (known.merged, known.failures, known.last_error) == (1, 0, "")
     assert store.query("SELECT count(*) c FROM d.t").read_all().to_pylist() == [{"c": 12}]
 

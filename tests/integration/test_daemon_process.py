@@ -15,9 +15,9 @@ import pytest
 
 from tests.command_line import Frostline
 from tiering.config.settings import embedded
-from tiering.daemon import daemon
 from tiering.daemon.control import SOCKET_FILE
 from tiering.daemon.jobs.record import JobRecord, read
+from tiering.daemon.status import read_status
 from tiering.engine.store import Store
 from tiering.table.definitions import define_table
 
@@ -46,7 +46,7 @@ def begin(state: Path) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
 
     def start() -> subprocess.Popen[bytes]:
         begun.append(subprocess.Popen([*COMMAND, "daemon", "run"]))
-        until(lambda: daemon.status(state).pid == begun[-1].pid and daemon.status(state).ticks)
+        until(lambda: read_status(state).pid == begun[-1].pid and read_status(state).ticks)
         return begun[-1]
 
     yield start
@@ -90,3 +90,43 @@ def test_it_is_asked_killed_begun_again_and_stopped(
     done = subprocess.run([*COMMAND, "daemon", "run", "--once", "gc"], check=False, capture_output=True, text=True)
     assert (done.returncode, done.stdout.split(":")[0]) == (0, "gc done")
     assert os.path.exists(state / "jobs" / "gc.json")
+
+
+def test_a_changed_file_is_in_force_and_a_bad_one_is_said(
+    state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = state.parent / "frostline.yaml"
+    text = subprocess.run([*COMMAND, "config", "default"], check=True, capture_output=True, text=True).stdout
+    file.write_text(text)
+    monkeypatch.setenv("FROSTLINE_CONFIG", str(file))
+    process = subprocess.Popen([*COMMAND, "daemon", "run"])
+    try:
+        until(lambda: read_status(state).pid == process.pid and read_status(state).ticks)
+        frostline = Frostline(capsys)
+        file.write_text(f"{text}daemon: {{gc_seconds: 2h}}\nlimits: {{workers: 3}}\n")
+        until(lambda: read_status(state).config_read)
+        jobs = {one["job"]: one for one in frostline.json("daemon", "status")["jobs"]}
+        assert jobs["gc"]["schedule"] == "every 2 h"
+        assert frostline.json("daemon", "reload", code=3) == {
+            "changed": [],
+            "kept": ["limits.workers"],
+            "dry_run": False,
+        }
+        frostline("daemon", "status")
+        assert "restart    needed for limits.workers" in frostline.out
+
+        file.write_text(f"{text}daemon: {{gc_seconds: never}}\n")
+        until(lambda: read_status(state).config_problem)
+        assert "daemon.gc_seconds" in read_status(state).config_problem
+        frostline("daemon", "status", code=2)
+
+        file.write_text(text)
+        before = read_status(state).config_read
+        process.send_signal(signal.SIGHUP)
+        until(lambda: read_status(state).config_read != before)
+        assert (read_status(state).config_problem, read_status(state).config_kept) == ("", ())
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(100) == 0
+    finally:
+        process.kill()
+        process.wait()

@@ -97,7 +97,7 @@ class Catalog:
     ) -> None:
         """`kept`: what was read before, by any process of this machine."""
         self.lineage = Lineage(disks, merges)
-        self._config = config
+        self.config = config
         self._disks = disks
         self._dropping = dropping
         self._reader = PartReader(disks, kept)
@@ -227,12 +227,12 @@ class Catalog:
 
     def policy_disks(self, definition: TableDefinition) -> list[str]:
         """The disks of the table's policy, hottest first."""
-        policy = self._config.policy(definition.policy)
+        policy = self.config.policy(definition.policy)
         return [disk for volume in ordered_volumes(policy) for disk in volume.disks]
 
     def volume_of(self, definition: TableDefinition, disk: str) -> str | None:
         """The volume the disk belongs to in the table's policy."""
-        for volume in self._config.policy(definition.policy).volumes:
+        for volume in self.config.policy(definition.policy).volumes:
             if disk in volume.disks:
                 return volume.name
         return None
@@ -303,7 +303,7 @@ class Catalog:
     def _read_parts(self, definition: TableDefinition, snapshot: _Snapshot) -> list[StoredPart]:
         looks: list[Looked] = []
         for disk in self._disks.values():
-            volume = self.volume_of(definition, disk.name) if definition.policy in self._config.policies else None
+            volume = self.volume_of(definition, disk.name) if definition.policy in self.config.policies else None
             looks.append(self._reader.look(definition, disk, volume))
             snapshot.broken += looks[-1].broken
         generations = tuple(look.generation for look in looks)
@@ -323,7 +323,7 @@ class Catalog:
         self, definition: TableDefinition, found: list[StoredPart], snapshot: _Snapshot
     ) -> tuple[list[StoredPart], bool]:
         """The parts in name order, each with its state; and whether that follows from what is found alone."""
-        known = definition.policy in self._config.policies
+        known = definition.policy in self.config.policies
         heat = {name: rank for rank, name in enumerate(self.policy_disks(definition) if known else [])}
         found.sort(key=lambda stored: (stored.name, heat.get(stored.disk, len(heat)), stored.disk))
         hidden = _may_be_hidden(found)

@@ -58,6 +58,10 @@ class Context:
         """The disks that are not what they were."""
         return self.identities.faults if self.identities is not None else ()
 
+    def take(self, config: Config) -> None:
+        """Go on by another configuration. It has the same disks, and its policies put them into the same volumes."""
+        self.config = self.catalog.config = config
+
     def disk(self, name: str) -> Disk:
         """The disk. Raises `NotFound` with the known names."""
         try:

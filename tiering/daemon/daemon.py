@@ -8,6 +8,7 @@ neither a listing nor a merge of hours keeps what is due from moving.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -15,14 +16,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
-from disks import effects
 from oplog.errors import FrostlineError, Locked
 from tiering.catalog import capacity
 from tiering.catalog.context import wall_clock
+from tiering.config.reading import load
 from tiering.config.settings import DaemonConfig
 from tiering.daemon.control import ControlServer, Verbs
 from tiering.daemon.inbox.worker import InboxWorker
@@ -31,13 +32,15 @@ from tiering.daemon.jobs.jobs import Jobs
 from tiering.daemon.jobs.kinds import JobKind, kinds
 from tiering.daemon.jobs.runs import RunOrder, RunReport
 from tiering.daemon.jobs.timer import SchedulerTimer
+from tiering.daemon.reload import FileWatch, Taken, take_over
+from tiering.daemon.status import DaemonStatus, StatusRecord, Watch
+from tiering.daemon.supervisor import Supervisor
 from tiering.engine import replicated
 from tiering.engine.maintenance import TickReport
 from tiering.engine.store import Store
-from tiering.journal.locks import daemon_lock, daemon_lock_path, lock_holder
+from tiering.journal.locks import daemon_lock
 from tiering.move import mover
 
-STATUS_FILE = "daemon.json"
 _LOOK_SECONDS = 1.0
 _JUMP_SECONDS = 5.0
 """Between two looks the two clocks part by so much only where one was set, or the machine slept."""
@@ -46,53 +49,6 @@ _TOLD_APART = {"gc": "last_gc", "cold_merges": "last_cold_merge"}
 """The jobs whose last run has a field in the status."""
 
 log = logging.getLogger("frostline.daemon")
-
-
-class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
-    """What `daemon status` shows. Numbers are those of the last run when none is running."""
-
-    running: bool = False
-    pid: int | None = None
-    started: datetime | None = None
-    last_tick: datetime | None = None
-    last_gc: datetime | None = None
-    last_cold_merge: datetime | None = None
-    last_inbox: datetime | None = None
-    ticks: int = 0
-    moved: int = 0
-    merged: int = 0
-    ingested: int = 0
-    """Files of the inbox."""
-    failures: int = 0
-    last_error: str = ""
-    trouble: str = ""
-    """What the last pass could not do, or could not do alone for want of a disk. Empty when all is well again."""
-
-
-_decoder = msgspec.json.Decoder(DaemonStatus)
-
-
-class Watch(Protocol):
-    """Who is told of each pass, by the thread that makes them. What it raises is shown, and the daemon goes on."""
-
-    def begin(self, status: DaemonStatus, working: Callable[[], bool]) -> None:
-        """The daemon begins; `working` says whether it still makes passes."""
-
-    def passed(self, status: DaemonStatus, problem: str) -> None:
-        """A pass is done; `problem` is why it failed as a whole, or empty."""
-
-    def end(self) -> None:
-        """The daemon ends."""
-
-
-def status(state_directory: Path) -> DaemonStatus:
-    """Whether a daemon runs on this store, and what it did. Never raises for a missing or half-written record."""
-    try:
-        known = _decoder.decode((state_directory / STATUS_FILE).read_bytes())
-    except (OSError, msgspec.DecodeError):
-        known = DaemonStatus()
-    holder = lock_holder(daemon_lock_path(state_directory))
-    return msgspec.structs.replace(known, running=holder is not None, pid=holder)
 
 
 def run(
@@ -105,15 +61,18 @@ def run(
     config_file: str | None = None,
     options: Sequence[str] = (),
     watch: Watch | None = None,
+    reload: threading.Event | None = None,
 ) -> DaemonStatus:
     """Work until `stop` is set, or for one pass. Processes of jobs find the store's configuration by `config_file`, as
-    the command line does, and take these global `options`.
+    the command line does, and take these global `options`. It is read again when that file is another one, and when
+    `reload` is set.
 
     Raises `Locked` when another daemon works on this store.
     """
     store.context.stop = stop
     with daemon_lock(store.context.config.state_directory):
         daemon = _Daemon(store, settings, stop, on_tick, watch, config_file=config_file, options=options)
+        daemon.reload_wanted = reload or daemon.reload_wanted
         if once:
             daemon.tick()
         else:
@@ -178,11 +137,19 @@ class _Daemon:
         self.last_report: RunReport | None = None
         self._config_file, self._options = config_file, tuple(options)
         self._trimmed = -_TRIM_SECONDS
-        self._recording = threading.RLock()
+        self.reload_wanted = threading.Event()
+        self._reloading = threading.Lock()
+        self._supervisor = Supervisor()
         inbox = self.config.inbox
         self.inbox = InboxWorker(self._open_again, inbox) if inbox.path is not None else None
-        self.status = DaemonStatus(running=True, pid=os.getpid(), started=store.context.clock())
-        self._write()
+        begins = DaemonStatus(running=True, pid=os.getpid(), started=store.context.clock())
+        self._known = StatusRecord(self.config.state_directory, begins)
+        self._record = self._known.change
+
+    @property
+    def status(self) -> DaemonStatus:
+        """As `daemon status` shows it."""
+        return self._known.now
 
     def serve(self) -> None:
         """Run the jobs at their times until `stop` is set; what runs then ends at its next step."""
@@ -198,9 +165,11 @@ class _Daemon:
             if (watch := self.watch) is not None:
                 self._watched(lambda: watch.begin(self.status, lambda: timer.is_running and not self.stop.is_set()))
             timer.begin()
+            self._supervisor.ready()
             self._look_until_stopped(jobs)
         finally:
             self.stop.set()
+            self._supervisor.stopping()
             control.end()
             timer.end()
             if self.inbox is not None:
@@ -228,12 +197,53 @@ class _Daemon:
             for name in names:
                 jobs.trigger(name)
 
-        return {"pause": told(jobs.pause), "resume": told(jobs.resume), "trigger": told(trigger)}
+        def document(taken: Taken) -> dict[str, Any]:
+            return {"changed": list(taken.changed), "kept": list(taken.kept)}
+
+        return {
+            "pause": told(jobs.pause),
+            "resume": told(jobs.resume),
+            "trigger": told(trigger),
+            "reload": lambda names: document(self.reload(jobs)),
+            "compare": lambda names: document(self._compare()),
+        }
+
+    def _compare(self) -> Taken:
+        return take_over(self.config, load(self._config_file))
+
+    def reload(self, jobs: Jobs) -> Taken:
+        """Read the configuration again. Raises what is wrong with it; the one before then stays in force."""
+        with self._reloading:
+            self._supervisor.reloading()
+            try:
+                taken = self._compare()
+            except FrostlineError as error:
+                problem = f"{error.message}{f'; {error.hint}' if error.hint else ''}"
+                log.error("the configuration is not read anew: %s", problem)
+                self._record(config_problem=problem)
+                raise
+            finally:
+                self._supervisor.ready()
+            self.config = taken.config
+            self.schedules = {name: kind.schedule(self.config) for name, kind in self.kinds.items()}
+            jobs.change(self.schedules)
+            self._record(config_problem="", config_kept=taken.kept, config_read=self.store.context.clock())
+            log.info("the configuration was read anew, changed: %s", ", ".join(taken.changed) or "nothing")
+            if taken.kept:
+                log.warning("a restart is needed for %s", ", ".join(taken.kept))
+            return taken
 
     def _look_until_stopped(self, jobs: Jobs) -> None:
         apart = time.time() - time.monotonic()
+        file = FileWatch(None if self._config_file is None else Path(self._config_file))
         while not self.stop.wait(_LOOK_SECONDS):
             self.look_after_inbox()
+            if self.reload_wanted.is_set() | file.is_changed():
+                self.reload_wanted.clear()
+                with contextlib.suppress(FrostlineError):  # it has been said
+                    self.reload(jobs)
+            did = self.status
+            self._supervisor.alive(did.trouble or did.config_problem or f"{did.ticks} passes, {did.moved} moves")
             before, apart = apart, time.time() - time.monotonic()
             if abs(apart - before) > _JUMP_SECONDS:
                 log.warning("the clock went %+.0f s, or the machine slept: jobs are reckoned anew", apart - before)
@@ -262,7 +272,7 @@ class _Daemon:
         state = str(self.config.state_directory)
         order = RunOrder(job=kind.name, state=state, run=run, config=self._config_file, options=self._options)
         report = runs.run(order, self.stop)
-        with self._recording:
+        with self._known.lock:
             changes: dict[str, Any] = {"merged": self.status.merged + report.merged}
             if report.result in ("failed", "found"):
                 log.error("job %s: %s", kind.name, report.said)
@@ -305,6 +315,7 @@ class _Daemon:
 
     def _pass(self) -> str:
         journal = self.store.context.journal.file
+        self.store.context.take(self.config)
         try:
             with journal.rescue():
                 journal.make_room()  # taking in what others committed writes, too
@@ -358,7 +369,7 @@ class _Daemon:
     def _open_again(self, stop: threading.Event) -> Store:
         """The store once more, for another thread."""
         context = self.store.context
-        store = Store.open(context.config, actor=context.actor, workers=context.workers, clock=context.clock)
+        store = Store.open(self.config, actor=context.actor, workers=context.workers, clock=context.clock)
         store.context.stop = stop
         return store
 
@@ -382,15 +393,3 @@ class _Daemon:
 
     def _ticked(self) -> dict[str, Any]:
         return {"last_tick": self.store.context.clock(), "ticks": self.status.ticks + 1}
-
-    def _record(self, **changes: Any) -> None:
-        with self._recording:
-            self.status = msgspec.structs.replace(self.status, **changes)
-            self._write()
-
-    def _write(self) -> None:
-        path = self.store.context.config.state_directory / STATUS_FILE
-        try:
-            effects.replace_file(path, msgspec.json.encode(self.status))
-        except (FrostlineError, OSError) as error:  # a full state disk is no reason to stop moving data off it
-            log.error("the status %s could not be written: %s", path, error)

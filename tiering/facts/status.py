@@ -67,10 +67,10 @@ def daemon_document(config: Config) -> dict[str, Any]:
     """`daemon status --json`: whether a daemon runs on this store, what it did, and its jobs."""
     import msgspec
 
-    from tiering.daemon.daemon import status
     from tiering.daemon.jobs.status import job_documents
+    from tiering.daemon.status import read_status
 
-    plain: dict[str, Any] = msgspec.to_builtins(status(config.state_directory))
+    plain: dict[str, Any] = msgspec.to_builtins(read_status(config.state_directory))
     return {**plain, "jobs": msgspec.to_builtins(job_documents(config))}
 
 

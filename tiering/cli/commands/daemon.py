@@ -1,4 +1,4 @@
-"""`daemon run | status | pause | resume | trigger`."""
+"""`daemon run | status | pause | resume | trigger | reload`."""
 
 import signal
 import threading
@@ -19,7 +19,7 @@ from tiering.cli.reports.moves import fail_as_the_pass_did, tick_document
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from tiering.daemon.daemon import DaemonStatus
+    from tiering.daemon.status import DaemonStatus
 
 
 def register(app: typer.Typer) -> None:
@@ -31,6 +31,7 @@ def register(app: typer.Typer) -> None:
     verb(group, changes=True)(pause)
     verb(group, changes=True)(resume)
     verb(group, changes=True)(trigger)
+    verb(group, changes=True)(reload)
 
 
 Jobs = Annotated[list[str] | None, typer.Argument(metavar="JOB", help="default: all jobs")]
@@ -44,7 +45,7 @@ def run(
 ) -> None:
     """Tick again and again: merges, TTL, moves, snapshots; and run the other jobs of `daemon.jobs` at their times.
 
-    SIGTERM and Ctrl-C stop between two steps.
+    SIGTERM and Ctrl-C stop between two steps, SIGHUP and a changed configuration file are a 'daemon reload'.
     """
     import msgspec
 
@@ -61,6 +62,9 @@ def run(
         store.believe_clock()
     stop = threading.Event()
     received = stop_on_signals(stop)
+    reload = threading.Event()
+    if not once:
+        signal.signal(signal.SIGHUP, lambda number, frame: reload.set())
     config_file = None if session.loaded.file is None else str(session.loaded.file.absolute())
     if job not in (None, "policy"):
         _run_job(session, str(job), stop, config_file)
@@ -91,6 +95,7 @@ def run(
         config_file=config_file,
         options=_passed_on(session.options),
         watch=watch,
+        reload=reload,
     )
     if session.options.json:
         session.output.document(msgspec.to_builtins(final))
@@ -137,6 +142,22 @@ def trigger(session: Session, job: Annotated[str, typer.Argument(metavar="JOB", 
     _ask(session, "trigger", [job])
 
 
+def reload(session: Session) -> None:
+    """Have the running daemon read its configuration again, as it also does when the file is another one. Exit 3: some
+    of it needs a restart. With --dry-run: what would be in force."""
+    from tiering.daemon.control import ask
+
+    directory = session.loaded.config.state_directory
+    document = ask(directory, "compare" if session.dry_run else "reload", [])
+    if session.options.json:
+        session.output.document({**document, "dry_run": session.dry_run})
+    changed, kept = document["changed"], document["kept"]
+    session.output.line(f"{'Dry run: ' if session.dry_run else ''}changed: {', '.join(changed) or 'nothing'}")
+    if kept:
+        session.output.line(f"needs a restart: {', '.join(kept)}")
+        raise Finished(PartlyDone.exit_code)
+
+
 def _ask(session: Session, what: str, jobs: list[str]) -> None:
     from oplog.errors import NotFound
     from tiering.config.jobs import JOB_NAMES
@@ -155,13 +176,13 @@ def _ask(session: Session, what: str, jobs: list[str]) -> None:
 
 def status(session: Session) -> None:
     """Say whether a daemon runs on this store, what it did, and how its jobs are. Exit 0: it runs and all is well; 3:
-    its last pass met trouble, or the last run of a job did; 1: none runs."""
-    from tiering.daemon.daemon import status as daemon_status
+    its last pass met trouble, the last run of a job did, or the configuration file is not valid; 1: none runs."""
     from tiering.daemon.jobs.status import in_trouble, job_documents
+    from tiering.daemon.status import read_status
     from tiering.facts.status import daemon_document
 
     config = session.loaded.config
-    known = daemon_status(config.state_directory)
+    known = read_status(config.state_directory)
     if session.options.json:
         document = daemon_document(config)
         session.output.document(document)
@@ -181,6 +202,10 @@ def status(session: Session) -> None:
         line(f"error      {known.last_error}")
     if known.running and known.trouble:
         line(f"trouble    {known.trouble}")
+    if known.running and known.config_problem:
+        line(f"config     not in force: {known.config_problem}")
+    if known.running and known.config_kept:
+        line(f"restart    needed for {', '.join(known.config_kept)}")
     rows = [
         [
             one["job"],
@@ -208,7 +233,7 @@ def _judge(known: "DaemonStatus", problems: list[str]) -> None:
     """The exit code that a supervisor goes by."""
     if not known.running:
         raise Finished(NOT_RUNNING)
-    if known.trouble or problems:
+    if known.trouble or known.config_problem or problems:
         raise Finished(PartlyDone.exit_code)
 
 

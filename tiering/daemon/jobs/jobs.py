@@ -93,7 +93,9 @@ class Jobs:
         begun = self._clock()
         kind = self._kinds[name]
         try:
-            self.records.note(name, durably=kind.steps is not None, begun=begun, ended=None, wanted=False)
+            asked = self.records.of(name).wanted
+            durably = kind.steps is not None
+            self.records.note(name, durably=durably, begun=begun, ended=None, wanted=False, asked=asked)
             report = self._run(kind, begun.isoformat())
             self._note_end(name, report)
         finally:
@@ -143,9 +145,11 @@ class Jobs:
         failures = record.failures + 1 if report.result == "failed" else 0
         if report.result == "stopped":
             failures = record.failures
+        is_owed = report.result == "stopped" and record.asked  # also by a job that is off or paused
         self.records.note(
             name,
             ended=self._clock(),
+            wanted=record.wanted or is_owed,
             result=report.result,
             said=report.said,
             runs=record.runs + 1,

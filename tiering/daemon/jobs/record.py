@@ -40,6 +40,8 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """In a row."""
     wanted: bool = False
     """Somebody asked for a run, which has not begun."""
+    asked: bool = False
+    """Somebody had asked for the last run that began."""
     paused: bool = False
     next: datetime | None = None
     """When it is due, as the daemon last reckoned."""

@@ -18,7 +18,7 @@ from tiering.facts.metrics.seen import Amount, DiskSeen, InboxSeen, Place, Seen,
 if TYPE_CHECKING:
     from disks.base import Disk
     from disks.stores.wrappers.limit import Limiter
-    from tiering.daemon.daemon import DaemonStatus
+    from tiering.daemon.status import DaemonStatus
     from tiering.engine.store import Store
 
 

@@ -14,14 +14,14 @@ from tiering.facts.metrics.server import MetricsServer
 
 if TYPE_CHECKING:
     from disks.stores.wrappers.limit import Limiter
-    from tiering.daemon.daemon import DaemonStatus
+    from tiering.daemon.status import DaemonStatus
     from tiering.engine.store import Store
 
 log = logging.getLogger("frostline.daemon")
 
 
 class Metrics:
-    """What the daemon tells of each pass (`tiering.daemon.daemon.Watch`), served on a port."""
+    """What the daemon tells of each pass (`tiering.daemon.status.Watch`), served on a port."""
 
     def __init__(
         self,

@@ -22,6 +22,7 @@ from tests.command_line import Frostline
 from tiering.config.settings import DaemonConfig, embedded
 from tiering.daemon import daemon
 from tiering.daemon.jobs.kinds import kinds
+from tiering.daemon.status import STATUS_FILE, DaemonStatus, read_status
 from tiering.engine.maintenance import TickReport
 from tiering.engine.store import Store
 from tiering.table.definitions import define_table
@@ -100,7 +101,7 @@ def test_one_pass_moves_what_is_due(store: Store, clock: Clock) -> None:
     assert len(reports[0].moves.moved) == 1
     capacity = store.context.journal.capacity.hours(1, clock())
     assert (capacity["ssd"], capacity["s3"]) == ([0], [sum(part.facts.size_bytes for part in store.parts())])
-    assert daemon.status(store.context.config.state_directory) == done
+    assert read_status(store.context.config.state_directory) == done
 
 
 def test_passes_go_on_until_it_is_stopped(store: Store, clock: Clock) -> None:
@@ -110,16 +111,16 @@ def test_passes_go_on_until_it_is_stopped(store: Store, clock: Clock) -> None:
     settings = DaemonConfig(tick_seconds=0.05, gc_seconds=0.2)
     thread = threading.Thread(target=daemon.run, args=(store, settings, stop))
     thread.start()
-    until(lambda: daemon.status(state).ticks >= 2)
-    assert daemon.status(state).running
-    assert daemon.status(state).pid == os.getpid()
+    until(lambda: read_status(state).ticks >= 2)
+    assert read_status(state).running
+    assert read_status(state).pid == os.getpid()
     age(clock)
-    until(lambda: daemon.status(state).moved == 1)
-    until(lambda: daemon.status(state).last_gc is not None)
+    until(lambda: read_status(state).moved == 1)
+    until(lambda: read_status(state).last_gc is not None)
     stop.set()
     thread.join(60)
     assert not thread.is_alive()
-    assert not daemon.status(state).running
+    assert not read_status(state).running
     assert disks_of(store) == ["s3"]
 
 
@@ -128,7 +129,7 @@ def test_a_second_daemon_is_told_who_is_first(store: Store, tmp_path: Path, cloc
     thread = threading.Thread(target=daemon.run, args=(store, FAST, stop))
     thread.start()
     state = store.context.config.state_directory
-    until(lambda: daemon.status(state).ticks)
+    until(lambda: read_status(state).ticks)
     with (
         Store.open(embedded(tmp_path), clock=clock) as second,
         pytest.raises(Locked, match=f"held by process {os.getpid()}") as caught,
@@ -161,7 +162,7 @@ def test_a_failing_pass_is_shown_and_the_next_one_runs(
     until(lambda: len(calls) >= 3)
     stop.set()
     thread.join(60)
-    final = daemon.status(store.context.config.state_directory)
+    final = read_status(store.context.config.state_directory)
     assert final.failures == 1
     assert str(error) in final.last_error
 
@@ -200,9 +201,9 @@ def test_what_the_last_pass_met_is_trouble_until_a_pass_goes_well(
         def __init__(self) -> None:
             self.seen: list[tuple[int, str]] = []
 
-        def begin(self, status: daemon.DaemonStatus, working: Callable[[], bool]) -> None: ...
+        def begin(self, status: DaemonStatus, working: Callable[[], bool]) -> None: ...
 
-        def passed(self, status: daemon.DaemonStatus, problem: str) -> None:
+        def passed(self, status: DaemonStatus, problem: str) -> None:
             out, code = frostline.any("daemon", "status")
             self.seen.append((code, out))
             if len(self.seen) == 3:
@@ -239,9 +240,9 @@ def test_the_guard_of_its_gc_is_set_and_a_pause_is_kept(store: Store) -> None:
 
 
 def test_the_status_of_a_store_without_a_daemon(tmp_path: Path) -> None:
-    assert daemon.status(tmp_path) == daemon.DaemonStatus()
-    (tmp_path / daemon.STATUS_FILE).write_bytes(b"{")
-    assert daemon.status(tmp_path) == daemon.DaemonStatus()
+    assert read_status(tmp_path) == DaemonStatus()
+    (tmp_path / STATUS_FILE).write_bytes(b"{")
+    assert read_status(tmp_path) == DaemonStatus()
 
 
 def test_sigterm_ends_between_steps(tmp_path: Path) -> None:
@@ -262,12 +263,12 @@ print("ended", flush=True)
     assert child.stdout is not None
     assert child.stdout.readline() == "tick\n"
     state = tmp_path / "state"
-    assert daemon.status(state).pid == child.pid
+    assert read_status(state).pid == child.pid
     child.send_signal(signal.SIGTERM)
     output, _ = child.communicate(timeout=100)
     assert output.endswith("ended\n")
     assert child.returncode == 0
-    assert not daemon.status(state).running
+    assert not read_status(state).running
 
 
 def test_sigterm_is_how_the_command_ends_well(tmp_path: Path) -> None:
@@ -275,7 +276,7 @@ def test_sigterm_is_how_the_command_ends_well(tmp_path: Path) -> None:
     child = subprocess.Popen(
         command, env={**os.environ, "FROSTLINE_HOME": str(tmp_path)}, stderr=subprocess.PIPE, text=True
     )
-    until(lambda: daemon.status(tmp_path / "state").ticks)
+    until(lambda: read_status(tmp_path / "state").ticks)
     child.send_signal(signal.SIGTERM)
     _, told = child.communicate(timeout=100)
     assert child.returncode == 0
@@ -298,7 +299,7 @@ with Store.open(embedded(Path(sys.argv[1]))) as store:
     child.stdout.readline()
     child.kill()
     child.communicate()
-    assert not daemon.status(tmp_path / "state").running
+    assert not read_status(tmp_path / "state").running
     with Store.open(embedded(tmp_path)) as store:
         assert daemon.run(store, FAST, threading.Event(), once=True).ticks == 1
 

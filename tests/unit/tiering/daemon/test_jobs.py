@@ -216,6 +216,18 @@ def test_what_is_asked_for_outlives_the_daemon(world: World) -> None:
     assert "backup" not in world.wait(timedelta(minutes=2))
 
 
+def test_what_was_asked_for_and_interrupted_is_made_again_though_the_job_is_off(tmp_path: Path) -> None:
+    world = World(tmp_path, fsck=JobConfig())
+    world.results = [Killed]
+    world.jobs.trigger("fsck")
+    with pytest.raises(Killed):
+        world.wait(MINUTE)
+    world.start()
+    assert world.wait(timedelta(minutes=2)) == ["fsck"]
+    world.start()
+    assert world.wait(timedelta(minutes=2)) == []
+
+
 def test_what_is_paused_rests_over_restarts_and_was_due_once(world: World) -> None:
     world.jobs.pause(["gc"])
     assert world.wait(timedelta(hours=5)) == []

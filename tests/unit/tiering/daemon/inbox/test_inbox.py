@@ -24,6 +24,7 @@ from tiering.daemon.inbox import choice, ingest, reading
 from tiering.daemon.inbox.choice import Found, Sight
 from tiering.daemon.inbox.inbox import Inbox, Round
 from tiering.daemon.inbox.place import TableInbox
+from tiering.daemon.status import read_status
 from tiering.engine.store import Store, Table
 from tiering.table.definitions import define_table
 
@@ -391,14 +392,14 @@ class TestDaemon:
             while place.files(".") and not until.wait(0.01):
                 pass
             number = 0
-            while not daemon.status(state).ingested:  # events begin when the worker does
+            while not read_status(state).ingested:  # events begin when the worker does
                 number += 1
                 place.land(f"{number}.tmp", number).rename(place.home / f"{number}.csv")
                 until.wait(0.1)
             stop.set()
             thread.join(60)
         assert not thread.is_alive()
-        assert daemon.status(state).failures == 0
+        assert read_status(state).failures == 0
         place.once()
         assert place.keys() == list(range(1, number + 1))
 

@@ -25,6 +25,7 @@ from oplog.errors import FrostlineError, UsageError
 from tests.command_line import Frostline
 from tiering.config.settings import DaemonConfig, embedded
 from tiering.daemon import daemon
+from tiering.daemon.status import DaemonStatus
 from tiering.engine.store import Store
 from tiering.facts.metrics import exposition, looking
 from tiering.facts.metrics.families import Family, Process, Traffic, families
@@ -159,7 +160,7 @@ class TestSeen:
         before = disk.store.counts()
         looking.look(store)
         assert disk.store.counts() == before
-        traffic = looking.process(daemon.DaemonStatus(), store).traffic
+        traffic = looking.process(DaemonStatus(), store).traffic
         assert [(one.disk, one.requests["PUT"] > 0) for one in traffic] == [("s3", True)]
 
 
@@ -230,12 +231,12 @@ class TestServing:
         stop = threading.Event()
 
         class Watched:
-            def begin(self, status: daemon.DaemonStatus, working: Any) -> None:
+            def begin(self, status: DaemonStatus, working: Any) -> None:
                 metrics.begin(status, working)
                 answers.append(get(metrics.server.address, "/ready"))
                 answers.append(get(metrics.server.address, "/metrics"))
 
-            def passed(self, status: daemon.DaemonStatus, problem: str) -> None:
+            def passed(self, status: DaemonStatus, problem: str) -> None:
                 metrics.passed(status, problem)
                 address = metrics.server.address
                 answers.extend(get(address, path) for path in ("/health", "/ready", "/metrics", "/other"))
@@ -260,7 +261,7 @@ class TestServing:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
             with pytest.raises(UsageError, match=f"127.0.0.1:{port}: .*in use"):
-                Metrics(store, port, version="1").begin(daemon.DaemonStatus(), lambda: True)
+                Metrics(store, port, version="1").begin(DaemonStatus(), lambda: True)
             stop = threading.Event()
             metrics = Metrics(store, port, version="1")
             done = daemon.run(store, DaemonConfig(), stop, on_tick=lambda _: stop.set(), watch=metrics)
@@ -269,10 +270,10 @@ class TestServing:
 
     def test_a_pass_that_fails_is_not_ready_and_keeps_the_numbers(self, store: Store) -> None:
         metrics = Metrics(store, 0, version="1")
-        metrics.begin(daemon.DaemonStatus(running=True), lambda: True)
+        metrics.begin(DaemonStatus(running=True), lambda: True)
         try:
-            metrics.passed(daemon.DaemonStatus(running=True, ticks=1), "")
-            metrics.passed(daemon.DaemonStatus(running=True, ticks=2), "no route to host")
+            metrics.passed(DaemonStatus(running=True, ticks=1), "")
+            metrics.passed(DaemonStatus(running=True, ticks=2), "no route to host")
             status, body = get(metrics.server.address, "/ready")
             assert (status, json.loads(body)["problems"]) == (503, ["the last pass failed: no route to host"])
             assert get(metrics.server.address, "/health")[0] == 200
@@ -316,7 +317,7 @@ class TestVerb:
         monkeypatch.setenv("FROSTLINE_METRICS__PORT", "0")
         frostline("daemon", "run", "--once")
         with Store.open(embedded(tmp_path)) as store, pytest.raises(FrostlineError, match="prometheus_client"):
-            Metrics(store, 0, version="1").begin(daemon.DaemonStatus(), lambda: True)
+            Metrics(store, 0, version="1").begin(DaemonStatus(), lambda: True)
 
 
 class TestConfigs:

@@ -1,0 +1,96 @@
+"""What the daemon keeps of itself for `daemon status`: `state/daemon.json`, replaced after every change."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from disks import effects
+from oplog.errors import FrostlineError
+from tiering.journal.locks import daemon_lock_path, lock_holder
+
+STATUS_FILE = "daemon.json"
+
+log = logging.getLogger("frostline.daemon")
+
+
+class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
+    """What `daemon status` shows. Numbers are those of the last run when none is running."""
+
+    running: bool = False
+    pid: int | None = None
+    started: datetime | None = None
+    last_tick: datetime | None = None
+    last_gc: datetime | None = None
+    last_cold_merge: datetime | None = None
+    last_inbox: datetime | None = None
+    ticks: int = 0
+    moved: int = 0
+    merged: int = 0
+    ingested: int = 0
+    """Files of the inbox."""
+    failures: int = 0
+    last_error: str = ""
+    trouble: str = ""
+    """What the last pass could not do, or could not do alone for want of a disk. Empty when all is well again."""
+    config_read: datetime | None = None
+    """When a changed configuration came into force."""
+    config_problem: str = ""
+    """Why the configuration as it lies there is not in force: the one before is."""
+    config_kept: tuple[str, ...] = ()
+    """The keys of which it says something that a running daemon cannot take: they wait for a restart."""
+
+
+class Watch(Protocol):
+    """Who is told of each pass, by the thread that makes them. What it raises is shown, and the daemon goes on."""
+
+    def begin(self, status: DaemonStatus, working: Callable[[], bool]) -> None:
+        """The daemon begins; `working` says whether it still makes passes."""
+
+    def passed(self, status: DaemonStatus, problem: str) -> None:
+        """A pass is done; `problem` is why it failed as a whole, or empty."""
+
+    def end(self) -> None:
+        """The daemon ends."""
+
+
+_decoder = msgspec.json.Decoder(DaemonStatus)
+
+
+def read_status(state_directory: Path) -> DaemonStatus:
+    """Whether a daemon runs on this store, and what it did. Never raises for a missing or half-written record."""
+    try:
+        known = _decoder.decode((state_directory / STATUS_FILE).read_bytes())
+    except (OSError, msgspec.DecodeError):
+        known = DaemonStatus()
+    holder = lock_holder(daemon_lock_path(state_directory))
+    return msgspec.structs.replace(known, running=holder is not None, pid=holder)
+
+
+class StatusRecord:
+    """The status of the daemon that runs. Thread-safe."""
+
+    def __init__(self, state_directory: Path, begins_with: DaemonStatus) -> None:
+        self._path = state_directory / STATUS_FILE
+        self.lock = threading.RLock()
+        """Held by who reckons the next status from this one."""
+        self.now = begins_with
+        self._write()
+
+    def change(self, **changes: Any) -> None:
+        """Change it, and write it down."""
+        with self.lock:
+            self.now = msgspec.structs.replace(self.now, **changes)
+            self._write()
+
+    def _write(self) -> None:
+        try:
+            effects.replace_file(self._path, msgspec.json.encode(self.now))
+        except (FrostlineError, OSError) as error:  # a full state disk is no reason to stop moving data off it
+            log.error("the status %s could not be written: %s", self._path, error)
