@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from tests.command_line import Frostline
@@ -112,8 +114,7 @@ def test_a_changed_file_is_in_force_and_a_bad_one_is_said(
             "kept": ["limits.workers"],
             "dry_run": False,
         }
-        frostline("daemon", "status")
-        assert "restart    needed for limits.workers" in frostline.out
+        assert "restart    needed for limits.workers" in frostline("daemon", "status")
 
         file.write_text(f"{text}daemon: {{gc_seconds: never}}\n")
         until(lambda: read_status(state).config_problem)
@@ -130,3 +131,33 @@ def test_a_changed_file_is_in_force_and_a_bad_one_is_said(
     finally:
         process.kill()
         process.wait()
+
+
+def test_it_ends_within_a_copy_that_takes_for_ever_and_the_next_one_moves_the_part(
+    state: Path, begin: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    with Store.open(embedded(state.parent)) as store:
+        rows = pa.record_batch({"k": np.random.default_rng(7).integers(0, 2**62, 200_000)})
+        store.table("d.t").insert([rows])
+        store.context.journal.wishes.pin(
+            store.definitions()[0].uuid, part=store.parts("d.t")[0].part.name, volume="cold"
+        )
+    slow = subprocess.Popen([*COMMAND, "--bwlimit", "1K", "daemon", "run"], stderr=subprocess.PIPE, text=True)
+    try:
+        until(lambda: read_status(state).pid == slow.pid and _is_copying(state))
+        slow.send_signal(signal.SIGTERM)
+        _, told = slow.communicate(timeout=300)  # at this pace the copy takes half an hour
+    finally:
+        slow.kill()
+    assert slow.returncode == 143
+    assert "stopped within a step" in told
+    begin()
+    until(lambda: read_status(state).moved == 1)
+    with Store.open(embedded(state.parent)) as store:
+        assert [part.disk for part in store.parts("d.t")] == ["s3"]
+        assert store.table("d.t").scan(columns=["k"]).read_all().num_rows == 200_000
+
+
+def _is_copying(state: Path) -> bool:
+    with Store.open(embedded(state.parent), recover=False) as store:
+        return any(move.state == "copying" for move in store.context.journal.work.moves(active=True))

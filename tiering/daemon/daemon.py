@@ -25,6 +25,7 @@ from tiering.catalog import capacity
 from tiering.catalog.context import wall_clock
 from tiering.config.reading import load
 from tiering.config.settings import DaemonConfig
+from tiering.config.units import counted
 from tiering.daemon.control import ControlServer, Verbs
 from tiering.daemon.inbox.worker import InboxWorker
 from tiering.daemon.jobs import runs
@@ -243,7 +244,8 @@ class _Daemon:
                 with contextlib.suppress(FrostlineError):  # it has been said
                     self.reload(jobs)
             did = self.status
-            self._supervisor.alive(did.trouble or did.config_problem or f"{did.ticks} passes, {did.moved} moves")
+            done = f"{counted(did.ticks, 'pass', 'passes')}, {counted(did.moved, 'move')}"
+            self._supervisor.alive(did.trouble or did.config_problem or done)
             before, apart = apart, time.time() - time.monotonic()
             if abs(apart - before) > _JUMP_SECONDS:
                 log.warning("the clock went %+.0f s, or the machine slept: jobs are reckoned anew", apart - before)

@@ -1,6 +1,8 @@
 """`daemon run | status | pause | resume | trigger | reload`."""
 
+import os
 import signal
+import sys
 import threading
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -34,6 +36,9 @@ def register(app: typer.Typer) -> None:
     verb(group, changes=True)(reload)
 
 
+_MOST_STOP_SECONDS = 8.0
+"""Its jobs need most of that to end, or be ended."""
+
 Jobs = Annotated[list[str] | None, typer.Argument(metavar="JOB", help="default: all jobs")]
 
 
@@ -45,7 +50,8 @@ def run(
 ) -> None:
     """Tick again and again: merges, TTL, moves, snapshots; and run the other jobs of `daemon.jobs` at their times.
 
-    SIGTERM and Ctrl-C stop between two steps, SIGHUP and a changed configuration file are a 'daemon reload'.
+    SIGTERM and Ctrl-C stop between two steps, and within one that takes longer than 8 s: the next start goes on with
+    it. SIGHUP and a changed configuration file are a 'daemon reload'.
     """
     import msgspec
 
@@ -62,7 +68,8 @@ def run(
         store.believe_clock()
     stop = threading.Event()
     received = stop_on_signals(stop)
-    reload = threading.Event()
+    ended, reload = threading.Event(), threading.Event()
+    threading.Thread(target=_end_in_time, args=(stop, received, ended), name="end in time", daemon=True).start()
     if not once:
         signal.signal(signal.SIGHUP, lambda number, frame: reload.set())
     config_file = None if session.loaded.file is None else str(session.loaded.file.absolute())
@@ -97,6 +104,7 @@ def run(
         watch=watch,
         reload=reload,
     )
+    ended.set()
     if session.options.json:
         session.output.document(msgspec.to_builtins(final))
     if received:
@@ -235,6 +243,16 @@ def _judge(known: "DaemonStatus", problems: list[str]) -> None:
         raise Finished(NOT_RUNNING)
     if known.trouble or known.config_problem or problems:
         raise Finished(PartlyDone.exit_code)
+
+
+def _end_in_time(stop: threading.Event, received: list[int], ended: threading.Event) -> None:
+    """End the process where a step is too long to wait for, such as a large file on a slow link: as a kill would, which
+    every effect is made for. Only for a signal."""
+    stop.wait()
+    if ended.wait(_MOST_STOP_SECONDS) or not received:
+        return
+    print("daemon: stopped within a step; the next start goes on with it", file=sys.stderr, flush=True)
+    os._exit(INTERRUPTED if received[0] == signal.SIGINT else TERMINATED)
 
 
 def stop_on_signals(stop: threading.Event) -> list[int]:
