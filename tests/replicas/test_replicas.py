@@ -15,7 +15,7 @@ import pytest
 from tests.replicas.keeper_line import KeeperLine
 from tests.replicas.machines import Machine
 from tiering.config.settings import KeeperConfig
-from tiering.daemon import daemon
+from tiering.daemon.status import read_status
 from zerocopy.keeper.client import Keeper
 from zerocopy.replica import entries
 
@@ -279,7 +279,7 @@ def test_a_daemon_ends_though_keeper_never_answers(a: Machine, line: KeeperLine,
     command = [sys.executable, "-m", "tiering.cli.main", "-c", a.configuration, "daemon", "run"]
     with subprocess.Popen(command) as process:
         try:
-            while daemon.status(a.path / "state").pid != process.pid:
+            while read_status(a.path / "state").pid != process.pid:
                 assert process.poll() is None
             process.send_signal(signal.SIGTERM)
             assert process.wait(200) == 0
