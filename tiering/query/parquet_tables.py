@@ -93,6 +93,10 @@ class EngineSession:
             whole = whole.union(frame)
         return whole
 
+    def table(self, rows: pa.RecordBatch) -> Table:
+        """Rows that are in memory, as a table."""
+        return Table(self.engine.read_batch(rows).into_view())
+
     def _read_without_statistics(self) -> None:
         """Statistics in files leave NaN out, which is greater than every number: by them the engine would pass over row
         groups with rows of the answer. Parts and files are pruned before, by ranges that know of NaN."""

@@ -2,8 +2,8 @@
 
 In two steps: the statement is planned over empty tables of the right columns, which shows what each table is filtered
 by; parts that cannot match are left out by their `part.json`; then it runs over the files of the rest. Tables are named
-`database.table`. Rows that a merge mode will collapse are seen as they are stored until a merge has done it,
-tombstones too.
+`database.table`; those of `tiering.query.system_tables` are there, too, where no table has the name. Rows that a merge
+mode will collapse are seen as they are stored until a merge has done it, tombstones too.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from tiering.query.filters import table_filters
 from tiering.query.parquet_tables import EngineSession, planning_table
 from tiering.query.scan import Counters, stream
 from tiering.query.selection import FileMissing, hold_leases, select_files
+from tiering.query.system_tables import NAMES as SYSTEM_TABLES
+from tiering.query.system_tables import system_table
 from tiering.table.schema import TableDefinition
 from tiering.table.types import type_text
 
@@ -109,7 +111,7 @@ def _run(context: Context, sql: str, resolve: Resolve) -> QueryResult:
         session = EngineSession(context, leases, text_views=True)
         tables = _Databases()
         session.engine.register_catalog_provider(_CATALOG, tables)
-        plan, resolved = _plan(session, tables, sql, resolve)
+        plan, resolved = _plan(context, session, tables, sql, resolve)
         hold_leases(context, [stored for _, parts in resolved.values() for stored in parts], leases)
         filters = table_filters(plan.optimized_logical_plan(), {name: entry[0] for name, entry in resolved.items()})
         selections = {
@@ -135,9 +137,10 @@ def _run(context: Context, sql: str, resolve: Resolve) -> QueryResult:
 
 
 def _plan(
-    session: EngineSession, tables: _Databases, sql: str, resolve: Resolve
+    context: Context, session: EngineSession, tables: _Databases, sql: str, resolve: Resolve
 ) -> tuple[DataFrame, dict[str, tuple[TableDefinition, list[StoredPart]]]]:
-    """The statement over empty tables. Tables are resolved as planning asks for them, so it fails at first."""
+    """The statement over empty tables, and those of the system. Tables are resolved as planning asks for them, so it
+    fails at first."""
     resolved: dict[str, tuple[TableDefinition, list[StoredPart]]] = {}
     for _ in range(_MAX_TABLES):
         tables.asked.clear()
@@ -146,12 +149,17 @@ def _plan(
             frame.optimized_logical_plan()
             return frame, resolved
         except Exception as error:
-            unknown = [name for name in tables.asked if name not in resolved]
+            unknown = [name for name in tables.asked if name not in tables.known]
             if not unknown:
                 raise sql_error(str(error)) from error
             for name in unknown:
-                resolved[name] = resolve(name) if "." in name else _no_database(name, str(error))
-                tables.known[name] = planning_table(resolved[name][0])
+                try:
+                    resolved[name] = resolve(name) if "." in name else _no_database(name, str(error))
+                    tables.known[name] = planning_table(resolved[name][0])
+                except NotFound:
+                    if name not in SYSTEM_TABLES:
+                        raise
+                    tables.known[name] = session.table(system_table(context, name))
     raise UsageError(f"the statement names more than {_MAX_TABLES} tables")
 
 
