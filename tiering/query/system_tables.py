@@ -145,7 +145,12 @@ def _disks(context: Context) -> Iterable[Mapping[str, Any]]:
     for row in _parts(context):
         parts[row["disk"]] = parts.get(row["disk"], 0) + 1
     for name, disk in context.disks.items():
-        row: dict[str, Any] = {"name": name, "kind": disk.kind, "parts": parts.get(name, 0), "read_only": disk.read_only}
+        row: dict[str, Any] = {
+            "name": name,
+            "kind": disk.kind,
+            "parts": parts.get(name, 0),
+            "read_only": disk.read_only,
+        }
         try:
             if disk.broken is not None:
                 raise disk.broken
@@ -158,10 +163,11 @@ def _disks(context: Context) -> Iterable[Mapping[str, Any]]:
 
 
 def _log(context: Context) -> Iterable[Mapping[str, Any]]:
+    """As far as the disk is looked at."""
     for name, disk in context.disks.items():
         if disk.logged is None:
             continue
-        for entry in disk.logged.commits().between(0, None, None):
+        for entry in disk.logged.commits().between(until=disk.revision):
             commit = entry.commit
             yield {
                 "disk": name,

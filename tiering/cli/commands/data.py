@@ -130,6 +130,9 @@ def query(
 ) -> None:
     """Run read-only SQL over all tiers.
 
+    Beside the tables there are system.tables, system.columns, system.parts, system.disks and system.log: what the store
+    knows of itself.
+
     Exit 3: a part of the table cannot be read at all, and the answer leaves it out. Parts that a repair set aside are
     left out as well, which is said on stderr and in the JSON.
     """

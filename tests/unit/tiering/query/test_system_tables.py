@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from datetime import UTC
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from disks.config import LocalDiskConfig, ObjectDiskConfig
 from oplog.errors import NotFound
 from tests.tiers import define, make_context, put_part, put_table, resolver
+from tiering.catalog.catalog import Catalog
 from tiering.catalog.context import Context
 from tiering.query.query import run_sql
 from tiering.query.system_tables import NAMES
@@ -91,6 +93,18 @@ def test_the_log_has_every_revision_of_a_bucket(context: Context) -> None:
     assert [row["revision"] for row in found] == list(range(1, revision + 1))
     assert {row["disk"] for row in found} == {"cold"}
     assert all(row["operations"] > 0 and row["time"].tzinfo is not None for row in found)
+
+
+def test_the_past_knows_nothing_of_what_came_after(context: Context) -> None:
+    filled(context)
+    logged = context.disk("cold").logged
+    assert logged is not None
+    disks = {"cold": logged.at(logged.revision - 1)}
+    catalog = Catalog(context.config, disks)
+    catalog.refresh()
+    past = dataclasses.replace(context, disks=disks, catalog=catalog)
+    assert asked(past, "SELECT count(*) AS parts FROM system.parts") == [{"parts": 1}]
+    assert asked(past, "SELECT max(revision) AS newest FROM system.log") == [{"newest": logged.revision - 1}]
 
 
 def test_they_stand_beside_tables_in_one_statement(context: Context) -> None:
