@@ -126,5 +126,5 @@ def test_a_table_of_that_name_goes_first(context: Context) -> None:
 
 
 def test_another_name_in_their_database_is_not_found(context: Context) -> None:
-    with pytest.raises(NotFound, match="system.nothing"):
+    with pytest.raises(NotFound, match=r"system\.nothing"):
         asked(context, "SELECT * FROM system.nothing")
