@@ -142,8 +142,8 @@ def _parts(context: Context) -> Iterable[Mapping[str, Any]]:
 
 def _disks(context: Context) -> Iterable[Mapping[str, Any]]:
     parts: dict[str, int] = {}
-    for row in _parts(context):
-        parts[row["disk"]] = parts.get(row["disk"], 0) + 1
+    for part in _parts(context):
+        parts[part["disk"]] = parts.get(part["disk"], 0) + 1
     for name, disk in context.disks.items():
         row: dict[str, Any] = {
             "name": name,
