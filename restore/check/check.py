@@ -150,7 +150,8 @@ def _check_definitions(
     result: CheckResult,
     how: CheckOptions,
 ) -> None:
-    """Every disk of a table's policy, and every disk with parts of it, holds its newest `table.json`."""
+    """Every disk of a table's policy, and every disk with parts of it, holds its newest `table.json`, but for what the
+    next command writes there."""
     for uuid, lacking in disks_lacking_definition(found, policies).items():
         newest = found.newest(uuid)
         path = f"store/{uuid[:3]}/{uuid}/{TABLE_FILE}"
@@ -158,7 +159,7 @@ def _check_definitions(
             there = trees[name].find(path) is not None
             what = f"{TABLE_FILE} is {'older than on another disk' if there else 'missing'}"
             repair = how.repair and newest is not None and not disks[name].read_only
-            if not repair or how.dry_run:
+            if (not repair or how.dry_run) and not _is_behind(disks, found, uuid, name):
                 findings.add(Problem("I7", what, name, table=uuid, path=path))
             if not repair or newest is None:
                 continue
@@ -171,6 +172,16 @@ def _check_definitions(
                     transaction.commit()
             verb = "would write" if how.dry_run else "wrote"
             result.repaired.append(f"disk {name}: {verb} {path} of {newest.full_name} again ({what})")
+
+
+def _is_behind(disks: Mapping[str, Disk], found: Survey, uuid: str, name: str) -> bool:
+    """Whether the disk is this machine's own and lacks what a bucket has, as after another machine made or altered the
+    table. A file that is missing beside parts of the table was taken away."""
+    held, newest = found.definitions.get(uuid, {}), found.newest(uuid)
+    if disks[name].capabilities.shared or (name not in held and name in found.holding.get(uuid, ())):
+        return False
+    shared = (disk for disk in held if disk in disks and disks[disk].capabilities.shared)
+    return newest is not None and any(held[disk].version == newest.version for disk in shared)
 
 
 def _listed_tree(disk: Disk, findings: Findings) -> ListedTree:

@@ -310,8 +310,10 @@ def _print_restore(session: Session, result: "RestoreResult", document: dict[str
     if objection := document.get("objection"):
         line(f"A preview: nothing was changed, and it would be refused: {objection}")
         return
-    if done and result.difference.empty and not result.left_out:
-        return  # which is told, as of any verb
+    if result.difference.empty and not result.left_out:
+        if not done:
+            line(f"A preview: there is nothing to do, disk {result.disk} is as it is to be.")
+        return  # of what was done it is told as of any verb
     line(
         ("Restored, but for what stays away." if result.left_out else "Restored.")
         if done

@@ -214,3 +214,20 @@ def test_of_two_machines_that_bring_a_definition_to_a_disk_at_once_neither_fails
     assert next(others, None) is None
     a.insert(1)
     b("fsck")
+
+
+def test_fsck_finds_nothing_right_after_another_machine_made_or_altered_a_table(homes: tuple[Home, Home]) -> None:
+    """Its own copies of the definitions are behind then, until the next command."""
+    a, b = homes
+    b.insert(1)
+    a("table", "alter", "d.t", "--add-column", "n:int64")
+    b("fsck")
+    a.create("d.u")
+    b("fsck")
+    before = a.head()
+    a("table", "drop", "d.u")
+    a("restore", "s3", "--revision", str(before), "--apply")
+    b("fsck")
+    a("undo", "s3", str(a.head()))
+    a("fsck")
+    b("fsck")

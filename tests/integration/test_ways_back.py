@@ -187,6 +187,14 @@ def test_a_preview_says_that_it_would_be_refused(home: Home) -> None:
     home("restore", "s3", "--revision", before, "--table", "d.t", "--apply", code=13)
 
 
+def test_a_preview_says_that_there_is_nothing_to_do(home: Home) -> None:
+    head = str(home.head())
+    for which in ((), ("--revision", head), ("--revision", head, "--path", "nowhere")):
+        preview = home("restore", "s3", *which)
+        assert "there is nothing to do" in preview
+        assert "--apply" not in preview
+
+
 def with_times(home: Home) -> None:
     """A table whose rows are of long ago, and one part of it in the bucket."""
     home("table", "create", "d.e", "--column", "k:int64", "--column", "at:timestamp", "--order-by", "k")

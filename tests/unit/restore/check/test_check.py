@@ -629,6 +629,23 @@ def test_a_missing_or_old_table_json_is_found_and_repaired(site: Site) -> None:
     assert site.check().ok
 
 
+def test_a_machines_own_disk_may_be_behind_the_bucket(site: Site) -> None:
+    """Another machine has altered the table, or made one: the next command writes it to the SSD. Nothing is wrong."""
+    define(site.cold, structs.replace(TABLE, version=2))
+    assert site.check().ok
+    with site.ssd.transaction(OtherKind("test")) as transaction:
+        transaction.remove(f"{TABLE.directory}/table.json")
+        transaction.commit()
+    assert (site.only().disk, "missing" in site.only().what) == ("ssd", True), "it has parts of the table"
+    with site.ssd.transaction(OtherKind("test")) as transaction:
+        for name in ("all_3_3_0", "all_4_4_0"):
+            transaction.remove(TABLE.part_directory(name))
+        transaction.commit()
+    assert site.check().ok
+    assert site.check(repair=True).repaired
+    assert site.ssd.exists(f"{TABLE.directory}/table.json")
+
+
 def test_a_damaged_table_json_is_named_and_not_overwritten(site: Site) -> None:
     path = site.root / "ssd" / TABLE.directory / "table.json"
     path.write_bytes(b"")
