@@ -38,7 +38,15 @@ from restore.check.findings import Checked, CheckResult, Findings, Problem
 from restore.check.listing import Listing, still_kept
 from restore.check.merged_over import MergedOver
 from restore.check.options import CheckOptions, CountedPin
-from restore.check.strays import SharedObjects, add_at, check_gaps, check_overslept, check_strangers, check_uncounted
+from restore.check.strays import (
+    SharedObjects,
+    add_at,
+    check_gaps,
+    check_identity,
+    check_overslept,
+    check_strangers,
+    check_uncounted,
+)
 from tiering.table.part import PART_FILE
 from tiering.table.schema import TABLE_FILE
 
@@ -102,6 +110,7 @@ class BucketTree:
         self.checked.objects += len(found.blobs)
         _check_listing(self.source, self.log, found, findings)
         _check_schema(self.source, found, findings)
+        check_identity(self.source, findings)
         check_gaps(self.source, found, findings)
         check_strangers(self.source, found, findings)
         check_overslept(self.source, findings)

@@ -10,15 +10,17 @@ from datetime import UTC, datetime, timedelta
 from itertools import chain, islice
 
 from disks.base import LoggedDisk
+from disks.identity import read_object
 from disks.object_disk.lease import overslept
 from disks.object_disk.references import DETACHED_DIRECTORY, Inventory, newest_at_or_below, retained_from
 from disks.object_disk.turns import name_of
 from oplog import bounds
 from oplog.entry import Commit
-from oplog.errors import Damaged, NotFound
+from oplog.errors import Damaged, NotFound, Refused
 from oplog.log_end import newest_floor
 from oplog.replay import FileRow
 from oplog.revision import (
+    DISK_KEY,
     OPERATIONS_PREFIX,
     PINS_PREFIX,
     SNAPSHOTS_PREFIX,
@@ -132,6 +134,18 @@ def check_overslept(disk: LoggedDisk, findings: Findings) -> None:
             findings.add(Problem("I6", what, disk.name, object=claim.key))
     except Damaged as error:
         findings.add(Problem("I15", error.message, disk.name))
+
+
+def check_identity(disk: LoggedDisk, findings: Findings) -> None:
+    """The id in the bucket is the one that is known of it: who knows nothing yet goes by it."""
+    try:
+        known, found = disk.identity(), read_object(disk.store)
+    except (Damaged, Refused) as error:
+        findings.add(Problem("I16", error.message, disk.name, object=DISK_KEY))
+        return
+    if found != known:
+        shown = f"is that of disk {found}" if found is not None else "is gone"
+        findings.add(Problem("I16", f"the id of the disk {shown}; this is disk {known}", disk.name, object=DISK_KEY))
 
 
 def check_strangers(disk: LoggedDisk, found: Inventory, findings: Findings) -> None:

@@ -179,6 +179,20 @@ def test_what_was_written_since_the_last_look_is_given_up_with_open_eyes(home: P
     assert "Give up 1 part of disk ssd, and what was written to it since they were counted, for good?" in store.error
 
 
+def test_fsck_names_an_id_that_is_not_what_it_was(home: Path, store: Frostline) -> None:
+    """Queries go by what is kept of the bucket; whoever knows nothing of it would not find the disk, or another one."""
+    (place,) = (home / "bucket").rglob(".frostline-disk")
+    written = place.read_bytes()
+    another = written.replace(written[-38:-2], b"00000000-0000-4000-8000-000000000000")
+    for data in (b"[" * 200_000, b"", another, None):
+        place.unlink() if data is None else place.write_bytes(data)
+        (problem,) = store.json("fsck", code=4)["problems"]
+        assert (problem["invariant"], problem["disk"], problem["object"]) == ("I16", "s3", ".frostline-disk")
+        assert count(store) == 300
+    place.write_bytes(written)
+    assert store.json("fsck")["ok"]
+
+
 def test_another_disk_at_the_place(home: Path, store: Frostline, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FROSTLINE_HOME", str(home.with_name("other")))
     store("table", "create", "e.t", "--column", "n:int64", "--order-by", "n")
