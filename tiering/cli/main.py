@@ -149,7 +149,11 @@ def _trace(verbose: bool) -> None:
     if verbose:
         import traceback
 
-        traceback.print_exc()
+        from tiering.config.secrets import without_passwords
+        from tiering.facts.escaping import visible
+
+        for line in without_passwords(traceback.format_exc()).rstrip("\n").split("\n"):
+            print(visible(line), file=sys.stderr)
 
 
 def _flush() -> None:

@@ -330,7 +330,10 @@ def _left_over(gone: "DroppedTable") -> str:
 
 
 class _VisibleFormatter(logging.Formatter):
-    """One record, one line; a traceback keeps its lines."""
+    """One record, one line; a traceback keeps its lines. What passes is shown as it may be."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return without_passwords(super().format(record))
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  logging's name
         return visible(super().formatMessage(record))

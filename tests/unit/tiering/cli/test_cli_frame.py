@@ -277,6 +277,25 @@ class TestOutput:
             assert done.returncode == 0, done.stderr
             assert "hunter2" not in done.stdout + done.stderr
 
+    @pytest.mark.parametrize(
+        ("arguments", "shown"), [(("fsck",), "WARNING"), (("backup", "list", "-vv"), "Traceback")], ids=["log", "trace"]
+    )
+    def test_what_is_logged_and_traced_covers_passwords(
+        self, tmp_path: Path, arguments: tuple[str, ...], shown: str
+    ) -> None:
+        """The repository does not answer; of its backups `fsck` wants the pins."""
+        done = process(
+            *arguments,
+            FROSTLINE_HOME=str(tmp_path),
+            FROSTLINE_BACKUP__REPOSITORY="s3://joe:hunter2@b/p",
+            AWS_ENDPOINT_URL="http://127.0.0.1:1",
+            AWS_ACCESS_KEY_ID="a",
+            AWS_SECRET_ACCESS_KEY="b",
+        )
+        assert shown in done.stderr
+        assert "joe:********@" in done.stderr
+        assert "hunter2" not in done.stdout + done.stderr
+
 
 class TestProgress:
     def test_a_line_every_thirty_seconds_when_not_on_a_terminal(self) -> None:
