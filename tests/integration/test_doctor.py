@@ -89,6 +89,14 @@ def test_a_good_store_has_no_problem_and_is_left_as_it_was(
     assert server.client().list_multipart_uploads(Bucket=bucket).get("Uploads", []) == []
 
 
+@pytest.mark.parametrize(("host", "warns"), [("127.0.0.1", False), ("0.0.0.0", True)])
+def test_a_password_in_the_endpoint_is_covered(host: str, warns: bool, doctor: Doctor, ministack: Server) -> None:
+    endpoint = ministack.endpoint_url.replace("127.0.0.1", f"joe:hunter2@{host}")
+    found = doctor(ministack, ministack.new_bucket(), endpoint_url=endpoint)
+    assert "hunter2" not in json.dumps(found)
+    assert ("joe:********@0.0.0.0" in found["transport"]["what"]) if warns else "transport" not in found
+
+
 class TestRules:
     """What the bucket's owner has set."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from urllib.parse import urlsplit
 
 from disks.config import ObjectDiskConfig
 from disks.stores.bucket_settings import BucketSettings, LifecycleRule, NotAnswered, ObjectLock
@@ -20,6 +21,7 @@ from disks.stores.questions import (
     Question,
 )
 from disks.stores.trial.probe_results import StoreFacts
+from tiering.config.secrets import without_passwords
 from tiering.config.units import format_duration, format_size
 from tiering.doctor.diagnosis import Finding, Level
 
@@ -67,12 +69,13 @@ class _Store:
 
     def _transport(self) -> Iterator[Finding]:
         url, endpoint = self.config.url, self.config.endpoint_url or ""
+        host = urlsplit(endpoint).hostname or ""
         if url.startswith("s3://") and not url.removeprefix("s3://").partition("/")[2].strip("/"):
             what = "the disk has the whole bucket: gc takes everything in it for its own or for foreign"
             yield self._say("prefix", "note", what, "give a prefix: s3://bucket/prefix/")
-        local = any(f"//{host}" in endpoint for host in ("127.", "localhost", "[::1]"))
-        if endpoint.startswith("http://") and not local:
-            yield self._say("transport", "warning", f"{endpoint} is not encrypted", "use https://")
+        if endpoint.startswith("http://") and not host.startswith(("127.", "localhost", "::1")):
+            what = f"{without_passwords(endpoint)} is not encrypted"
+            yield self._say("transport", "warning", what, "use https://")
 
     # Each permission in turn
 
