@@ -5,6 +5,7 @@
     spark.read.format("frostline").option("config", FILE).option("columns", "service, ts").load("db.table")
 
     df.write.format("frostline").mode("append").option("config", FILE).save("db.table")
+    df.writeStream.format("frostline").option("checkpointLocation", DIRECTORY).start("db.table")
 
 Columns and filter are options because Spark 4.3 prunes no columns of a Python source, and its push-down of filters
 leaks from one query to others of the same data frame; so nothing is pushed down here, whatever Spark is told to.
@@ -15,11 +16,12 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import sys
 import tempfile
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakSet
@@ -29,6 +31,7 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
+    DataSourceStreamArrowWriter,
     InputPartition,
     WriterCommitMessage,
 )
@@ -46,9 +49,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-    from spark_tiering.part_writer import WriteJob, WrittenPart
     from spark_tiering.scan_planning import Piece
-    from spark_tiering.write_job import WriteOptions
+    from spark_tiering.writing.part_writer import WriteJob, WrittenPart
+    from spark_tiering.writing.write_job import WriteOptions
 
 NAME = "frostline"
 _registered: WeakSet[SparkSession] = WeakSet()
@@ -63,12 +66,15 @@ def register(session: SparkSession) -> None:
     """Make `format("frostline")` known to the session, and our code to its executors where they are elsewhere."""
     context = getattr(session, "_sc", None)  # a Connect session has none
     here = context is not None and shares_python(str(context.master))
+    known = "PYSPARK_PYTHON" in os.environ or session.conf.get("spark.pyspark.python", None) is not None
+    if context is not None and here and not known:
+        context.pythonExec = sys.executable  # else whichever python3 is first on the PATH, without our packages
     if not here:
         directory = Path(tempfile.mkdtemp(prefix="frostline-code-"))  # Spark serves the file as long as it runs
         atexit.register(shutil.rmtree, directory, ignore_errors=True)
         ship_code(session, directory)
-    known = {"on_this_machine": here, "cores": context.defaultParallelism if context is not None else 1}
-    session.dataSource.register(type("FrostlineSource", (FrostlineSource,), known))
+    facts = {"on_this_machine": here, "cores": context.defaultParallelism if context is not None else 1}
+    session.dataSource.register(type("FrostlineSource", (FrostlineSource,), facts))
     _registered.add(session)
 
 
@@ -108,7 +114,7 @@ class FrostlineSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """What writes a data frame. Raises `UsageError` for columns that the table has not, `Refused` to overwrite."""
-        from spark_tiering.write_job import begin_job, write_options
+        from spark_tiering.writing.write_job import begin_job, write_options
 
         with _told():
             asked = write_options(self.options)
@@ -120,6 +126,21 @@ class FrostlineSource(DataSource):
             definition, job = begin_job(asked)
             check_columns(schema, definition)
             return FrostlineWriter(asked, job)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+        """What writes a batch of a stream; Spark makes one for the tasks of each batch, and one for its commit. Raises
+        as `writer` does, and `Refused` for a checkpoint that was made anew."""
+        from spark_tiering.writing.stream_options import stream_options
+        from spark_tiering.writing.write_job import begin_job
+
+        with _told():
+            asked = stream_options(self.options)
+            if overwrite:
+                raise Refused(f"a stream only appends to {asked.table}", hint="outputMode('append')")
+            definition, job = begin_job(asked)
+            assert job is not None
+            check_columns(schema, definition)
+            return FrostlineStreamWriter(asked, job)
 
     def _asked(self) -> ReadOptions:
         return read_options(self.options, on_this_machine=self.on_this_machine, cores=self.cores)
@@ -191,6 +212,8 @@ class TaskOutput(WriterCommitMessage):
     """The parts that one task uploaded."""
 
     parts: list[WrittenPart]
+    job: WriteJob | None = None
+    """Of a stream's batch, whose commit is begun in another process than its tasks."""
 
 
 class FrostlineWriter(DataSourceArrowWriter):
@@ -202,27 +225,59 @@ class FrostlineWriter(DataSourceArrowWriter):
         """None: the job of this id is in the table already."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        from pyspark import TaskContext
-
-        from spark_tiering.part_writer import write_parts
-
         if self._job is None:
             deque(iterator, maxlen=0)
             return TaskOutput([])
-        context = TaskContext.get()
-        task, attempt = (context.partitionId(), context.taskAttemptId()) if context is not None else (0, 0)
-        with _told(planning=False):
-            return TaskOutput(write_parts(iterator, self._job, task, attempt))
+        return TaskOutput(_written(iterator, self._job))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        from spark_tiering.write_job import commit_job
+        from spark_tiering.writing.write_job import commit_job
 
-        parts = [part for message in messages if isinstance(message, TaskOutput) for part in message.parts]
         with _told():
-            commit_job(self._asked, self._job, parts)
+            commit_job(self._asked, self._job, _parts_of(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Nothing names what was uploaded; gc collects it."""
+
+
+class FrostlineStreamWriter(DataSourceStreamArrowWriter):
+    """Tasks upload the parts of a batch; the driver commits all of them at once, and once."""
+
+    def __init__(self, asked: WriteOptions, job: WriteJob) -> None:
+        self._asked = asked
+        self._job = job
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return TaskOutput(_written(iterator, self._job), self._job)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        from spark_tiering.writing.once import OnceABatch
+        from spark_tiering.writing.write_job import commit_job
+
+        assert isinstance(self._asked.once, OnceABatch)
+        asked = replace(self._asked, once=self._asked.once.of(batchId))
+        jobs = [message.job for message in messages if isinstance(message, TaskOutput)]
+        with _told():
+            commit_job(asked, jobs[0] if jobs else self._job, _parts_of(messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """As that of a job."""
+
+
+def _written(iterator: Iterator[pa.RecordBatch], job: WriteJob) -> list[WrittenPart]:
+    """What this task wrote."""
+    from pyspark import TaskContext
+
+    from spark_tiering.writing.part_writer import write_parts
+
+    context = TaskContext.get()
+    task, attempt = (context.partitionId(), context.taskAttemptId()) if context is not None else (0, 0)
+    with _told(planning=False):
+        return write_parts(iterator, job, task, attempt)
+
+
+def _parts_of(messages: list[WriterCommitMessage | None]) -> list[WrittenPart]:
+    return [part for message in messages if isinstance(message, TaskOutput) for part in message.parts]
 
 
 @contextmanager

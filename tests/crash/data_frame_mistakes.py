@@ -12,13 +12,20 @@ from typing import Any
 _READER = "tests/spark/test_reader.py"
 _NATIVE = "tests/spark/test_native.py"
 _QUERIES = "tests/spark/test_queries.py"
+_STREAMS = "tests/spark/test_stream_writer.py"
 _WRITER = "tests/spark/test_writer.py::TestOnce"
 
 
 def _job_marks_differ() -> None:
-    from spark_tiering import write_job
+    from spark_tiering.writing.once import OnceAJob
 
-    write_job._mark = lambda definition, job_id: f"{definition.directory}/job-{secrets.token_hex(16)}.json"
+    OnceAJob._path = lambda self, definition: f"{definition.directory}/job-{secrets.token_hex(16)}.json"  # type: ignore[method-assign]
+
+
+def _batch_ids_reused() -> None:
+    from spark_tiering.writing.once import OnceABatch
+
+    OnceABatch.is_done = lambda self, disk, definition: False  # type: ignore[method-assign]
 
 
 def _uploads_without_age() -> None:
@@ -33,7 +40,7 @@ def _uploads_without_age() -> None:
 
 
 def _same_number_for_all() -> None:
-    from spark_tiering import write_job
+    from spark_tiering.writing import write_job
 
     write_job.Counter = lambda: _Zeros()  # type: ignore[assignment,misc]
 
@@ -131,6 +138,12 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "two runs of one job write different marks",
         f"{_WRITER}::test_two_runs_of_a_job_at_once_commit_one",
         _job_marks_differ,
+    ),
+    (
+        "batch goes in again",
+        "nobody asks whether a batch of a stream is in the table already",
+        f"{_STREAMS}::test_a_batch_that_comes_again_goes_in_once",
+        _batch_ids_reused,
     ),
     (
         "uploads without age",

@@ -20,8 +20,9 @@ from disks.object_disk.basis import MAX_AGE_SECONDS
 from oplog.entry import Create
 from oplog.errors import NotFound, Refused
 from restore.check.check import CheckOptions, check
-from spark_tiering.part_writer import WriteJob, WrittenPart, write_parts
-from spark_tiering.write_job import WriteOptions, begin_job, commit_job
+from spark_tiering.writing.once import OnceAJob
+from spark_tiering.writing.part_writer import WriteJob, WrittenPart, write_parts
+from spark_tiering.writing.write_job import WriteOptions, begin_job, commit_job
 from tests.servers import Server
 from tests.spark.stores import insert, opened, read, rows_of, table, write_config
 from tiering.engine.store import Store
@@ -186,7 +187,7 @@ class TestOnce:
         assert counts(config)[0] == 600
 
     def test_two_runs_of_a_job_at_once_commit_one(self, config: Path) -> None:
-        asked = WriteOptions("db.logs", config, "load")
+        asked = WriteOptions("db.logs", config, OnceAJob("load"))
         (_, one), (_, other) = begin_job(asked), begin_job(asked)
         assert one is not None
         assert other is not None
@@ -206,7 +207,7 @@ class TestOnce:
         assert counts(config)[0] == 150
 
     def test_a_driver_that_dies_before_its_commit_leaves_garbage_only(self, config: Path) -> None:
-        asked = WriteOptions("db.logs", config, "load")
+        asked = WriteOptions("db.logs", config, OnceAJob("load"))
         _, job = begin_job(asked)
         assert job is not None
         with opened(config) as store:

@@ -1,14 +1,13 @@
 """A write of Spark on the driver's side: where it goes, and the one commit that brings all of its parts, or none.
 
-A job with an id is committed once: the commit creates `job-<digest>.json` in the table's directory, which can exist
-once, whichever machine or session runs the job again. Parts get their block numbers at the commit, under the claim that
-keeps merges off numbers that are still on their way, as those of an insert do.
+What is to go in once (`once`) is marked by the same commit, whichever machine or session tries it again. Parts get
+their block numbers at the commit, under the claim that keeps merges off numbers that are still on their way, as those
+of an insert do.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import secrets
 import time
@@ -16,7 +15,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -24,7 +22,8 @@ from disks.base import LoggedDisk
 from disks.stores.address import StoreAddress
 from oplog.errors import Conflict, NotFound, Refused, UsageError
 from oplog.kinds import Inserted
-from spark_tiering.part_writer import WriteJob, WrittenPart
+from spark_tiering.writing.once import Once, OnceAJob
+from spark_tiering.writing.part_writer import WriteJob, WrittenPart
 from tiering.catalog import blocks, reachability
 from tiering.catalog.context import Context
 from tiering.catalog.new_parts import INSERT_CLAIM
@@ -41,8 +40,6 @@ from tiering.table.transforms import partition_values_json
 
 logger = logging.getLogger(__name__)
 
-REMEMBERED_JOBS = 1000
-"""Of each table; older ids are forgotten, and a job of such an id would go in again."""
 _ACTOR = "spark"
 
 
@@ -52,7 +49,8 @@ class WriteOptions:
 
     table: str
     config: Path | None = None
-    job_id: str = ""
+    once: Once | None = None
+    """None: to write it again appends it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +76,8 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
             hint = f"did you mean {nearest[0]!r}?" if nearest else f"the options are: {', '.join(known)}"
             raise UsageError(f"no such option: {name}", hint=hint)
     config = Path(options["config"]).expanduser() if options.get("config") else None
-    return WriteOptions(table, config, options.get("job_id", ""))
+    job_id = options.get("job_id", "")
+    return WriteOptions(table, config, OnceAJob(job_id) if job_id else None)
 
 
 def begin_job(options: WriteOptions) -> tuple[TableDefinition, WriteJob | None]:
@@ -114,7 +113,7 @@ def commit_job(options: WriteOptions, job: WriteJob | None, parts: Sequence[Writ
     uploads are so old that gc may have taken them; nothing is committed then."""
     if job is None:
         return _told_done(options)
-    if not parts and not options.job_id:
+    if not parts and not isinstance(options.once, OnceAJob):
         return WriteResult()
     with Store.open(load(options.config), actor=_ACTOR) as store, ExitStack() as stack:
         definition = _same_table(store, job)
@@ -122,6 +121,8 @@ def commit_job(options: WriteOptions, job: WriteJob | None, parts: Sequence[Writ
         replicated.refuse(definition, "a write of Spark to", "insert the rows with 'frostline insert'")
         begin_disks(store.context)
         disk = store.object_disk(job.disk)
+        if _is_done(disk, definition, options):
+            return _told_done(options)
         size_bytes = sum(item.file.size_bytes for part in parts for item in part.files)
         stack.enter_context(store.context.reservations.reserve(disk.name, size_bytes))
         floor = blocks.first_free(store.context, definition)
@@ -210,7 +211,7 @@ def _commit(
     job: WriteJob,
     described: Sequence[tuple[WrittenPart, Part]],
 ) -> None:
-    kind = Inserted(table=definition.full_name, tasks_began=int(job.began), job=options.job_id or "")
+    kind = Inserted(table=definition.full_name, tasks_began=int(job.began), job=options.once.id if options.once else "")
     reason = f"Spark wrote to {definition.full_name}"
     with disk.transaction(kind, reason=reason, actor=context.actor) as transaction:
         transaction.require(present=(definition.path,))
@@ -221,39 +222,17 @@ def _commit(
             target = definition.part_directory(part.name)
             transaction.rename(written.directory, target)
             transaction.create(f"{target}/{PART_FILE}", parts_format.encode(part))
-        if options.job_id:
-            for forgotten in _oldest_marks(disk, definition):
-                transaction.remove(forgotten)
+        if options.once is not None:
             rows = sum(part.rows for _, part in described)
-            transaction.create(_mark(definition, options.job_id), _note(options, rows, context.clock()))
+            options.once.mark(transaction, disk, definition, rows, context.clock())
         transaction.commit()
 
 
-# -- jobs that were done ---------------------------------------------------------------------------------------------
-
-
-def _mark(definition: TableDefinition, job_id: str) -> str:
-    return f"{definition.directory}/job-{hashlib.sha256(job_id.encode()).hexdigest()[:32]}.json"
-
-
-def _note(options: WriteOptions, rows: int, now: datetime) -> bytes:
-    return json.dumps({"job": options.job_id, "rows": rows, "time": now.isoformat()}).encode()
-
-
 def _is_done(disk: LoggedDisk, definition: TableDefinition, options: WriteOptions) -> bool:
-    return bool(options.job_id) and disk.exists(_mark(definition, options.job_id))
+    return options.once is not None and options.once.is_done(disk, definition)
 
 
 def _told_done(options: WriteOptions) -> WriteResult:
-    logger.warning("job %s is in %s already: nothing was written", options.job_id, options.table)
+    assert options.once is not None
+    logger.warning("%s is in %s already: nothing was written", options.once.label, options.table)
     return WriteResult(done_before=True)
-
-
-def _oldest_marks(disk: LoggedDisk, definition: TableDefinition) -> list[str]:
-    """Marks to forget so that one more can be remembered."""
-    names = [name for name in disk.list(definition.directory) if name.startswith("job-") and name.endswith(".json")]
-    if len(names) < REMEMBERED_JOBS:
-        return []
-    paths = [f"{definition.directory}/{name}" for name in names]
-    paths.sort(key=lambda path: disk.stat(path).revision or 0)
-    return paths[: len(paths) - REMEMBERED_JOBS + 1]

@@ -1,0 +1,180 @@
+"""Streams into tables: each batch goes in once, whatever is repeated, late or made anew."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import spark_tiering
+from oplog.errors import Refused, UsageError
+from spark_tiering.writing.once import OnceABatch
+from spark_tiering.writing.part_writer import WriteJob, write_parts
+from spark_tiering.writing.stream_options import stream_options
+from spark_tiering.writing.write_job import WriteOptions, WriteResult, begin_job, commit_job
+from tests.spark import test_writer
+from tests.spark.stores import insert, opened, table
+from tests.spark.test_writer import batches, counts
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+config = test_writer.config
+
+
+def _stream(config: Path, query: str = "first", *, takes_new: bool = False) -> WriteOptions:
+    return WriteOptions("db.logs", config, OnceABatch("clicks", query, takes_new=takes_new))
+
+
+def _begun(asked: WriteOptions) -> WriteJob:
+    _, job = begin_job(asked)
+    assert job is not None
+    return job
+
+
+def _commit(asked: WriteOptions, batch: int, rows: int, job: WriteJob | None = None) -> WriteResult:
+    job = job or _begun(asked)
+    assert isinstance(asked.once, OnceABatch)
+    return commit_job(replace(asked, once=asked.once.of(batch)), job, write_parts(batches(rows), job, 0, 0))
+
+
+def test_a_batch_that_comes_again_goes_in_once(config: Path) -> None:
+    asked = _stream(config)
+    assert [_commit(asked, batch, 10).rows for batch in (0, 1, 5)] == [10, 10, 10]  # Spark skips what holds no rows
+    with opened(config) as store:
+        before = store.object_disk("s3").revision
+    assert [_commit(asked, batch, 10).done_before for batch in (5, 1, 0)] == [True] * 3
+    with opened(config) as store:
+        assert store.object_disk("s3").revision == before
+        names = store.object_disk("s3").list(store.definition("db.logs").directory)
+    assert len([name for name in names if name.startswith("stream-")]) == 2  # not one a batch
+    assert counts(config)[0] == 30
+
+
+@pytest.mark.parametrize("before", [(), (0,)])
+def test_two_drivers_with_one_batch_commit_one(config: Path, before: tuple[int, ...]) -> None:
+    asked = _stream(config)
+    for batch in before:
+        _commit(asked, batch, 10)
+    one, other = _begun(asked), _begun(asked)
+    assert _commit(asked, 1, 10, one).rows == 10
+    assert _commit(asked, 1, 10, other).done_before
+    assert counts(config)[0] == 10 * len(before) + 10
+
+
+@pytest.mark.parametrize("before", [(), (0,)])
+def test_a_driver_that_comes_late_adds_nothing(
+    config: Path, before: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looked before others committed its batch and the next one."""
+    asked = _stream(config)
+    for batch in before:
+        _commit(asked, batch, 10)
+    late = _begun(asked)
+    original, calls = OnceABatch.mark, []
+
+    def mark(self: OnceABatch, *arguments: object) -> None:
+        original(self, *arguments)  # type: ignore[arg-type]
+        calls.append(self.batch)
+        if calls == [1]:
+            assert [_commit(asked, batch, 10).rows for batch in (1, 2)] == [10, 10]
+
+    monkeypatch.setattr(OnceABatch, "mark", mark)
+    assert _commit(asked, 1, 10, late).done_before
+    assert calls == [1, 1, 2]
+    assert counts(config)[0] == 10 * len(before) + 20
+
+
+def test_a_checkpoint_that_was_made_anew_is_refused_unless_told(config: Path) -> None:
+    _commit(_stream(config), 0, 10)
+    _commit(_stream(config), 1, 10)
+    with pytest.raises(Refused, match=r"stream clicks wrote to db\.logs with another checkpoint"):
+        begin_job(_stream(config, "second"))
+    accepting = _stream(config, "second", takes_new=True)
+    assert [_commit(accepting, batch, 10).rows for batch in (0, 1)] == [10, 10]
+    assert _commit(_stream(config, "second"), 1, 10).done_before
+    with pytest.raises(Refused, match="another checkpoint"):
+        begin_job(_stream(config, "first"))
+    # Two streams know nothing of each other.
+    other = replace(_stream(config), once=OnceABatch("other", "first"))
+    assert _commit(other, 0, 10).rows == 10
+    assert counts(config)[0] == 50
+
+
+def test_the_stream_is_known_by_its_checkpoint(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "check point"
+    given = {"path": "db.t", "checkpointLocation": str(checkpoint), "queryName": "q"}
+    with pytest.raises(UsageError, match="the id of the stream cannot be read"):
+        stream_options(given)
+    checkpoint.mkdir()
+    (checkpoint / "metadata").write_text(json.dumps({"id": "abc"}))
+    assert stream_options(given).once == OnceABatch(str(checkpoint), "abc")
+    url = checkpoint.as_uri()
+    assert stream_options({**given, "checkpointLocation": url}).once == OnceABatch(url, "abc")
+    named = {
+        "path": "db.t",
+        "stream": "s",
+        "query_id": "7",
+        "new_checkpoint": "accept",
+        "checkpointLocation": "s3a://x",
+    }
+    assert stream_options(named).once == OnceABatch("s", "7", takes_new=True)
+    for wrong, message in (
+        ({"path": "db.t"}, "which stream this is"),
+        ({**named, "job_id": "x"}, "counts its batches by itself"),
+        ({**named, "new_checkpoint": "yes"}, "expected accept or refuse"),
+        ({**named, "colums": "x"}, "no such option: colums"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            stream_options(wrong)
+
+
+def test_a_stream_of_spark_goes_in_once_through_restarts(spark: SparkSession, config: Path, tmp_path: Path) -> None:
+    spark_tiering.register(spark)
+    (tmp_path / "in").mkdir()
+
+    def arrive(number: int) -> None:
+        (tmp_path / "in" / f"{number}.json").write_text(json.dumps({"k": number}) + "\n")
+
+    def run() -> None:
+        query: StreamingQuery = (
+            spark.readStream.schema("k bigint")
+            .option("maxFilesPerTrigger", "1")
+            .json(str(tmp_path / "in"))
+            .writeStream.format("frostline")
+            .option("config", str(config))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start("db.numbers")
+        )
+        query.awaitTermination()
+
+    def numbers() -> list[int]:
+        with opened(config) as store:
+            return sorted(store.query("SELECT k FROM db.numbers").read_all().column(0).to_pylist())
+
+    definition = table("db.numbers", {"k": "int64"}, ["k"])
+    with opened(config) as store:
+        store.create_table(definition)
+        insert(store, definition, {"k": [-1]})
+    for number in range(2):
+        arrive(number)
+    run()
+    assert numbers() == [-1, 0, 1]
+    # The driver died after the commit of the table, and before that of the checkpoint.
+    for file in (tmp_path / "checkpoint" / "commits").glob("*1*"):
+        file.unlink()
+    for file in (tmp_path / "checkpoint" / "commits").glob(".1*"):
+        file.unlink()
+    arrive(2)
+    run()
+    assert numbers() == [-1, 0, 1, 2]
+    shutil.rmtree(tmp_path / "checkpoint")
+    with pytest.raises(Exception, match="another checkpoint"):
+        run()
+    assert numbers() == [-1, 0, 1, 2]
