@@ -11,6 +11,8 @@
         with frostline.Repository.open("s3://backups/frostline", config=store.config) as repository:
             repository.create(store, frostline.CreateRequest())
 
+    frostline.spark.sql(session, "SELECT count(*) FROM nyc.flights")               # tables in Spark: docs/spark.md
+
 What goes wrong on purpose is a `FrostlineError`; the tree of errors is drawn in `oplog.errors`, and each has the exit
 code that the command line gives it. Names are loaded when they are first used, so that importing this costs little.
 docs/python.md is the guide.
@@ -47,6 +49,7 @@ from oplog.errors import (
 )
 
 if TYPE_CHECKING:
+    import spark_tiering as spark
     from backup.create.request import CreateRequest
     from backup.recover.request import Renaming, RestoreRequest
     from backup.repository import Repository
@@ -90,6 +93,7 @@ __all__ = [
     "VerifyRequest",
     "define_table",
     "open",
+    "spark",
 ]
 
 _HOMES = {
@@ -127,9 +131,12 @@ def open(  # noqa: A001 - as `sqlite3.connect` and `zarr.open`: the module's nam
 def __getattr__(name: str) -> object:
     """A name from where it lives, loaded when it is first used."""
     home = _HOMES.get(name)
-    if home is None:
+    if name == "spark":
+        value = importlib.import_module("spark_tiering")
+    elif home is None:
         raise AttributeError(f"module 'frostline' has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
+    else:
+        value = getattr(importlib.import_module(home), name)
     globals()[name] = value
     return value
 

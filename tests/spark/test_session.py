@@ -8,11 +8,13 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from oplog.errors import Transient, UsageError
+from spark_tiering import register
 from spark_tiering.package import archive_bytes, write_archive
 from spark_tiering.session import (
     check_java,
@@ -225,6 +227,31 @@ def _program(home: Path, code: str) -> subprocess.CompletedProcess[str]:
     )
     command = [sys.executable, "-c", imports + code, str(home)]
     return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=80, check=False)
+
+
+class _Session:
+    """As much of a session as registering asks for."""
+
+    def __init__(self, **conf: str) -> None:
+        self._sc = SimpleNamespace(master="local[2]", defaultParallelism=2, pythonExec="python3")
+        self.conf = conf
+        self.dataSource = SimpleNamespace(register=lambda source: None)
+
+
+class TestPython:
+    def test_tasks_run_in_the_python_of_the_program_unless_another_was_named(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def chosen(**conf: str) -> str:
+            session: Any = _Session(**conf)
+            register(session)
+            return str(session._sc.pythonExec)
+
+        monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+        assert chosen() == sys.executable
+        assert chosen(**{"spark.pyspark.python": "/opt/python"}) == "python3"
+        monkeypatch.setenv("PYSPARK_PYTHON", "/opt/python")
+        assert chosen() == "python3"
 
 
 class TestPackage:
