@@ -258,3 +258,23 @@ def test_the_command_line_says_what_it_could_not_reach(
     assert {disk["name"]: disk["unreachable"] for disk in document["disks"]} == {"ssd": False, "s3": True}
     part = command("parts", "--disk", "ssd")[1]["parts"][0]["part"]
     assert command("explain", "d.t", part)[1]["unreachable"] == ["s3"]
+
+
+def test_due_parts_that_wait_for_the_bucket_are_not_nothing(
+    site: Site, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Backoff, "pause_seconds", lambda *_: 0.0)
+    path = tmp_path / "frostline.yaml"
+    path.touch(mode=0o600)
+    path.write_text(json.dumps(msgspec.to_builtins(site.config())))
+    assert run(["-c", str(path), "table", "alter", "d.t", "--ttl", "1d on ts to volume cold"]) == 0
+    site.line.cut()
+    capfd.readouterr()
+    assert run(["-c", str(path), "plan"]) == 0
+    said = capfd.readouterr()
+    assert "Nothing moves: 2 parts cannot for want of a disk" in said.out + said.err
+    assert "Nothing is due" not in said.out + said.err
+    run(["-c", str(path), "tick"])
+    said = capfd.readouterr()
+    assert "waits: part" in said.err
+    assert "Nothing was due" not in said.out + said.err

@@ -23,7 +23,7 @@ from tiering.merge.request import ColdOptions, MergeRequest
 from tiering.move import policy_facts as planning
 from tiering.move.report import MoveReport
 from tiering.policy.backoff import wait_after
-from tiering.policy.plan import Plan, TtlDelete
+from tiering.policy.plan import NO_DISK, Plan, TtlDelete
 from tiering.table.schema import TableDefinition
 
 if TYPE_CHECKING:  # the merge engine is a heavy import that planning does not need
@@ -248,9 +248,9 @@ def _merge_all(context: Context, report: TickReport, *, looked: bool = False) ->
 
 
 def _held_back(plan: Plan) -> list[str]:
-    """Why parts stay that may be due: a pause, and moves that failed."""
+    """Why parts stay that may be due: a pause, moves that failed, and disks that take nothing now."""
     said = sorted({stay.reason.detail for stay in plan.stays if stay.reason.kind == "paused"})
-    failed = [stay for stay in plan.stays if stay.reason.kind in ("backoff", "gave_up")]
+    failed = [stay for stay in plan.stays if stay.reason.kind in ("backoff", "gave_up", *NO_DISK)]
     if failed:
         first, more = failed[0], len(failed) - 1
         others = f"; so do {more} more" if more else ""

@@ -28,6 +28,11 @@ class PlacedPart(Protocol):
     def disk(self) -> str: ...
 
 
+NO_DISK = ("unusable_disk", "no_space")
+"""Kinds of reasons of parts that wait for a disk: theirs, or the one that a rule wants them on, cannot be used now or
+has no room."""
+
+
 class Reason(msgspec.Struct, frozen=True):
     """`kind` is a stable word for scripts, `detail` a sentence with numbers and times."""
 

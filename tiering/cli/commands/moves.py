@@ -301,6 +301,8 @@ def _carry_out(session: Session, moves: "list[Move]", *, nothing: str) -> None:
 
 def _why_nothing_moves(planned: Any) -> str:
     """Not the same: nothing is due, and what may be due is held back."""
+    from tiering.policy.plan import NO_DISK
+
     held = next((stay.reason for stay in planned.stays if stay.reason.kind == "clock"), None)
     if held is not None:
         return f"Nothing moves: {held.detail}."
@@ -312,6 +314,9 @@ def _why_nothing_moves(planned: Any) -> str:
         return (
             f"Nothing moves: {counted(failed, 'part')} wait after moves that failed; 'frostline moves list --failed'."
         )
+    stuck = [stay.reason.detail for stay in planned.stays if stay.reason.kind in NO_DISK]
+    if stuck:
+        return f"Nothing moves: {counted(len(stuck), 'part')} cannot for want of a disk: {stuck[0]}."
     return "Nothing is due."
 
 
