@@ -18,7 +18,7 @@ from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest
 from tiering.table import definitions
 from tiering.table.schema import Column, PartitionField, TableDefinition
-from zerocopy.execution import perform, queue, work
+from zerocopy.execution import moving, perform, queue, work
 from zerocopy.replica.arrivals import ARRIVING
 from zerocopy.replica.replica import Replica
 
@@ -367,6 +367,10 @@ def _not_moved(store: Store) -> Iterator[str]:
         if stored.disk != "s3":
             yield f"{stored.part.name} is on {stored.disk}"
     replica = Replica.open(store.context, store.definition(TABLE))
+    while moving.busy(
+        replica
+    ):  # as every pass asks before it merges or drops: the dead one is replaced with its session
+        replica.keeper.sync(replica.table.path)
     if replica.keeper.get(replica.table.mover).data or replica.keeper.children(replica.table.mover):
         yield "somebody is said to move"
 
