@@ -17,7 +17,12 @@ from oplog import bounds, kinds
 from oplog.errors import Damaged, UsageError
 from oplog.kinds import CommitKind
 
-FORMAT = 2
+FORMAT = 3
+"""Who reads format 3 heeds floors and fences, and proves the end of the log before it commits. A version that knows
+only format 2 would commit into the hole that a collection left: it refuses the first entry of format 3."""
+MINIMUM_READER = "0.2.0"
+"""The first version of Frostline that reads what this one writes."""
+READABLE = frozenset((2, FORMAT))
 GENESIS_DIGEST = "0" * 64
 """`previous` of the first commit."""
 
@@ -163,9 +168,10 @@ def decode(data: bytes, *, name: str) -> Commit:
 def _read(data: bytes, name: str) -> _Document:
     try:
         version = _format_decoder.decode(data).format
-        if version != FORMAT:
+        if version not in READABLE:
+            known = " and ".join(map(str, sorted(READABLE)))
             raise UsageError(
-                f"log entry {name} has format {version}; this version reads format {FORMAT}",
+                f"log entry {name} has format {version}; this version reads format {known}",
                 hint="upgrade frostline",
             )
         return _decoder.decode(data)

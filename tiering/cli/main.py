@@ -105,10 +105,11 @@ def _root() -> Any:
 def _print_version(options: GlobalOptions) -> None:
     from importlib.metadata import version
 
+    from oplog.entry import MINIMUM_READER
     from oplog.log import SCHEMA_VERSION
 
     log_format = int(SCHEMA_VERSION)
-    about = {"version": version("frostline"), "log_format": log_format, "minimum_reader": "0.1.0"}
+    about = {"version": version("frostline"), "log_format": log_format, "minimum_reader": MINIMUM_READER}
     if options.json:
         print(encode(about).decode())
     else:

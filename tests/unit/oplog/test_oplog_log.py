@@ -330,9 +330,23 @@ def test_the_chain_must_go_on_from_what_the_caller_knows() -> None:
 def test_an_entry_of_a_newer_format_is_refused() -> None:
     store = MemoryStore()
     log = filled(store, 1)
-    newer = entry.encode(commit_at(2, log.read(1).digest)).replace(b'"format":2', b'"format":3')
+    newer = entry.encode(commit_at(2, log.read(1).digest)).replace(b'"format":3', b'"format":4')
     put(store, commit_key(2), newer)
-    with pytest.raises(UsageError, match="format 3"):
+    with pytest.raises(UsageError, match="format 4; this version reads format 2 and 3"):
+        list(log.entries())
+
+
+def test_entries_of_before_there_were_floors_are_read_and_their_writers_read_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = MemoryStore()
+    older = entry.encode(commit_at(1, GENESIS_DIGEST)).replace(b'"format":3', b'"format":2')
+    put(store, commit_key(1), older)
+    log = OperationsLog(store)
+    put(store, commit_key(2), entry.encode(commit_at(2, log.read(1).digest)))
+    assert [found.commit.revision for found in log.entries()] == [1, 2]
+    monkeypatch.setattr(entry, "READABLE", frozenset((2,)))  # all that such a writer knows
+    with pytest.raises(UsageError, match="format 3; this version reads format 2"):
         list(log.entries())
 
 

@@ -105,7 +105,7 @@ class TestHelp:
 
     def test_version_names_tool_log_format_and_minimum_reader(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert cli.run(["--version"]) == 0
-        assert capsys.readouterr().out.splitlines()[1:] == ["log format 2", "minimum reader 0.1.0"]
+        assert capsys.readouterr().out.splitlines()[1:] == ["log format 2", "minimum reader 0.2.0"]
         assert cli.run(["--version", "--json"]) == 0
         assert set(json.loads(capsys.readouterr().out)) == {"version", "log_format", "minimum_reader"}
 
