@@ -1,1 +1,0 @@
-"""The query engine (DuckDB): what may run, which files it needs, and how it reads them."""
