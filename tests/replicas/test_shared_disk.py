@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from oplog.revision import parse_blob_key
 from tests.replicas.machines import Machine
@@ -231,3 +232,14 @@ def test_the_bucket_is_not_put_back_behind_the_replicas_backs(a: Machine, b: Mac
         assert "its other replicas would not know" in a.error
     a("move", "d.t", "--part", FIRST, "--to-disk", "ssd")
     assert a.disks() == {FIRST: "s3"}
+
+
+def test_a_bucket_that_takes_one_writer_is_none_to_share(machine: Machines) -> None:
+    """Without conditional writes a machine that stood still can write over what another one acknowledged."""
+    one = machine("a")
+    plain = yaml.safe_load(one.configuration.read_text())
+    plain["disks"]["s3"]["conditional_put"] = "no"
+    one.configuration.write_text(yaml.safe_dump(plain))
+    one("table", "create", "d.t", "--column", "k:int64", "--order-by", "k", "--replicated", "--policy", "cold", code=13)
+    assert "on s3 one machine at a time may write" in one.error
+    assert one.json("table", "list")["tables"] == []
