@@ -193,9 +193,25 @@ class _Bench:
 
     def _timed(self, step: BenchStep, call: Callable[[str], float], keys: Sequence[str], moved_bytes: int = 0) -> None:
         """Each call returns the seconds its request took, so that preparing data does not count."""
+        waiting, stop = iter(keys), threading.Event()
+
+        def work() -> list[float]:
+            seconds = []
+            for key in waiting:  # each key comes to one worker
+                if stop.is_set():
+                    break
+                seconds.append(call(key))
+            return seconds
+
         began = time.perf_counter()
         with ThreadPoolExecutor(step.workers, thread_name_prefix="objbench") as pool:
-            taken = sorted(pool.map(call, keys))
+            try:
+                # A call a worker, not one a key: Ctrl-C within one of thousands could leave a lock of the pool's held.
+                shares = [pool.submit(work) for _ in range(step.workers)]
+                taken = sorted(itertools.chain.from_iterable(share.result() for share in shares))
+            except BaseException:
+                stop.set()
+                raise
         wall = time.perf_counter() - began
         if not taken:
             return
