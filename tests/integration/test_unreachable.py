@@ -230,13 +230,19 @@ def test_a_move_whose_answer_was_lost_is_settled_only_with_the_bucket(site: Site
         assert keys(store) == [1, 2]
 
 
+def written(site: Site, directory: Path) -> Path:
+    """The site's configuration as a file."""
+    path = directory / "frostline.yaml"
+    path.touch(mode=0o600)
+    path.write_text(json.dumps(msgspec.to_builtins(site.config())))
+    return path
+
+
 def test_the_command_line_says_what_it_could_not_reach(
     site: Site, capfdbinary: pytest.CaptureFixture[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Backoff, "pause_seconds", lambda *_: 0.0)
-    path = tmp_path / "frostline.yaml"
-    path.touch(mode=0o600)
-    path.write_text(json.dumps(msgspec.to_builtins(site.config())))
+    path = written(site, tmp_path)
     site.line.cut()
 
     def command(*arguments: str) -> tuple[int, dict[str, Any], str]:
@@ -264,9 +270,7 @@ def test_due_parts_that_wait_for_the_bucket_are_not_nothing(
     site: Site, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Backoff, "pause_seconds", lambda *_: 0.0)
-    path = tmp_path / "frostline.yaml"
-    path.touch(mode=0o600)
-    path.write_text(json.dumps(msgspec.to_builtins(site.config())))
+    path = written(site, tmp_path)
     assert run(["-c", str(path), "table", "alter", "d.t", "--ttl", "1d on ts to volume cold"]) == 0
     site.line.cut()
     capfd.readouterr()

@@ -13,6 +13,7 @@ from oplog.errors import UsageError
 from tests import servers
 from tests.crash import mutants
 from tests.replicas.keeper_line import KeeperLine
+from tests.replicas.machines import Machine, Machines
 from tiering.config.settings import KeeperConfig
 from zerocopy.keeper import packaged
 from zerocopy.keeper.client import Keeper
@@ -65,3 +66,23 @@ def line(zookeeper: int) -> Iterator[KeeperLine]:
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     return tmp_path
+
+
+@pytest.fixture
+def machine(tmp_path: Path, settings: KeeperConfig, capsys: pytest.CaptureFixture[str], bucket: str) -> Machines:
+    """Machines by name, which share a bucket. A file whose machines share none has fixtures of its own."""
+    return lambda name: Machine(tmp_path, name, settings, capsys, f"s3://{bucket}/cold/")
+
+
+@pytest.fixture
+def a(machine: Machines) -> Machine:
+    made = machine("a")
+    made.create("--policy", "cold")
+    return made
+
+
+@pytest.fixture
+def b(machine: Machines, a: Machine) -> Machine:
+    made = machine("b")
+    made.join("--policy", "cold")
+    return made

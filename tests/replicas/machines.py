@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -119,3 +119,7 @@ class Machine:
         with Store.open(self.configuration) as store:
             work.serve(store.context)
             yield store
+
+
+Machines = Callable[[str], Machine]
+"""Makes a machine of that name."""

@@ -2,39 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from oplog.errors import Damaged, Transient
-from tests.replicas.machines import Machine
-from tiering.config.settings import KeeperConfig
+from tests.replicas.machines import Machine, Machines
 from zerocopy.execution import cleaning, dropping, perform
 from zerocopy.replica import entries
 
-Machines = Callable[[str], Machine]
 PAST = "2013-01-31 12:00:00"
-
-
-@pytest.fixture
-def machine(tmp_path: Path, settings: KeeperConfig, capsys: pytest.CaptureFixture[str], bucket: str) -> Machines:
-    return lambda name: Machine(tmp_path, name, settings, capsys, f"s3://{bucket}/cold/")
-
-
-@pytest.fixture
-def a(machine: Machines) -> Machine:
-    made = machine("a")
-    made.create("--policy", "cold")
-    return made
-
-
-@pytest.fixture
-def b(machine: Machines, a: Machine) -> Machine:
-    made = machine("b")
-    made.join("--policy", "cold")
-    return made
 
 
 def alter(one: Machine, *change: str, code: int = 0) -> Any:

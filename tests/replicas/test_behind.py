@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.replicas.machines import Machine
+from tests.replicas.machines import Machine, Machines
 from tiering.config.settings import KeeperConfig
 from zerocopy.execution import cleaning
-
-Machines = Callable[[str], Machine]
 
 
 @pytest.fixture(autouse=True)

@@ -5,39 +5,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.replicas.machines import Machine
-from tiering.config.settings import KeeperConfig
+from tests.replicas.machines import Machine, Machines
 from tiering.engine.store import Store
 from tiering.move import mover, policy_facts
 from zerocopy.execution import dropping, merging
 from zerocopy.replica import inserting
 from zerocopy.replica.replica import Replica
-
-Machines = Callable[[str], Machine]
-
-
-@pytest.fixture
-def machine(tmp_path: Path, settings: KeeperConfig, capsys: pytest.CaptureFixture[str], bucket: str) -> Machines:
-    return lambda name: Machine(tmp_path, name, settings, capsys, f"s3://{bucket}/cold/")
-
-
-@pytest.fixture
-def a(machine: Machines) -> Machine:
-    made = machine("a")
-    made.create("--policy", "cold")
-    return made
-
-
-@pytest.fixture
-def b(machine: Machines, a: Machine) -> Machine:
-    made = machine("b")
-    made.join("--policy", "cold")
-    return made
 
 
 def once(monkeypatch: pytest.MonkeyPatch, where: Any, name: str, meanwhile: Callable[[], None]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,13 +12,11 @@ import msgspec
 import pytest
 
 from tests.replicas.keeper_line import KeeperLine
-from tests.replicas.machines import Machine
+from tests.replicas.machines import Machine, Machines
 from tiering.config.settings import KeeperConfig
 from tiering.daemon.status import read_status
 from zerocopy.keeper.client import Keeper
 from zerocopy.replica import entries
-
-Machines = Callable[[str], Machine]
 
 
 @pytest.fixture

@@ -10,34 +10,14 @@ import pytest
 import yaml
 
 from oplog.revision import parse_blob_key
-from tests.replicas.machines import Machine
+from tests.replicas.machines import Machine, Machines
 from tests.servers import Server
 from tiering.config.settings import KeeperConfig
 from tiering.engine.store import Store
 from tiering.move import mover
 from zerocopy.keeper.client import Keeper
 
-Machines = Callable[[str], Machine]
 FIRST = "all_0_0_0"
-
-
-@pytest.fixture
-def machine(tmp_path: Path, settings: KeeperConfig, capsys: pytest.CaptureFixture[str], bucket: str) -> Machines:
-    return lambda name: Machine(tmp_path, name, settings, capsys, f"s3://{bucket}/cold/")
-
-
-@pytest.fixture
-def a(machine: Machines) -> Machine:
-    made = machine("a")
-    made.create("--policy", "cold")
-    return made
-
-
-@pytest.fixture
-def b(machine: Machines, a: Machine) -> Machine:
-    made = machine("b")
-    made.join("--policy", "cold")
-    return made
 
 
 def blobs_in(bucket: str, server: Server) -> list[str]:
