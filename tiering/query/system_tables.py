@@ -5,14 +5,17 @@ They are made when a statement names them, from what is known then: a revision's
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 
 from oplog.errors import FrostlineError
+from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
+from tiering.table.schema import TableDefinition
 
 _MOMENT = pa.timestamp("us", "UTC")
 _SCHEMAS = {
@@ -122,33 +125,36 @@ def _columns(context: Context) -> Iterable[Mapping[str, Any]]:
 
 def _parts(context: Context) -> Iterable[Mapping[str, Any]]:
     """Outdated ones, too: `state` tells."""
+    for definition, stored in _stored(context):
+        yield {
+            "database": definition.database,
+            "table": definition.name,
+            "part": stored.facts.name,
+            "partition": stored.name.partition,
+            "disk": stored.disk,
+            "volume": stored.volume,
+            "rows": stored.facts.rows,
+            "bytes": stored.facts.size_bytes,
+            "level": stored.name.level,
+            "state": stored.state,
+            "created": _moment(stored.facts.created),
+            "revision": stored.revision,
+        }
+
+
+def _stored(context: Context) -> Iterator[tuple[TableDefinition, StoredPart]]:
     for definition in context.catalog.tables():
         for stored in context.catalog.parts(definition, include_outdated=True):
-            yield {
-                "database": definition.database,
-                "table": definition.name,
-                "part": stored.facts.name,
-                "partition": stored.name.partition,
-                "disk": stored.disk,
-                "volume": stored.volume,
-                "rows": stored.facts.rows,
-                "bytes": stored.facts.size_bytes,
-                "level": stored.name.level,
-                "state": stored.state,
-                "created": _moment(stored.facts.created),
-                "revision": stored.revision,
-            }
+            yield definition, stored
 
 
 def _disks(context: Context) -> Iterable[Mapping[str, Any]]:
-    parts: dict[str, int] = {}
-    for part in _parts(context):
-        parts[part["disk"]] = parts.get(part["disk"], 0) + 1
+    parts = Counter(stored.disk for _, stored in _stored(context))
     for name, disk in context.disks.items():
         row: dict[str, Any] = {
             "name": name,
             "kind": disk.kind,
-            "parts": parts.get(name, 0),
+            "parts": parts[name],
             "read_only": disk.read_only,
         }
         try:
