@@ -12,7 +12,7 @@ import pytest
 from oplog.errors import UsageError
 from tests import servers
 from tests.crash import mutants
-from tests.replicas.keeper_line import KeeperLine
+from tests.replicas.keeper.line import KeeperLine
 from tests.replicas.machines import Machine, Machines
 from tiering.config.settings import KeeperConfig
 from zerocopy.keeper import packaged

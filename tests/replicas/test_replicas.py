@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.replicas.keeper_line import KeeperLine
+from tests.replicas.keeper.line import KeeperLine
 from tests.replicas.machines import Machine, Machines
 from tiering.config.settings import KeeperConfig
 from tiering.daemon.status import read_status

@@ -207,11 +207,12 @@ def import_everything() -> None:
     import oplog
     import restore
     import tiering
+    import zerocopy
     from tests.crash import mutants, scenarios
 
     mutants.apply_from_environment()
     scenarios.import_everything()
-    for package in (oplog, disks, restore, tiering):
+    for package in (oplog, disks, restore, tiering, zerocopy):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not module.name.endswith(".__main__"):
                 importlib.import_module(module.name)

@@ -22,7 +22,7 @@ from oplog.errors import (
     Transient,
     UsageError,
 )
-from tests.replicas.keeper_line import KeeperLine
+from tests.replicas.keeper.line import KeeperLine
 from tiering.config.settings import KeeperConfig
 from zerocopy.keeper.client import Keeper, Witness
 from zerocopy.keeper.operations import MOST_BYTES, MOST_OPERATIONS, Check, Create, Delete, Set, portions, size_bytes

@@ -1,0 +1,18 @@
+"""Three replicas under kills, stops and broken lines, for a few rounds: `make soak-replicas` does so for an hour."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.crash.harness import REPOSITORY
+
+
+@pytest.mark.usefixtures("zookeeper")
+def test_every_replica_has_what_was_acknowledged_once() -> None:
+    command = [sys.executable, "-m", "tests.soak.replicas", "--seed", "17", "--rounds", "3"]
+    ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "3 rounds" in ended.stdout
