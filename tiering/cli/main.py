@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from types import FrameType
 from typing import Any, NoReturn
 
 import typer
@@ -17,6 +16,7 @@ from tiering.cli.frame.exit_codes import INTERRUPTED, TERMINATED, Finished, Term
 from tiering.cli.frame.interruptible import has_begun
 from tiering.cli.frame.options import GlobalOptions
 from tiering.cli.frame.output import encode, print_error
+from tiering.cli.frame.signals import raising
 from tiering.cli.frame.verb import global_parameters, new_app, root_options, with_parameters
 from tiering.cli.frame.verb_table import VerbGroup
 
@@ -47,7 +47,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; output goes to the process's streams."""
     json = "--json" in arguments
     verbose = "-vv" in arguments or "-vvv" in arguments
-    previous = _catch_sigterm()
+    previous = _catch_signals()
     plain_values.install()
     try:
         code = build()(args=list(arguments), prog_name="frostline", standalone_mode=False)
@@ -76,8 +76,8 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001  the one place where everything unforeseen ends
         return _foreign(error, json=json, verbose=verbose)
     finally:
-        if previous is not None:
-            signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
     return 0
 
 
@@ -164,14 +164,16 @@ def _flush() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _catch_sigterm() -> Any:
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise Terminated
-
+def _catch_signals() -> dict[signal.Signals, Any]:
+    """Ctrl-C and SIGTERM end the verb, each where no lock is left held. Returns what handled them before; a program
+    that embeds the command line keeps its own Ctrl-C, and both in a thread of its own."""
+    handlers = {signal.SIGTERM: raising(Terminated)}
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        handlers[signal.SIGINT] = raising(KeyboardInterrupt)
     try:
-        return signal.signal(signal.SIGTERM, stop)
-    except ValueError:  # not the main thread: a program that embeds the command line
-        return None
+        return {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    except ValueError:  # not the main thread
+        return {}
 
 
 if __name__ == "__main__":

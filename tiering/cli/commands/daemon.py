@@ -15,6 +15,7 @@ from tiering.cli.frame.exit_codes import INTERRUPTED, NOT_RUNNING, TERMINATED, F
 from tiering.cli.frame.options import BelieveClock, GlobalOptions
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
+from tiering.cli.frame.signals import raising
 from tiering.cli.frame.verb import new_app, verb
 from tiering.cli.reports.moves import fail_as_the_pass_did, tick_document
 
@@ -262,7 +263,7 @@ def stop_on_signals(stop: threading.Event) -> list[int]:
     def handle(number: int, frame: FrameType | None) -> None:
         received.append(number)
         stop.set()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, raising(KeyboardInterrupt))
 
     signal.signal(signal.SIGTERM, handle)
     signal.signal(signal.SIGINT, handle)
