@@ -12,6 +12,7 @@ import hashlib
 import os
 import re
 import shutil
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +21,8 @@ _ROOM_BYTES = 1 << 30
 """An archive takes 160 MB; where less than this is free none is written."""
 _WHOLE_BYTES = 90 << 20
 """A smaller one was left by a driver that ended before it had worked: it is made anew."""
+_UNUSED_SECONDS = 30 * 86400.0
+"""An archive that no driver has used for so long is one of an environment that is gone: it is removed."""
 _SILENT = "-Xlog:cds*=off"
 """The JVM tells, on standard output, of each class that it cannot keep."""
 _PLAIN = re.compile(r"/[\w./@%+,=-]*", re.ASCII)
@@ -30,7 +33,7 @@ def java_options(jars: Path, java: str, environment: Mapping[str, str]) -> str:
     write it when it ends; empty where neither can be.
 
     The archive is in the user's cache (`$XDG_CACHE_HOME/frostline`, `~/.cache/frostline`), which is made if need be.
-    Archives of the same jars by another Java are removed: nothing will use them again.
+    Archives of the same jars by another Java are removed, and those that nobody used for a month.
     """
     directory = _cache(environment)
     configured = environment.get("SPARK_CONF_DIR") or jars.parent / "conf"
@@ -39,11 +42,14 @@ def java_options(jars: Path, java: str, environment: Mapping[str, str]) -> str:
     place = hashlib.sha256(str(jars.resolve()).encode()).hexdigest()[:12]
     archive = directory / f"spark-{place}-{hashlib.sha256(f'{java}{_state(jars)}'.encode()).hexdigest()[:12]}.jsa"
     if _size(archive) >= _WHOLE_BYTES:
+        with suppress(OSError):
+            os.utime(archive)  # its last use
         return f"-XX:SharedArchiveFile={archive} -XX:+VerifySharedSpaces {_SILENT}"
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for old in directory.glob(f"spark-{place}-*.jsa"):
-            old.unlink(missing_ok=True)
+        for old in directory.glob("spark-*.jsa"):
+            if old.name.startswith(f"spark-{place}-") or time.time() - old.stat().st_mtime > _UNUSED_SECONDS:
+                old.unlink(missing_ok=True)
         if shutil.disk_usage(directory).free < _ROOM_BYTES or not os.access(directory, os.W_OK):
             return ""
     except OSError:

@@ -56,6 +56,18 @@ def test_other_jars_and_another_java_have_their_own(tmp_path: Path, jars: Path) 
     assert not first.exists()
 
 
+def test_one_that_nobody_used_for_a_month_is_removed(tmp_path: Path, jars: Path) -> None:
+    used, unused = (archive(java_options(jars.parent / name, JAVA, cached(tmp_path))) for name in ("used", "unused"))
+    for file in (used, unused):
+        file.touch()
+        os.truncate(file, LARGE)
+        os.utime(file, (0, 0))
+    java_options(jars.parent / "used", JAVA, cached(tmp_path))
+    java_options(jars, JAVA, cached(tmp_path))
+    assert used.exists()
+    assert not unused.exists()
+
+
 def test_none_is_written_where_it_cannot_be(tmp_path: Path, jars: Path) -> None:
     assert java_options(jars, JAVA, {}) == ""
     assert java_options(jars, JAVA, {"XDG_CACHE_HOME": str(tmp_path / "two words")}) == ""
