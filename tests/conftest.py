@@ -39,7 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(trylast=True)  # after Hypothesis, which marks its own
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What takes minutes may take an hour. Random examples get the five minutes that Hypothesis may take to make a
     failure small, and crash points the time of a busy machine: each has a limit of its own. A test whose time is over
     ends its process, and then nobody learns what had failed."""
@@ -48,6 +48,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(3600))
         elif item.get_closest_marker("hypothesis") or item.get_closest_marker("crash"):
             item.add_marker(pytest.mark.timeout(900))
+    rest = turns.left_out(item.nodeid for item in items if item.get_closest_marker("in_turn"))
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in rest])
+    items[:] = [item for item in items if item.nodeid not in rest]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

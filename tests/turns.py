@@ -1,4 +1,4 @@
-"""Which crash points and random examples a run tries: all, or the share whose turn it is.
+"""Which crash points, costly tests and random examples a run tries: all, or the share whose turn it is.
 
     python -m tests.turns        print the turn of this commit, `2/3` for instance
 
@@ -62,6 +62,12 @@ def due(operation: str, points: Iterable[_Point]) -> list[_Point]:
     """The points of this operation whose turn it is."""
     turn = current()
     return [point for nth, point in enumerate(points) if turn.takes(operation, nth)]
+
+
+def left_out(names: Iterable[str]) -> set[str]:
+    """The tests of these whose turn it is not."""
+    every = sorted(names)
+    return set(every) - set(due("tests", every))
 
 
 def examples(most: int) -> int:

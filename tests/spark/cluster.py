@@ -18,6 +18,14 @@ from pathlib import Path
 from tests.servers import REPOSITORY, end_with_parent, free_port
 
 START_SECONDS = 60.0
+CONF = {
+    "spark.executor.memory": "512m",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    # An executor starts, hands Python its tasks, and ends: compiling well does not pay.
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+"""What a driver on this cluster is configured with."""
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ import spark_tiering.spark_runner
 from oplog.errors import Transient
 from spark_tiering.session import log_file, spark_session
 from spark_tiering.spark_runner import SparkRunner
+from tests.spark.cluster import CONF
 from tests.spark.pieces import Attempt, nap, whereabouts, work
 from tiering.config.settings import Config, SparkConfig, embedded
 
@@ -76,9 +77,8 @@ WHAT: dict[str, Callable[[SparkRunner, Path], list[Any]]] = {
 
 def settings(home: Path, url: str) -> Config:
     """The embedded store below a directory, and executors of 512 MB on the cluster."""
-    conf = {"spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     base = embedded(home)
-    spark = SparkConfig(master=url, conf=conf)
+    spark = SparkConfig(master=url, conf=dict(CONF))
     return Config(state_path=base.state_path, disks=base.disks, policies=base.policies, spark=spark)
 
 

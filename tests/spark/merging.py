@@ -21,6 +21,7 @@ from disks.workers.runner import Runner
 from spark_tiering.session import log_file, spark_session
 from spark_tiering.spark_runner import SparkRunner
 from tests.servers import Server
+from tests.spark.cluster import CONF
 from tiering.config.reading import load
 from tiering.config.settings import Config, PolicyConfig, SparkConfig, VolumeConfig
 from tiering.engine.store import Store
@@ -116,9 +117,7 @@ class Straggling:
 def main(url: str, config_path: str, notes: str) -> None:
     loaded = load(Path(config_path))
     conf = {
-        "spark.executor.memory": "512m",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
+        **CONF,
         "spark.speculation": "true",
         "spark.speculation.multiplier": "1.5",
         "spark.speculation.quantile": "0.3",

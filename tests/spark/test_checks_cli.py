@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.servers import REPOSITORY, Server
-from tests.spark.cluster import Cluster
+from tests.spark.cluster import CONF, Cluster
 from tests.spark.test_checks import PARTS, SECRET, Site, damage
 
 
@@ -62,6 +62,7 @@ def test_the_command_line_gives_the_same_document_and_what_spark_did(ministack: 
     assert SECRET not in everything
 
 
+@pytest.mark.in_turn
 def test_a_collection_and_a_restore_from_another_bucket(ministack: Server, tmp_path: Path) -> None:
     """I5, I7: the same report; the same files, by requests that are all counted."""
     site = Site(ministack, tmp_path / "state", None)  # type: ignore[arg-type]
@@ -88,6 +89,7 @@ def test_a_collection_and_a_restore_from_another_bucket(ministack: Server, tmp_p
     assert json.loads(frostline(config, "fsck", "--read-data", "--json").stdout)["ok"]
 
 
+@pytest.mark.in_turn
 def test_the_executors_of_a_cluster_have_nothing_but_what_they_are_sent(
     ministack: Server, tmp_path: Path, cluster: Cluster
 ) -> None:
@@ -95,8 +97,7 @@ def test_the_executors_of_a_cluster_have_nothing_but_what_they_are_sent(
     damage(site)
     gone = site.drop(6)
     site.disk.close()
-    conf = {"spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    config = configured(site, tmp_path, **conf)
+    config = configured(site, tmp_path, **CONF)
     here = frostline(config, "fsck", "--read-data", "--json")
     done = frostline(config, "fsck", "--read-data", "--json", "--spark", "--master", cluster.url)
     assert done.returncode == 4, done.stderr

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.servers import REPOSITORY
 from tests.spark.cluster import Cluster, environment, standalone
 
@@ -20,12 +22,14 @@ def test_executors_run_the_code_that_the_driver_sends(cluster: Cluster, tmp_path
     assert done.stderr == ""  # what Spark says is in its log
 
 
+@pytest.mark.in_turn
 def test_a_piece_whose_executor_process_dies_runs_again(cluster: Cluster, tmp_path: Path) -> None:
     done = cluster.run("tests.spark.drivers", "die once", str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [[0, 2], [1, 2], [2, 2]]
 
 
+@pytest.mark.in_turn
 def test_a_worker_that_is_killed_costs_time_only(java: None, tmp_path: Path) -> None:
     with standalone() as cluster:
         driver = subprocess.Popen(
@@ -44,6 +48,7 @@ def test_a_worker_that_is_killed_costs_time_only(java: None, tmp_path: Path) -> 
     assert json.loads(output) == [8.0, 8.0]
 
 
+@pytest.mark.in_turn
 def test_a_cluster_that_gives_no_executor_is_waited_for_with_a_word(java: None, tmp_path: Path) -> None:
     """As long as somebody wants to wait: the tasks may not be lost, and nothing else would say why they do not run."""
     with standalone(workers=0) as cluster:

@@ -108,6 +108,7 @@ def test_a_store_that_asks_for_patience_gets_it(
     assert (all_rows(config), part_names(config)) == (before, MERGED)
 
 
+@pytest.mark.in_turn
 def test_a_driver_that_is_killed_leaves_everything_as_it_was(config: Config, tmp_path: Path, java: None) -> None:
     """Killed when the first output is in the bucket and nothing names it; the next run does the work."""
     before, path = all_rows(config), write_config(config, tmp_path / "frostline.json")
@@ -138,6 +139,7 @@ def test_a_driver_that_is_killed_leaves_everything_as_it_was(config: Config, tmp
         assert not store.context.journal.work.merges(active=True)
 
 
+@pytest.mark.in_turn
 def test_of_a_straggler_and_its_double_one_counts(config: Config, tmp_path: Path, cluster: Cluster) -> None:
     """A shard whose first attempt hangs is made again elsewhere (speculation); both uploaded, one is named."""
     before, path = all_rows(config), write_config(config, tmp_path / "frostline.json")
@@ -150,6 +152,7 @@ def test_of_a_straggler_and_its_double_one_counts(config: Config, tmp_path: Path
     assert (all_rows(config), part_names(config)) == (before, MERGED)
 
 
+@pytest.mark.in_turn
 def test_spark_submit_runs_the_command_line(config: Config, tmp_path: Path, java: None) -> None:
     """What was submitted decides where it runs; the exit code and the document are the command's own."""
     import pyspark

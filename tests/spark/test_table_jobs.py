@@ -38,12 +38,14 @@ def run(cluster: Cluster, config: Path, what: str) -> list[int]:
     return found
 
 
+@pytest.mark.in_turn
 def test_executors_write_and_read_what_the_driver_plans(cluster: Cluster, config: Path) -> None:
     assert run(cluster, config, "write") == WHOLE
     with opened(config) as store:
         assert len(store.parts("db.logs")) == 4
 
 
+@pytest.mark.in_turn
 def test_of_two_attempts_of_a_straggler_one_is_committed(cluster: Cluster, config: Path) -> None:
     assert TIMEOUT_SECONDS < STRAGGLING_SECONDS  # who waits for it is too late: the copy has to win
     assert run(cluster, config, "speculate") == WHOLE
@@ -51,6 +53,7 @@ def test_of_two_attempts_of_a_straggler_one_is_committed(cluster: Cluster, confi
         assert len(store.parts("db.logs")) == 4
 
 
+@pytest.mark.in_turn
 def test_a_worker_that_is_killed_in_the_middle_of_a_write_costs_no_row(
     java: None, ministack: Server, config: Path
 ) -> None:

@@ -44,6 +44,17 @@ def test_without_a_turn_everything_is_tried(monkeypatch: pytest.MonkeyPatch) -> 
         assert turns.due("an operation", range(30)) == list(range(30))
 
 
+def test_each_test_is_left_out_of_all_turns_but_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"tests/a.py::test_{number}" for number in range(11)]
+    left = []
+    for number in range(1, TURNS + 1):
+        monkeypatch.setenv(turns.ENVIRONMENT, f"{number}/{TURNS}")
+        left.append(turns.left_out(reversed(names)))
+    assert sorted(name for share in left for name in set(names) - share) == names
+    monkeypatch.delenv(turns.ENVIRONMENT)
+    assert turns.left_out(names) == set()
+
+
 @pytest.mark.parametrize("text", ["0/3", "4/3", "2", "2/", "x/3", "2/3/4", "-1/3"])
 def test_what_is_no_turn_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(turns.ENVIRONMENT, text)
