@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
@@ -40,14 +40,14 @@ from oplog.errors import (
     UsageError,
 )
 from tiering.config.settings import KeeperConfig
+from zerocopy.keeper.gathered import AtOnce
 from zerocopy.keeper.operations import ANY_VERSION, Check, Create, Delete, Operation, Set, check_size
+from zerocopy.keeper.patience import LOOK_SECONDS, Patience
 
 _PAUSE_SECONDS = 0.02
 _LONGEST_PAUSE_SECONDS = 0.5
-_LOOK_SECONDS = 0.2
-"""How often who waits looks whether the process is told to stop."""
-_STOPPED_SECONDS = 0.5
-"""How long a call waits then."""
+_AT_ONCE = 1000
+"""Questions that are on their way at the same time, at most."""
 _END_SECONDS = 3.0
 """How long the end of a session is waited for; who does not hear of it ends it when it times out."""
 _NONE_CONFIGURED = "name the servers in the configuration: keeper: {hosts: [host:2181]}"
@@ -68,6 +68,16 @@ class Node:
     """By the server's clock."""
     owner: int
     """The session that an ephemeral node goes with; 0 for one that stays."""
+    written_milliseconds: int = 0
+    """When it was written last, by the server's clock."""
+
+
+def _node(answer: Any) -> Node | None:
+    if answer is None:
+        return None
+    data, stat = answer
+    times = stat.ctime, stat.ephemeralOwner, stat.mtime
+    return Node(data, stat.version, stat.numChildren, stat.cversion, *times)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,28 +86,6 @@ class Witness:
 
     path: str
     data: bytes
-
-
-@dataclass(slots=True)
-class _Patience:
-    """How long one call waits: until its end, or a moment from when it sees that the process is told to stop."""
-
-    end: float
-    stopped: Callable[[], bool]
-    _is_told: bool = False
-
-    @property
-    def left_seconds(self) -> float:
-        if not self._is_told and self.stopped():
-            self.end, self._is_told = min(self.end, time.monotonic() + _STOPPED_SECONDS), True
-        return max(self.end - time.monotonic(), 0)
-
-    def until(self, wait: Callable[[float], bool]) -> bool:
-        """Whether it came true in time; `wait` waits so many seconds for it."""
-        while not wait(min(self.left_seconds, _LOOK_SECONDS)):
-            if self.left_seconds <= 0:
-                return False
-        return True
 
 
 class Keeper:
@@ -139,7 +127,7 @@ class Keeper:
         """End the session. A server that does not answer is not waited for."""
         ending = threading.Thread(target=self._end, name="keeper-end", daemon=True)
         ending.start()
-        ending.join(_END_SECONDS if self._connected.is_set() else _LOOK_SECONDS)
+        ending.join(_END_SECONDS if self._connected.is_set() else LOOK_SECONDS)
 
     def _end(self) -> None:
         with suppress(zk.WriterNotClosedException):
@@ -169,8 +157,9 @@ class Keeper:
 
     def get(self, path: str) -> Node:
         """What the node holds. Raises `NotFound`."""
-        data, stat = self._ask(f"reading {path}", lambda: self._client.get_async(self._full(path)))
-        return Node(data, stat.version, stat.numChildren, stat.cversion, stat.ctime, stat.ephemeralOwner)
+        found = _node(self._ask(f"reading {path}", lambda: self._client.get_async(self._full(path))))
+        assert found is not None
+        return found
 
     def find(self, path: str) -> Node | None:
         """What the node holds; None when there is none."""
@@ -178,6 +167,21 @@ class Keeper:
             return self.get(path)
         except NotFound:
             return None
+
+    def find_all(self, paths: Sequence[str]) -> list[Node | None]:
+        """What each of the nodes holds, in this order; asked at once, so that many cost little more than one."""
+        return [_node(one) for one in self._ask_all("reading", self._client.get_async, paths)]
+
+    def children_of_all(self, paths: Sequence[str]) -> list[list[str] | None]:
+        """The names below each of the nodes, sorted, in the order of the nodes; None for one that is not there."""
+        found = self._ask_all("listing", self._client.get_children_async, paths)
+        return [sorted(map(str, one)) if one is not None else None for one in found]
+
+    def _ask_all(self, what: str, ask: Callable[[str], Any], paths: Sequence[str]) -> Iterator[Any]:
+        for begin in range(0, len(paths), _AT_ONCE):
+            full = [self._full(path) for path in paths[begin : begin + _AT_ONCE]]
+            self.requests += len(full) - 1
+            yield from self._ask(f"{what} {full[0]} and others", lambda full=full: AtOnce([ask(one) for one in full]))  # type: ignore[misc]
 
     def exists(self, path: str) -> bool:
         """Whether there is such a node."""
@@ -314,7 +318,7 @@ class Keeper:
             return self._repeat(what, start, look or (lambda: None))
 
     def _repeat(self, what: str, start: Callable[[], Any], look: Callable[[], Any] | None) -> Any:
-        patience = _Patience(time.monotonic() + self._settings.request_timeout_seconds, self._stopped)
+        patience = Patience(time.monotonic() + self._settings.request_timeout_seconds, self._stopped)
         lost, pause = False, _PAUSE_SECONDS
         while True:
             if not patience.until(self._connected.wait):

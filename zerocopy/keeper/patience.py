@@ -1,0 +1,34 @@
+"""How long one call to Keeper waits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+LOOK_SECONDS = 0.2
+"""How often who waits looks whether the process is told to stop."""
+_STOPPED_SECONDS = 0.5
+"""How long a call waits then."""
+
+
+@dataclass(slots=True)
+class Patience:
+    """How long one call waits: until its end, or a moment from when it sees that the process is told to stop."""
+
+    end: float
+    stopped: Callable[[], bool]
+    _is_told: bool = False
+
+    @property
+    def left_seconds(self) -> float:
+        if not self._is_told and self.stopped():
+            self.end, self._is_told = min(self.end, time.monotonic() + _STOPPED_SECONDS), True
+        return max(self.end - time.monotonic(), 0)
+
+    def until(self, wait: Callable[[float], bool]) -> bool:
+        """Whether it came true in time; `wait` waits so many seconds for it."""
+        while not wait(min(self.left_seconds, LOOK_SECONDS)):
+            if self.left_seconds <= 0:
+                return False
+        return True

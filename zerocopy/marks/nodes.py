@@ -1,0 +1,100 @@
+"""Where the marks of a bucket are in Keeper, and how a mark is told. Pure.
+
+/zero_copy/<store>                          one prefix of a bucket, by the id that lies in it; its data: the last audit
+/zero_copy/<store>/<blob set>               what was written together; its data: the keys of its objects
+/zero_copy/<store>/<blob set>/<log>:<dir>   the replica that writes this log uses the set for the files of a directory
+
+All are persistent: a session that is over proves nothing. The directory is the part's on the disk, so marks follow the
+blobs into another table, into `detached/` and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+from oplog.errors import Damaged
+from oplog.paths import is_safe
+from oplog.revision import blob_prefix, is_blob_key, parse_blob_key
+
+ROOT = "/zero_copy"
+_LETTERS = 32
+"""How many random letters a blob's key ends with."""
+
+
+class Reference(NamedTuple):
+    """Files of a directory on a disk are blobs of this set."""
+
+    blob_set: str
+    directory: str
+
+
+class NewSet(NamedTuple):
+    """A blob set that is to be written: the keys of all its objects, and the directory that it is for."""
+
+    blob_set: str
+    keys: tuple[str, ...]
+    directory: str
+
+    @property
+    def reference(self) -> Reference:
+        return Reference(self.blob_set, self.directory)
+
+
+class Holder(NamedTuple):
+    """Whose mark it is."""
+
+    log: str
+    directory: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreNodes:
+    """The nodes of one prefix of a bucket."""
+
+    store: str
+
+    @property
+    def path(self) -> str:
+        return f"{ROOT}/{self.store}"
+
+    def blob_set(self, name: str) -> str:
+        return f"{self.path}/{name}"
+
+    def mark(self, reference: Reference, log: str) -> str:
+        return f"{self.blob_set(reference.blob_set)}/{holder_name(Holder(log, reference.directory))}"
+
+
+def holder_name(holder: Holder) -> str:
+    """The last word of a mark's path."""
+    return f"{holder.log}:{quote(holder.directory, safe=' +,=@')}"
+
+
+def parse_holder(name: str) -> Holder:
+    """Whose mark has this name. Raises `Damaged` for one that Frostline does not give."""
+    log, colon, directory = name.partition(":")
+    holder = Holder(log, unquote(directory))
+    if not colon or not log or not is_safe(holder.directory) or holder_name(holder) != name:
+        raise Damaged(f"the node {name} below a blob set in Keeper is no mark", hint="remove it by hand: who made it?")
+    return holder
+
+
+def encode_keys(keys: Iterable[str]) -> bytes:
+    """The keys in a fourth of their length: a number is not written in binary digits."""
+    return "\n".join(f"{parse_blob_key(key):x}-{key[-_LETTERS:]}" for key in keys).encode()
+
+
+def decode_keys(data: bytes, *, path: str) -> tuple[str, ...]:
+    """The keys that a set's node lists. Raises `Damaged` with the node for what is none."""
+    try:
+        lines = [line.partition("-") for line in data.decode("ascii").split("\n")] if data else []
+        keys = tuple(f"{blob_prefix(int(number, 16))}{letters}" for number, _, letters in lines)
+    except ValueError:
+        keys = ("",)
+    if not all(map(is_blob_key, keys)) or encode_keys(keys) != data:
+        raise Damaged(
+            f"{path} in Keeper does not list the keys of a blob set", hint=f"look with 'frostline keeper get {path}'"
+        )
+    return keys
