@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from disks.base import Disk
+from disks.stores.wrappers.limit import Limiter
 from disks.workers.progress import Progress, Silent
 from oplog.errors import NotFound
 from tiering.catalog.catalog import Catalog
@@ -40,6 +41,8 @@ class Context:
     catalog: Catalog
     journal: Journal
     reservations: Reservations
+    limiter: Limiter | None = None
+    """What all of its buckets' requests keep to; None where nobody has to share it."""
     workers: int = 8
     actor: str = "library"
     progress: Progress = field(default_factory=Silent)

@@ -64,6 +64,8 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     tick_seconds: float = 30.0
     """The time between two passes: merges, TTL deletes, moves, snapshots."""
+    large_bytes: Size = 32 * 1024 * 1024
+    """Merges and moves of more bytes are made beside the passes: what is small and due does not wait for them."""
     gc_seconds: float = 3600.0
     """The time between two garbage collections."""
     gc_delete: bool = False

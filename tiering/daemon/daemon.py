@@ -14,7 +14,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +31,14 @@ from tiering.daemon.jobs import runs
 from tiering.daemon.jobs.jobs import Jobs
 from tiering.daemon.jobs.kinds import JobKind, kinds
 from tiering.daemon.jobs.runs import RunOrder, RunReport
-from tiering.daemon.jobs.timer import SchedulerTimer
+from tiering.daemon.jobs.timer import NoTimer, SchedulerTimer
+from tiering.daemon.lanes import Lanes
 from tiering.daemon.reload import FileWatch, Taken, take_over
 from tiering.daemon.status import DaemonStatus, StatusRecord, Watch
 from tiering.daemon.supervisor import Supervisor
+from tiering.daemon.trouble import Trouble
 from tiering.engine import replicated
-from tiering.engine.maintenance import TickReport
+from tiering.engine.maintenance import ALL_SIZES, Sizes, TickReport
 from tiering.engine.store import Store
 from tiering.journal.locks import daemon_lock
 from tiering.move import mover
@@ -94,7 +95,7 @@ def run_job(
     config = store.context.config
     with daemon_lock(config.state_directory):
         daemon = _Daemon(store, config.daemon, stop, None, None, config_file=config_file, options=options)
-        jobs = daemon.jobs(_Never())
+        jobs = daemon.jobs(NoTimer())
         jobs.trigger(job)
         jobs.fire(job)
         daemon.end()
@@ -103,14 +104,6 @@ def run_job(
             f"the job {job} is being run by a process that an earlier daemon began", hint="it ends soon: try again"
         )
     return daemon.last_report
-
-
-class _Never:
-    """A timer that calls nobody."""
-
-    def arrange(self, job: str, moment: datetime) -> None: ...
-
-    def forget(self, job: str) -> None: ...
 
 
 class _Daemon:
@@ -132,7 +125,7 @@ class _Daemon:
         self.config = msgspec.structs.replace(store.context.config, daemon=settings)
         self.stop = stop
         self.on_tick = on_tick
-        self.unreachable: set[str] = set()
+        self.trouble = Trouble()
         self.kinds: Mapping[str, JobKind] = kinds()
         self.schedules = {name: kind.schedule(self.config) for name, kind in self.kinds.items()}
         self.last_report: RunReport | None = None
@@ -141,8 +134,12 @@ class _Daemon:
         self.reload_wanted = threading.Event()
         self._reloading = threading.Lock()
         self._supervisor = Supervisor()
-        inbox = self.config.inbox
-        self.inbox = InboxWorker(self._open_again, inbox) if inbox.path is not None else None
+        self.lanes = Lanes(lambda progress: store.beside(self.config, stop, progress), stop, store.context.clock)
+        store.context.progress = self.lanes.progress("passes", store.context.progress)
+        self._serves = False
+        inbox, shown = self.config.inbox, self.lanes.progress("inbox")
+        ingest = InboxWorker(lambda ends: store.beside(self.config, ends, shown), inbox)
+        self.inbox = ingest if inbox.path is not None else None
         begins = DaemonStatus(running=True, pid=os.getpid(), started=store.context.clock())
         self._known = StatusRecord(self.config.state_directory, begins)
         self._record = self._known.change
@@ -154,6 +151,7 @@ class _Daemon:
 
     def serve(self) -> None:
         """Run the jobs at their times until `stop` is set; what runs then ends at its next step."""
+        self._serves = True
         self._give_parts()
         timer = SchedulerTimer(lambda job: jobs.fire(job), threads=len(self.kinds) + 1)
         jobs = self.jobs(timer)
@@ -173,13 +171,15 @@ class _Daemon:
             self._supervisor.stopping()
             control.end()
             timer.end()
+            self.lanes.end()
+            self._note(self._with_lanes(TickReport()), lanes=())
             if self.inbox is not None:
                 self.inbox.end()
                 self.look_after_inbox()
             if self.watch is not None:
                 self.watch.end()
 
-    def jobs(self, timer: SchedulerTimer | _Never) -> Jobs:
+    def jobs(self, timer: SchedulerTimer | NoTimer) -> Jobs:
         """Its jobs, on a timer."""
         state = self.config.state_directory
         return Jobs(self.kinds, self.schedules, state, run=self._run, timer=timer, clock=wall_clock, stop=self.stop)
@@ -220,7 +220,7 @@ class _Daemon:
                 taken = self._compare()
             except FrostlineError as error:
                 problem = f"{error.message}{f'; {error.hint}' if error.hint else ''}"
-                log.error("the configuration is not read anew: %s", problem)
+                self.trouble.met("the configuration", [f"it is not read anew: {problem}"])
                 self._record(config_problem=problem)
                 raise
             finally:
@@ -228,6 +228,7 @@ class _Daemon:
             self.config = taken.config
             self.schedules = {name: kind.schedule(self.config) for name, kind in self.kinds.items()}
             jobs.change(self.schedules)
+            self.trouble.met("the configuration", [])
             self._record(config_problem="", config_kept=taken.kept, config_read=self.store.context.clock())
             log.info("the configuration was read anew, changed: %s", ", ".join(taken.changed) or "nothing")
             if taken.kept:
@@ -239,6 +240,8 @@ class _Daemon:
         file = FileWatch(None if self._config_file is None else Path(self._config_file))
         while not self.stop.wait(_LOOK_SECONDS):
             self.look_after_inbox()
+            if (lanes := self.lanes.status()) != self.status.lanes:
+                self._record(lanes=lanes)
             if self.reload_wanted.is_set() | file.is_changed():
                 self.reload_wanted.clear()
                 with contextlib.suppress(FrostlineError):  # it has been said
@@ -276,8 +279,10 @@ class _Daemon:
         report = runs.run(order, self.stop)
         with self._known.lock:
             changes: dict[str, Any] = {"merged": self.status.merged + report.merged}
-            if report.result in ("failed", "found"):
-                log.error("job %s: %s", kind.name, report.said)
+            is_bad = report.result in ("failed", "found")
+            if report.result != "stopped":
+                self.trouble.met(f"job {kind.name}", [report.said] if is_bad else [])
+            if is_bad:
                 changes["failures"] = self.status.failures + 1
                 changes["last_error"] = f"{kind.name}: {report.said}"
             else:
@@ -325,30 +330,42 @@ class _Daemon:
                 self._note_unreachable()
                 for sentence in mover.recover(self.store.context):
                     log.info("%s", sentence)
-                report = self.store.tick(stop=self.stop, merges=not self.schedules["merges"].is_on)
+                large = self.config.daemon.large_bytes
+                sizes = Sizes(up_to=large) if self._serves else ALL_SIZES
+                report = self.store.tick(stop=self.stop, merges=not self.schedules["merges"].is_on, sizes=sizes)
+                self.lanes.begin(report.left, large)
                 self._trim()
                 capacity.note(self.store.context)
                 self._note_unreachable()  # a pass that has something to do looks again
         except (FrostlineError, OSError) as error:
-            log.error("pass failed: %s", error)
             problem = str(error)
+            self.trouble.met("passes", [problem])
             self._record(failures=self.status.failures + 1, last_error=problem, trouble=problem, **self._ticked())
             return problem
+        problems = self._note(self._with_lanes(report), **self._ticked())
+        self._record(trouble=problems[-1] if problems else self.trouble.away)
+        if self.on_tick is not None:
+            self.on_tick(report)
+        return ""
+
+    def _with_lanes(self, report: TickReport) -> TickReport:
+        for beside in self.lanes.ended():
+            report.add(beside)
+        return report
+
+    def _note(self, report: TickReport, **changes: Any) -> list[str]:
+        """Add what was done to the status; returns what could not be."""
         failed = [f"{failure.part}: {failure.error}" for failure in report.moves.failed]
         problems = [*report.problems, *failed]
-        for problem in problems:
-            log.warning("%s", problem)
+        self.trouble.met("passes", problems)
         self._record(
             moved=self.status.moved + len(report.moves.moved),
             merged=self.status.merged + len(report.merges),
             failures=self.status.failures + len(problems),
             last_error=problems[-1] if problems else self.status.last_error,
-            trouble=problems[-1] if problems else self._away(),
-            **self._ticked(),
+            **changes,
         )
-        if self.on_tick is not None:
-            self.on_tick(report)
-        return ""
+        return problems
 
     def _trim(self) -> None:
         """Have the journal forget what is old, now and then."""
@@ -368,25 +385,9 @@ class _Daemon:
                 last_error=problems[-1] if problems else self.status.last_error,
             )
 
-    def _open_again(self, stop: threading.Event) -> Store:
-        """The store once more, for another thread."""
-        context = self.store.context
-        store = Store.open(self.config, actor=context.actor, workers=context.workers, clock=context.clock)
-        store.context.stop = stop
-        return store
-
-    def _away(self) -> str:
-        """Which disks the pass went without."""
-        return f"not to be reached: {', '.join(sorted(self.unreachable))}" if self.unreachable else ""
-
     def _note_unreachable(self) -> None:
-        """Say once that a disk went away, and once that it is back; the pass does what needs the others only."""
-        now = set(self.store.unreachable())
-        for name in sorted(now - self.unreachable):
-            log.warning("%s; the other disks are worked on", self.store.disk(name).unreachable)
-        for name in sorted(self.unreachable - now):
-            log.info("disk %s can be reached again", name)
-        self.unreachable = now
+        """The pass does what needs the other disks only."""
+        self.trouble.disks({name: self.store.disk(name).unreachable for name in self.store.unreachable()})
 
     def end(self) -> DaemonStatus:
         """Record that the daemon ended; returns what it did."""

@@ -20,6 +20,20 @@ STATUS_FILE = "daemon.json"
 log = logging.getLogger("frostline.daemon")
 
 
+class LaneStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
+    """What is under way in one lane. Totals are None where they are not known."""
+
+    lane: str
+    doing: str
+    since: datetime
+    items: int | None = None
+    items_done: int = 0
+    bytes: int | None = None
+    bytes_done: int = 0
+    note: str = ""
+    """What of it came last."""
+
+
 class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     """What `daemon status` shows. Numbers are those of the last run when none is running."""
 
@@ -45,6 +59,8 @@ class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Fals
     """Why the configuration as it lies there is not in force: the one before is."""
     config_kept: tuple[str, ...] = ()
     """The keys of which it says something that a running daemon cannot take: they wait for a restart."""
+    lanes: tuple[LaneStatus, ...] = ()
+    """What runs side by side, as of a second ago. Jobs in processes of their own are not among them."""
 
 
 class Watch(Protocol):
@@ -70,7 +86,8 @@ def read_status(state_directory: Path) -> DaemonStatus:
     except (OSError, msgspec.DecodeError):
         known = DaemonStatus()
     holder = lock_holder(daemon_lock_path(state_directory))
-    return msgspec.structs.replace(known, running=holder is not None, pid=holder)
+    lanes = known.lanes if holder is not None else ()
+    return msgspec.structs.replace(known, running=holder is not None, pid=holder, lanes=lanes)
 
 
 class StatusRecord:

@@ -36,6 +36,21 @@ _NOTED_EVERY = timedelta(minutes=1)
 TickStep = Literal["moves", "merges", "gc", "snapshots"]
 
 
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Which merges and moves a pass does, by the bytes that they read. Who does the large ones does nothing else."""
+
+    up_to: int | None = None
+    above: int | None = None
+
+    def take(self, size_bytes: int) -> bool:
+        """Whether one of this size is among them."""
+        return (self.up_to is None or size_bytes <= self.up_to) and (self.above is None or size_bytes > self.above)
+
+
+ALL_SIZES = Sizes()
+
+
 @dataclass(slots=True)
 class TickReport:
     """What one pass did. `problems` are sentences about what could not be done; the next pass tries again."""
@@ -48,24 +63,48 @@ class TickReport:
     problems: list[str] = field(default_factory=list)
     waiting: list[str] = field(default_factory=list)
     """What was not tried in this pass: it failed before, or is paused."""
+    left: set[TickStep] = field(default_factory=set)
+    """The steps of which something is due that is not of the sizes that this pass does."""
+
+    def add(self, other: TickReport) -> None:
+        """What another pass over the same store did beside this one."""
+        self.merges += other.merges
+        self.moves += other.moves
+        self.problems += other.problems
 
 
-def tick(context: Context, *, only: TickStep | None = None, merges: bool = True) -> TickReport:
+def tick(
+    context: Context, *, only: TickStep | None = None, merges: bool = True, sizes: Sizes = ALL_SIZES
+) -> TickReport:
     """One pass over all tables. A step that fails is noted, the others go on; `context.stop` ends it between steps.
 
-    Without `merges` another process merges what no replicas agree upon.
+    Without `merges` another process merges what no replicas agree upon. Merges and moves of other `sizes` are left to
+    a pass beside this one.
     """
     with context.journal.file.rescue():
-        return _tick(context, only, merges=merges)
+        if sizes.above is None:
+            return _tick(context, only, sizes, merges=merges)
+        return _tick_large(context, only, sizes)
 
 
-def _tick(context: Context, only: TickStep | None, *, merges: bool) -> TickReport:
+def _tick_large(context: Context, only: TickStep | None, sizes: Sizes) -> TickReport:
+    """The large merges, or the large moves, of a store that another pass looks after."""
+    report = TickReport()
+    if only == "merges":
+        _merge_all(context, report, sizes)
+    else:
+        plan = planning.plan(context, reachability.whole_tables(context), explain_rest=False)
+        _move_all(context, plan, report, sizes)
+    return report
+
+
+def _tick(context: Context, only: TickStep | None, sizes: Sizes, *, merges: bool) -> TickReport:
     report = TickReport()
     _note_time(context)
     report.problems += [fault.error.message for fault in context.faults]
     if only in (None, "merges"):
         if merges:
-            _merge_all(context, report)
+            _merge_all(context, report, sizes)
         report.problems += replicated.tick(context)
     if only in (None, "moves") and not context.stop.is_set():
         plan = planning.plan(context, reachability.whole_tables(context), explain_rest=False)
@@ -74,12 +113,19 @@ def _tick(context: Context, only: TickStep | None, *, merges: bool) -> TickRepor
         report.problems += {stay.reason.detail for stay in plan.stays if stay.reason.kind == "clock"}
         report.waiting += _held_back(plan)
         report.deleted = delete_due(context, plan, report.problems)
-        report.moves = replicated.moved(context, plan.moves)
+        _move_all(context, plan, report, sizes)
         if plan.moves or plan.deletes:
             context.catalog.refresh()
     if only in (None, "snapshots") and not context.stop.is_set():
         _write_snapshots(context, report, forced=only == "snapshots")
     return report
+
+
+def _move_all(context: Context, plan: Plan, report: TickReport, sizes: Sizes) -> None:
+    moves = [move for move in plan.moves if sizes.take(move.bytes)]
+    if len(moves) < len(plan.moves):
+        report.left.add("moves")
+    report.moves = replicated.moved(context, moves)
 
 
 def _look(context: Context) -> bool:
@@ -218,7 +264,7 @@ def _merge(context: Context, definition: TableDefinition, plan: MergePlan, reque
     return merger.merge(context, definition, plan.parts, reason=plan.reason, drop_deleted=request.drop_deleted)
 
 
-def _merge_all(context: Context, report: TickReport, *, looked: bool = False) -> None:
+def _merge_all(context: Context, report: TickReport, sizes: Sizes, *, looked: bool = False) -> None:
     request = MergeRequest()
     for definition in reachability.whole_tables(context):
         if definition.is_replicated:  # what is merged is agreed upon by its replicas
@@ -228,7 +274,7 @@ def _merge_all(context: Context, report: TickReport, *, looked: bool = False) ->
         failures = context.journal.work.merge_failures(definition.uuid)
         plans = plan_merges(context, definition, request)
         if plans and not looked and _look(context):
-            _merge_all(context, report, looked=True)
+            _merge_all(context, report, sizes, looked=True)
             return
         for plan in plans:
             if context.stop.is_set():
@@ -236,6 +282,9 @@ def _merge_all(context: Context, report: TickReport, *, looked: bool = False) ->
             failure = failures.get(tuple(stored.facts.name for stored in plan.parts))
             if failure is not None and (until := failure.at + wait_after(failure.attempts)) > context.clock():
                 report.waiting.append(_said(definition, failure, until))
+                continue
+            if not sizes.take(plan.size_bytes):
+                report.left.add("merges")
                 continue
             try:
                 report.merges.append(_merge(context, definition, plan, request))

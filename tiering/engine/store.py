@@ -36,7 +36,7 @@ from tiering.config.reading import checked, load
 from tiering.config.settings import Config
 from tiering.engine import maintenance, replicated
 from tiering.engine import recovery as recovering
-from tiering.engine.maintenance import TickReport, TickStep
+from tiering.engine.maintenance import ALL_SIZES, Sizes, TickReport, TickStep
 from tiering.engine.table import Table
 from tiering.journal.journal import Journal
 from tiering.journal.kept_parts import KeptParts
@@ -346,13 +346,36 @@ class Store:
         maintenance.believe_clock(self.context)
 
     def tick(
-        self, *, only: TickStep | None = None, stop: threading.Event | None = None, merges: bool = True
+        self,
+        *,
+        only: TickStep | None = None,
+        stop: threading.Event | None = None,
+        merges: bool = True,
+        sizes: Sizes = ALL_SIZES,
     ) -> TickReport:
-        """One pass of the daemon: merges, TTL deletes, moves, snapshots. Without `merges` somebody else merges."""
+        """One pass of the daemon: merges, TTL deletes, moves, snapshots. Without `merges` somebody else merges; what is
+        not of the `sizes` somebody else merges and moves."""
         if stop is not None:
             self.context.stop = stop
         recovering.begin_disks(self.context)
-        return maintenance.tick(self.context, only=only, merges=merges)
+        return maintenance.tick(self.context, only=only, merges=merges, sizes=sizes)
+
+    def beside(self, config: Config, stop: threading.Event, progress: Progress) -> Self:
+        """The store once more, for another thread of this process: both keep to the same limits, and promise nobody
+        the same space."""
+        own = self.context
+        store = type(self).open(
+            config,
+            actor=own.actor,
+            workers=own.workers,
+            limiter=own.limiter,
+            progress=progress,
+            clock=own.clock,
+            look=False,
+        )
+        store.context.stop = stop
+        store.context.reservations = own.reservations
+        return store
 
     def gc(self, disk: str, rules: GcRules, *, remote: Remote | None = None) -> GcReport:
         """Report, or as the rules say remove, objects that nothing names. With `remote` others list the bucket."""
@@ -414,6 +437,7 @@ def make_context(
         ),
         journal=journal,
         reservations=Reservations(config, disks),
+        limiter=limiter,
         workers=workers,
         actor=actor,
         progress=progress or Silent(),

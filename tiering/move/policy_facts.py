@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -142,6 +142,11 @@ def _options(context: Context, now: datetime | None) -> Options:
         own = context.clock is wall_clock  # a clock that a program brings along may run as it likes
         other = context.clocks.other(context.disks, now, steady=own)
         doubt = clock_doubt(context, now) if own else ""
+    claimed = {
+        (definition.uuid, part): what
+        for definition in context.catalog.tables()
+        for part, what in journal.claimed(definition.uuid).items()
+    }
     return Options(
         reference_time=other.time if other else None,
         reference_source=other.source if other else "",
@@ -150,12 +155,19 @@ def _options(context: Context, now: datetime | None) -> Options:
         pauses=journal.wishes.pauses(),
         failures=journal.work.failures(),
         bound=_bound(context),
-        claimed={
-            (definition.uuid, part): what
-            for definition in context.catalog.tables()
-            for part, what in journal.claimed(definition.uuid).items()
-        },
+        claimed=claimed,
+        leaving=_leaving(context, claimed),
     )
+
+
+def _leaving(context: Context, claimed: Mapping[tuple[str, str], str]) -> dict[str, int]:
+    """What moves under way take off disks. Those that only wait for their turn are planned as if nobody had them."""
+    found: dict[str, int] = {}
+    for move in context.journal.work.moves(active=True) if "move" in claimed.values() else ():
+        is_at_work = claimed.get((move.table_uuid, move.part)) == "move"
+        if is_at_work and not move.keep_source and move.source in context.disks:
+            found[move.source] = found.get(move.source, 0) + move.bytes
+    return found
 
 
 def _bound(context: Context) -> dict[tuple[str, str, str], str]:

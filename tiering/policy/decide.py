@@ -137,6 +137,8 @@ class _Pass:
         self.now = now
         self.options = options
         self.disks = dict(disks)
+        for disk, size in options.leaving.items():
+            self._release(disk, size)
         self.policies = policies
         self.items = sorted(
             (PolicyItem(part, policies.get(part.definition.policy)) for part in parts), key=lambda i: i.key

@@ -122,6 +122,8 @@ class Options:
     """By (table uuid, part, target disk), from the journal."""
     claimed: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """(table uuid, part) -> what holds it now: a merge, a move."""
+    leaving: Mapping[str, int] = field(default_factory=dict)
+    """Disk -> bytes that moves under way will take off it: room that nothing else has to make."""
     bound: Mapping[tuple[str, str, str], str] = field(default_factory=dict)
     """(table uuid, part, target disk) -> why the part may not go there."""
     max_attempts: int = RARE_AFTER_ATTEMPTS

@@ -22,7 +22,7 @@ from tiering.cli.reports.moves import fail_as_the_pass_did, tick_document
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from tiering.daemon.status import DaemonStatus
+    from tiering.daemon.status import DaemonStatus, LaneStatus
 
 
 def register(app: typer.Typer) -> None:
@@ -215,6 +215,9 @@ def status(session: Session) -> None:
         line(f"config     not in force: {known.config_problem}")
     if known.running and known.config_kept:
         line(f"restart    needed for {', '.join(known.config_kept)}")
+    if known.lanes:
+        lanes = [[lane.lane, lane.doing, _time(lane.since), _how_far(lane), lane.note] for lane in known.lanes]
+        session.output.table(("lane", "doing", "since", "done", "last"), lanes)
     rows = [
         [
             one["job"],
@@ -236,6 +239,14 @@ def _time(moment: "datetime | None") -> str:
     from tiering.config.units import format_time
 
     return format_time(moment) if moment is not None else "-"
+
+
+def _how_far(lane: "LaneStatus") -> str:
+    from tiering.config.units import format_size
+
+    items = f"{lane.items_done} of {lane.items}" if lane.items is not None else str(lane.items_done)
+    total = f" of {format_size(lane.bytes)}" if lane.bytes is not None else ""
+    return f"{items}, {format_size(lane.bytes_done)}{total}"
 
 
 def _judge(known: "DaemonStatus", problems: list[str]) -> None:

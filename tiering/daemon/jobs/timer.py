@@ -42,6 +42,16 @@ class SchedulerTimer:
         return bool(self._scheduler.running)
 
 
+class NoTimer:
+    """A timer that calls nobody."""
+
+    def arrange(self, job: str, moment: datetime) -> None:
+        """Nothing comes of it."""
+
+    def forget(self, job: str) -> None:
+        """Nothing is to forget."""
+
+
 def _scheduler(threads: int) -> BackgroundScheduler:
     """What is late is done, and done once: its defaults would drop it. That a job runs once at a time is for `Jobs` to
     say: the next run is arranged by the call that is about to return, which counts as an instance."""

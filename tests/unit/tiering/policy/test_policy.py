@@ -180,6 +180,18 @@ def test_to_volume_obeys_the_size_limit_and_to_disk_does_not() -> None:
     assert move.target == "hdd"
 
 
+def test_what_is_being_moved_off_a_full_disk_makes_room_that_nothing_else_has_to_make() -> None:
+    """Else each pass that is made beside a large move takes another part off the disk."""
+    parts = [placed(table(), "all_1_1_0", size=8 * GB), placed(table(), "all_2_2_0", size=7 * GB)]
+    full = {"ssd": DiskState(100 * GB, 4 * GB), "s3": DiskState(None, None)}
+    claimed = {("u1", "all_1_1_0"): "move"}
+    assert [move.part for move in plan(*parts, disks=full).moves] == ["all_1_1_0"]
+    assert [move.part for move in plan(*parts, disks=full, claimed=claimed).moves] == ["all_2_2_0"]
+    decided = plan(*parts, disks=full, claimed=claimed, leaving={"ssd": 8 * GB})
+    assert decided.moves == ()
+    assert {stay.part: stay.reason.kind for stay in decided.stays} == {"all_1_1_0": "busy", "all_2_2_0": "no_rule"}
+
+
 def test_move_factor_skips_a_volume_that_is_too_small() -> None:
     disks = {**THREE_DISKS, "ssd": DiskState(100 * GB, 8 * GB)}
     (move,) = plan(placed(table(), size=3 * GB), policy=THREE, disks=disks).moves

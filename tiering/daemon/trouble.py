@@ -1,0 +1,42 @@
+"""What the daemon says of trouble in its log: when it begins, and when it is over, at one level, so that one filter
+finds both. What goes on is not said again."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+
+log = logging.getLogger("frostline.daemon")
+
+
+class Trouble:
+    """What goes wrong now, by where. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[str, ...]] = {}
+        self._disks: set[str] = set()
+        self._lock = threading.Lock()
+
+    def met(self, where: str, problems: Sequence[str]) -> None:
+        """All that is wrong there now; with none it is over."""
+        with self._lock:
+            before, self._known[where] = self._known.get(where, ()), tuple(problems)
+        for problem in problems:
+            if problem not in before:
+                log.warning("%s: %s", where, problem)
+        if before and not problems:
+            log.warning("%s: all is well again, it was: %s", where, before[-1])
+
+    def disks(self, away: Mapping[str, str]) -> None:
+        """The disks that cannot be reached now, each with the reason."""
+        for name in sorted(away.keys() - self._disks):
+            log.warning("%s; the other disks are worked on", away[name])
+        for name in sorted(self._disks - away.keys()):
+            log.warning("disk %s can be reached again", name)
+        self._disks = set(away)
+
+    @property
+    def away(self) -> str:
+        """Which disks cannot be reached; empty when all can."""
+        return f"not to be reached: {', '.join(sorted(self._disks))}" if self._disks else ""
