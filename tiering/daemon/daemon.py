@@ -137,6 +137,8 @@ class _Daemon:
         self.lanes = Lanes(lambda progress: store.beside(self.config, stop, progress), stop, store.context.clock)
         store.context.progress = self.lanes.progress("passes", store.context.progress)
         self._serves = False
+        self._beside: list[str] = []
+        """What could not be done beside the passes since the last one."""
         inbox, shown = self.config.inbox, self.lanes.progress("inbox")
         ingest = InboxWorker(lambda ends: store.beside(self.config, ends, shown), inbox)
         self.inbox = ingest if inbox.path is not None else None
@@ -172,7 +174,7 @@ class _Daemon:
             control.end()
             timer.end()
             self.lanes.end()
-            self._note(self._with_lanes(TickReport()), lanes=())
+            self.look_after_lanes()
             if self.inbox is not None:
                 self.inbox.end()
                 self.look_after_inbox()
@@ -206,18 +208,15 @@ class _Daemon:
             "resume": told(jobs.resume),
             "trigger": told(trigger),
             "reload": lambda names: document(self.reload(jobs)),
-            "compare": lambda names: document(self._compare()),
+            "compare": lambda names: document(take_over(self.config, load(self._config_file))),
         }
-
-    def _compare(self) -> Taken:
-        return take_over(self.config, load(self._config_file))
 
     def reload(self, jobs: Jobs) -> Taken:
         """Read the configuration again. Raises what is wrong with it; the one before then stays in force."""
         with self._reloading:
             self._supervisor.reloading()
             try:
-                taken = self._compare()
+                taken = take_over(self.config, load(self._config_file))
             except FrostlineError as error:
                 problem = f"{error.message}{f'; {error.hint}' if error.hint else ''}"
                 self.trouble.met("the configuration", [f"it is not read anew: {problem}"])
@@ -240,8 +239,7 @@ class _Daemon:
         file = FileWatch(None if self._config_file is None else Path(self._config_file))
         while not self.stop.wait(_LOOK_SECONDS):
             self.look_after_inbox()
-            if (lanes := self.lanes.status()) != self.status.lanes:
-                self._record(lanes=lanes)
+            self.look_after_lanes()
             if self.reload_wanted.is_set() | file.is_changed():
                 self.reload_wanted.clear()
                 with contextlib.suppress(FrostlineError):  # it has been said
@@ -342,29 +340,33 @@ class _Daemon:
             self.trouble.met("passes", [problem])
             self._record(failures=self.status.failures + 1, last_error=problem, trouble=problem, **self._ticked())
             return problem
-        problems = self._note(self._with_lanes(report), **self._ticked())
+        problems = [*self._beside, *self._note("passes", report, **self._ticked())]
+        self._beside = []
         self._record(trouble=problems[-1] if problems else self.trouble.away)
-        if self.on_tick is not None:
-            self.on_tick(report)
         return ""
 
-    def _with_lanes(self, report: TickReport) -> TickReport:
-        for beside in self.lanes.ended():
-            report.add(beside)
-        return report
+    def look_after_lanes(self) -> None:
+        """Note what goes on in the lanes, and what was done beside the passes; the next pass has its trouble."""
+        for report in self.lanes.ended():
+            self._beside = self._note("large merges and moves", report)
+        if (lanes := self.lanes.status()) != self.status.lanes:
+            self._record(lanes=lanes)
 
-    def _note(self, report: TickReport, **changes: Any) -> list[str]:
+    def _note(self, where: str, report: TickReport, **changes: Any) -> list[str]:
         """Add what was done to the status; returns what could not be."""
         failed = [f"{failure.part}: {failure.error}" for failure in report.moves.failed]
         problems = [*report.problems, *failed]
-        self.trouble.met("passes", problems)
-        self._record(
-            moved=self.status.moved + len(report.moves.moved),
-            merged=self.status.merged + len(report.merges),
-            failures=self.status.failures + len(problems),
-            last_error=problems[-1] if problems else self.status.last_error,
-            **changes,
-        )
+        self.trouble.met(where, problems)
+        with self._known.lock:
+            self._record(
+                moved=self.status.moved + len(report.moves.moved),
+                merged=self.status.merged + len(report.merges),
+                failures=self.status.failures + len(problems),
+                last_error=problems[-1] if problems else self.status.last_error,
+                **changes,
+            )
+        if self.on_tick is not None:
+            self.on_tick(report)
         return problems
 
     def _trim(self) -> None:

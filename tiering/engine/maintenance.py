@@ -66,12 +66,6 @@ class TickReport:
     left: set[TickStep] = field(default_factory=set)
     """The steps of which something is due that is not of the sizes that this pass does."""
 
-    def add(self, other: TickReport) -> None:
-        """What another pass over the same store did beside this one."""
-        self.merges += other.merges
-        self.moves += other.moves
-        self.problems += other.problems
-
 
 def tick(
     context: Context, *, only: TickStep | None = None, merges: bool = True, sizes: Sizes = ALL_SIZES

@@ -23,7 +23,8 @@ from tiering.config.settings import (
     VolumeConfig,
     embedded,
 )
-from tiering.daemon.daemon import _Daemon, _Never
+from tiering.daemon.daemon import _Daemon
+from tiering.daemon.jobs.timer import NoTimer
 from tiering.daemon.reload import FileWatch, take_over
 from tiering.daemon.status import read_status
 from tiering.daemon.supervisor import Supervisor
@@ -137,7 +138,7 @@ class TestReload:
     def test_a_valid_one_is_in_force_and_a_bad_one_keeps_it(self, file: Path, tmp_path: Path) -> None:
         with Store.open(file) as store:
             daemon = _Daemon(store, store.context.config.daemon, threading.Event(), config_file=str(file))
-            jobs = daemon.jobs(_Never())
+            jobs = daemon.jobs(NoTimer())
             jobs.begin()
             file.write_text(YAML.format(home=tmp_path, tick=5) + "limits: {workers: 3}\n")
             taken = daemon.reload(jobs)
@@ -165,7 +166,7 @@ class TestReload:
     def test_a_pass_moves_by_the_policy_that_is_in_force(self, file: Path, tmp_path: Path) -> None:
         with Store.open(file) as store:
             daemon = _Daemon(store, store.context.config.daemon, threading.Event(), config_file=str(file))
-            jobs = daemon.jobs(_Never())
+            jobs = daemon.jobs(NoTimer())
             jobs.begin()
             file.write_text(file.read_text().replace("ssd]}]}", "ssd]}], move_factor: 0.5}"))
             assert daemon.reload(jobs).changed == ("policies.hot.move_factor",)
