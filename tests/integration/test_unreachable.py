@@ -161,7 +161,7 @@ def test_moves_wait_with_a_reason_and_the_daemon_makes_them_later(site: Site, mo
         site.line.cut()
         daemon.tick()
         assert daemon.status.failures == 0
-        assert daemon.unreachable == {"s3"}
+        assert daemon.trouble.away == "not to be reached: s3"
         explanation = store.explain("d.t", part)
         assert explanation.decision == "stay"
         assert "cannot be reached" in explanation.reason.detail
@@ -169,7 +169,7 @@ def test_moves_wait_with_a_reason_and_the_daemon_makes_them_later(site: Site, mo
         site.line.mend()
         daemon.tick()
         assert daemon.status.moved == 1
-        assert daemon.unreachable == set()
+        assert not daemon.trouble.away
         assert {stored.disk for stored in store.parts()} == {"s3"}
 
 
