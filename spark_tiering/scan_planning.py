@@ -30,7 +30,8 @@ from tiering.catalog import reachability
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context, wall_clock
 from tiering.config.reading import load
-from tiering.engine.store import Store, make_context
+from tiering.engine.opening import make_context
+from tiering.engine.store import Store
 from tiering.table.part import ColumnRange, DataFile
 from tiering.table.pruning import Predicate, matching_files, rows_may_match
 from tiering.table.schema import TableDefinition

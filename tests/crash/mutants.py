@@ -40,6 +40,7 @@ from tests.crash import (
     machines_mistakes,
     names_mistakes,
     ranges_mistakes,
+    replicas_agreed_mistakes,
     replicas_mistakes,
     store_mistakes,
     transfer_mistakes,
@@ -350,6 +351,7 @@ MUTANTS: dict[str, Mutant] = {
                 *names_mistakes.MISTAKES,
                 *ranges_mistakes.MISTAKES,
                 *replicas_mistakes.MISTAKES,
+                *replicas_agreed_mistakes.MISTAKES,
                 *simulated_mistakes.MUTANTS,
             )
         ),

@@ -1,17 +1,19 @@
-"""Seeded mistakes in replicated tables, for `tests.crash.mutants`: name, meaning, check, how it is put in."""
+"""Seeded mistakes in replicated tables, for `tests.crash.mutants`: in inserts, fetches, merges and the log.
+
+Name, meaning, check, how it is put in.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+from tests.crash.seeding import nothing, replaced
+
 _KILLS = "tests/replicas/test_kills.py::test_killed_at_every_change"
 _INTERSERVER = "tests/replicas/test_interserver.py"
 _BEHIND = "tests/replicas/test_behind.py"
-_ALTER = "tests/replicas/test_alter.py"
-_DROPS = "tests/replicas/test_drops.py"
-_TABLES = "tests/replicas/test_replicas.py"
-_SHARED = "tests/replicas/test_shared_disk.py"
+_QUORUM = "tests/replicas/test_quorum.py"
 
 
 def _pointer_first() -> None:
@@ -124,66 +126,10 @@ def _peer_believed() -> None:
     client.content_digest = lambda part: Always()  # type: ignore[assignment, misc]
 
 
-def _commits_without_fence() -> None:
-    from zerocopy.execution import moving
-
-    moving.fence.hold = lambda replica, disk: replica.definition.path
-
-
-def _session_believed() -> None:
-    from zerocopy.execution import moving
-
-    moving.fence.replace = lambda replica, disk: ""
-
-
-def _lagging_replica_forgotten() -> None:
-    from zerocopy.execution import moving
-
-    moving._parts_of_others = lambda replica: {}
-
-
-def _agreed_merges_forgotten() -> None:
-    from types import SimpleNamespace
-
-    from zerocopy.execution import moving
-
-    moving.queue = SimpleNamespace(pull=moving.queue.pull, queue=lambda replica: [])  # type: ignore[assignment]
-
-
-def _moves_forgotten() -> None:
-    from zerocopy.execution import moving
-
-    moving.busy = lambda replica: frozenset()
-
-
-def _freed_unproved() -> None:
-    from zerocopy.replica import shared
-
-    shared._is_proved = lambda replica, here, there: True
-
-
-def _freed_without_keeper() -> None:
-    from zerocopy.replica import shared
-
-    def is_proved(replica: Any, here: Any, there: Any) -> bool:
-        disks = replica.context.disk
-        _, wanted = shared.copying.read_part(disks(here.disk), here.directory)
-        return shared.copying.is_complete(disks(there.disk), there.directory, wanted, proof=True)
-
-    shared._is_proved = is_proved
-
-
 def _claim_kept() -> None:
     from zerocopy.execution import moving
 
     moving._take_over = lambda replica, disk, version: None
-
-
-def _leaves_with_everything() -> None:
-    from zerocopy.replica import lifecycle
-
-    original = lifecycle.tables.drop
-    lifecycle.tables.drop = lambda context, definition, here_only=False: original(context, definition)  # type: ignore[assignment]
 
 
 def _cleaned_past_everybody() -> None:
@@ -223,115 +169,6 @@ def _whole_first() -> None:
         original(replica, other, *rest)
 
     recovering._take_over = take_over
-
-
-def _nobody_spared() -> None:
-    from zerocopy.replica.entries import DropRange
-
-    DropRange.drops = lambda self, name: any(one.covers(name) for one in self.touches)  # type: ignore[method-assign]
-
-
-def _dropped_without_version() -> None:
-    from zerocopy.execution import dropping
-    from zerocopy.keeper.operations import ANY_VERSION
-
-    original = dropping._say
-    dropping._say = lambda replica, entry, version, more: original(replica, entry, ANY_VERSION, more)
-
-
-def _drop_of_what_is_gone_waited_for() -> None:
-    from zerocopy.execution import perform
-
-    perform._drops = lambda entry, name: False
-
-
-def _digests_of_the_dropped_count() -> None:
-    from zerocopy.replica.nodes import TableNodes
-
-    TableNodes.block = lambda self, partition, digest, drops: f"{self.path}/blocks/{partition}_{digest}"  # type: ignore[method-assign]
-
-
-def _arriving_not_awaited() -> None:
-    from zerocopy.execution import dropping
-
-    dropping.arrivals.arriving = lambda context, definition: []  # type: ignore[assignment]
-
-
-def _moving_parts_dropped() -> None:
-    from zerocopy.execution import dropping
-
-    dropping.check_not_moving = lambda replica, partition: None  # type: ignore[assignment]
-
-
-def _bytes_stay_in_the_bucket() -> None:
-    from zerocopy.execution import dropping
-
-    dropping._drop_shared = lambda replica, entry: None
-
-
-def _deleted_by_oneself() -> None:
-    from tiering.catalog import tables
-    from tiering.engine import replicated
-
-    def deleted(context: Any, uuid: str, deletes: Any, problems: Any) -> Any:
-        definition = context.catalog.table(uuid)
-        for delete in deletes:
-            tables.drop_parts(context, [context.catalog.part(definition, delete.part)], reason="due", by_ttl=True)
-        return deletes
-
-    replicated.deleted = deleted
-
-
-def _nothing_said_of_nothing() -> None:
-    from zerocopy.execution import perform
-
-    perform.is_empty = lambda replica, part: False
-
-
-def _any_clock_for_merges() -> None:
-    from zerocopy.execution import merging
-
-    merging.check_clock = lambda context, definition: None
-
-
-def _older_definition_not_awaited() -> None:
-    from zerocopy.execution import perform
-
-    original = perform._Run._alter
-    perform._Run._alter = lambda self, queued, entry: original(self, queued, entry) or True  # type: ignore[method-assign]
-
-
-def _deleted_by_a_rule_that_is_gone() -> None:
-    from zerocopy.execution import altering
-
-    altering.unaltered = lambda replica: []
-
-
-def _definition_not_taken_over() -> None:
-    from zerocopy.execution import recovering
-
-    recovering.altering = type("_Altering", (), {"catch_up": staticmethod(lambda *_: None)})  # type: ignore[assignment]
-
-
-def _only_the_bucket_is_altered() -> None:
-    from zerocopy.execution import altering
-
-    original = altering._is_older
-    altering._is_older = lambda replica, name, version: name == "s3" and original(replica, name, version)
-
-
-def _queue_not_looked_at() -> None:
-    from zerocopy.execution import comparing
-
-    comparing.queue = lambda replica: []
-
-
-def _names_compared_alone() -> None:
-    from zerocopy.execution import comparing
-
-    original = comparing._said
-    comparing._said = lambda replica, name: ((part, "") for part, _ in original(replica, name))  # type: ignore[assignment]
-    comparing.content_digest = lambda part: ""
 
 
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
@@ -378,48 +215,6 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         _peer_believed,
     ),
     (
-        "replicas: no fence",
-        "a mover's commits require nothing of the shared disk",
-        f"{_SHARED}::test_a_mover_that_was_replaced_comes_too_late",
-        _commits_without_fence,
-    ),
-    (
-        "replicas: session believed",
-        "who replaces a mover takes its ephemeral node for an end of its commits",
-        f"{_SHARED}::test_a_mover_that_was_replaced_comes_too_late",
-        _session_believed,
-    ),
-    (
-        "replicas: lagging one forgotten",
-        "what was merged moves before every replica has it",
-        f"{_SHARED}::test_what_was_merged_waits_for_every_replica",
-        _lagging_replica_forgotten,
-    ),
-    (
-        "replicas: agreed merges forgotten",
-        "a part moves that a merge which was agreed upon takes",
-        f"{_SHARED}::test_what_was_merged_waits_for_every_replica",
-        _agreed_merges_forgotten,
-    ),
-    (
-        "replicas: moves forgotten",
-        "a merge of a part is agreed upon while it moves",
-        f"{_SHARED}::test_a_part_that_is_moved_is_in_no_merge_and_no_other_move",
-        _moves_forgotten,
-    ),
-    (
-        "replicas: freed unproved",
-        "a copy goes because a part of its name is on the shared disk",
-        f"{_SHARED}::test_without_a_proof_the_copy_on_the_ssd_stays[object]",
-        _freed_unproved,
-    ),
-    (
-        "replicas: freed without Keeper",
-        "a copy goes though Keeper knows another part by its name",
-        f"{_SHARED}::test_without_a_proof_the_copy_on_the_ssd_stays[digest]",
-        _freed_without_keeper,
-    ),
-    (
         "replicas: cleaned past everybody",
         "the log is cleaned past a replica that is active",
         f"{_BEHIND}::test_who_is_heard_of_is_never_passed",
@@ -450,105 +245,21 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         _claim_kept,
     ),
     (
-        "replicas: leaves with everything",
-        "a replica that is not the last takes the cold parts with it",
-        f"{_SHARED}::test_who_leaves_leaves_what_is_cold",
-        _leaves_with_everything,
+        "replicas: quorum not awaited",
+        "an insert with a quorum ends when one replica has it",
+        f"{_QUORUM}::test_rows_that_too_few_have_in_time_stay_and_the_same_insert_waits_on",
+        replaced("zerocopy.replica.quorum", "wait", nothing),
     ),
     (
-        "replicas: nobody spared",
-        "a drop takes inserts that were on their way",
-        f"{_DROPS}::test_an_insert_on_its_way_stays",
-        _nobody_spared,
+        "replicas: what is here is all",
+        "a sequential query does not look at what waits",
+        f"{_QUORUM}::test_a_sequential_query_sees_what_a_quorum_has",
+        replaced("zerocopy.execution.work", "missing", lambda replica: iter(())),
     ),
     (
-        "replicas: the dropped waited for",
-        "a part that was dropped is fetched first",
-        f"{_DROPS}::test_what_is_dropped_is_not_waited_for",
-        _drop_of_what_is_gone_waited_for,
-    ),
-    (
-        "replicas: digests of the dropped",
-        "a block that was dropped cannot be inserted again",
-        f"{_DROPS}::test_all_replicas_drop_what_was_there_and_keep_what_came_later",
-        _digests_of_the_dropped_count,
-    ),
-    (
-        "replicas: arriving not awaited",
-        "a drop goes past an insert that counts and is not in the table yet",
-        f"{_DROPS}::test_an_insert_that_counts_and_is_not_in_the_table_yet_is_dropped",
-        _arriving_not_awaited,
-    ),
-    (
-        "replicas: moving parts dropped",
-        "a drop is agreed upon while somebody moves its parts",
-        f"{_DROPS}::test_what_moves_now_is_not_dropped",
-        _moving_parts_dropped,
-    ),
-    (
-        "replicas: the dropped stay in the bucket",
-        "what lies in the bucket is dropped from the machines alone",
-        f"{_DROPS}::test_all_replicas_drop_what_was_there_and_keep_what_came_later",
-        _bytes_stay_in_the_bucket,
-    ),
-    (
-        "replicas: dropped without version",
-        "a drop is agreed upon though a move was claimed since it looked",
-        f"{_DROPS}::test_a_move_that_was_claimed_meanwhile_is_not_missed",
-        _dropped_without_version,
-    ),
-    (
-        "replicas: deleted by oneself",
-        "a replica deletes what is past its time without the others",
-        f"{_DROPS}::test_what_is_past_its_time_goes_from_all_replicas",
-        _deleted_by_oneself,
-    ),
-    (
-        "replicas: empty output awaited",
-        "a merge that left no row is fetched",
-        f"{_DROPS}::test_a_merge_that_leaves_no_row_makes_no_part",
-        _nothing_said_of_nothing,
-    ),
-    (
-        "replicas: merges by any clock",
-        "a merge that drops rows is agreed upon by a clock that is wrong",
-        f"{_DROPS}::test_no_merge_goes_by_a_clock_that_is_wrong",
-        _any_clock_for_merges,
-    ),
-    (
-        "replicas: older definition not awaited",
-        "parts of new columns come before the definition that has them",
-        f"{_ALTER}::test_what_comes_after_waits_until_it_is_done",
-        _older_definition_not_awaited,
-    ),
-    (
-        "replicas: old rule",
-        "a replica deletes by a TTL rule that was taken back",
-        f"{_ALTER}::test_nobody_deletes_by_a_rule_that_is_gone",
-        _deleted_by_a_rule_that_is_gone,
-    ),
-    (
-        "replicas: definition not taken over",
-        "a replica that becomes whole keeps its old definition",
-        f"{_ALTER}::test_who_becomes_whole_has_the_newest_definition",
-        _definition_not_taken_over,
-    ),
-    (
-        "replicas: only the bucket is altered",
-        "a new definition does not come to the machines' own disks",
-        f"{_KILLS}[alter]",
-        _only_the_bucket_is_altered,
-    ),
-    (
-        "replicas: queue not looked at",
-        "fsck finds fault with what an entry of the queue is about",
-        f"{_TABLES}::test_fsck_compares_a_replica_with_what_keeper_says_of_it",
-        _queue_not_looked_at,
-    ),
-    (
-        "replicas: names compared alone",
-        "fsck does not compare the digests that Keeper has",
-        f"{_TABLES}::test_fsck_compares_a_replica_with_what_keeper_says_of_it",
-        _names_compared_alone,
+        "replicas: silent ones are asked",
+        "an insert with a quorum goes in though nobody is there to take it",
+        f"{_QUORUM}::test_nothing_goes_in_while_too_few_replicas_are_heard_of",
+        replaced("zerocopy.replica.quorum", "needed", lambda replica, quorum: quorum.replicas or 2),
     ),
 )

@@ -246,7 +246,7 @@ class Nodes:
         name = chance.choice(NAMES)
         line, daemon = self._lines[name], self._daemons[name]
         time.sleep(chance.random())
-        what = chance.choice(("kill", "stop", "cut", "mute", "lose", "lose", "keeper", "s3", "nothing"))
+        what = chance.choice(("kill", "stop", "cut", "mute", "lose", "lose", "keeper", "s3", "s3", "nothing"))
         self.said.append(f"{what} {name}")
         match what:
             case "kill":

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from oplog.errors import FrostlineError, Refused
+from oplog.errors import FrostlineError, Refused, UsageError
 from tiering.catalog import reachability
 from tiering.catalog.context import Context
 from tiering.move import mover
@@ -21,9 +22,36 @@ from tiering.table.schema import TableDefinition
 MODULE = "zerocopy.execution.work"
 
 
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """How many replicas must have an insert before it is acknowledged, and how long they have for it."""
+
+    replicas: int | None = None
+    """None: the majority."""
+    seconds: float = 60.0
+
+    @classmethod
+    def parse(cls, text: str, seconds: float = 60.0) -> Quorum:
+        """`2`, or `auto` for the majority. Raises `UsageError`."""
+        if text in ("auto", "majority"):
+            return cls(None, seconds)
+        if not (text.isascii() and text.isdecimal() and 0 < int(text) < 1000):
+            raise UsageError(f"not a number of replicas: {text!r}", hint="write --quorum 2, or --quorum auto")
+        return cls(int(text), seconds)
+
+
 def work() -> Any:
     """The module that creates, fills, merges and leaves replicated tables."""
     return import_module(MODULE)
+
+
+def inserting(context: Context, definition: TableDefinition, quorum: Quorum | None) -> Any:
+    """How blocks go into the table; None where that is this machine's own affair."""
+    if definition.is_replicated:
+        return work().inserting(context, definition, quorum)
+    if quorum is not None:
+        raise UsageError(f"{definition.full_name} has no replicas", hint="insert without --quorum")
+    return None
 
 
 def tick(context: Context) -> list[str]:

@@ -11,7 +11,6 @@ and `tables`.
 from __future__ import annotations
 
 import dataclasses
-import os
 import threading
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -20,26 +19,22 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from disks.base import Disk, LoggedDisk, with_commits
-from disks.registry import open_disk
 from disks.stores.wrappers.limit import Limiter
-from disks.workers.progress import Progress, Silent
+from disks.workers.progress import Progress
 from oplog.errors import UsageError
 from oplog.kinds import TableAltered
 from tiering.catalog import reachability, tables
 from tiering.catalog.catalog import Catalog, DroppedTable, StoredPart
 from tiering.catalog.context import Context, wall_clock
-from tiering.catalog.identity import Fault, Identities
-from tiering.catalog.reservation import Reservations
+from tiering.catalog.identity import Fault
 from tiering.catalog.set_aside import SetAside, find_set_aside
-from tiering.config.places import place_of
 from tiering.config.reading import checked, load
 from tiering.config.settings import Config
 from tiering.engine import maintenance, replicated
 from tiering.engine import recovery as recovering
 from tiering.engine.maintenance import ALL_SIZES, Sizes, TickReport, TickStep
+from tiering.engine.opening import make_context
 from tiering.engine.table import Table
-from tiering.journal.journal import Journal
-from tiering.journal.kept_parts import KeptParts
 from tiering.move import policy_facts as planning
 from tiering.move.report import MoveReport
 from tiering.policy.plan import Explanation, Move, Plan
@@ -223,10 +218,17 @@ class Store:
         return [logged for disk in self.context.disks.values() if (logged := disk.logged) is not None]
 
     def query(
-        self, sql: str, *, revision: int | None = None, disk: str | None = None, skip_broken: bool = False
+        self,
+        sql: str,
+        *,
+        revision: int | None = None,
+        disk: str | None = None,
+        skip_broken: bool = False,
+        sequential: bool = False,
     ) -> QueryResult:
         """Run read-only SQL over all tiers; with `revision`, over what the object disk held right after it. Where there
-        are several, `disk` names the one that is meant.
+        are several, `disk` names the one that is meant. `sequential`: of replicated tables everything that was
+        acknowledged with a quorum before.
 
         Raises `Damaged` when a part of a queried table cannot be read, unless `skip_broken` leaves its rows out.
         """
@@ -236,6 +238,9 @@ class Store:
 
         def resolve(name: str) -> tuple[TableDefinition, list[StoredPart]]:
             definition = context.catalog.table(name)
+            if sequential and definition.is_replicated:
+                replicated.work().read_all(self.context, definition)
+                definition = context.catalog.table(name)
             reachability.check_certain(context, definition)
             if not skip_broken:
                 context.catalog.check_readable(definition)
@@ -400,47 +405,3 @@ class Store:
 
     def _selected(self, table: str | None) -> list[TableDefinition]:
         return self.definitions() if table is None else [self.definition(table)]
-
-
-def make_context(
-    config: Config,
-    *,
-    actor: str,
-    workers: int | None,
-    limiter: Limiter | None,
-    progress: Progress | None,
-    clock: Callable[[], datetime],
-) -> Context:
-    """Open the disks and the journal of a configuration, and compare the disks' ids: one request a bucket at most."""
-    state = config.state_directory
-    limits = config.limits
-    workers = workers or limits.workers
-    limiter = limiter or Limiter(
-        bytes_per_second=limits.bytes_per_second,
-        requests_per_second=limits.requests_per_second,
-        max_concurrency=max(workers, 16),
-    )
-    disks = {name: open_disk(name, disk, state, limiter=limiter) for name, disk in config.disks.items()}
-    journal = Journal(state, reserve_bytes=limits.state_reserve_bytes)
-    places = {name: place_of(disk, os.environ).text for name, disk in config.disks.items()}
-    identities = Identities(disks, places, journal)
-    identities.look()
-    return Context(
-        config=config,
-        disks=disks,
-        catalog=Catalog(
-            config,
-            disks,
-            dropping=lambda: tables.being_dropped(journal),
-            merges=lambda uuid: journal.work.merges(table_uuid=uuid),
-            kept=KeptParts(state / "catalog.db"),
-        ),
-        journal=journal,
-        reservations=Reservations(config, disks),
-        limiter=limiter,
-        workers=workers,
-        actor=actor,
-        progress=progress or Silent(),
-        clock=clock,
-        identities=identities,
-    )

@@ -33,13 +33,16 @@ class Table:
         self._context = context
         self.definition = definition
 
-    def insert(self, batches: Iterable[pa.RecordBatch]) -> InsertResult:
-        """Insert Arrow batches; what an earlier identical insert wrote already is skipped."""
+    def insert(self, batches: Iterable[pa.RecordBatch], *, quorum: replicated.Quorum | None = None) -> InsertResult:
+        """Insert Arrow batches; what an earlier identical insert wrote already is skipped. With a quorum, return when
+        so many replicas have them.
+
+        Raises `OutcomeUnknown` when that is not known in time: then the rows are in the table."""
         from tiering.insert import insert
 
         reachability.check_whole(self._context, self.definition, f"inserting into {self.definition.full_name}")
         recovering.begin_disks(self._context)
-        how = replicated.work().inserting(self._context, self.definition) if self.definition.is_replicated else None
+        how = replicated.inserting(self._context, self.definition, quorum)
         result = insert.insert(self._context, self.definition, batches, how)
         self._context.catalog.outdate()  # few look again at once, and what others commit shows with the next refresh
         return result

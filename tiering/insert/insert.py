@@ -21,7 +21,7 @@ import threading
 import time
 import uuid
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -72,7 +72,7 @@ def insert(
     context: Context,
     definition: TableDefinition,
     batches: Iterable[pa.RecordBatch],
-    how: type[Inserting] | None = None,
+    how: Callable[[Context, TableDefinition, Task, OtherInserts], Inserting] | None = None,
 ) -> InsertResult:
     """Insert the batches; columns are matched by name (`tiering.table.types.cast_batch`). `how` blocks get their
     numbers and go in: default, by this machine's journal.
@@ -103,6 +103,7 @@ def insert(
                 error.message += f" ({kept}; running the insert again skips them)"
                 error.args = (error.message,)
             raise
+        run.finish()
         return run.result()
 
 
@@ -179,7 +180,7 @@ class NewPart:
 @dataclass(slots=True)
 class Inserting:
     """One insert in progress; its methods run on several threads. What a table that is owned by others than this
-    machine alone does differently: `begin`, `take_number` and `put_in`."""
+    machine alone does differently: `begin`, `take_number`, `put_in` and `finish`."""
 
     context: Context
     definition: TableDefinition
@@ -207,6 +208,9 @@ class Inserting:
         everything = self.context.catalog.parts(self.definition, include_outdated=True)
         self._seen = {stored.facts.name for stored in everything}
         self._next_block = blocks.first_free(self.context, self.definition)
+
+    def finish(self) -> None:
+        """Return when what went in may be acknowledged."""
 
     def result(self) -> InsertResult:
         """What is done so far; parts in the order of their blocks, whichever thread was first."""

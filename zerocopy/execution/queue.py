@@ -6,14 +6,16 @@ of one replica the second finds the pointer moved. An entry leaves the queue in 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
 from oplog.errors import AlreadyExists, Conflict, Transient
+from tiering.table.part import PartName
 from zerocopy.keeper.client import Witness
 from zerocopy.keeper.operations import Create, Operation, Set, portions
-from zerocopy.replica import entries
-from zerocopy.replica.entries import Entry
+from zerocopy.replica import entries, quorum
+from zerocopy.replica.entries import Entry, Get
 from zerocopy.replica.nodes import number_of
 from zerocopy.replica.replica import Replica
 
@@ -30,6 +32,11 @@ class Queued:
     node: str
     number: int
     entry: Entry
+
+    @property
+    def is_cloned(self) -> bool:
+        """Whether it was taken over from another replica, not from the log."""
+        return f"/{CLONED}" in self.node
 
 
 class FellBehind(Transient):
@@ -79,4 +86,16 @@ def queue(replica: Replica) -> list[Queued]:
         node = replica.keeper.find(path)
         if node is not None:
             found.append(Queued(path, number_of(name), entries.decode(node.data, path=path)))
-    return sorted(found, key=lambda queued: (f"/{CLONED}" not in queued.node, queued.number))
+    return sorted(found, key=lambda queued: (not queued.is_cloned, queued.number))
+
+
+def missing(replica: Replica) -> Iterator[Queued]:
+    """Of what waits, what was inserted with a quorum, or may have been, and is not here."""
+    own = replica.parts()
+    for queued in queue(replica):
+        if isinstance(queued.entry, Get):
+            name = PartName.parse(queued.entry.part)
+            if name in own or any(part.covers(name) for part in own):
+                continue
+            if queued.entry.quorum or queued.is_cloned or quorum.holders(replica, name) > 1:
+                yield queued

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
-from oplog.errors import FrostlineError, Locked
+from oplog.errors import FrostlineError, Locked, Transient
 from tiering.catalog.context import Context
+from tiering.engine.replicated import Quorum
 from tiering.insert.insert import Inserting
 from tiering.merge.output import MergeResult
 from tiering.merge.request import MergeRequest
@@ -15,7 +18,7 @@ from tiering.policy.plan import Move
 from tiering.table.schema import TableDefinition
 from zerocopy.execution import altering, cleaning, dropping, merging, moving, perform, recovering
 from zerocopy.execution.perform import Done
-from zerocopy.execution.queue import FellBehind
+from zerocopy.execution.queue import FellBehind, missing
 from zerocopy.replica import arrivals, presence, shared
 from zerocopy.replica.entries import Entry
 from zerocopy.replica.inserting import ReplicatedInserting
@@ -33,17 +36,42 @@ __all__ = [
     "inserting",
     "merge",
     "move",
+    "read_all",
     "serve",
     "sync",
     "tick",
 ]
 
+_LOOK_SECONDS = 0.05
 
-def inserting(context: Context, definition: TableDefinition) -> type[Inserting]:
-    """How blocks go into the table. Raises `ReadOnly` with the reason where this machine may not insert, `Transient`
-    when Keeper does not answer."""
+
+def inserting(context: Context, definition: TableDefinition, quorum: Quorum | None = None) -> Callable[..., Inserting]:
+    """How blocks go into the table; with a quorum they are acknowledged when so many replicas have them. Raises
+    `ReadOnly` with the reason where this machine may not insert, `Transient` when Keeper does not answer."""
     settle(Replica.open(context, definition))
-    return ReplicatedInserting
+    return partial(ReplicatedInserting, quorum=quorum)
+
+
+def read_all(context: Context, definition: TableDefinition) -> None:
+    """Return when every insert that was acknowledged with a quorum before now is here. Raises `ReadOnly` where this
+    machine is no replica, `Transient` where one of them is not to be had now."""
+    end = time.monotonic() + context.config.keeper.request_timeout_seconds
+    while True:
+        try:
+            done = sync(context, definition)
+            break
+        except Locked:  # another process of this machine is at the queue
+            if context.stop.wait(_LOOK_SECONDS) or time.monotonic() > end:
+                raise
+    replica = Replica.open(context, context.catalog.table(definition.uuid))
+    lacking = next(missing(replica), None)
+    if lacking is not None:
+        reasons = [one.reason for one in done.postponed if one.queued.node == lacking.node]
+        raise Transient(
+            f"{definition.full_name} lacks {lacking.entry.brings} here, which was inserted with a quorum: "
+            + (reasons[0] if reasons else "it is being fetched"),
+            hint="run the query without --sequential for what is here, or on another replica",
+        )
 
 
 def settle(replica: Replica) -> list[str]:

@@ -25,12 +25,14 @@ class _Entry(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     """Who said so."""
 
 
-class Get(_Entry, frozen=True, kw_only=True, tag="get"):
+class Get(_Entry, frozen=True, kw_only=True, tag="get", omit_defaults=True):
     """A part came; every replica is to have it."""
 
     part: str
     digest: str
     """Of what its `part.json` says, which names the SHA-256 of every file."""
+    quorum: int = 0
+    """How many replicas must have it before the insert is acknowledged; 0: nobody asked."""
 
     @property
     def brings(self) -> str:

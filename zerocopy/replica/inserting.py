@@ -21,11 +21,12 @@ from dataclasses import dataclass, field
 from disks.base import Transaction
 from oplog.errors import AlreadyExists, Conflict, FrostlineError, NotFound, Transient
 from tiering.catalog.lineage import content_digest
+from tiering.engine.replicated import Quorum
 from tiering.insert.insert import Inserting, NewPart
 from tiering.table.part import PartName
 from zerocopy.keeper.client import Witness
 from zerocopy.keeper.operations import Check, Create, Delete, Operation
-from zerocopy.replica import arrivals, entries
+from zerocopy.replica import arrivals, entries, quorum
 from zerocopy.replica.nodes import number_of
 from zerocopy.replica.replica import Replica
 
@@ -46,7 +47,12 @@ class _Arriving:
 class ReplicatedInserting(Inserting):
     """One insert into a replicated table."""
 
+    quorum: Quorum | None = None
     replica: Replica = field(init=False)
+    _needed: int = 0
+    """Replicas that must have it; 0: nobody asked."""
+    _waited_for: set[str] = field(default_factory=set)
+    """The parts of the insert, and those of an earlier one that brought the same."""
     _blocks_begun: int = 0
     _drops: dict[str, int] = field(default_factory=dict)
     """How often each partition was dropped, as far as is known: the word counts only if that is so still."""
@@ -54,6 +60,12 @@ class ReplicatedInserting(Inserting):
     def begin(self) -> None:
         self.replica = Replica.open(self.context, self.definition)
         self.replica.keeper.sync(self.replica.own.path)
+        if self.quorum is not None:
+            self._needed = quorum.needed(self.replica, self.quorum)
+
+    def finish(self) -> None:
+        if self.quorum is not None:
+            quorum.wait(self.replica, self._waited_for, self._needed, self.quorum.seconds)
 
     def take_number(self, claimed: ExitStack) -> int:
         """Only an order: the numbers come from Keeper, of each partition its own, when the bytes are written."""
@@ -81,17 +93,25 @@ class ReplicatedInserting(Inserting):
                     names = [one.name for one in chosen]
                     arrivals.take_in(self.context, self.definition, self.context.disk(disk), names)
                     self.count_in(names, [one.new for one in chosen])
+                    self._waited_for.update(names)
 
     def _without_duplicates(self, written: list[NewPart]) -> list[NewPart]:
         """Those that no replica has inserted yet, as far as is known before the word."""
         fresh: list[NewPart] = []
         self._count_drops(written)
         for new in written:
-            if self._deduplicates and self.replica.keeper.exists(self._block(new)):
+            if self._is_known(new):
                 self.count_duplicate(new)
             else:
                 fresh.append(new)
         return fresh
+
+    def _is_known(self, new: NewPart) -> bool:
+        """Whether some replica has inserted it before."""
+        node = self.replica.keeper.find(self._block(new)) if self._deduplicates else None
+        if node is not None:
+            self._waited_for.add(node.data.decode())
+        return node is not None
 
     @property
     def _deduplicates(self) -> bool:
@@ -143,7 +163,7 @@ class ReplicatedInserting(Inserting):
                 self.replica.keeper.sync(self.replica.table.path)
                 if isinstance(error, Conflict):  # the partition was dropped meanwhile, without this insert
                     self._count_drops([one.new for one in left])
-                known = [one for one in left if self._deduplicates and self.replica.keeper.exists(self._block(one.new))]
+                known = [one for one in left if self._is_known(one.new)]
                 if not known and isinstance(error, AlreadyExists):
                     raise
                 self._take_back(known)
@@ -159,7 +179,8 @@ class ReplicatedInserting(Inserting):
         return []
 
     def _word(self, one: _Arriving) -> list[Operation]:
-        entry = entries.Get(time=self.context.clock(), replica=self.replica.name, part=one.name, digest=one.digest)
+        now, name = self.context.clock(), self.replica.name
+        entry = entries.Get(time=now, replica=name, part=one.name, digest=one.digest, quorum=self._needed)
         partition = one.new.partition.id
         said: list[Operation] = [Delete(one.node), Check(self.replica.table.numbers(partition), self._drops[partition])]
         if self._deduplicates:

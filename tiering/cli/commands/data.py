@@ -51,18 +51,30 @@ def insert(
         tuple[int, str] | None,
         typer.Option(metavar="N FILE", help="keep up to N rows that cannot be taken in FILE; more: exit 8"),
     ] = None,
+    quorum: Annotated[
+        str | None,
+        typer.Option(metavar="N|auto", help="replicated: end when N replicas have the rows; auto: the majority"),
+    ] = None,
+    quorum_timeout: Annotated[
+        str, typer.Option(metavar="DURATION", help="how long that is waited for; then exit 5")
+    ] = "60s",
 ) -> None:
     """Insert files into a table.
 
     An insert is idempotent: parts that an earlier insert wrote are skipped and counted as duplicates. Files may be
     compressed: .gz, .zst, .lz4, .zip.
+
+    With --quorum, exit 5 where too few replicas are heard of: then nothing is inserted; or where they do not have the
+    rows in time: then they are in the table, and the same insert again waits on.
     """
     from contextlib import nullcontext
 
-    from tiering.config.units import format_size
+    from tiering.config.units import format_size, parse_duration
+    from tiering.engine.replicated import Quorum
     from tiering.insert.reshaping import parse_reshaping
     from tiering.insert.sources import open_sources
 
+    wanted = Quorum.parse(quorum, parse_duration(quorum_timeout).total_seconds()) if quorum is not None else None
     store = session.store(look=False)
     handle = store.table(table)
     reshaping = parse_reshaping(
@@ -74,7 +86,7 @@ def insert(
             rows = sum(batch.num_rows for batch in batches)
             document: dict[str, Any] = {"table": table, "rows": rows, "parts": [], "duplicates": 0, "bytes": 0}
         else:
-            result = handle.insert(batches)
+            result = handle.insert(batches, quorum=wanted)
             document = {
                 "table": table,
                 "rows": result.rows,
@@ -127,6 +139,9 @@ def query(
     revision: Annotated[
         str | None, typer.Option(metavar="[DISK:]N", help="the object disk, or this one, as it was at a revision")
     ] = None,
+    sequential: Annotated[
+        bool, typer.Option("--sequential", help="replicated: with all that was inserted with a quorum before")
+    ] = False,
 ) -> None:
     """Run read-only SQL over all tiers.
 
@@ -134,7 +149,8 @@ def query(
     knows of itself.
 
     Exit 3: a part of the table cannot be read at all, and the answer leaves it out. Parts that a repair set aside are
-    left out as well, which is said on stderr and in the JSON.
+    left out as well, which is said on stderr and in the JSON. Exit 5: with --sequential, something that was inserted
+    with a quorum is not here and cannot be fetched now.
     """
     from tiering.cli.reports import query as query_output
 
@@ -142,8 +158,12 @@ def query(
     store = session.store()
     if session.options.bwlimit or session.options.tpslimit:
         session.output.note("--bwlimit and --tpslimit do not bind a query: its engine reads buckets by its own client")
+    if sequential and revision is not None:
+        raise UsageError("--sequential is about now, --revision about the past", hint="say one of them")
     disk, number = _revision(revision)
-    result = store.query(sql, revision=number, disk=disk, skip_broken=True)  # told below, with exit code 3
+    result = store.query(  # what is broken is told below, with exit code 3
+        sql, revision=number, disk=disk, skip_broken=True, sequential=sequential
+    )
     session.tell_set_aside(result.set_aside)
     query_output.write(result, chosen, output, session.output)
     _refuse_to_be_silent(store, sql)

@@ -1,13 +1,16 @@
-"""The dashboard's screen of replicas: the numbers of `replica status`, of real replicas and a real Keeper."""
+"""Replicas as they are shown: the dashboard's screen of them, with the numbers of `replica status`; and `frostline demo
+--replicas`, three machines of which one is lost, told by the commands that a user would type."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from tests.replicas.machines import Machine
 from tests.tui.pilot import Driver, drive
+from tiering.cli import main as cli
 from tiering.config.settings import KeeperConfig
 
 
@@ -52,3 +55,28 @@ def test_a_keeper_that_does_not_answer_is_said_and_what_is_known_here_stays(
         await driver.lists([("d.t", "a")], lambda rows: [(row["table"], row["replica"]) for row in rows])
 
     drive(a, story)
+
+
+@pytest.mark.slow
+def test_the_story_of_three_machines(zookeeper: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`zookeeper` says that there is a Java; the story runs one of its own."""
+    assert cli.run(["demo", str(tmp_path / "demo"), "--replicas", "3", "--json"]) == 0
+    captured = capsys.readouterr()
+    told = json.loads(captured.out)
+    assert (told["replicas"], told["rows"], told["parts"]) == (["a", "b", "c"], 4000, ["all_0_2_1", "all_3_3_0"])
+    assert "1 part freed" in captured.err
+    assert "silent" in captured.err
+
+
+def test_one_machine_is_no_story_of_replicas(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["demo", str(tmp_path / "demo"), "--replicas", "1"]) == 2
+    assert "--replicas 3" in capsys.readouterr().err
+
+
+def test_without_java_it_says_what_to_install(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nothing"))
+    assert cli.run(["demo", str(tmp_path / "demo"), "--replicas", "3"]) == 2
+    assert "install a Java runtime" in capsys.readouterr().err
+    assert not (tmp_path / "demo").exists()

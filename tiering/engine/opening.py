@@ -1,0 +1,64 @@
+"""Opening what a store works on: its disks, its journal, what is known of both."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import datetime
+
+from disks.registry import open_disk
+from disks.stores.wrappers.limit import Limiter
+from disks.workers.progress import Progress, Silent
+from tiering.catalog import tables
+from tiering.catalog.catalog import Catalog
+from tiering.catalog.context import Context
+from tiering.catalog.identity import Identities
+from tiering.catalog.reservation import Reservations
+from tiering.config.places import place_of
+from tiering.config.settings import Config
+from tiering.journal.journal import Journal
+from tiering.journal.kept_parts import KeptParts
+
+
+def make_context(
+    config: Config,
+    *,
+    actor: str,
+    workers: int | None,
+    limiter: Limiter | None,
+    progress: Progress | None,
+    clock: Callable[[], datetime],
+) -> Context:
+    """Open the disks and the journal of a configuration, and compare the disks' ids: one request a bucket at most."""
+    state = config.state_directory
+    limits = config.limits
+    workers = workers or limits.workers
+    limiter = limiter or Limiter(
+        bytes_per_second=limits.bytes_per_second,
+        requests_per_second=limits.requests_per_second,
+        max_concurrency=max(workers, 16),
+    )
+    disks = {name: open_disk(name, disk, state, limiter=limiter) for name, disk in config.disks.items()}
+    journal = Journal(state, reserve_bytes=limits.state_reserve_bytes)
+    places = {name: place_of(disk, os.environ).text for name, disk in config.disks.items()}
+    identities = Identities(disks, places, journal)
+    identities.look()
+    return Context(
+        config=config,
+        disks=disks,
+        catalog=Catalog(
+            config,
+            disks,
+            dropping=lambda: tables.being_dropped(journal),
+            merges=lambda uuid: journal.work.merges(table_uuid=uuid),
+            kept=KeptParts(state / "catalog.db"),
+        ),
+        journal=journal,
+        reservations=Reservations(config, disks),
+        limiter=limiter,
+        workers=workers,
+        actor=actor,
+        progress=progress or Silent(),
+        clock=clock,
+        identities=identities,
+    )

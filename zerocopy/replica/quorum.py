@@ -1,0 +1,79 @@
+"""Inserts that are acknowledged when enough replicas have them.
+
+A replica has a part when Keeper says so, of the part or of one that covers it. What nobody has any more was dropped
+since, and is waited for by nobody. An entry of the log says that its insert asked for a quorum, so whoever reads
+sequentially knows what must be here. One that asked for it when it was repeated is known by having it: more than one
+replica says so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from oplog.errors import FrostlineError, OutcomeUnknown, Transient, UsageError
+from tiering.config.units import counted
+from tiering.engine.replicated import Quorum
+from tiering.table.part import PartName
+from zerocopy.replica.replica import Replica
+
+_PAUSE_SECONDS = 0.01
+_LONGEST_PAUSE_SECONDS = 0.25
+
+
+def needed(replica: Replica, quorum: Quorum) -> int:
+    """How many replicas must have what is inserted, this one among them. Raises `UsageError` where there are not so
+    many, `Transient` while fewer are heard of: nothing is inserted then."""
+    others, name = replica.others(), replica.definition.full_name
+    number = quorum.replicas or (len(others) + 1) // 2 + 1
+    if number > len(others) + 1:
+        raise UsageError(
+            f"a quorum of {number} is not to be had: {name} has {counted(len(others) + 1, 'replica')}",
+            hint="'frostline replica status' lists them; --quorum auto asks for the majority",
+        )
+    silent = [other for other in others if not replica.keeper.exists(replica.table.replica(other).is_active)]
+    if number > len(others) + 1 - len(silent):
+        raise Transient(
+            f"a quorum of {number} is not to be had now, and nothing was inserted into {name}: "
+            f"not heard of: {', '.join(silent)}",
+            hint="run 'frostline daemon run' there, or insert without --quorum",
+        )
+    return number
+
+
+def wait(replica: Replica, parts: Iterable[str], number: int, seconds: float) -> None:
+    """Return when so many replicas have each of the parts. Raises `OutcomeUnknown` when that is not known in time: the
+    parts are in the table, and the others fetch them when they can."""
+    context, left, fewest = replica.context, sorted(set(parts)), 0
+    end, pause = time.monotonic() + seconds, _PAUSE_SECONDS
+    try:
+        while True:
+            counts = {name: holders(replica, PartName.parse(name)) for name in left}
+            left = [name for name, count in counts.items() if 0 < count < number]
+            if not left:
+                return
+            fewest = min(counts[name] for name in left)
+            if context.stop.wait(min(pause, max(end - time.monotonic(), 0))) or time.monotonic() >= end:
+                why = "the process is told to stop" if context.stop.is_set() else f"after {seconds:g} s"
+                break
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+    except FrostlineError as error:
+        why = error.message
+    known = f"{fewest} of {number} replicas" if fewest else f"fewer than {number} replicas"
+    raise OutcomeUnknown(
+        f"{counted(len(left), 'part')} inserted into {replica.definition.full_name} (the first is {left[0]}) "
+        f"{'is' if len(left) == 1 else 'are'} known to be on {known}: {why}",
+        hint="the rows are in the table, and others fetch them; the same insert again waits on, and doubles nothing",
+    )
+
+
+def holders(replica: Replica, name: PartName) -> int:
+    """How many replicas have the part, or one that covers it."""
+    return sum(_has(replica, other, name) for other in [replica.name, *replica.others()])
+
+
+def _has(replica: Replica, other: str, name: PartName) -> bool:
+    nodes = replica.table.replica(other)
+    if replica.keeper.exists(nodes.part(str(name))):
+        return True
+    return any(PartName.parse(part).covers(name) for part in replica.keeper.children(nodes.parts))
