@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +16,6 @@ from disks.effects import (
     fsync_opened,
     hard_link,
     make_directory,
-    op,
     remove_file,
     remove_tree,
     rename,
@@ -25,14 +23,13 @@ from disks.effects import (
     write_unsynced_file,
 )
 from disks.host.locks import OwnedDirectory
+from disks.local.copied import copy_file
 from disks.local.plan import CommitPlan
 from oplog.errors import Conflict, Damaged, Refused
 from oplog.kinds import CommitKind
 
 RECORD = "record.json"
 """The name of the record of a sealed transaction, beside `files/`."""
-
-_COPY_BYTES = 1 << 20
 
 _UNSYNCED_FILES = 128
 _UNSYNCED_BYTES = 64 << 20
@@ -74,7 +71,7 @@ class LocalTransaction(Transaction):
             descriptor = os.open(staged, os.O_RDONLY)
             size = os.fstat(descriptor).st_size
         else:
-            descriptor, size, actual = _copy(data, staged)
+            descriptor, size, actual = copy_file(data, staged)
         self._sync_soon(descriptor, staged, size)
         if sha256 is not None and actual != sha256.lower():
             remove_file(staged)
@@ -215,24 +212,3 @@ class LocalTransaction(Transaction):
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _copy(source: Path, target: Path) -> tuple[int, int, str]:
-    """Copy a regular file, hashing what is read. Returns the descriptor of the copy, its size and hex digest."""
-    checksum = hashlib.sha256()
-    size = 0
-    descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    with open(descriptor, "rb") as reader:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise Damaged(f"{source} is not a regular file", hint="symbolic links, devices and pipes are refused")
-        with op("fs.create", target):
-            writer = target.open("xb", buffering=0)
-        with writer:
-            with op("fs.write", target):
-                while chunk := reader.read(_COPY_BYTES):
-                    checksum.update(chunk)
-                    view = memoryview(chunk)
-                    while view:
-                        view = view[writer.write(view) :]
-                    size += len(chunk)
-            return os.dup(writer.fileno()), size, checksum.hexdigest()
