@@ -24,7 +24,8 @@ from oplog import entry, snapshot
 from oplog.entry import GENESIS_DIGEST, Commit, Create, Remove
 from oplog.errors import NotFound
 from oplog.kinds import Inserted, TableCreated
-from oplog.log import SCHEMA_VERSION, Entry
+from oplog.log import Entry
+from oplog.mark import SCHEMA_VERSION
 from oplog.replay import FileRow
 from oplog.revision import (
     OPERATIONS_PREFIX,

@@ -29,7 +29,7 @@ from disks.config import ObjectDiskConfig
 from disks.object_disk.disk import ObjectDisk
 from disks.stores.open import open_store
 from disks.stores.wrappers.metered import MeteredStore
-from oplog import earlier, entry, log, snapshot
+from oplog import earlier, entry, log, mark, snapshot
 from oplog.entry import GENESIS_DIGEST, Commit, Create
 from oplog.kinds import Inserted
 from oplog.replay import FileRow
@@ -228,7 +228,7 @@ def figures_of_catching_up(bucket: str, directory: Path, long_log: int) -> Itera
 def fill(store: MeteredStore, commits: int) -> None:
     """A log of so many commits, each a file that takes the place of an older one, with snapshots as they are due: the
     newest is in the middle between two that are due."""
-    store.put_if_absent(SCHEMA_VERSION_KEY, log.SCHEMA_VERSION, sha256=_sha256(log.SCHEMA_VERSION))
+    store.put_if_absent(SCHEMA_VERSION_KEY, mark.SCHEMA_VERSION, sha256=_sha256(mark.SCHEMA_VERSION))
     previous, at = GENESIS_DIGEST, commits - commits // 200
     rows: dict[str, FileRow] = {}
     texts: list[bytes] = []

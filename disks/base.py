@@ -23,6 +23,7 @@ from typing import Literal, NamedTuple, Self
 from disks.file_table.commits import Commits
 from disks.file_table.table import FileTable
 from disks.stores.base import ByteRange, ObjectStore, S3Connection
+from disks.stores.wrappers.named_log import log_of
 from oplog.errors import FrostlineError, Refused, Transient, UsageError
 from oplog.kinds import CommitKind
 from oplog.log import Entry, OperationsLog
@@ -395,6 +396,12 @@ class LoggedDisk(BucketDisk):
     @property
     def logged(self) -> LoggedDisk:
         return self
+
+    @property
+    def log_name(self) -> str | None:
+        """The name of the log among those of its prefix; None where the prefix has no other. Where it has, the objects
+        are not this disk's alone."""
+        return log_of(self.store)
 
     @abstractmethod
     def at(self, revision: int) -> Disk:

@@ -65,6 +65,10 @@ class ObjectDiskConfig(DiskConfig, frozen=True, tag="object_disk"):
     """Never printed."""
     session_token: str | None = None
     """Only with temporary keys, and never printed either: they end within hours."""
+    log: str | None = None
+    """The name of this disk's log where several logs share the prefix: each machine has one of its own below
+    `logs/<NAME>/`, and all of them have their objects in one place. Default: the disk has the prefix for itself. A
+    prefix is the one or the other from its first commit on."""
     log_format: Literal[1, 2] = 2
     """The format of the operations log. 1 is ClickHouse's, with weaker promises: a bucket that a ClickHouse server
     wrote, or is to restore from."""

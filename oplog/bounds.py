@@ -14,7 +14,15 @@ from datetime import datetime
 
 from oplog import paths
 from oplog.errors import Damaged
-from oplog.revision import GC_PREFIX, LARGEST_REVISION, LEASES_PREFIX, OPERATIONS_PREFIX, PINS_PREFIX, SNAPSHOTS_PREFIX
+from oplog.revision import (
+    GC_PREFIX,
+    LARGEST_REVISION,
+    LEASES_PREFIX,
+    LOGS_PREFIX,
+    OPERATIONS_PREFIX,
+    PINS_PREFIX,
+    SNAPSHOTS_PREFIX,
+)
 
 LARGEST_FILE_BYTES = 1 << 60
 """1 EiB, more than any store holds in one object."""
@@ -39,7 +47,7 @@ _FIRST_YEAR, _LAST_YEAR = 1900, 9000
 UNREADABLE = (ValueError, RecursionError, OverflowError)
 """What decoders raise on bytes that are no document: msgspec's errors and those of wrong text are ValueErrors."""
 
-_NO_BLOBS = (".", OPERATIONS_PREFIX, SNAPSHOTS_PREFIX, PINS_PREFIX, LEASES_PREFIX, GC_PREFIX)
+_NO_BLOBS = (".", OPERATIONS_PREFIX, SNAPSHOTS_PREFIX, PINS_PREFIX, LEASES_PREFIX, GC_PREFIX, LOGS_PREFIX)
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 
 

@@ -20,9 +20,12 @@ from oplog.kinds import CommitKind
 FORMAT = 3
 """Who reads format 3 heeds floors and fences, and proves the end of the log before it commits. A version that knows
 only format 2 would commit into the hole that a collection left: it refuses the first entry of format 3."""
+NAMED_LOG_FORMAT = 4
+"""Of entries of a log that has its objects in one prefix with other logs. A version that knows only format 3 would take
+what the others name for garbage: it refuses the first of them."""
 MINIMUM_READER = "0.2.0"
-"""The first version of Frostline that reads what this one writes."""
-READABLE = frozenset((2, FORMAT))
+"""The first version of Frostline that reads what this one writes in a prefix with one log."""
+READABLE = frozenset((2, FORMAT, NAMED_LOG_FORMAT))
 GENESIS_DIGEST = "0" * 64
 """`previous` of the first commit."""
 
@@ -85,6 +88,8 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     """`TableDigest` of the file table right after it; empty where its writer did not know."""
     earlier: bytes = b""
     """The texts of the entries before it, every 64th time (`oplog.earlier`)."""
+    format: int = FORMAT
+    """Of the entry it is written as."""
 
     @property
     def size_bytes(self) -> int:
@@ -125,6 +130,7 @@ def encode(commit: Commit) -> bytes:
     """The commit's bytes, the same for equal commits."""
     word, details = kinds.encode(commit.kind)
     document = _Document(
+        format=commit.format,
         revision=commit.revision,
         previous=commit.previous,
         writer=commit.writer,
@@ -162,6 +168,7 @@ def decode(data: bytes, *, name: str) -> Commit:
         operations=document.operations,
         table_digest=document.table_digest,
         earlier=document.earlier,
+        format=document.format,
     )
 
 

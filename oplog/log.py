@@ -35,10 +35,10 @@ from oplog.errors import (
 from oplog.kinds import Repaired
 from oplog.log_end import Entry as Entry
 from oplog.log_end import ListedEntry, LogStore, RevisionTaken, check_end, newest_floor
-from oplog.mark import read_mark
+from oplog.mark import FormatMark
+from oplog.mark import UnknownLogFormat as UnknownLogFormat
 from oplog.revision import (
     OPERATIONS_PREFIX,
-    SCHEMA_VERSION_KEY,
     SNAPSHOTS_PREFIX,
     commit_key,
     parse_commit_key,
@@ -48,7 +48,6 @@ from oplog.revision import (
 
 logger = logging.getLogger(__name__)
 
-SCHEMA_VERSION = b"2"
 _FETCH_THREADS = 16
 _LOST_ANSWER_ATTEMPTS = 5
 _FIRST_PAGE = 1000
@@ -58,17 +57,16 @@ _BRING_BACK = (
 )
 
 
-class UnknownLogFormat(UsageError):
-    """The prefix holds a log that this version does not read."""
-
-
 class OperationsLog:
     """The entries below `operations/` of one prefix. Stateless: every call asks the bucket."""
 
-    def __init__(self, store: LogStore) -> None:
+    def __init__(self, store: LogStore, *, prefix: LogStore | None = None) -> None:
+        """`prefix`: where the log is one of several, all that lies below the prefix that they share."""
         self.store = store
-        self._is_ours = False
-        """The prefix says that its log is of this format: asked once, before anything else is."""
+        self.prefix = prefix
+        self.format = entry.FORMAT if prefix is None else entry.NAMED_LOG_FORMAT
+        """Of the entries that are added."""
+        self._mark = FormatMark(store, prefix)
         self._sized = range(0)
         """Entries whose size a listing showed."""
         self._known = range(0)
@@ -332,7 +330,7 @@ class OperationsLog:
         request that arrives late finds the key taken, so it can never commit twice.
         """
         if commit.revision == 1:
-            self._claim_prefix()
+            self.claim_prefix()
         key, data = commit_key(commit.revision), entry.encode(commit)
         if len(data) > bounds.LARGEST_ENTRY_BYTES:
             raise Refused(
@@ -361,39 +359,11 @@ class OperationsLog:
     def check_schema(self) -> bool:
         """Whether the prefix says it is ours; False when it says nothing. Raises `UnknownLogFormat`: whatever is there
         may mean something else, so nothing of it is used; `Transient` when it says something else each time."""
-        if self._is_ours:
-            return True
-        try:
-            version = read_mark(self.store, SCHEMA_VERSION_KEY).strip()
-            # One byte that no checksum covers: a bit that flipped on the way must not read as another format.
-            if version != SCHEMA_VERSION and (second := read_mark(self.store, SCHEMA_VERSION_KEY).strip()) != version:
-                if second != SCHEMA_VERSION:
-                    raise Transient(
-                        f"{self.store.name}{SCHEMA_VERSION_KEY} was read as {version[:20]!r} and as {second[:20]!r}",
-                        hint="something alters answers on their way; run the command again",
-                    )
-                version = second
-        except NotFound:
-            return False
-        if version == SCHEMA_VERSION:
-            self._is_ours = True
-            return True
-        if version == b"1":
-            raise UnknownLogFormat(
-                f"{self.store.name} holds a log of format 1 (ClickHouse's), which this version cannot use as a disk",
-                hint="choose another prefix for this disk; nothing was written here",
-            )
-        raise UnknownLogFormat(
-            f"{self.store.name}{SCHEMA_VERSION_KEY} says {version[:20]!r}; this version reads log format 2",
-            hint="upgrade frostline, or choose another prefix",
-        )
+        return self._mark.check()
 
-    def _claim_prefix(self) -> None:
-        try:
-            self.store.put_if_absent(SCHEMA_VERSION_KEY, SCHEMA_VERSION, sha256=hashlib.sha256(SCHEMA_VERSION).digest())
-            self._is_ours = True
-        except (AlreadyExists, OutcomeUnknown):
-            self.check_schema()
+    def claim_prefix(self) -> None:
+        """Say whose the prefix is. Raises `UnknownLogFormat` where it is not ours."""
+        self._mark.claim()
 
     @staticmethod
     def _until(revisions: Iterator[int], until: int | None) -> Iterator[int]:

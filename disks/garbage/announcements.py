@@ -20,6 +20,7 @@ from disks.garbage.report import GcReport, SafetyStop
 from disks.object_disk.doomed import CONDEMNED, INTENT_LIFETIME, Announcement, end_of, read_announcement
 from disks.object_disk.references import INTENTS_PREFIX, clock_objection, sane_time
 from disks.stores.base import ObjectInfo, ObjectStore
+from disks.stores.wrappers.named_log import log_of
 from oplog.errors import NotFound, Retained
 
 BATCH_KEYS = 5_000
@@ -144,6 +145,6 @@ def batches(keys: Sequence[str], size: int) -> Iterator[list[str]]:
 
 
 def _put(store: ObjectStore, key: str, keys: Sequence[str], now: datetime) -> str:
-    data = msgspec.json.encode(Announcement(time=now, keys=tuple(keys)))
+    data = msgspec.json.encode(Announcement(time=now, keys=tuple(keys), log=log_of(store) or ""))
     store.put(key, data, sha256=hashlib.sha256(data).digest())
     return key

@@ -112,6 +112,8 @@ class _Collection:
             found, objection = self._listed()
             self._report.foreign = list(found.foreign)
             self._require(objection)
+            if self._disk.log_name is not None:
+                raise SafetyStop("several logs share this prefix, and what the others name is not known")
             if found.head == 0 and not found.blobs and not found.snapshots:
                 self._check_never_written()
                 return

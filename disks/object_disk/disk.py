@@ -28,16 +28,19 @@ from disks.object_disk.basis import Basis
 from disks.object_disk.cache import IDENTITY, TableCache
 from disks.object_disk.following import CONTRADICTED, apply_entries, is_proved, newest_fence, note_fence
 from disks.object_disk.lease import Lease
+from disks.object_disk.sharing.prefix import identify, log_in
+from disks.object_disk.sharing.writers import WriterClaim
 from disks.object_disk.table_disk import TableDisk
 from disks.object_disk.transaction import ObjectTransaction, Target
 from disks.object_disk.unproved import UnprovedEntries
 from disks.stores.base import ByteRange, ObjectStore
 from disks.stores.time_budget import last_look
+from disks.stores.wrappers.named_log import whole_prefix
 from oplog import earlier, replay, snapshot
 from oplog.entry import Commit, encode, now
 from oplog.errors import Conflict, Damaged, DiskUnreachable, FrostlineError, NotFound, Refused, Transient
 from oplog.kinds import CommitKind, Fenced, Repaired
-from oplog.log import Entry, OperationsLog
+from oplog.log import Entry
 from oplog.log_end import RevisionTaken, StrayEntry
 from oplog.replay import FileRow
 from oplog.revision import commit_key
@@ -83,7 +86,7 @@ class ObjectDisk(TableDisk, LoggedDisk):
         at the bucket may be for `refresh_when_due`."""
         self.name = name
         self.store = store
-        self.log = OperationsLog(store)
+        self.log = log_in(store)
         self.state_path = state_path
         self.snapshot_every_commits = snapshot_every_commits
         self.retention_seconds = retention_seconds
@@ -97,6 +100,7 @@ class ObjectDisk(TableDisk, LoggedDisk):
         self._refreshed = -math.inf
         self._single_writer = single_writer
         self._lease = Lease(store, state_path / "lease.json", settle_seconds=lease_settle_seconds)
+        self._writer = WriterClaim(store, name, state_path, retention_seconds) if self.log_name is not None else None
         self._identity = IdentityGuard(
             name, store.name, self._identity_before_commit, self._write_identity, cheap=False
         )
@@ -105,7 +109,7 @@ class ObjectDisk(TableDisk, LoggedDisk):
     def capabilities(self) -> DiskCapabilities:  # type: ignore[override]
         """Sends no request: `writers` is "one" from the first commit that needed the lease."""
         one = self._single_writer or self._lease.used
-        return DiskCapabilities(remote=True, writers="one" if one else "many", shared=True)
+        return DiskCapabilities(remote=True, writers="one" if one else "many", shared=self.log_name is None)
 
     # Reading
 
@@ -223,7 +227,8 @@ class ObjectDisk(TableDisk, LoggedDisk):
         if self.read_only:
             raise Refused(f"disk {self.name} is read-only", hint="set read_only: false in its configuration")
         self._check_reachable()
-        target = Target(self.store, self._scratch, lambda: self.revision, self._commit)
+        shares = self.log_name is not None
+        target = Target(self.store, self._scratch, lambda: self.revision, self._commit, shares)
         return ObjectTransaction(target, kind, reason=reason, actor=actor)
 
     def _commit(self, draft: Commit, basis: Basis) -> int:
@@ -234,6 +239,7 @@ class ObjectDisk(TableDisk, LoggedDisk):
             table = self.file_table
             if self.cache.end_seen.age_seconds > max(self.retention_seconds / _OLD_HEAD_SHARE, _YOUNG_HEAD_SECONDS):
                 self.cache.catch_up(table)
+            self._begin_log(table, basis)
             began, unproved = Moment(), UnprovedEntries()
             for lost in count():
                 if lost >= _COMMIT_ATTEMPTS and began.age_seconds >= _COMMIT_SECONDS:
@@ -263,6 +269,26 @@ class ObjectDisk(TableDisk, LoggedDisk):
                 self._snapshot_when_due(entry.commit.revision)
                 return entry.commit.revision
         raise AssertionError("unreachable")
+
+    def _begin_log(self, table: FileTable, basis: Basis) -> None:
+        """Of a log that is one of several: make sure that this machine writes it. Before its first commit looks at its
+        blobs, the log is seen by whoever collects (docs/design.md, L8)."""
+        if self._writer is None:
+            return
+        if table.head()[0] == 0:
+            with table.write():  # one process after the other: they share the lease
+                self.log.check_schema()
+                if self._takes_lease:
+                    self._lease.hold()
+                self._identity.before_writing()
+                self.log.claim_prefix()
+                identify(whole_prefix(self.store))
+            basis.looked_at = -1
+        self._writer.check()
+
+    @property
+    def _takes_lease(self) -> bool:
+        return self._single_writer or not self.store.capabilities.conditional_put
 
     def _wait_for_turn(self, table: FileTable, unproved: UnprovedEntries) -> None:
         """Let those go first whose turn it is, and read what they commit."""
@@ -335,7 +361,7 @@ class ObjectDisk(TableDisk, LoggedDisk):
         return self.identity() if self._identity.is_known else self.cache.remembered_identity()
 
     def _write_identity(self) -> str:
-        if self._single_writer or not self.store.capabilities.conditional_put:  # the lease is held
+        if self._takes_lease:  # it is held
             return read_object(self.store) or put_object(self.store)
         return put_object(self.store)
 
@@ -350,7 +376,9 @@ class ObjectDisk(TableDisk, LoggedDisk):
                 raise RevisionTaken(error.message) from error  # a listing has to tell what the log holds
         revision, previous = view.head()
         writer = self.cache.turns.sign()  # of this attempt: another one's entry is not this one's
-        commit = msgspec.structs.replace(draft, revision=revision + 1, previous=previous, writer=writer, time=now())
+        commit = msgspec.structs.replace(
+            draft, revision=revision + 1, previous=previous, writer=writer, time=now(), format=self.log.format
+        )
         known = view.count_digest()
         replay.execute(view, commit)
         settling = isinstance(commit.kind, Repaired) and commit.kind.contradicted is not None
@@ -358,7 +386,7 @@ class ObjectDisk(TableDisk, LoggedDisk):
             commit = msgspec.structs.replace(commit, table_digest=view.digest.hex)
         if earlier.brings(commit.revision):
             commit = self._bringing_earlier(commit, unproved)
-        leased = self._single_writer or not self.store.capabilities.conditional_put
+        leased = self._takes_lease
         if leased:
             self._lease.hold()
             self._check_last(revision, previous)

@@ -9,8 +9,10 @@ import msgspec
 
 from disks.object_disk.references import INTENTS_PREFIX
 from disks.stores.base import ObjectInfo, ObjectStore
+from disks.stores.wrappers.named_log import log_of
 from oplog import bounds
 from oplog.errors import Damaged
+from oplog.revision import is_blob_key
 
 INTENT_LIFETIME = timedelta(hours=1)
 """An announcement older than this binds nobody who waits for it: its collector stops long before."""
@@ -19,11 +21,13 @@ CONDEMNED = f"{INTENTS_PREFIX}condemned-"
 ENDED = "+ended.json"
 
 
-class Announcement(msgspec.Struct, frozen=True, kw_only=True):
+class Announcement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An announcement: these objects are about to go."""
 
     time: datetime
     keys: tuple[str, ...]
+    log: str = ""
+    """Whose entries and snapshots are meant, where there are several logs: theirs have the same names."""
 
 
 _decoder = msgspec.json.Decoder(Announcement)
@@ -46,7 +50,9 @@ def announced(disk: Announcer, *, now: datetime | None) -> set[str]:
         stale = now is not None and now - item.modified > INTENT_LIFETIME
         if stale or item.key.startswith(CONDEMNED) or item.key in over or end_of(item.key) in over:
             continue
-        keys.update(read_announcement(disk.store, item).keys)
+        going = read_announcement(disk.store, item)
+        ours = going.log == (log_of(disk.store) or "")
+        keys.update(key for key in going.keys if ours or is_blob_key(key))
     return keys
 
 
@@ -63,4 +69,4 @@ def read_announcement(store: ObjectStore, item: ObjectInfo) -> Announcement:
             raise ValueError(f"it has {item.size_bytes} bytes")
         return _decoder.decode(store.get(key))
     except bounds.UNREADABLE as error:
-        raise Damaged(f"{store.name}{key} cannot be read: {error}", hint="delete it if no gc runs") from error
+        raise Damaged(f"{store.url(key)} cannot be read: {error}", hint="delete it if no gc runs") from error

@@ -35,6 +35,8 @@ class Target:
     scratch_directory: Path
     revision: Callable[[], int]
     commit: Callable[[Commit, Basis], int]
+    shares: bool = False
+    """Other logs may name the disk's blobs."""
 
 
 class ObjectTransaction(Transaction):
@@ -58,6 +60,8 @@ class ObjectTransaction(Transaction):
         self._began_at = target.revision()
         self._first_upload: Moment | None = None
         self._made_from: tuple[int | None, Sequence[str] | None] = (None, None)
+        self._blob_sets: dict[str, str] = {}
+        """Directory -> the set that what is uploaded for it belongs to."""
 
     def create(
         self, path: str, data: bytes | Path, *, sha256: str | None = None, blob_set: str | None = None
@@ -78,6 +82,8 @@ class ObjectTransaction(Transaction):
         small = size <= self.inline_limit_bytes and path.endswith(".json")
         inline = data if isinstance(data, bytes) and small else None
         key = None if inline is not None else self._upload(path, data, sha256)
+        if key is not None and blob_set is None:
+            blob_set = self._blob_set(path)
         with self._lock:
             self._operations.append(Create(path, size, sha256, key, inline, blob_set))
         return FileInfo(path, size, sha256, key, blob_set)
@@ -104,9 +110,17 @@ class ObjectTransaction(Transaction):
             self._first_upload = min(self._first_upload or began, began)
             if since is not None:
                 self._began_at = 0  # nobody knows what the newest revision was then
-        operation = Create(check_path(path), size_bytes, sha256, key, None, None)
+        operation = Create(check_path(path), size_bytes, sha256, key, None, self._blob_set(path))
         self._basis().check_blob(operation)
         self._add(operation)
+
+    def _blob_set(self, path: str) -> str | None:
+        """The set of what this transaction uploads for the path's directory, which is a part; None where nobody shares.
+        Its name is used once."""
+        if not self._target.shares:
+            return None
+        with self._lock:
+            return self._blob_sets.setdefault(path.rpartition("/")[0], secrets.token_hex(16))
 
     def _upload(self, path: str, data: bytes | Path, sha256: str) -> str:
         with self._lock:

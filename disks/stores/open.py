@@ -9,6 +9,7 @@ from disks.stores.base import ObjectStore
 from disks.stores.schemes import SCHEMES
 from disks.stores.wrappers.limit import LimitedStore, Limiter
 from disks.stores.wrappers.metered import Meter, MeteredStore
+from disks.stores.wrappers.named_log import NamedLogStore
 from disks.stores.wrappers.readonly import ReadOnlyStore
 from disks.stores.wrappers.retry import Backoff, RetryingStore
 from oplog.errors import UsageError
@@ -17,8 +18,9 @@ from oplog.errors import UsageError
 def open_store(config: ObjectDiskConfig, *, limiter: Limiter | None = None) -> MeteredStore:
     """Open the store that `config.url` names. Sends no request and writes nothing.
 
-    The stack, from outside: metered (what the caller sees) > retrying > limited (each attempt takes a slot, and sees
-    the 503 first) > read-only (when configured) > the store itself. Workers that share limits pass the same limiter.
+    The stack, from outside: metered (what the caller sees) > the view of one log (when configured) > retrying >
+    limited (each attempt takes a slot, and sees the 503 first) > read-only (when configured) > the store itself.
+    Workers that share limits pass the same limiter.
 
     `s3://bucket/` without a prefix is allowed: then the whole bucket belongs to the disk, and its garbage collector
     treats every object in it as its own. Give a prefix wherever anything else lives in the bucket.
@@ -30,7 +32,10 @@ def open_store(config: ObjectDiskConfig, *, limiter: Limiter | None = None) -> M
     if limiter is not None:
         store = LimitedStore(store, limiter)
     backoff = Backoff(attempts=max(config.retries, 1), total_seconds=config.retry_seconds)
-    return MeteredStore(RetryingStore(store, backoff), meter=meter if meters_itself else None)
+    store = RetryingStore(store, backoff)
+    if config.log is not None:
+        store = NamedLogStore(store, config.log)
+    return MeteredStore(store, meter=meter if meters_itself else None)
 
 
 def _raw_store(config: ObjectDiskConfig, meter: Meter) -> tuple[ObjectStore, bool]:

@@ -10,12 +10,13 @@ from datetime import datetime
 from disks.file_table.table import FileTable
 from disks.object_disk.history import TableAsOf, available, past_at
 from disks.object_disk.references import Inventory
+from disks.object_disk.sharing.prefix import log_in
 from disks.stores.base import ObjectStore
 from disks.workers.parallel import HERE, Askers
 from oplog.clickhouse.replay import LogProblem
 from oplog.errors import Damaged, NotFound, UsageError
-from oplog.log import SCHEMA_VERSION, OperationsLog
-from oplog.mark import read_mark
+from oplog.log import OperationsLog
+from oplog.mark import SCHEMA_VERSION, SHARED_SCHEMA_VERSION, read_mark
 from oplog.revision import BLOBS_PREFIX, OPERATIONS_PREFIX, SCHEMA_VERSION_KEY, parse_commit_key
 from restore.clickhouse.bucket import read_bucket
 from restore.clickhouse.tree import rows_of
@@ -67,7 +68,7 @@ def read_source(
 def has_our_log(store: ObjectStore) -> bool:
     """Whether a disk of ours with its own log (format 2) wrote the bucket."""
     try:
-        return read_mark(store, SCHEMA_VERSION_KEY).strip() == SCHEMA_VERSION
+        return read_mark(store, SCHEMA_VERSION_KEY).strip() in (SCHEMA_VERSION, SHARED_SCHEMA_VERSION)
     except NotFound:
         first = next(iter(store.list(OPERATIONS_PREFIX)), None)
         return first is not None and parse_commit_key(first.key) is not None
@@ -78,7 +79,7 @@ def _from_log(store: ObjectStore, revision: int | None, time: datetime | None) -
     found = log_inventory(store)
     while True:
         try:
-            past = _past(OperationsLog(store), found, revision, time)
+            past = _past(log_in(store), found, revision, time)
             break
         except (Damaged, NotFound):
             # Nothing pins the source: its gc may have taken what was listed. Then the listing has changed.

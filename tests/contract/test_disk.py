@@ -22,6 +22,7 @@ from disks.stores.base import ByteRange, ObjectStore
 from disks.stores.directory import DirectoryStore
 from disks.stores.memory import MemoryStore
 from disks.stores.open import open_store
+from disks.stores.wrappers.named_log import NamedLogStore
 from disks.wrappers.wrapped import WrappedDisk
 from oplog.errors import Conflict, Damaged, FrostlineError, NotFound, Refused, UsageError
 from oplog.kinds import Dropped, Inserted, Merged, OtherKind, Restored
@@ -39,6 +40,9 @@ KINDS = [
     "object_documented",
     "object_s3",
     "object_lease",
+    "object_log",
+    "object_log_locked",
+    "object_log_lease",
     "clickhouse_memory",
     "clickhouse_locked",
     "clickhouse_directory",
@@ -76,6 +80,12 @@ def open_again(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]
                 disk = ObjectDisk("s3", memory, tmp_path / "state", snapshot_every_commits=3)
             case "object_directory":
                 disk = ObjectDisk("s3", DirectoryStore(tmp_path / "bucket"), tmp_path / "state")
+            case "object_log" | "object_log_locked":
+                store = NamedLogStore(memory if wanted == "object_log" else locked, "replica-1")
+                disk = ObjectDisk("s3", store, tmp_path / "state", snapshot_every_commits=3)
+            case "object_log_lease":
+                store = NamedLogStore(memory, "replica-1")
+                disk = ObjectDisk("s3", store, tmp_path / "state", single_writer=True, lease_settle_seconds=0.0)
             case "object_lease":
                 disk = ObjectDisk("s3", memory, tmp_path / "state", single_writer=True, lease_settle_seconds=0.0)
             case "clickhouse_memory":

@@ -23,6 +23,7 @@ from disks.stores.open import open_store
 from disks.stores.s3.store import S3Store
 from disks.stores.wrappers.limit import LimitedStore, Limiter
 from disks.stores.wrappers.metered import MeteredStore
+from disks.stores.wrappers.named_log import NamedLogStore
 from disks.stores.wrappers.retry import RetryingStore
 from disks.stores.wrappers.wrapped import unwrapped
 from oplog.bounds import at_most
@@ -37,6 +38,7 @@ WRAPPERS: dict[str, Callable[[ObjectStore], ObjectStore]] = {
     "retry": RetryingStore,
     "limit": lambda inner: LimitedStore(inner, Limiter(max_concurrency=4)),
     "metered": MeteredStore,
+    "named_log": lambda inner: NamedLogStore(inner, "replica-1"),
     "faulty": FaultyStore,
 }
 

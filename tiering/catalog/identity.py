@@ -17,6 +17,7 @@ import msgspec
 
 from disks.base import Disk
 from disks.identity import not_there, read_object
+from disks.object_disk.sharing.writers import take_over
 from disks.stores.time_budget import time_budget
 from disks.wrappers.broken import BrokenDisk
 from oplog.entry import GENESIS_DIGEST
@@ -166,6 +167,8 @@ class Identities:
         if verb == "replace" and (logged := self._real[name].logged) is not None:
             logged.replace_cache((), 0, GENESIS_DIGEST, proved=True)
             self._shown.pop(name, None)
+        if verb == "adopt" and (logged := self._real[name].logged) is not None:
+            take_over(logged)
         self._journal.disks.decide(verb, self._known[name], self._shown.get(name), self.place(name), actor)
 
     def is_fresh(self, name: str) -> bool:

@@ -106,7 +106,7 @@ def _print_version(options: GlobalOptions) -> None:
     from importlib.metadata import version
 
     from oplog.entry import MINIMUM_READER
-    from oplog.log import SCHEMA_VERSION
+    from oplog.mark import SCHEMA_VERSION
 
     log_format = int(SCHEMA_VERSION)
     about = {"version": version("frostline"), "log_format": log_format, "minimum_reader": MINIMUM_READER}

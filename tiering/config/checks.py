@@ -8,6 +8,7 @@ from difflib import get_close_matches
 
 from disks.config import DiskConfig, LocalDiskConfig, ObjectDiskConfig
 from disks.stores.schemes import SCHEMES
+from disks.stores.wrappers.named_log import check_log_name
 from oplog.errors import UsageError
 from tiering.config import jobs, macros
 from tiering.config.settings import Config, PolicyConfig
@@ -104,12 +105,24 @@ def _check_object_disk(name: str, disk: ObjectDiskConfig, complain: Complain) ->
         )
     if scheme == "s3" and not rest.strip("/"):
         raise complain(("disks", name, "url"), f"the URL names no bucket: {disk.url}", "s3://bucket/prefix/")
+    _check_log(name, disk, complain)
     if disk.snapshot_every_commits < 1:
         raise complain(("disks", name, "snapshot_every_commits"), "must be at least 1", "")
     if disk.retention_seconds < 0:
         raise complain(("disks", name, "retention_seconds"), "must not be negative", "")
     if bool(disk.access_key_id) != bool(disk.secret_access_key):
         raise complain(("disks", name), "access_key_id and secret_access_key belong together", "")
+
+
+def _check_log(name: str, disk: ObjectDiskConfig, complain: Complain) -> None:
+    if disk.log is None:
+        return
+    try:
+        check_log_name(disk.log)
+    except UsageError as error:
+        raise complain(("disks", name, "log"), error.message, error.hint) from error
+    if disk.log_format != 2:
+        raise complain(("disks", name, "log"), "ClickHouse's log (log_format: 1) has its prefix for itself", "")
 
 
 def _check_policy(name: str, policy: PolicyConfig, config: Config, complain: Complain) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -17,6 +17,7 @@ import msgspec
 
 from disks.config import DiskConfig, LocalDiskConfig, ObjectDiskConfig
 from oplog.errors import UsageError
+from oplog.revision import LOGS_PREFIX
 from tiering.config.settings import Config
 
 Complain = Callable[[tuple[str | int, ...], str, str], UsageError]
@@ -31,14 +32,19 @@ class Place:
     """Directories are in one space, the keys of each bucket in another."""
     steps: tuple[str, ...]
     directory: Path | None = None
+    log: str | None = None
+    """Which of several logs of the place is meant."""
 
     @property
     def text(self) -> str:
         """For messages and for the journal: without credentials, the same however it was written."""
-        return str(self.directory) if self.directory is not None else f"{self.space}{'/'.join(self.steps)}"
+        whole = str(self.directory) if self.directory is not None else f"{self.space}{'/'.join(self.steps)}"
+        return whole if self.log is None else f"{whole}/{LOGS_PREFIX}{self.log}"
 
     def overlaps(self, other: Place) -> bool:
-        """Whether one of them is the other, or lies within it."""
+        """Whether one of them is the other, or lies within it. Several logs of one place are several places."""
+        if self.log and other.log and self.log != other.log and replace(self, log=other.log) == other:
+            return False
         if self.space != other.space:
             return False
         shared = min(len(self.steps), len(other.steps))
@@ -54,7 +60,7 @@ def check_places(config: Config, environment: Mapping[str, str], complain: Compl
     places = {name: place_of(disk, environment) for name, disk in config.disks.items()}
     for (name, place), (other, other_place) in combinations(places.items(), 2):
         if place.overlaps(other_place):
-            same = place.steps == other_place.steps
+            same = place.steps == other_place.steps and place.log == other_place.log
             raise complain(
                 ("disks", other),
                 f"{other_place.text} {'is' if same else 'overlaps'} the place of disks.{name}"
@@ -70,12 +76,12 @@ def place_of(disk: DiskConfig, environment: Mapping[str, str]) -> Place:
     assert isinstance(disk, ObjectDiskConfig)
     parts = urlsplit(disk.url)
     if parts.scheme == "file":
-        return _directory(Path(unquote(parts.path)))
+        return replace(_directory(Path(unquote(parts.path))), log=disk.log)
     if parts.scheme != "s3":  # in memory, where names do not nest
-        return Place(disk.url.rstrip("/"), ())
+        return Place(disk.url.rstrip("/"), (), log=disk.log)
     steps = tuple(step for step in unquote(parts.path).split("/") if step)
     endpoint = disk.endpoint_url or next((environment[name] for name in _ENDPOINTS if environment.get(name)), "")
-    return Place(f"{_without_credentials(endpoint)}s3://{parts.netloc}/", steps)
+    return Place(f"{_without_credentials(endpoint)}s3://{parts.netloc}/", steps, log=disk.log)
 
 
 def bucket_at(config: Config, url: str) -> ObjectDiskConfig:
@@ -90,7 +96,7 @@ def bucket_at(config: Config, url: str) -> ObjectDiskConfig:
     endpoints = {disk.endpoint_url for disk in known}
     if not same and len(endpoints) > 1:
         return ObjectDiskConfig(url=url, read_only=True)
-    return msgspec.structs.replace((same or known)[0], url=url, read_only=True, max_size_bytes=None)
+    return msgspec.structs.replace((same or known)[0], url=url, log=None, read_only=True, max_size_bytes=None)
 
 
 def _directory(path: Path) -> Place:

@@ -45,6 +45,11 @@ def check_policy(context: Context, policy: str) -> Disk | None:
             f"{what}: new parts come to disks of the machine, and {disk.name} is not the last of several", hint=hint
         )
     logged = disk.logged
+    if logged is not None and logged.log_name is not None:
+        raise Refused(
+            f"{what}: {disk.name} has a log of this machine alone (`log: {logged.log_name}`), and replicas share one",
+            hint="leave `log:` out for a bucket that replicas have together, in a prefix without such logs",
+        )
     if logged is None or not logged.store.capabilities.conditional_put or disk.capabilities.writers != "many":
         raise Refused(
             f"{what}: on {disk.name} one machine at a time may write, and replicas on several machines do", hint=hint

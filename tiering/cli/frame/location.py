@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def open_read_only(session: Session, url: str) -> "MeteredStore":
-    """The store at the URL; every change to it is refused. Sends nothing. The caller closes it.
+    """The store at the URL; every change to it is refused. The caller closes it.
 
     Endpoint, region and keys of an S3 bucket are those of the configured disk in the same bucket, else of the only
     S3 endpoint that the configuration names, else of the environment.
@@ -21,7 +21,19 @@ def open_read_only(session: Session, url: str) -> "MeteredStore":
 
 
 def location(session: Session, url: str) -> "ObjectDiskConfig":
-    """The configuration of a read-only disk at the URL."""
+    """The configuration of a read-only disk at the URL; at that of a log among several (`<prefix>/logs/<NAME>/`), of
+    this one. Only for such a URL is a request sent."""
+    import msgspec
+
+    from disks.object_disk.sharing.prefix import has_several_logs
+    from disks.stores.open import open_store
+    from oplog.revision import LOGS_PREFIX
     from tiering.config.places import bucket_at
 
-    return bucket_at(session.loaded.config, url)
+    config = bucket_at(session.loaded.config, url)
+    prefix, between, name = url.rstrip("/").rpartition(f"/{LOGS_PREFIX}")
+    if not between or "/" in name:
+        return config
+    whole = msgspec.structs.replace(config, url=f"{prefix}/")
+    with open_store(whole, limiter=session.limiter()) as store:
+        return msgspec.structs.replace(whole, log=name) if has_several_logs(store) else config

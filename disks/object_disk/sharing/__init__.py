@@ -1,0 +1,1 @@
+"""Several logs on one prefix: which prefix it is, and which machine writes which log."""

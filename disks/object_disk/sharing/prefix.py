@@ -1,0 +1,47 @@
+"""The prefix that several logs share, as one place: its id, and what the names of its logs are."""
+
+from __future__ import annotations
+
+import hashlib
+
+from disks.base import LoggedDisk
+from disks.identity import put_object, read_object
+from disks.stores.base import ObjectStore
+from disks.stores.wrappers.named_log import log_of, whole_prefix
+from oplog.errors import NotFound
+from oplog.log import OperationsLog
+from oplog.mark import SHARED_SCHEMA_VERSION, read_mark
+from oplog.revision import SCHEMA_VERSION_KEY
+
+
+def store_identity(disk: LoggedDisk) -> str | None:
+    """Which store the blobs of this disk lie in: the same text for all logs of one prefix, by whatever names and
+    endpoints it is reached, and another one for any other prefix. None where the prefix is the disk's alone, or nobody
+    has written to it yet. One request.
+
+    It is what the id object says that the first writer puts: two buckets of one name have two, and so has a prefix
+    that was emptied and begun anew. A copy of a whole bucket has the id of the first.
+    """
+    if disk.log_name is None:
+        return None
+    identity = read_object(whole_prefix(disk.store))
+    return None if identity is None else hashlib.sha256(identity.encode()).hexdigest()[:32]
+
+
+def log_in(store: ObjectStore) -> OperationsLog:
+    """The log that the store is a view of, or the only one of its prefix. Sends no request."""
+    return OperationsLog(store, prefix=None if log_of(store) is None else whole_prefix(store))
+
+
+def has_several_logs(prefix: ObjectStore) -> bool:
+    """Whether the prefix says that several logs share it. One request."""
+    try:
+        return read_mark(prefix, SCHEMA_VERSION_KEY).strip() == SHARED_SCHEMA_VERSION
+    except NotFound:
+        return False
+
+
+def identify(prefix: ObjectStore) -> None:
+    """Give the prefix an id, unless it has one."""
+    if read_object(prefix) is None:
+        put_object(prefix)

@@ -1,0 +1,139 @@
+"""Which machine writes a log that is one of several: `logs/<NAME>/writers/<number>.json`, only ever added.
+
+    {"writer": "9f…", "holder": "machine-a", "time": "2026-11-23T16:00:00Z", "retention_seconds": 86400}
+
+The one with the highest number counts. `writer` is a random word of the machine's state of this disk, so that a second
+machine that is configured with the name of another's log is refused before it writes anything. One that takes the place
+of a lost machine says so (`take_over`). Several processes with one state are one writer. What cannot be seen: copies of
+a state directory.
+
+The record tells how long the log's owner wants what was removed to stay: the collections of other logs go by it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import socket
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from disks.base import LoggedDisk
+from disks.effects import make_directory, replace_file
+from disks.host.moment import Moment
+from disks.stores.base import ObjectStore
+from oplog import bounds
+from oplog.entry import now
+from oplog.errors import AlreadyExists, Damaged, OutcomeUnknown, Refused
+from oplog.revision import WRITERS_PREFIX
+
+_LOOK_SECONDS = 60.0
+"""A machine whose place was taken learns it so late."""
+_ATTEMPTS = 5
+_KEY = re.compile(rf"{WRITERS_PREFIX}([0-9]{{10}})\.json\Z")
+
+
+class Writer(msgspec.Struct, frozen=True, kw_only=True):
+    """One record."""
+
+    writer: str
+    holder: str
+    time: datetime
+    retention_seconds: int
+
+
+_decoder = msgspec.json.Decoder(Writer)
+
+
+class WriterClaim:
+    """The right of one state directory to write a log. Used by one thread at a time."""
+
+    def __init__(self, store: ObjectStore, disk: str, state_path: Path, retention_seconds: int) -> None:
+        self._store = store
+        self._disk = disk
+        self._file = state_path / "writer"
+        self._retention_seconds = retention_seconds
+        self._looked: Moment | None = None
+
+    def check(self) -> None:
+        """Raise `Refused` when another machine writes the log. Claims one that nobody does. One listing and a request,
+        now and then."""
+        if self._looked is not None and self._looked.age_seconds < _LOOK_SECONDS:
+            return
+        for _ in range(_ATTEMPTS):
+            number, newest = newest_writer(self._store)
+            if newest is not None and newest.writer != self._own():
+                raise Refused(
+                    f"the log of disk {self._disk}, {self._store.name}, is written by another machine: "
+                    f"{newest.holder}, since {newest.time:%Y-%m-%d %H:%M} UTC",
+                    hint="give each machine a log of its own (`log:`); if that one is gone for good and this one takes "
+                    f"its place: 'frostline disk adopt {self._disk}'",
+                )
+            if newest is not None and newest.retention_seconds == self._retention_seconds:
+                self._looked = Moment()
+                return
+            self._put(number + 1)
+
+    def take_over(self) -> None:
+        """From now on this machine writes the log, and no other."""
+        for _ in range(_ATTEMPTS):
+            number, newest = newest_writer(self._store)
+            if newest is not None and newest.writer == self._own():
+                return
+            self._put(number + 1)
+
+    def _put(self, number: int) -> None:
+        """Where another one was first, the next look finds it."""
+        record = Writer(
+            writer=self._own(),
+            holder=socket.gethostname(),
+            time=now(),
+            retention_seconds=self._retention_seconds,
+        )
+        data = msgspec.json.encode(record)
+        try:
+            self._store.put_if_absent(_key(number), data, sha256=hashlib.sha256(data).digest())
+        except (AlreadyExists, OutcomeUnknown):
+            return
+
+    def _own(self) -> str:
+        try:
+            return self._file.read_text()
+        except FileNotFoundError:
+            make_directory(self._file.parent)
+            replace_file(self._file, secrets.token_hex(16).encode())  # before the record: nobody else has the word
+            return self._file.read_text()
+
+
+def take_over(disk: LoggedDisk) -> None:
+    """From now on this machine writes the disk's log, and no other. Nothing where the log has no owner."""
+    if disk.log_name is not None:
+        WriterClaim(disk.store, disk.name, disk.state_path, disk.retention_seconds).take_over()
+
+
+def newest_writer(store: ObjectStore) -> tuple[int, Writer | None]:
+    """The number of the record that counts, and what it says; 0 and None where nobody ever wrote. Raises `Damaged`."""
+    found = [(item, match) for item in store.list(WRITERS_PREFIX) if (match := _KEY.match(item.key))]
+    if not found:
+        return 0, None
+    item, match = found[-1]
+    name = f"{store.name}{item.key}"
+    try:
+        if item.size_bytes > bounds.LARGEST_NOTE_BYTES:
+            raise ValueError(f"it has {item.size_bytes} bytes")
+        writer = _decoder.decode(store.get(item.key))
+        fault = bounds.fault_in_time("time", writer.time) or bounds.fault_in_count(
+            "retention_seconds", writer.retention_seconds
+        )
+        if fault is not None:
+            raise ValueError(fault)
+    except bounds.UNREADABLE as error:
+        raise Damaged(f"{name} cannot be read: {error}", hint="delete it; the log's machine puts it again") from error
+    return int(match[1]), writer
+
+
+def _key(number: int) -> str:
+    return f"{WRITERS_PREFIX}{number:010d}.json"
