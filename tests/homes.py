@@ -24,12 +24,15 @@ class Home:
         *,
         buckets: Sequence[str] = ("s3",),
         look_seconds: float = 0,
+        log: str | None = None,
     ) -> None:
+        """`log`: the name of this machine's log in each bucket, which the machines share then by objects alone."""
         self.path = root / name
         self.error = ""
         self.capsys = capsys
         self.path.mkdir(parents=True, exist_ok=True)
-        looks = {"look_seconds": look_seconds} if look_seconds else {}
+        looks: dict[str, Any] = {"look_seconds": look_seconds} if look_seconds else {}
+        looks |= {"log": log} if log is not None else {}
         shared = {bucket: {"type": "object_disk", "url": f"{(root / bucket).as_uri()}/", **looks} for bucket in buckets}
         volumes = [{"name": "hot", "disks": ["ssd"]}, *({"name": f"cold_{name}", "disks": [name]} for name in buckets)]
         self.configuration = self.path / "frostline.yaml"

@@ -76,6 +76,7 @@ def has_our_log(store: ObjectStore) -> bool:
 
 @contextmanager
 def _from_log(store: ObjectStore, revision: int | None, time: datetime | None) -> Iterator[SourceTree]:
+    log_in(store).check_schema()
     found = log_inventory(store)
     while True:
         try:

@@ -1,0 +1,130 @@
+"""Machines that share the objects of one prefix and have a log each, from the command line (docs/decisions/0013).
+
+Guards I6 (one writer a log) and I16 (a disk is what its id says)."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.homes import Home
+
+
+@pytest.fixture
+def machines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[Home, Home]:
+    """Each has its own table d.t with a part in the bucket."""
+    found = []
+    for number, name in enumerate(("a", "b")):
+        home = Home(tmp_path, name, capsys, log=name)
+        home.create()
+        home.insert(*range(10 * number, 10 * number + 5))
+        home.to_bucket()
+        found.append(home)
+    return found[0], found[1]
+
+
+def with_log(home: Home, log: str | None, *, below: str = "") -> None:
+    document = yaml.safe_load(home.configuration.read_text())
+    document["disks"]["s3"]["url"] += below
+    document["disks"]["s3"].pop("log", None)
+    if log is not None:
+        document["disks"]["s3"]["log"] = log
+    home.configuration.write_text(yaml.safe_dump(document))
+
+
+def test_each_machine_has_its_own_tables(machines: tuple[Home, Home], tmp_path: Path) -> None:
+    a, b = machines
+    assert a.keys() == [0, 1, 2, 3, 4]
+    assert b.keys() == [10, 11, 12, 13, 14]
+    assert (tmp_path / "s3" / ".SCHEMA_VERSION").read_text() == "3"
+    assert {path.name for path in (tmp_path / "s3" / "logs").iterdir()} == {"a", "b"}
+    blobs = [path for path in (tmp_path / "s3").iterdir() if "-file-" in path.name]
+    assert len(blobs) == 2
+    for home in machines:
+        home("fsck", "--read-data")
+
+
+def test_a_machine_that_says_the_name_of_anothers_log(
+    machines: tuple[Home, Home], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It reads what is there, is refused before it writes, and takes the place of the other where somebody says so."""
+    a, _ = machines
+    c = Home(tmp_path, "c", capsys, log="a")
+    assert c.keys() == a.keys()
+    c("insert", "d.t", str(a.path / "rows.csv"), code=13)
+    assert "is written by another machine" in c.error
+    assert "disk adopt s3" in c.error
+    assert a.head() == c.head()
+    c("disk", "adopt", "s3")
+    c.insert(99)
+    c.to_bucket()
+    assert c.keys() == [0, 1, 2, 3, 4, 99]
+    a.insert(98)
+    assert "is written by another machine" in a("move", "d.t", "--partition", "all", "--to-disk", "s3", code=1)
+
+
+def test_a_lost_machine_is_rebuilt_from_its_own_log(machines: tuple[Home, Home]) -> None:
+    a, b = machines
+    shutil.rmtree(a.path / "state")
+    assert a.keys() == [0, 1, 2, 3, 4]
+    a("disk", "adopt", "s3")
+    a.insert(5)
+    a.to_bucket()
+    assert a.keys() == [0, 1, 2, 3, 4, 5]
+    assert b.keys() == [10, 11, 12, 13, 14]
+
+
+def test_a_configuration_says_one_log_or_several_as_it_is(machines: tuple[Home, Home]) -> None:
+    a, _ = machines
+    shutil.rmtree(a.path / "state")
+    with_log(a, None)
+    a("log", "s3", code=2)
+    assert "several logs" in a.error
+    with_log(a, "no/name")
+    a("disks", code=2)
+    assert "not a name for a log" in a.error
+    with_log(a, None, below="logs/a/")
+    shutil.rmtree(a.path / "state")
+    a("log", "s3", code=2)
+    assert "several logs" in a.error
+
+
+def test_two_logs_of_one_prefix_in_one_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two disks; the same name twice, and a disk with the prefix for itself beside one, are one place twice."""
+    home = Home(tmp_path, "a", capsys, buckets=("s3", "cold"), log="x")
+    document = yaml.safe_load(home.configuration.read_text())
+    url = document["disks"]["s3"]["url"]
+    for log, code in (("x", 2), (None, 2), ("y", 0)):
+        document["disks"]["cold"] = {"type": "object_disk", "url": url} | ({"log": log} if log else {})
+        home.configuration.write_text(yaml.safe_dump(document))
+        home("disks", code=code)
+    home.create()
+    home.insert(1, 2)
+    home.to_bucket("s3")
+    home.to_bucket("cold")
+    home.insert(3)
+    home.to_bucket("s3")
+    assert home.keys() == [1, 2, 3]
+    home("fsck", "--read-data")
+
+
+def test_a_log_can_be_copied_to_a_disk_of_its_own(
+    machines: tuple[Home, Home], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The way out: `restore --from` names the log by where it lies."""
+    a, b = machines
+    c = Home(tmp_path, "c", capsys, buckets=("own",))
+    source = f"{(tmp_path / 's3').as_uri()}/logs/b/"
+    c("restore", "own", "--from", source, "--apply")
+    assert c.keys() == b.keys() != a.keys()
+    c("restore", "own", "--from", source.removesuffix("logs/b/"), "--apply", code=2)
+    assert "several logs" in c.error
+
+
+def test_nothing_is_collected_where_the_other_logs_are_not_read(machines: tuple[Home, Home]) -> None:
+    a, _ = machines
+    a("gc", "s3", "--delete", code=13)
+    assert "several logs" in a.error
