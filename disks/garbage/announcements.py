@@ -50,9 +50,11 @@ def delete_announced(
     batch_keys: int = BATCH_KEYS,
     before_each: Callable[[], None] = lambda: None,
     all_or_stop: bool = False,
+    release: Callable[[Sequence[str]], Collection[str]] = lambda keys: keys,
 ) -> list[str]:
     """Delete in batches, each announced before `look_again` says, given the announcement, what of it has come to be
-    named. Returns the keys that are gone. With `all_or_stop` a batch of which something stays is the last one."""
+    named, and `release`, given the others, which of them may go. Returns the keys that are gone. With `all_or_stop` a
+    batch of which something stays is the last one."""
     gone: list[str] = []
     for batch in batches(keys, batch_keys):
         unable = len(report.failed) + len(report.kept)
@@ -62,11 +64,12 @@ def delete_announced(
             named = look_again(intent)
             if time.monotonic() - looked_at > _BATCH_SECONDS:
                 raise SafetyStop("looking at the references once more took too long; run it again")
+            doomed = release([key for key in batch if key not in named])
         except SafetyStop:
             withdraw(store, intent)
             raise
         before_each()
-        for key, error in store.delete([key for key in batch if key not in named]).items():
+        for key, error in store.delete(doomed).items():
             if error is None:
                 gone.append(key)
             elif isinstance(error, Retained):

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from disks.base import Disk, LoggedDisk, with_commits
 from disks.garbage.announcements import BATCH_KEYS, Announced, check_clocks, delete_announced, remove_stale
 from disks.garbage.clickhouse import collect_clickhouse
 from disks.garbage.kept_revisions import tables_at
 from disks.garbage.listing import cut_ranges, in_key_order, list_ranges, list_whole
-from disks.garbage.live_references import LiveReferences, check_start, collect_references, renewed
+from disks.garbage.live_references import LiveReferences, check_start
 from disks.garbage.report import GcReport, SafetyStop
 from disks.garbage.rules import GcRules, check_caps, count_verdict, is_root, out_of_quarantine, within_limit
+from disks.garbage.witnesses import References, Witnesses
 from disks.object_disk.history import TableAsOf
 from disks.object_disk.references import (
     INTENTS_PREFIX,
@@ -32,6 +34,7 @@ from disks.object_disk.references import (
     sane_time,
 )
 from disks.stores.base import Upload
+from disks.stores.wrappers.named_log import whole_prefix
 from disks.workers.runner import Remote
 from oplog import pins, snapshot
 from oplog.errors import AlreadyExists, FrostlineError, Refused, UsageError
@@ -50,6 +53,8 @@ __all__ = ["GUARD_FLOOR_SECONDS", "INTENTS_PREFIX", "GcReport", "collect", "is_r
 
 logger = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
+
 GUARD_FLOOR_SECONDS = 3600
 """No operation may run longer than the guard between its first upload and its commit, so it cannot be short."""
 
@@ -57,14 +62,22 @@ _LOG_BATCH_KEYS = 1_000
 """One request of S3's."""
 
 
-def collect(disk: Disk, rules: GcRules, *, now: datetime | None = None, remote: Remote | None = None) -> GcReport:
+def collect(
+    disk: Disk,
+    rules: GcRules,
+    *,
+    now: datetime | None = None,
+    remote: Remote | None = None,
+    references: References | None = None,
+) -> GcReport:
     """Report what could go, and with `rules.delete` delete it. Repeating it after a crash finishes the work.
 
     `now` None reads the wall clock and, before anything goes, checks it against the store's. Raises `Refused` for a
     guard interval below an hour, and for a disk that is a whole bucket, unless the rules allow it. Safety rules that
     speak later are told in `refused` of the report, and nothing is deleted: a reference that cannot be read, listings
     that disagree, too large a share of the blobs. Errors of the first listing are raised. With `remote` others list
-    the bucket; all that is decided and deleted is decided and deleted here.
+    the bucket; all that is decided and deleted is decided and deleted here. Where several logs share the prefix, what
+    any of them names stays, and what `references` holds.
     """
     short = rules.guard.total_seconds() < GUARD_FLOOR_SECONDS
     if short and not rules.allow_short_guard:
@@ -76,7 +89,7 @@ def collect(disk: Disk, rules: GcRules, *, now: datetime | None = None, remote: 
     bucket = disk.bucket or with_commits(disk)
     if rules.delete and disk.read_only:
         raise Refused(f"disk {disk.name} is read-only", hint="collect without --delete to get a report")
-    if rules.delete and not rules.allow_bucket_root and is_root(bucket.store.name):
+    if rules.delete and not rules.allow_bucket_root and is_root(whole_prefix(bucket.store).name):
         raise Refused(
             f"disk {disk.name} is all of {bucket.store.name}: a prefix that was forgotten looks like this",
             hint="give the disk a prefix of its own; or, if the whole bucket is meant, say --allow-bucket-root",
@@ -85,7 +98,7 @@ def collect(disk: Disk, rules: GcRules, *, now: datetime | None = None, remote: 
         logger.warning("disk %s: collecting with a guard interval of only %g s", disk.name, rules.guard.total_seconds())
     report = GcReport(disk.name, rules.delete)
     if (clickhouse := disk.clickhouse) is None:
-        _Collection(with_commits(disk), rules, report, now=now, remote=remote).run()
+        _Collection(with_commits(disk), rules, report, now=now, remote=remote, references=references).run()
         return report
     if remote is not None:
         raise UsageError(f"disk {disk.name} has ClickHouse's log: its bucket is listed here, and by nobody else")
@@ -97,7 +110,14 @@ class _Collection:
     """One run. Fills the report as it goes."""
 
     def __init__(
-        self, disk: LoggedDisk, rules: GcRules, report: GcReport, *, now: datetime | None, remote: Remote | None
+        self,
+        disk: LoggedDisk,
+        rules: GcRules,
+        report: GcReport,
+        *,
+        now: datetime | None,
+        remote: Remote | None,
+        references: References | None,
     ) -> None:
         self._disk = disk
         self._store = disk.store
@@ -106,14 +126,17 @@ class _Collection:
         self._now = now or datetime.now(UTC)
         self._check_clock = now is None
         self._remote = remote
+        self._witnesses = Witnesses(disk, references, now=self._now)
 
     def run(self) -> None:
+        with closing(self._witnesses):
+            self._run()
+
+    def _run(self) -> None:
         try:
             found, objection = self._listed()
             self._report.foreign = list(found.foreign)
             self._require(objection)
-            if self._disk.log_name is not None:
-                raise SafetyStop("several logs share this prefix, and what the others name is not known")
             if found.head == 0 and not found.blobs and not found.snapshots:
                 self._check_never_written()
                 return
@@ -155,14 +178,14 @@ class _Collection:
 
     def _gather(self, found: Inventory) -> LiveReferences:
         try:
-            return collect_references(self._disk, found, now=self._now, retention=self._rules.retention_on(self._disk))
+            return self._witnesses.gather(found, retention=self._rules.retention_on(self._disk))
         except FrostlineError as error:
             raise SafetyStop(f"the references cannot be read whole: {error.message}") from error
 
     def _judge(self, found: Inventory, evidence: LiveReferences) -> Verdict:
         # The next entry was asked for by name and is not there: what was uploaded for it waits for nothing but its age.
-        head = found.head + 1
-        verdict = classify(found.blobs, evidence.keys, head=head, now=self._now, guard=self._rules.guard)
+        head = max(found.head, self._witnesses.head) + 1
+        verdict = classify(found.blobs, self._witnesses.named, head=head, now=self._now, guard=self._rules.guard)
         report = self._report
         count_verdict(verdict, report)
         report.pins_expired = list(evidence.expired_pins)
@@ -204,7 +227,7 @@ class _Collection:
         except FrostlineError as error:
             raise SafetyStop(f"the references cannot be read whole: {error.message}") from error
         floor = self._floor(found, log_keys)
-        log_gone = self._delete_announced(log_keys, evidence, floor=floor)
+        log_gone = self._delete_announced(log_keys, floor=floor)
         self._report.log_deleted = len(log_gone)
         if log_gone:
             self._store.delete([floor_key(older) for older in found.floors if older < floor])
@@ -213,7 +236,7 @@ class _Collection:
         due = out_of_quarantine(verdict.orphaned, condemned, self._rules, self._now, self._report)
         doomed = within_limit(due, self._rules, self._report)
         sizes = {blob.key: blob.size_bytes for blob in doomed}
-        gone = self._delete_announced(list(sizes), evidence)
+        gone = self._delete_announced(list(sizes))
         condemned.forget({blob.key for blob in verdict.orphaned}.difference(gone))
         self._report.deleted = len(gone)
         self._report.deleted_bytes = sum(sizes[key] for key in gone)
@@ -283,17 +306,19 @@ class _Collection:
                     check_start(self._disk, found, past)
                 proved.add(start)
 
-    def _delete_announced(
-        self, keys: Sequence[str], evidence: LiveReferences, *, floor: int | None = None
-    ) -> list[str]:
+    def _delete_announced(self, keys: Sequence[str], *, floor: int | None = None) -> list[str]:
         """Delete in batches, each announced and checked once more. Returns the keys that are gone. With a `floor` they
         are the log's: it is put before the first goes, and a batch of which something stays is the last one, so that
         what is left has no gaps."""
 
         def look_again(intent: str) -> set[str]:
-            if floor is None:
-                self._put_fence(intent)
-            return self._renewed(evidence)
+            if floor is not None:
+                return self._asked(self._witnesses.renewed_own)
+            self._put_fences(intent)
+            return self._asked(self._witnesses.renewed)
+
+        def release(doomed: Sequence[str]) -> Collection[str]:
+            return doomed if floor is not None else self._asked(lambda: self._witnesses.release(doomed))
 
         def put_floor() -> None:
             if floor is not None:
@@ -305,15 +330,16 @@ class _Collection:
             look_again,
             self._report,
             self._now,
+            release=release,
             batch_keys=BATCH_KEYS if floor is None else _LOG_BATCH_KEYS,
             before_each=put_floor,
             all_or_stop=floor is not None,
         )
 
-    def _put_fence(self, intent: str) -> None:
-        """Who commits after it looks at its objects again, and finds them announced; who did before is read next."""
+    def _put_fences(self, intent: str) -> None:
+        """Who commits after them looks at its objects again, and finds them announced; who did before is read next."""
         try:
-            self._disk.fence(intent)
+            self._witnesses.fence(intent)
         except FrostlineError as error:
             raise SafetyStop(f"the log could not be told what goes: {error.message}") from error
 
@@ -328,9 +354,9 @@ class _Collection:
         if self._check_clock:
             check_clocks(self._store, lambda: datetime.now(UTC))
 
-    def _renewed(self, evidence: LiveReferences) -> set[str]:
+    def _asked(self, ask: Callable[[], _T]) -> _T:
         try:
-            return renewed(self._disk, evidence, now=self._now)
+            return ask()
         except FrostlineError as error:
             raise SafetyStop(f"the references changed or cannot be read again: {error.message}") from error
 

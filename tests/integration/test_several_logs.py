@@ -124,7 +124,29 @@ def test_a_log_can_be_copied_to_a_disk_of_its_own(
     assert "several logs" in c.error
 
 
-def test_nothing_is_collected_where_the_other_logs_are_not_read(machines: tuple[Home, Home]) -> None:
-    a, _ = machines
+def test_a_collection_heeds_every_log(machines: tuple[Home, Home], tmp_path: Path) -> None:
+    """Guards I4: whoever collects, what the others have stays; a log that cannot be read stops it."""
+    a, b = machines
+    assert a.json("gc", "s3", "--delete")["orphaned"] == 0
+    a("fsck")
+    assert b.keys() == [10, 11, 12, 13, 14]
+    entry = min((tmp_path / "s3" / "logs" / "b" / "operations").iterdir())
+    whole = entry.read_bytes()
+    entry.chmod(0o644)
+    entry.write_bytes(b"{not json")
+    for path in (tmp_path / "s3" / "logs" / "b" / "snapshots").iterdir():
+        path.unlink()
+    shutil.rmtree(a.path / "state" / "disks" / "s3" / "logs")
     a("gc", "s3", "--delete", code=13)
-    assert "several logs" in a.error
+    assert "/logs/b/" in a.error
+    entry.write_bytes(whole)
+    a("gc", "s3", "--delete")
+
+
+def test_with_keeper_nothing_goes_that_marks_may_hold(machines: tuple[Home, Home]) -> None:
+    """Guards I4, P11: replicas may hold objects by marks, and this is not the version that reads them."""
+    a, _ = machines
+    document = yaml.safe_load(a.configuration.read_text())
+    document["keeper"] = {"hosts": ["127.0.0.1:1"]}
+    a.configuration.write_text(yaml.safe_dump(document))
+    a("gc", "s3", "--delete", code=13)

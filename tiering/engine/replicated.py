@@ -6,11 +6,12 @@ A store without replicated tables loads nothing of it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from disks.base import Disk
 from oplog.errors import FrostlineError, Refused, UsageError
 from tiering.catalog import reachability
 from tiering.catalog.context import Context
@@ -18,6 +19,9 @@ from tiering.move import mover
 from tiering.move.report import FailedMove, MoveReport
 from tiering.policy.plan import Move, TtlDelete
 from tiering.table.schema import TableDefinition
+
+if TYPE_CHECKING:  # collections are rare
+    from disks.garbage.witnesses import References
 
 MODULE = "zerocopy.execution.work"
 
@@ -101,6 +105,29 @@ def deleted(context: Context, uuid: str, deletes: Sequence[TtlDelete], problems:
 def serve(context: Context) -> str:
     """Give parts to the other replicas until the store is closed; returns the address, empty without Keeper."""
     return str(work().serve(context)) if context.config.keeper.hosts else ""
+
+
+class _Unknown:
+    """Stands for marks that this version cannot read: nothing is collected."""
+
+    def objection(self) -> str | None:
+        return "replicas may hold objects by marks in Keeper, which this version does not read"
+
+    def held(self) -> Collection[str]:
+        return ()
+
+    def release(self, keys: Collection[str]) -> Collection[str]:
+        return ()
+
+
+def references(context: Context, disk: Disk) -> References | None:
+    """What replicas hold, beside their logs, of the objects of a disk that has one of several logs; None where that
+    cannot be: without Keeper, and on a disk that has its prefix for itself."""
+    logged = disk.logged
+    if logged is None or logged.log_name is None or not context.config.keeper.hosts:
+        return None
+    found: References | None = getattr(work(), "references", lambda *of: _Unknown())(context, logged)
+    return found
 
 
 def refuse(definition: TableDefinition, what: str, instead: str) -> None:

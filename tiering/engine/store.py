@@ -387,7 +387,9 @@ class Store:
         from disks.garbage import collect as garbage
 
         now = None if self.context.clock is wall_clock else self.context.clock()
-        return garbage.collect(self._usable(disk), rules, now=now, remote=remote)
+        usable = self._usable(disk)
+        references = replicated.references(self.context, usable)
+        return garbage.collect(usable, rules, now=now, remote=remote, references=references)
 
     def _usable(self, name: str) -> Disk:
         """The disk, when it is what its name stands for."""

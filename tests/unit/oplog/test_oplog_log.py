@@ -330,9 +330,9 @@ def test_the_chain_must_go_on_from_what_the_caller_knows() -> None:
 def test_an_entry_of_a_newer_format_is_refused() -> None:
     store = MemoryStore()
     log = filled(store, 1)
-    newer = entry.encode(commit_at(2, log.read(1).digest)).replace(b'"format":3', b'"format":4')
+    newer = entry.encode(commit_at(2, log.read(1).digest)).replace(b'"format":3', b'"format":5')
     put(store, commit_key(2), newer)
-    with pytest.raises(UsageError, match="format 4; this version reads format 2 and 3"):
+    with pytest.raises(UsageError, match="format 5; this version reads format 2 and 3 and 4"):
         list(log.entries())
 
 

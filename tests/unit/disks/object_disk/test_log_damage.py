@@ -277,9 +277,9 @@ def test_a_rebuild_reads_a_snapshot_and_what_follows_it(store: MemoryStore, tmp_
 
 def test_what_a_newer_version_wrote_is_refused_by_name(written: MemoryStore, tmp_path: Path) -> None:
     """P46: an old reader on new data."""
-    put(written, commit_key(12), written.get(commit_key(12)).replace(b'"format":3', b'"format":4'))
+    put(written, commit_key(12), written.get(commit_key(12)).replace(b'"format":3', b'"format":5'))
     disk = open_disk(written, tmp_path)
-    with pytest.raises(UsageError, match=f"{commit_key(12)} has format 4"):
+    with pytest.raises(UsageError, match=f"{commit_key(12)} has format 5"):
         paths(disk)
     disk.close()
 

@@ -1,0 +1,139 @@
+"""All who may say that an object of a disk's prefix is in use: its own log, every other log of the prefix, and the
+marks of replicas, which come in from above.
+
+Each log is a witness by what its retained revisions, its pins and its newest table name. What any witness names stays;
+one that cannot be read whole means that nothing goes. Before a batch goes, a fence is put into every log, and all are
+asked again (docs/design.md, L5 and L8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from disks.base import LoggedDisk
+from disks.garbage.live_references import LiveReferences, collect_references, renewed
+from disks.object_disk.references import Inventory, inventory
+from disks.object_disk.sharing.other_log import OtherLog, other_logs
+from disks.object_disk.sharing.writers import newest_writer
+from oplog.entry import GENESIS_DIGEST
+from oplog.errors import Damaged
+from oplog.revision import OPERATIONS_PREFIX, SNAPSHOTS_PREFIX
+
+_EVERYTHING = timedelta(days=100 * 365)
+_EMPTY = LiveReferences(frozenset(), 0, 0, GENESIS_DIGEST, (), (), frozenset())
+"""Of a log without an entry."""
+
+
+class References(Protocol):
+    """What names objects beside the logs. Every method may raise `FrostlineError`: then nothing goes."""
+
+    def objection(self) -> str | None:
+        """Why nothing may go at all now; None when something may."""
+
+    def held(self) -> Collection[str]:
+        """Every key that is named there now: all of them."""
+
+    def release(self, keys: Collection[str]) -> Collection[str]:
+        """Right before they are deleted: those of the keys that may go. Nobody can come to hold them any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Witness:
+    log: LoggedDisk
+    evidence: LiveReferences
+
+
+class Witnesses:
+    """Those of one collection. Gathered once; then asked again before each batch."""
+
+    def __init__(self, disk: LoggedDisk, references: References | None, *, now: datetime) -> None:
+        """`references` counts where the prefix has several logs. None: there is nothing beside them."""
+        self._disk = disk
+        self._references = references if disk.log_name is not None else None
+        self._now = now
+        self._own: LiveReferences | None = None
+        self._others: dict[str, _Witness] = {}
+        self._held: Collection[str] = ()
+
+    def gather(self, found: Inventory, *, retention: timedelta) -> LiveReferences:
+        """Ask all of them, after the objects were listed; what the disk's own log says. Raises `FrostlineError`."""
+        if self._references is not None and (objection := self._references.objection()) is not None:
+            raise Damaged(objection)
+        self._own = collect_references(self._disk, found, now=self._now, retention=retention)
+        for name in other_logs(self._disk):
+            log = OtherLog(self._disk, name)
+            self._others[name] = _Witness(log, _EMPTY)  # which closes it, whatever happens
+            self._others[name] = _Witness(log, self._evidence_of(log, found))
+        if self._references is not None:
+            self._held = frozenset(self._references.held())
+        return self._own
+
+    def _evidence_of(self, log: OtherLog, found: Inventory) -> LiveReferences:
+        listed = inventory([*log.store.list(OPERATIONS_PREFIX), *log.store.list(SNAPSHOTS_PREFIX)])
+        if not listed.head and not listed.snapshots:
+            return _EMPTY
+        _, writer = newest_writer(log.store)
+        retention = _EVERYTHING if writer is None else timedelta(seconds=writer.retention_seconds)
+        return collect_references(log, replace(listed, blobs=found.blobs), now=self._now, retention=retention)
+
+    @property
+    def named(self) -> Collection[str]:
+        """All that anybody named."""
+        if not self._others and not self._held:
+            return self._own.keys if self._own is not None else ()
+        return frozenset().union(*(one.evidence.keys for one in self._all()), self._held)
+
+    @property
+    def head(self) -> int:
+        """The highest revision of any log."""
+        return max((one.evidence.head for one in self._all()), default=0)
+
+    def fence(self, announcement: str) -> None:
+        """Whoever commits from now on, in whatever log, looks at its objects again. Raises `FrostlineError`."""
+        for one in self._all():
+            one.log.fence(announcement)
+
+    def renewed_own(self) -> set[str]:
+        """What has come to be named in the disk's own log. Raises as `renewed` does."""
+        assert self._own is not None
+        return renewed(self._disk, self._own, now=self._now)
+
+    def renewed(self) -> set[str]:
+        """What has come to be named since. Raises `FrostlineError`; `Damaged` when a log began that was not asked."""
+        keys: set[str] = set()
+        for one in self._all():
+            keys |= renewed(one.log, one.evidence, now=self._now)
+        if self._references is not None:
+            keys.update(self._references.held())
+        if new := set(other_logs(self._disk)).difference(self._others):
+            raise Damaged(f"log {min(new)} of {self._disk.store.name} began while the collection ran")
+        return keys
+
+    def release(self, keys: Sequence[str]) -> Collection[str]:
+        """Those of the keys that may go now."""
+        return keys if self._references is None else self._references.release(keys)
+
+    def close(self) -> None:
+        """Let go of the other logs."""
+        for one in self._others.values():
+            one.log.close()
+
+    def _all(self) -> Iterator[_Witness]:
+        if self._own is not None:
+            yield _Witness(self._disk, self._own)
+        yield from self._others.values()
+
+
+def named_by_logs(disk: LoggedDisk, found: Inventory, *, now: datetime) -> dict[str, Collection[str]]:
+    """Log -> all that its retained revisions, its pins and its newest table name, of each log of the disk's prefix.
+    `found` is a listing of the prefix. Raises `FrostlineError` where one cannot be read whole."""
+    witnesses = Witnesses(disk, None, now=now)
+    try:
+        own = witnesses.gather(found, retention=timedelta(seconds=disk.retention_seconds))
+        others = {name: one.evidence.keys for name, one in witnesses._others.items()}
+        return {disk.log_name or "": own.keys, **others}
+    finally:
+        witnesses.close()
