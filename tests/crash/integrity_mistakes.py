@@ -18,7 +18,7 @@ _PAST = "tests/property/test_past.py"
 _KEPT_REVISIONS = "tests/property/test_kept_revisions.py"
 
 
-def _delete_unread(self: Any, keys: Any, evidence: Any, *, in_order: bool = False) -> list[str]:
+def _delete_unread(self: Any, keys: Any, *, floor: int | None = None) -> list[str]:
     self._store.delete(keys)
     return list(keys)
 
@@ -63,8 +63,8 @@ def _log_in_any_order() -> None:
 
     original = garbage._Collection._delete_announced
 
-    def delete(self: Any, keys: Any, evidence: Any, *, in_order: bool = False) -> list[str]:
-        return original(self, keys, evidence)
+    def delete(self: Any, keys: Any, *, floor: int | None = None) -> list[str]:
+        return original(self, keys)
 
     garbage._Collection._delete_announced = delete  # type: ignore[method-assign, assignment]
 

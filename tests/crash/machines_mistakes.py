@@ -116,7 +116,7 @@ def _way_back_by_any_clock() -> None:
 def _no_fence() -> None:
     from disks.garbage.collect import _Collection
 
-    _Collection._put_fence = lambda self, intent: None  # type: ignore[method-assign]
+    _Collection._put_fences = lambda self, intent: None  # type: ignore[method-assign]
 
 
 def _fence_not_heeded() -> None:

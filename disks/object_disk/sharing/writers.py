@@ -22,7 +22,8 @@ from pathlib import Path
 import msgspec
 
 from disks.base import LoggedDisk
-from disks.effects import make_directory, replace_file
+from disks.effects import fsync_directory, hard_link, make_directory, write_new_file
+from disks.host.locks import OwnedDirectory
 from disks.host.moment import Moment
 from disks.stores.base import ObjectStore
 from oplog import bounds
@@ -100,12 +101,19 @@ class WriterClaim:
             return
 
     def _own(self) -> str:
-        try:
-            return self._file.read_text()
-        except FileNotFoundError:
+        """The word of this state, durable before the record: whichever process is first gives it."""
+        if not self._file.exists():
             make_directory(self._file.parent)
-            replace_file(self._file, secrets.token_hex(16).encode())  # before the record: nobody else has the word
-            return self._file.read_text()
+            staging = OwnedDirectory(self._file.parent / "scratch")
+            try:
+                write_new_file(staging.path / "writer", secrets.token_hex(16).encode())
+                hard_link(staging.path / "writer", self._file)
+            except FileExistsError:
+                pass
+            finally:
+                staging.remove()
+            fsync_directory(self._file.parent)
+        return self._file.read_text()
 
 
 def take_over(disk: LoggedDisk) -> None:
