@@ -1,4 +1,4 @@
-"""Machines that share the objects of one prefix and have a log each, from the command line (docs/decisions/0013).
+"""Machines that share the objects of one prefix and have a log each, from the command line (docs/decisions/0014).
 
 Guards I6 (one writer a log) and I16 (a disk is what its id says)."""
 

@@ -1,4 +1,4 @@
-"""Several logs on one prefix: what lies where, who may write, and who refuses whom (docs/decisions/0013).
+"""Several logs on one prefix: what lies where, who may write, and who refuses whom (docs/decisions/0014).
 
 Guards I6 (a log has one writer that it knows), P9 and P10 (a set of blobs has one name, wherever its files go)."""
 
