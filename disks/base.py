@@ -81,7 +81,7 @@ class FileInfo:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where an engine that opens files itself (DataFusion, pyarrow) finds a file's bytes."""
+    """Where an engine that opens files itself (DuckDB, pyarrow) finds a file's bytes."""
 
     url: str
     """`s3://bucket/key` or `file:///path`, not percent-encoded."""

@@ -10,7 +10,7 @@ import gc
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,11 @@ from spark_tiering.arrow_types import conform
 from spark_tiering.blob_file import WHOLE_BYTES, BlobFile, column_ranges, whole_file
 from spark_tiering.scan_planning import Piece
 from tiering.parquet.checked_local import LocalRead, check_local
+from tiering.parquet.column_ranges import stated_ranges
 from tiering.query.row_masks import columns_of, row_mask
-from tiering.table.part import ColumnRange
 from tiering.table.pruning import TRUE, Predicate, rows_may_match
 from tiering.table.schema import TableDefinition
-from tiering.table.types import arrow_type, as_json, default_array, field_ids
+from tiering.table.types import arrow_type, default_array, field_ids
 
 BATCH_ROWS = 65_536
 """Rows that cross to the JVM at once: measured, smaller ones cost more there and larger ones gain nothing."""
@@ -196,27 +196,10 @@ def _numbers(file: pq.ParquetFile, piece: Piece, wanted: Projection) -> list[int
         if rows_may_match(
             wanted.predicate,
             file.metadata.row_group(number).num_rows,
-            _ranges(file.metadata.row_group(number), names),
+            stated_ranges(file.metadata.row_group(number), names),
             wanted.definition,
         )
     ]
-
-
-def _ranges(group: pq.RowGroupMetaData, names: dict[str, int]) -> dict[str, ColumnRange]:
-    """What the statistics say of the columns, by field id."""
-    found: dict[str, ColumnRange] = {}
-    for number in range(group.num_columns):
-        column = group.column(number)
-        known = column.statistics if column.path_in_schema in names else None
-        if known is not None and known.has_min_max and known.has_null_count:
-            low, high = as_json(known.min), as_json(known.max)
-            if _is_json(low) and _is_json(high):
-                found[str(names[column.path_in_schema])] = ColumnRange(low, high, known.null_count)
-    return found
-
-
-def _is_json(value: Any) -> bool:
-    return isinstance(value, str | int | float) and not isinstance(value, datetime | date)
 
 
 # -- rows ----------------------------------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ class StoreCapabilities:
 
 @dataclass(frozen=True, slots=True)
 class S3Connection:
-    """How an engine that speaks S3 (DataFusion, Spark) reaches the same objects. Holds a secret: never printed."""
+    """How an engine that speaks S3 (Arrow, Spark) reaches the same objects. Holds a secret: never printed."""
 
     bucket: str
     region: str

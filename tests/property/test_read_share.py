@@ -12,9 +12,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
-from datafusion import SessionConfig, SessionContext
 
 from spark_tiering.arrow_types import carried_schema
 from spark_tiering.read_options import ReadOptions
@@ -107,12 +107,14 @@ def test_the_rows_of_all_shares_are_those_of_the_query(store: tuple[Store, Path]
     random_ = random.Random(seed)
     definition = opened.definition("db.t")
     # All rows in memory: nothing is pruned there.
-    engine = SessionContext(SessionConfig({"datafusion.sql_parser.enable_ident_normalization": "false"}))
-    engine.register_record_batches("whole", [opened.query("SELECT * FROM db.t").read_all().to_batches()])
+    engine = duckdb.connect()
+    engine.execute("SET TimeZone = 'UTC'")
+    engine.register("given", opened.query("SELECT * FROM db.t").read_all())
+    engine.execute("CREATE TABLE whole AS FROM given")
     pruned = 0
     for _ in range(20):
         wanted = condition(random_)
-        expected = engine.sql(f"SELECT n FROM whole WHERE {wanted}").to_pydict()["n"]
+        expected = [row[0] for row in engine.execute(f"SELECT n FROM whole WHERE {wanted}").fetchall()]
         options = ReadOptions("db.t", file, filter=wanted, partition_bytes=random_.choice([1, 1 << 20]))
         found, groups = _read(definition, options)
         assert sorted(found) == sorted(expected), wanted

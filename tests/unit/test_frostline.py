@@ -38,7 +38,7 @@ def test_importing_it_loads_nothing_heavy() -> None:
     code = "import sys, frostline; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
     loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert "frostline" in loaded.split()
-    heavy = {"pyarrow", "boto3", "botocore", "datafusion", "polars", "numpy", "msgspec", "tiering", "backup", "rich"}
+    heavy = {"pyarrow", "boto3", "botocore", "duckdb", "polars", "numpy", "msgspec", "tiering", "backup", "rich"}
     assert heavy & set(loaded.split()) == set()
 
 

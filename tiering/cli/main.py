@@ -23,6 +23,7 @@ from tiering.cli.frame.verb_table import VerbGroup
 HELP = """Tables of Parquet parts on fast disks and in S3, moved by policy, rebuilt from the bucket.
 
 A first look: frostline demo. Every verb: frostline VERB --help."""
+_ENGINE = "duckdb"
 
 
 def build() -> typer.Typer:
@@ -36,9 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """The entry point: exits with the documented code."""
     collect_seldom()
     code = run(sys.argv[1:] if arguments is None else arguments)
-    if has_begun():
+    if has_begun() or _ENGINE in sys.modules:
         _flush()
-        os._exit(code)  # all is closed; a thread that came back from the engine at the end would abort the process
+        # All is closed. A thread that came back from the engine at the end would abort the process, and the engine
+        # would list on stderr all that an error still holds of it.
+        os._exit(code)
     gc.freeze()  # before it ends the interpreter looks for garbage in everything once more: 40 ms, for nothing
     sys.exit(code)
 

@@ -43,7 +43,7 @@ from tiering.journal.journal import Journal
 if TYPE_CHECKING:
     from disks.stores.wrappers.limit import Limiter
 
-_PACKAGES = ("frostline", "pyarrow", "datafusion", "boto3")
+_PACKAGES = ("frostline", "pyarrow", "duckdb", "boto3")
 _PATIENCE_SECONDS = 5.0
 REPLICAS = "zerocopy.replica.examination"
 """Module that looks at Keeper and at replicas: it stands above this one."""

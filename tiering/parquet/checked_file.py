@@ -87,6 +87,11 @@ class CheckedFile(RangedFile):
         self.tail_bytes = file.size_bytes - self._starts[-1] if self._starts else None
         """How much follows the column chunks; None where that is not known."""
 
+    @property
+    def sections(self) -> Sequence[Section]:
+        """What it is compared by; none while that is not known."""
+        return self._sections
+
     def pieces(self, start: int, stop: int) -> list[memoryview]:
         """The bytes [start, stop), in pieces. What is not held and lies together is fetched at once."""
         found, ours = self._held.claim(self._file.sha256, self._covering(start, stop))

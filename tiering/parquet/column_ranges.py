@@ -5,11 +5,16 @@ Long texts are shortened outwards, so that a range may be wider than the values 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from fractions import Fraction
+from math import ceil, floor
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from tiering.parquet.dictionaries import used_values
 from tiering.table.part import ColumnRange, DataFile
@@ -44,6 +49,38 @@ def _outermost(values: list[Any], kind: pa.DataType, *, lowest: bool) -> Any:
         return None
     ordered = sorted(values, key=lambda value: from_json(value, kind))
     return ordered[0 if lowest else -1]
+
+
+def stated_ranges(group: pq.RowGroupMetaData, names: Mapping[str, int]) -> dict[str, ColumnRange]:
+    """What a row group's statistics say of these columns, by field id. They leave NaN out."""
+    found: dict[str, ColumnRange] = {}
+    for number in range(group.num_columns):
+        column = group.column(number)
+        known = column.statistics if column.path_in_schema in names else None
+        if known is not None and known.has_min_max and known.has_null_count:
+            low, high = _stated(known)
+            if _is_json(low) and _is_json(high):
+                found[str(names[column.path_in_schema])] = ColumnRange(low, high, known.null_count)
+    return found
+
+
+def _stated(known: pq.Statistics) -> tuple[Any, Any]:
+    """The smallest and the largest value. Of moments, without pandas, which Arrow would import."""
+    if known.logical_type.type != "TIMESTAMP":
+        return as_json(known.min), as_json(known.max)
+    kind = json.loads(known.logical_type.to_json())
+    micros = {"milliseconds": 1000, "microseconds": 1, "nanoseconds": Fraction(1, 1000)}[kind["timeUnit"]]
+    epoch = datetime(1970, 1, 1, tzinfo=UTC if kind["isAdjustedToUTC"] else None)
+    bounds = (floor(known.min_raw * micros), ceil(known.max_raw * micros))
+    try:
+        low, high = (as_json(epoch + timedelta(microseconds=bound)) for bound in bounds)
+    except OverflowError:  # beyond the years that Python knows
+        return None, None
+    return low, high
+
+
+def _is_json(value: Any) -> bool:
+    return isinstance(value, str | int | float) and not isinstance(value, datetime | date)
 
 
 def column_range(column: pa.ChunkedArray) -> ColumnRange:

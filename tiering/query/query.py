@@ -1,47 +1,39 @@
-"""SQL over all tiers, read-only, on DataFusion (docs/decisions/0001-query-engine.md).
+"""SQL over all tiers, read-only, on DuckDB (docs/decisions/0001-query-engine.md).
 
 In two steps: the statement is planned over empty tables of the right columns, which shows what each table is filtered
-by; parts that cannot match are left out by their `part.json`; then it runs over the files of the rest. Tables are named
-`database.table`; those of `tiering.query.system_tables` are there, too, where no table has the name. Rows that a merge
-mode will collapse are seen as they are stored until a merge has done it, tombstones too.
+by and which columns are read; parts that cannot match are left out by their `part.json`; then it runs over the files of
+the rest. Tables are named `database.table`; those of `tiering.query.system_tables` are there, too, where no table has
+the name. Rows that a merge mode will collapse are seen as they are stored until a merge has done it, tombstones too.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from typing import Any
 
 import pyarrow as pa
-from datafusion import DataFrame, SQLOptions
-from datafusion.catalog import CatalogProvider, SchemaProvider, Table
 
 from oplog.errors import NotFound, UsageError
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.catalog.set_aside import SetAside, find_set_aside
-from tiering.query.engine_errors import READ_ONLY_HINT, sql_error, translated
-from tiering.query.filters import table_filters
-from tiering.query.parquet_tables import EngineSession, planning_table
 from tiering.query.scan import Counters, stream
 from tiering.query.selection import FileMissing, hold_leases, select_files
+from tiering.query.sql.plan import Access
+from tiering.query.sql.planning import declare_rows, plan_statement
+from tiering.query.sql.session import SqlSession
+from tiering.query.sql.statement import Statement, read_statement
 from tiering.query.system_tables import NAMES as SYSTEM_TABLES
 from tiering.query.system_tables import system_table
+from tiering.table.pruning import Or
 from tiering.table.schema import TableDefinition
 from tiering.table.types import type_text
 
 Resolve = Callable[[str], tuple[TableDefinition, list[StoredPart]]]
 """Full table name -> the table and its parts. Raises `NotFound`."""
 
-_CATALOG = "frostline"
-_MAX_TABLES = 100
-_WRITES = re.compile(
-    r"(?:\s|--[^\n]*\n|/\*.*?\*/|;)*(create|drop|alter|insert|update|delete|merge|copy|truncate|set|reset|begin|commit|"
-    r"rollback|prepare|execute|deallocate|grant|revoke|attach|detach|use)\b",
-    re.IGNORECASE | re.DOTALL,
-)
-"""For a plain answer. What enforces it are the engine's options."""
+_NOTHING = Access(Or(()), frozenset())
+_EXPLAINED = pa.schema([("plan", pa.string())])
 
 
 class QueryResult:
@@ -102,119 +94,58 @@ def run_sql(context: Context, sql: str, resolve: Resolve) -> QueryResult:
 
 
 def _run(context: Context, sql: str, resolve: Resolve) -> QueryResult:
-    if re.match(r"\s*show\b", sql, re.IGNORECASE):
-        raise UsageError("SHOW is not possible here", hint="use 'frostline table list' and 'frostline table show'")
-    if word := _WRITES.match(sql):
-        raise UsageError(f"query only reads; {word[1].upper()} is not possible here", hint=READ_ONLY_HINT)
     leases = ExitStack()
     try:
-        session = EngineSession(context, leases, text_views=True)
-        tables = _Databases()
-        session.engine.register_catalog_provider(_CATALOG, tables)
-        plan, resolved = _plan(context, session, tables, sql, resolve)
+        session = SqlSession(context, leases)
+        statement = read_statement(session.connection, sql)
+        resolved = _resolve(context, session, statement, resolve)
+        definitions = {name: definition for name, (definition, _) in resolved.items()}
+        reads, schema = plan_statement(session.connection, statement.text, definitions)
         hold_leases(context, [stored for _, parts in resolved.values() for stored in parts], leases)
-        filters = table_filters(plan.optimized_logical_plan(), {name: entry[0] for name, entry in resolved.items()})
+        accesses = {name: reads.tables.get(name, _NOTHING) for name in resolved}
         selections = {
-            name: select_files(context, definition, parts, filters[name])
+            name: select_files(context, definition, parts, accesses[name].predicate)
             for name, (definition, parts) in resolved.items()
         }
-
-        def declared() -> DataFrame:
-            for name, selection in selections.items():
-                tables.known[name] = Table(session.frame(resolved[name][0], selection.files).into_view())
-            return _sql(session, sql)
-
+        session.open(
+            {name: (definitions[name], selections[name].files, accesses[name]) for name in resolved},
+            stops_early=reads.stops_early,
+        )
         counters = Counters(selections.values())
-        with translated(session):
-            frame = session.planned(declared)
+        if statement.is_explained:
+            return QueryResult(_explained(session, statement, counters, leases), counters)
     except BaseException:
         leases.close()
         raise
-    schema = _plain(frame.schema())
     gaps = [gap for entry in resolved.values() for gap in find_set_aside(context.disks, *entry)]
-    rows = pa.RecordBatchReader.from_batches(schema, stream(session, frame, schema, counters, leases))
+    rows = pa.RecordBatchReader.from_batches(schema, stream(session, statement.text, schema, counters, leases))
     return QueryResult(rows, counters, gaps)
 
 
-def _plan(
-    context: Context, session: EngineSession, tables: _Databases, sql: str, resolve: Resolve
-) -> tuple[DataFrame, dict[str, tuple[TableDefinition, list[StoredPart]]]]:
-    """The statement over empty tables, and those of the system. Tables are resolved as planning asks for them, so it
-    fails at first."""
-    resolved: dict[str, tuple[TableDefinition, list[StoredPart]]] = {}
-    for _ in range(_MAX_TABLES):
-        tables.asked.clear()
+def _resolve(
+    context: Context, session: SqlSession, statement: Statement, resolve: Resolve
+) -> dict[str, tuple[TableDefinition, list[StoredPart]]]:
+    """The tables of the statement with their parts; those of the system are there afterwards."""
+    resolved = {}
+    for name in statement.tables:
         try:
-            frame = _sql(session, sql)
-            frame.optimized_logical_plan()
-            return frame, resolved
-        except Exception as error:
-            unknown = [name for name in tables.asked if name not in tables.known]
-            if not unknown:
-                raise sql_error(str(error)) from error
-            for name in unknown:
-                try:
-                    resolved[name] = resolve(name) if "." in name else _no_database(name, str(error))
-                    tables.known[name] = planning_table(resolved[name][0])
-                except NotFound:
-                    if name not in SYSTEM_TABLES:
-                        raise
-                    tables.known[name] = session.table(system_table(context, name))
-    raise UsageError(f"the statement names more than {_MAX_TABLES} tables")
+            resolved[name] = resolve(name)
+        except NotFound:
+            if name not in SYSTEM_TABLES:
+                raise
+            declare_rows(session.connection, name, system_table(context, name))
+    return resolved
 
 
-def _no_database(name: str, message: str) -> Any:
-    if "not found" not in message:
-        raise sql_error(message)
-    raise NotFound(f"No such table: {name}", hint="tables are named database.table; 'frostline table list' shows them")
-
-
-def _sql(session: EngineSession, sql: str) -> DataFrame:
-    options = SQLOptions().with_allow_ddl(False).with_allow_dml(False).with_allow_statements(False)
-    return session.engine.sql_with_options(sql, options)
-
-
-class _Databases(CatalogProvider):
-    """The databases of the engine. Notes what planning asks for; nothing may be opened while it asks."""
-
-    def __init__(self) -> None:
-        self.known: dict[str, Table] = {}
-        self.asked: list[str] = []
-
-    def schema_names(self) -> set[str]:
-        return {name.partition(".")[0] for name in self.known}
-
-    def schema(self, name: str) -> Any:
-        return _Database(self, name)
-
-
-class _Database(SchemaProvider):
-    def __init__(self, tables: _Databases, name: str) -> None:
-        self._tables = tables
-        self._prefix = "" if name == "public" else f"{name}."
-
-    def table_names(self) -> set[str]:
-        return {name.removeprefix(self._prefix) for name in self._tables.known if name.startswith(self._prefix)}
-
-    def table(self, name: str) -> Table | None:
-        self._tables.asked.append(self._prefix + name)
-        return self._tables.known.get(self._prefix + name)
-
-    def table_exist(self, name: str) -> bool:
-        return self._prefix + name in self._tables.known
-
-
-def _plain(schema: pa.Schema) -> pa.Schema:
-    """Without the engine's own variants of text and binary, and without metadata."""
-    return pa.schema([pa.field(field.name, _plain_type(field.type)) for field in schema])
-
-
-def _plain_type(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_string_view(kind) or pa.types.is_large_string(kind):
-        return pa.string()
-    if pa.types.is_binary_view(kind) or pa.types.is_large_binary(kind):
-        return pa.binary()
-    return kind
+def _explained(
+    session: SqlSession, statement: Statement, counters: Counters, leases: ExitStack
+) -> pa.RecordBatchReader:
+    """What would be read, and how: a line a row."""
+    with leases:
+        plans = session.explained(statement.text)
+    lines = [f"{counters.parts_read} parts to read, {counters.parts_pruned} left out by what part.json says of them"]
+    lines += [line.rstrip() for _, plan in plans for line in plan.splitlines()]
+    return pa.table({"plan": lines}, _EXPLAINED).to_reader()
 
 
 def _type_name(kind: pa.DataType) -> str:

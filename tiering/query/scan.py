@@ -12,14 +12,15 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from datafusion import DataFrame, Expr, col
 
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
-from tiering.query.engine_errors import translated
 from tiering.query.filters import from_tuples
-from tiering.query.parquet_tables import EngineSession
 from tiering.query.selection import Selection, hold_leases, select_files
+from tiering.query.sql.column_types import engine_names, identifier
+from tiering.query.sql.plan import Access
+from tiering.query.sql.planning import plan_statement, table_name
+from tiering.query.sql.session import SqlSession
 from tiering.table.pruning import TRUE, Predicate
 from tiering.table.schema import TableDefinition
 from tiering.table.types import arrow_schema
@@ -60,8 +61,8 @@ def scan(
             .scanner(columns=wanted, filter=filter)
             .to_reader()
         )
-    predicate, expression = from_tuples(filter, definition) if filter else (TRUE, None)
-    return stream_table(context, definition, parts, predicate, expression, wanted)[0]
+    predicate, condition = from_tuples(filter, definition) if filter else (TRUE, None)
+    return stream_table(context, definition, parts, predicate, condition, wanted)[0]
 
 
 def stream_table(
@@ -69,55 +70,36 @@ def stream_table(
     definition: TableDefinition,
     parts: Sequence[StoredPart],
     predicate: Predicate,
-    expression: Expr | None,
+    condition: str | None,
     columns: Sequence[str] | None,
 ) -> tuple[pa.RecordBatchReader, Counters]:
-    """As `scan`, with the counters. `predicate` must hold wherever `expression` does."""
+    """As `scan`, with the counters. `predicate` must hold wherever the condition, which is SQL, does."""
+    names = [column.name for column in definition.columns] if columns is None else list(columns)
+    known = engine_names(definition)
+    chosen = ", ".join(identifier(known[name]) for name in names) or "1"
+    statement = f"SELECT {chosen} FROM {table_name(definition.full_name)}"
+    statement += f" WHERE {condition}" if condition is not None else ""
     leases = ExitStack()
     try:
         hold_leases(context, parts, leases)
         selection = select_files(context, definition, parts, predicate)
-        session = EngineSession(context, leases)
-        names = [column.name for column in definition.columns] if columns is None else list(columns)
-
-        def declared() -> DataFrame:
-            frame = session.frame(definition, selection.files)
-            frame = frame if expression is None else frame.filter(expression)
-            return frame.select(*[col('"' + name.replace('"', '""') + '"') for name in names])
-
+        session = SqlSession(context, leases, ordered=False)
+        reads, _ = plan_statement(session.connection, statement, {definition.full_name: definition})
+        access = reads.tables.get(definition.full_name, Access.whole(definition))
+        session.open({definition.full_name: (definition, selection.files, access)}, stops_early=reads.stops_early)
         schema = arrow_schema(definition)
         schema = pa.schema([schema.field(name).remove_metadata().with_nullable(True) for name in names])
         counters = Counters([selection])
-        with translated(session):
-            frame = session.planned(declared)
     except BaseException:
         leases.close()
         raise
-    return pa.RecordBatchReader.from_batches(schema, stream(session, frame, schema, counters, leases)), counters
+    return pa.RecordBatchReader.from_batches(schema, stream(session, statement, schema, counters, leases)), counters
 
 
 def stream(
-    session: EngineSession, frame: DataFrame, schema: pa.Schema, counters: Counters, leases: ExitStack
+    session: SqlSession, statement: str, schema: pa.Schema, counters: Counters, leases: ExitStack
 ) -> Iterator[pa.RecordBatch]:
-    """Run the plan; count, release the leases and translate errors at the end."""
-    with leases, translated(session):
-        for batch in frame.execute_stream():
-            arrow = batch.to_pyarrow()
-            yield arrow if arrow.schema.equals(schema) else _conformed(arrow, schema)
-        counters.bytes_read = bytes_scanned(frame)
-
-
-def _conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    arrays = [
-        array if array.type.equals(field.type) else array.cast(field.type)
-        for array, field in zip(batch.columns, schema, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def bytes_scanned(frame: DataFrame) -> int:
-    """The bytes that the sources of a finished plan asked their stores for."""
-    total = 0
-    for _, metrics in frame.execution_plan().collect_metrics():
-        total += sum(int(str(metric.value or 0)) for metric in metrics.metrics() if metric.name == "bytes_scanned")
-    return total
+    """Run the statement; count, and release the leases at the end."""
+    with leases:
+        yield from session.batches(statement, schema)
+        counters.bytes_read = session.bytes_read

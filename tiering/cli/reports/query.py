@@ -143,8 +143,22 @@ def _columns(result: "QueryResult") -> list[dict[str, str]]:
 
 def plain_rows(batch: "pa.RecordBatch") -> list[list[Any]]:
     """The rows as JSON values: times as RFC 3339, decimals as text, bytes as hex."""
-    columns = [_plain_values(column) for column in batch.columns]
+    columns = [
+        list(map(_whole, column.to_pylist())) if _is_whole(field) else _plain_values(column)
+        for field, column in zip(batch.schema, batch.columns, strict=True)
+    ]
     return [list(row) for row in zip(*columns, strict=True)] if columns else [[] for _ in range(batch.num_rows)]
+
+
+def _is_whole(field: "pa.Field") -> bool:
+    from tiering.query.sql.answers import WHOLE_NUMBER
+
+    return bool(field.metadata) and WHOLE_NUMBER.items() <= field.metadata.items()
+
+
+def _whole(value: Decimal | None) -> int | str | None:
+    """A number, unless it has more digits than numbers have in JSON."""
+    return None if value is None else int(value) if -(1 << 63) <= value < 1 << 63 else str(value)
 
 
 def _plain_values(column: Any) -> list[Any]:

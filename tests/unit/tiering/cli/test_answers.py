@@ -22,9 +22,9 @@ from tiering.cli.reports.query import plain_rows
 
 REPOSITORY = Path(__file__).parents[4]
 NESTED = (
-    "SELECT make_array(1, NULL, 2) AS list, named_struct('a', 1, 'b', 'x\"y, z') AS struct, "
+    "SELECT [1, NULL, 2] AS list, {'a': 1, 'b': 'x\"y, z'} AS struct, "
     "map(['k', 'l'], [1, 2]) AS map, map([1], ['one']) AS numbered, "
-    "make_array(named_struct('at', DATE '2026-01-01')) AS deep, 7 AS plain"
+    "[{'at': DATE '2026-01-01'}] AS deep, 7 AS plain"
 )
 EXPECTED = {
     "list": [1, None, 2],
@@ -56,7 +56,7 @@ def test_nested_values_are_json_in_every_format(home: Home, tmp_path: Path) -> N
 
 
 def test_a_nested_value_that_is_null_is_an_empty_field(home: Home) -> None:
-    sql = "SELECT k, CASE WHEN k > 0 THEN make_array(k) END AS list FROM d.t WHERE k < 2 ORDER BY k"
+    sql = "SELECT k, CASE WHEN k > 0 THEN [k] END AS list FROM d.t WHERE k < 2 ORDER BY k"
     assert home("query", sql, "--output-format", "csv").splitlines() == ['"k","list"', "0,", '1,"[1]"']
 
 
@@ -140,6 +140,16 @@ def test_a_query_without_end_is_ended(number: signal.Signals, code: int, home: H
     )
     assert done.returncode == code, done.stderr
     assert "resumes with the next command" in done.stderr
+
+
+@pytest.mark.parametrize("sql", ["SELECT nothing", "SELECT * FROM no.such", "SELECT error('x')"])
+def test_a_mistake_is_told_without_what_the_engine_says_of_itself(home: Home, sql: str) -> None:
+    command = [sys.executable, "-m", "tiering.cli.main", "-c", str(home.configuration), "query", sql]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode != 0
+    assert done.stderr.startswith("frostline: ")
+    assert "leaked" not in done.stderr
 
 
 def test_a_reader_that_goes_away_is_no_failure(home: Home) -> None:

@@ -97,7 +97,7 @@ class TestHelp:
     def test_help_imports_nothing_heavy(self) -> None:
         code = (
             "import sys; from tiering.cli.main import run; run(['--help']);"
-            "heavy = ('pyarrow', 'datafusion', 'boto3', 'rich', 'yaml', 'sqlite3', 'msgspec');"
+            "heavy = ('pyarrow', 'duckdb', 'boto3', 'rich', 'yaml', 'sqlite3', 'msgspec');"
             "print([name for name in heavy if name in sys.modules], file=sys.stderr)"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY, check=True)

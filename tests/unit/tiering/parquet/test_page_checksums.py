@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import datafusion
 import duckdb
 import polars
 import pyarrow as pa
@@ -88,8 +87,10 @@ def test_every_reader_reads_files_with_checksums(tmp_path: Path, definition: Tab
     assert pq.read_table(path, page_checksum_verification=True).equals(table)
     assert polars.read_parquet(path).get_column("k").sum() == total
     sql = "SELECT sum(k), count(level), max(id) FROM '{0}' WHERE x > 1"
-    (expected,) = duckdb.connect().execute(sql.format(path)).fetchall()
-    session = datafusion.SessionContext()
-    session.register_parquet("t", path)
-    (batch,) = session.sql(sql.replace("'{0}'", "t")).collect()
-    assert tuple(column[0].as_py() for column in batch.columns) == expected
+    some = table.filter(pc.greater(table.column("x"), 1))
+    expected = (
+        pc.sum(some.column("k")).as_py(),
+        pc.count(some.column("level")).as_py(),
+        pc.max(some.column("id")).as_py(),
+    )
+    assert duckdb.connect().execute(sql.format(path)).fetchall() == [expected]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import date, datetime
 from decimal import Decimal
 
+import duckdb
 import pyarrow as pa
 import pytest
-from datafusion import SessionConfig, SessionContext
 
 from oplog.errors import UsageError
 from tests.tiers import define
@@ -63,6 +63,9 @@ CONDITIONS = [
     "f <= -1",
     "f <> 0.5",
     "g = cast(0.5 as float)",
+    "g = 0.5",
+    "n + 1 = 2",
+    "n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)",
     "s like 'a%'",
     "s not like 'a%'",
     "s = 'b''c' or s = ''",
@@ -87,9 +90,11 @@ CONDITIONS = [
 
 @pytest.mark.parametrize("condition", CONDITIONS)
 def test_the_rows_are_those_of_the_query_engine(condition: str) -> None:
-    engine = SessionContext(SessionConfig({"datafusion.sql_parser.enable_ident_normalization": "false"}))
-    engine.register_record_batches("rows", [ROWS.to_batches()])
-    expected = engine.sql(f"select * from rows where {condition}").to_pydict()["n"]
+    with duckdb.connect() as engine:
+        engine.execute("SET TimeZone = 'UTC'")
+        engine.register("given", ROWS)
+        engine.execute("CREATE TABLE rows AS FROM given")  # else Arrow compares, for which NaN is no number
+        expected = [row[0] for row in engine.execute(f"select n from rows where {condition}").fetchall()]
     predicate = parse_filter(condition, DEFINITION)
     assert columns_of(predicate) <= set(SCHEMA.names)
     assert ROWS.filter(row_mask(predicate, ROWS, DEFINITION)).column("n").to_pylist() == expected
@@ -103,10 +108,11 @@ def test_the_rows_are_those_of_the_query_engine(condition: str) -> None:
         "lower(s) = 'a'",
         "n = u",
         "s like '%a'",
-        "n + 1 = 2",
-        "g = 0.5",
+        "n % 2 = 1",
         "n in (select 1)",
-        "1 = 1) union all select * from filtered where (1 = 1",
+        "n in (select n from db.other)",
+        "1 = 1) union all select * from db.t where (1 = 1",
+        "1 = 1) limit (1",
     ],
 )
 def test_what_does_not_prune_exactly_is_refused(condition: str) -> None:
@@ -116,9 +122,9 @@ def test_what_does_not_prune_exactly_is_refused(condition: str) -> None:
 
 
 def test_mistakes_are_told_in_the_words_of_the_engine() -> None:
-    with pytest.raises(UsageError, match="No field named wrong"):
+    with pytest.raises(UsageError, match="wrong"):
         parse_filter("wrong = 1", DEFINITION)
-    with pytest.raises(UsageError, match="Expected"):
+    with pytest.raises(UsageError, match="syntax error"):
         parse_filter("n = = 1", DEFINITION)
     with pytest.raises(UsageError):
         parse_filter("1=1); drop table filtered; select (1", DEFINITION)

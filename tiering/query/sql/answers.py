@@ -1,0 +1,61 @@
+"""What the engine answers, in types that files and other programs know."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+WHOLE_NUMBER = {b"frostline:whole": b"1"}
+"""Of a decimal that is a sum of whole numbers: a number like any other, but for its width."""
+
+
+def answer_schema(relation: Any) -> pa.Schema:
+    """The columns of the answer, of which nothing is computed."""
+    found = relation.limit(0).to_arrow_table().schema
+    return pa.schema(
+        [
+            pa.field(name, plain_type(kind), metadata=WHOLE_NUMBER if str(own) == "HUGEINT" else None)
+            for name, own, kind in zip(relation.columns, relation.types, found.types, strict=True)
+        ]
+    )
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type without the engine's own variants."""
+    if pa.types.is_dictionary(kind):
+        return plain_type(kind.value_type)
+    if pa.types.is_string_view(kind) or pa.types.is_large_string(kind) or pa.types.is_interval(kind):
+        return pa.string()
+    if pa.types.is_binary_view(kind) or pa.types.is_large_binary(kind):
+        return pa.binary()
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return pa.list_(plain_type(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, plain_type(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(plain_type(kind.key_type), plain_type(kind.item_type))
+    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+
+
+def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch with exactly these types."""
+    if not schema.names:
+        return batch.select([])
+    arrays = [_conformed(array, field.type) for array, field in zip(batch.columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _conformed(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    if array.type.equals(kind):
+        return array
+    if pa.types.is_interval(array.type):
+        return pa.array([None if value is None else _interval(value) for value in array.to_pylist()], kind)
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    return array if array.type.equals(kind) else array.cast(kind)
+
+
+def _interval(value: Any) -> str:
+    """As SQL writes it."""
+    return f"{value.months} months {value.days} days {value.nanoseconds / 1e9:.6f} seconds"

@@ -1,0 +1,282 @@
+"""What an optimised plan of the engine reads: of each table the columns, and a filter that all rows pass that it uses.
+
+The plan is that of `json_serialize_plan`, made over empty tables whose columns have plain names, without those
+optimisations that look at the data. What is not understood restricts nothing; what has another form than here is read
+whole.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from tiering.table.pruning import (
+    TRUE,
+    And,
+    Compare,
+    In,
+    IsNull,
+    Not,
+    Operator,
+    Or,
+    Predicate,
+    StartsWith,
+    Unknown,
+    domain_value,
+)
+from tiering.table.schema import Column, TableDefinition
+
+OPTIMIZERS_OFF = "statistics_propagation,empty_result_pullup,late_materialization,join_elimination,in_clause"
+"""They would leave scans of empty tables out, or read a table in two steps."""
+_NOT_A_NUMBER = re.compile(r'(?<!\\)"value":(-?)(?:-)?nan\b', re.IGNORECASE)
+"""Written as JSON has it. Within a text, the quotes have a backslash."""
+_ROW_NUMBER = 1 << 63
+"""Numbers from here on are no columns: they count rows."""
+_OPERATORS: dict[str, Operator] = {
+    "COMPARE_EQUAL": "=",
+    "COMPARE_NOTEQUAL": "!=",
+    "COMPARE_LESSTHAN": "<",
+    "COMPARE_LESSTHANOREQUALTO": "<=",
+    "COMPARE_GREATERTHAN": ">",
+    "COMPARE_GREATERTHANOREQUALTO": ">=",
+}
+_MIRRORED: dict[Operator, Operator] = {"=": "=", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
+_NANOSECONDS = {
+    "TIMESTAMP": 1_000,
+    "TIMESTAMP WITH TIME ZONE": 1_000,
+    "TIMESTAMP_NS": 1,
+    "TIMESTAMPTZ_NS": 1,
+    "TIMESTAMP_MS": 1_000_000,
+    "TIMESTAMP_S": 1_000_000_000,
+}
+_UNCLEAR = object()
+"""A constant without a place in the column's domain: nothing follows from it."""
+_ColumnOf = Callable[[Any], Column | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What a plan reads of a table."""
+
+    predicate: Predicate
+    columns: frozenset[int]
+    """By their places in the table."""
+
+    @staticmethod
+    def whole(definition: TableDefinition) -> Access:
+        """All of it."""
+        return Access(TRUE, frozenset(range(len(definition.columns))))
+
+
+@dataclass(frozen=True, slots=True)
+class PlanReads:
+    """What a statement reads."""
+
+    tables: Mapping[str, Access]
+    """By the names of the empty tables. One that is not here is not read."""
+    stops_early: bool
+    """Some rows may be enough."""
+    is_filter_alone: bool
+    """Nothing but filters over one scan."""
+
+
+def plan_reads(text: str, definitions: Mapping[str, TableDefinition]) -> PlanReads:
+    """What the plan reads of the empty tables that stand for these."""
+    try:
+        plan = json.loads(_NOT_A_NUMBER.sub(r'"value":NaN', text))
+        reader = _Reader(definitions)
+        (root,) = plan["plans"]
+        alone = reader.read(root)
+        if reader.scans != text.count('"LOGICAL_GET"'):
+            raise ValueError("there are scans elsewhere than among the inputs of the plan")
+        found = {
+            name: Access(
+                Or(tuple(access.predicate for access in accesses)),
+                frozenset().union(*(access.columns for access in accesses)),
+            )
+            for name, accesses in reader.found.items()
+        }
+        return PlanReads(found, reader.stops_early, alone)
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+        # Written otherwise than it is here: all is read, of all tables.
+        return PlanReads({name: Access.whole(table) for name, table in definitions.items()}, True, False)
+
+
+class _Reader:
+    def __init__(self, definitions: Mapping[str, TableDefinition]) -> None:
+        self._definitions = definitions
+        self.found: dict[str, list[Access]] = {}
+        self.stops_early = False
+        self.scans = 0
+
+    def read(self, node: dict[str, Any], above: Sequence[dict[str, Any]] = ()) -> bool:
+        """Note the scans. `above` holds the conditions directly over the node. Whether there is nothing but filters."""
+        kind = node["type"]
+        if kind == "LOGICAL_GET":
+            return self._scan(node, above)
+        if kind == "LOGICAL_LIMIT":
+            self.stops_early = True
+        children = node.get("children", [])
+        if kind == "LOGICAL_FILTER":
+            (child,) = children
+            # What a filter leaves out of its columns counts for those above it, which are none of ours then.
+            kept = () if node.get("projection_map") else above
+            alone = self.read(child, [*node["expressions"], *kept])
+            return alone and len(kept) == len(above) and child["type"] in ("LOGICAL_GET", "LOGICAL_FILTER")
+        below = [self.read(child) for child in children]
+        return kind in ("LOGICAL_PROJECTION", "LOGICAL_EMPTY_RESULT") and all(below)
+
+    def _scan(self, node: dict[str, Any], above: Sequence[dict[str, Any]]) -> bool:
+        self.scans += 1
+        table = node.get("function_data", {}).get("table")
+        definition = self._definitions.get(table)
+        if definition is None:
+            return False
+        read = [index.get("index", 0) for index in node["column_indexes"]]
+        given = node.get("projection_ids") or range(len(read))
+
+        def column(place: int) -> Column | None:
+            return definition.columns[read[place]] if read[place] < len(definition.columns) else None
+
+        filters: list[Predicate] = []
+        for entry in (node.get("table_filters") or {}).get("filters", []):
+            own = column(entry["key"]) if node["table_filters_by_projection"] else None
+            filters.append(_from_filter(entry["value"], own))
+        filters += [_from_expression(condition, lambda place: column(given[place])) for condition in above]
+        columns = frozenset(number for number in read if number < _ROW_NUMBER)
+        self.found.setdefault(table, []).append(Access(And(tuple(filters)), columns))
+        return True
+
+
+def is_exact(predicate: Predicate) -> bool:
+    """Whether all of it was understood."""
+    match predicate:
+        case Unknown():
+            return False
+        case And(children) | Or(children):
+            return all(is_exact(child) for child in children)
+        case Not(child):
+            return is_exact(child)
+        case _:
+            return True
+
+
+# ---- filters of a scan
+
+
+def _from_filter(node: dict[str, Any], column: Column | None) -> Predicate:
+    if column is None:
+        return Unknown()
+    match node["filter_type"]:
+        case "LEGACY_CONSTANT_COMPARISON":
+            return _compare(column, _OPERATORS.get(node["comparison_type"]), node["constant"])
+        case "LEGACY_CONJUNCTION_AND":
+            return And(tuple(_from_filter(child, column) for child in node["child_filters"]))
+        case "LEGACY_CONJUNCTION_OR":
+            return Or(tuple(_from_filter(child, column) for child in node["child_filters"]))
+        case "LEGACY_IS_NULL":
+            return IsNull(column.name)
+        case "LEGACY_IS_NOT_NULL":
+            return IsNull(column.name, negated=True)
+        case "LEGACY_IN_FILTER":
+            return _in(column, node["values"])
+        case "LEGACY_OPTIONAL_FILTER":
+            # It follows from another filter, or from what is joined or wanted of the rows: it may be left out.
+            child = node.get("child_filter")
+            found = _from_filter(child, column) if child else TRUE
+            return found if is_exact(found) else TRUE
+        case "EXPRESSION_FILTER":
+            return _from_expression(node["expr"], lambda _: column)
+        case _:
+            return Unknown()
+
+
+# ---- expressions
+
+
+def _from_expression(node: dict[str, Any], column_at: Callable[[int], Column | None]) -> Predicate:
+    kind, children = node["type"], node.get("children", [])
+
+    def column(child: dict[str, Any]) -> Column | None:
+        return column_at(child.get("index", 0)) if child["type"] == "BOUND_REF" else None
+
+    if kind in ("CONJUNCTION_AND", "CONJUNCTION_OR"):
+        joined = tuple(_from_expression(child, column_at) for child in children)
+        return And(joined) if kind == "CONJUNCTION_AND" else Or(joined)
+    if kind == "OPERATOR_NOT":
+        return Not(_from_expression(children[0], column_at))
+    if kind in ("OPERATOR_IS_NULL", "OPERATOR_IS_NOT_NULL"):
+        found = column(children[0])
+        return IsNull(found.name, kind == "OPERATOR_IS_NOT_NULL") if found else Unknown()
+    if kind in ("COMPARE_IN", "COMPARE_NOT_IN"):
+        found = column(children[0])
+        constants = [_constant(child) for child in children[1:]]
+        if found is None or None in constants:
+            return Unknown()
+        listed = _in(found, [constant for constant in constants if constant is not None])
+        return Not(listed) if kind == "COMPARE_NOT_IN" else listed
+    if kind in _OPERATORS:
+        return _from_comparison(_OPERATORS[kind], children, column)
+    if kind == "BOUND_REF":
+        found = column(node)
+        return Compare(found.name, "=", True) if found and found.type == "bool" else Unknown()
+    if kind == "VALUE_CONSTANT":
+        value = node["value"]
+        return Or(()) if value["is_null"] else _truth(value)
+    if kind == "BOUND_FUNCTION" and node.get("qname", {}).get("path", [""])[-1] == "prefix":
+        found, constant = column(children[0]), _constant(children[1])
+        if found and found.type == "string" and constant and isinstance(constant.get("value"), str):
+            return StartsWith(found.name, constant["value"])
+    return Unknown()
+
+
+def _truth(value: dict[str, Any]) -> Predicate:
+    if value["value"] is True:
+        return TRUE
+    return Or(()) if value["value"] is False else Unknown()
+
+
+def _from_comparison(operator: Operator, children: Sequence[Any], column_of: _ColumnOf) -> Predicate:
+    left, right = children
+    found, constant = column_of(left), _constant(right)
+    if found is None:
+        found, constant, operator = column_of(right), _constant(left), _MIRRORED[operator]
+    return _compare(found, operator, constant) if found and constant else Unknown()
+
+
+def _constant(node: dict[str, Any]) -> dict[str, Any] | None:
+    return node["value"] if node["type"] == "VALUE_CONSTANT" else None
+
+
+def _compare(column: Column, operator: Operator | None, constant: dict[str, Any]) -> Predicate:
+    value = _domain(column, constant)
+    return Unknown() if operator is None or value is _UNCLEAR else Compare(column.name, operator, value)
+
+
+def _in(column: Column, constants: Sequence[dict[str, Any]]) -> Predicate:
+    values = tuple(_domain(column, constant) for constant in constants)
+    return Unknown() if _UNCLEAR in values else In(column.name, values)
+
+
+def _domain(column: Column, constant: dict[str, Any]) -> Any:
+    """The constant in the domain of `tiering.table.pruning`; None for null, `_UNCLEAR` where it cannot be compared."""
+    if constant["is_null"]:
+        return None
+    value, kind = constant["value"], constant["type"]["id"]
+    if kind in _NANOSECONDS:
+        fits = column.type.startswith("timestamp") and isinstance(value, int)
+        return value * _NANOSECONDS[kind] if fits else _UNCLEAR
+    if kind == "DATE":
+        return value if column.type == "date" and isinstance(value, int) else _UNCLEAR
+    if kind == "DECIMAL":
+        fits = column.type.startswith("decimal") and isinstance(value, int)
+        scale = constant["type"]["type_info"].get("scale", 0)
+        value = Decimal(f"{value}E-{scale}") if fits else None
+    elif column.type.startswith(("timestamp", "date", "decimal", "binary", "list")):
+        return _UNCLEAR
+    found = domain_value(column.type, value) if value is not None else None
+    return _UNCLEAR if found is None else found

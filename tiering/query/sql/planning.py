@@ -1,0 +1,119 @@
+"""Statements planned over empty tables, which take no time and know no file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from oplog.errors import UsageError
+from tiering.query.sql.answers import answer_schema
+from tiering.query.sql.column_types import engine_names, identifier, literal, sql_type, text
+from tiering.query.sql.errors import sql_error
+from tiering.query.sql.plan import OPTIMIZERS_OFF, PlanReads, plan_reads
+from tiering.query.sql.statement import schema_of
+from tiering.table.schema import TableDefinition
+from tiering.table.types import arrow_type, default_scalar
+
+_CONFIG = {
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    "allow_persistent_secrets": False,
+    "python_enable_replacements": False,
+    "enable_external_file_cache": False,
+}
+
+
+def connect(config: Mapping[str, Any] | None = None) -> duckdb.DuckDBPyConnection:
+    """An engine of its own, in memory. It is in a transaction, so that it is the same moment for planning and for the
+    statement."""
+    connection = duckdb.connect(config={**_CONFIG, **(config or {})})
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.execute("SET enable_progress_bar = false")
+    connection.execute("SET parquet_metadata_cache = true")
+    connection.execute("BEGIN")
+    return connection
+
+
+def plan_statement(
+    connection: duckdb.DuckDBPyConnection, statement: str, definitions: Mapping[str, TableDefinition]
+) -> tuple[PlanReads, pa.Schema]:
+    """What the statement reads of the tables, by their full names, and the columns of its answer. Afterwards the tables
+    are there, without rows. Raises `UsageError`."""
+    _check_distinct(definitions)
+    stand_ins: dict[str, str] = {}
+    for number, (name, definition) in enumerate(definitions.items()):
+        stand_ins[f"planning_{number}"] = name
+        kinds = [sql_type(arrow_type(column.type)) for column in definition.columns]
+        columns = ", ".join(f"c{place} {kind}" for place, kind in enumerate(kinds))
+        connection.execute(f"CREATE TEMP TABLE planning_{number} ({columns})")
+        connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_schema(name)}")
+        declare(connection, definition, name, selected(definition, f"temp.planning_{number}"))
+    connection.execute(f"SET disabled_optimizers = '{OPTIMIZERS_OFF}'")
+    try:
+        schema = answer_schema(connection.sql(statement))
+        ((plan,),) = connection.execute(
+            "SELECT json_serialize_plan($1, skip_null := true, skip_empty := true, skip_default := true, "
+            "optimize := true)",
+            [statement],
+        ).fetchall()
+    except duckdb.Error as error:
+        raise sql_error(str(error)) from None
+    connection.execute("SET disabled_optimizers = ''")
+    found = plan_reads(plan, {stand_in: definitions[name] for stand_in, name in stand_ins.items()})
+    tables = {stand_ins[stand_in]: access for stand_in, access in found.tables.items()}
+    return PlanReads(tables, found.stops_early, found.is_filter_alone), schema
+
+
+def declare(connection: duckdb.DuckDBPyConnection, definition: TableDefinition, name: str, rows: str) -> None:
+    """Give the table of this full name these rows, a SELECT of its columns."""
+    names = ", ".join(map(identifier, engine_names(definition).values()))
+    connection.execute(f"CREATE OR REPLACE VIEW {table_name(name)} ({names}) AS {rows}")
+
+
+def declare_rows(connection: duckdb.DuckDBPyConnection, name: str, rows: pa.RecordBatch) -> None:
+    """Give a table of this full name the rows, which are in memory."""
+    connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_schema(name)}")
+    connection.register("declared_rows", pa.Table.from_batches([rows]))
+    connection.execute(f"CREATE TABLE {table_name(name)} AS FROM declared_rows")
+    connection.unregister("declared_rows")
+
+
+def selected(
+    definition: TableDefinition,
+    source: str,
+    places: Mapping[int, int] | None = None,
+    compared: Iterable[int] | None = None,
+) -> str:
+    """Today's columns from those that the source has, c0, c1 and so on; newer ones by their default."""
+    held = {column.id: place for place, column in enumerate(definition.columns)} if places is None else places
+    known = set(range(len(definition.columns)) if compared is None else compared)
+    columns = []
+    for number, column in enumerate(definition.columns):
+        kind = sql_type(arrow_type(column.type))
+        if column.id not in held:
+            value = literal(default_scalar(column))
+        elif number in known:
+            value = f"c{held[column.id]}"
+        else:
+            value = f"error({text(f'column {column.name} was not compared')})"
+        columns.append(f"CAST({value} AS {kind})")
+    return f"SELECT {', '.join(columns)} FROM {source}"
+
+
+def table_name(full_name: str) -> str:
+    """A table of ours as a statement names it."""
+    return f"{_schema(full_name)}.{identifier(full_name.partition('.')[2])}"
+
+
+def _schema(full_name: str) -> str:
+    return f"memory.{identifier(schema_of(full_name.partition('.')[0]))}"
+
+
+def _check_distinct(names: Iterable[str]) -> None:
+    seen: dict[str, str] = {}
+    for name in names:
+        if (first := seen.setdefault(name.lower(), name)) != name:
+            raise UsageError(f"{first} and {name} differ in case alone", hint="query them one after the other")

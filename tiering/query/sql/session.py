@@ -1,0 +1,261 @@
+"""One session of the engine (DuckDB), for one query: in memory, alone with the files that this query may read.
+
+A statement is planned over empty tables first (`sql.planning`), which says which columns and rows of each table it
+uses. Then views over the files that are left take the place of the empty tables. Local files the engine opens by
+itself, after those columns were compared with what was written; all others, and local ones of which there is too much
+to look at before the first row, it reads through `sql.served_files`. A column that the plan did not name is an error in
+the view, so that nothing that was not compared can get into an answer.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from oplog.errors import Damaged, FrostlineError
+from tiering.catalog.context import Context
+from tiering.parquet.checked_local import unchecked_bytes
+from tiering.parquet.sections import stated_sections
+from tiering.query.checked_parts import check_local_files, checked_file, local_read
+from tiering.query.filesystem import read_schema
+from tiering.query.selection import SelectedFile
+from tiering.query.sql.answers import conformed
+from tiering.query.sql.column_types import text
+from tiering.query.sql.errors import engine_error
+from tiering.query.sql.plan import Access
+from tiering.query.sql.planning import connect, declare, selected
+from tiering.query.sql.read_ahead import LEAST_WINDOW_BYTES, WINDOW_BYTES, Scan
+from tiering.query.sql.served_files import PREFIX, ServedFiles
+from tiering.table.schema import TableDefinition
+from tiering.table.types import field_ids
+
+BATCH_ROWS = 65_536
+_AHEAD = 2
+"""Batches that are made before they are asked for."""
+_LOOK_SECONDS = 0.2
+_LIMITED_BYTES = 32 * 1024 * 1024
+"""More than this is not compared ahead for a statement that stops after some rows."""
+_GLOB_CHARACTERS = frozenset("*?[]\\")
+"""In a path they would stand for other files."""
+_Table = tuple[TableDefinition, Sequence[SelectedFile], Access]
+
+
+class SqlSession:
+    """Not thread-safe, but for `interrupt`."""
+
+    def __init__(self, context: Context, closing: ExitStack, *, ordered: bool = True) -> None:
+        """`closing` ends the session: it removes what the session keeps on the disk. Rows that a statement does not
+        sort come in no particular order unless `ordered`."""
+        self._context = context
+        scratch = closing.enter_context(tempfile.TemporaryDirectory(prefix="frostline-query-"))
+        workers = max(os.cpu_count() or 1, context.workers)
+        memory_bytes = max(1 << 30, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
+        self.connection = connect(
+            {
+                "threads": workers,
+                "memory_limit": f"{memory_bytes // (1 << 20)}MiB",
+                "temp_directory": scratch,
+                "extension_directory": scratch,
+                "secret_directory": scratch,
+                "home_directory": scratch,
+                "preserve_insertion_order": ordered,
+            }
+        )
+        closing.callback(self.connection.close)
+        self._served = ServedFiles()
+        closing.callback(self._served.close)
+        self.connection.register_filesystem(self._served)
+        self._local: list[tuple[SelectedFile, list[int]]] = []
+        self._local_bytes = 0
+
+    @property
+    def bytes_read(self) -> int:
+        """Of column data, as far as known now: of local files, the columns that may be read."""
+        return self._local_bytes + self._served.bytes_read
+
+    def open(self, tables: Mapping[str, _Table], *, stops_early: bool) -> None:
+        """Give the tables these rows, for good: nothing else can be read from now on. All that the engine will read is
+        there and is what was written, or will be compared as it is read. Raises `FileMissing` and `Damaged`."""
+        with self.translated():
+            serve_local = not self._compare_local(tables, stops_early)
+            paths: list[str] = []
+            window_bytes = max(LEAST_WINDOW_BYTES, WINDOW_BYTES // max(1, len(tables)))
+            scans = [Scan(definition, access, window_bytes) for definition, _, access in tables.values()]
+            views = [
+                (scan.definition, name, self._rows(scan, tables[name][1], serve_local, paths))
+                for name, scan in zip(tables, scans, strict=True)
+            ]
+            self._served.begin(scans, reads_ahead=not stops_early)
+            local = ", ".join(text(path) for path in paths if not path.startswith(PREFIX))
+            self.connection.execute(f"SET allowed_paths = [{local}]")
+            self.connection.execute(f"SET allowed_directories = [{text(PREFIX)}]")
+            self.connection.execute("SET enable_external_access = false")
+            for definition, name, rows in views:
+                declare(self.connection, definition, name, rows)
+            self.connection.execute("SET lock_configuration = true")
+
+    def batches(self, statement: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The answer. It is made by a thread of its own, so that a signal or the end of the iteration stop it."""
+        made: queue.Queue[pa.RecordBatch | BaseException | None] = queue.Queue(_AHEAD)
+        given_up = threading.Event()
+        maker = threading.Thread(target=self._make, args=(statement, made, given_up), name="query", daemon=True)
+        maker.start()
+        try:
+            while True:
+                try:
+                    item = made.get(timeout=_LOOK_SECONDS)
+                except queue.Empty:  # a signal that came just before the wait began does not end it
+                    continue
+                if item is None:
+                    return
+                if isinstance(item, BaseException):
+                    raise item
+                yield conformed(item, schema)
+        finally:
+            given_up.set()
+            while maker.is_alive():
+                self.connection.interrupt()
+                _drain(made)
+                maker.join(_LOOK_SECONDS / 10)
+
+    def explained(self, statement: str) -> list[tuple[str, str]]:
+        """The engine's plan."""
+        with self.translated():
+            return self.connection.execute(f"EXPLAIN {statement}").fetchall()
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """Raise the engine's errors inside as `FrostlineError`s."""
+        try:
+            yield
+        except (duckdb.Error, pa.ArrowException, RuntimeError, OSError) as error:
+            if isinstance(error, FrostlineError):
+                raise
+            raise self._error_of(error) from None
+
+    def _make(self, statement: str, made: queue.Queue[Any], given_up: threading.Event) -> None:
+        def put(item: Any) -> None:
+            while not given_up.is_set():
+                try:
+                    made.put(item, timeout=_LOOK_SECONDS)
+                    return
+                except queue.Full:
+                    continue
+
+        try:
+            with self.translated():
+                for batch in self.connection.sql(statement).to_arrow_reader(BATCH_ROWS):
+                    if given_up.is_set():
+                        return
+                    put(batch)
+            put(None)
+        except BaseException as error:  # noqa: BLE001 - it is raised where somebody waits
+            put(error)
+
+    def _error_of(self, error: Exception) -> Exception:
+        if self._served.failure is not None:
+            return self._served.failure
+        if not isinstance(error, (duckdb.BinderException, duckdb.ConversionException, duckdb.OutOfRangeException)):
+            # Was what the engine stumbled over as it was written? It was, before it began.
+            try:
+                check_local_files([local_read(file, None) for file, _ in self._local])
+            except Damaged as damage:
+                return damage
+        return engine_error(error)
+
+    # ---- tables
+
+    def _compare_local(self, tables: Mapping[str, _Table], stops_early: bool) -> bool:
+        """Compare what will be read of local files. False when there is more than should be read ahead."""
+        self._local = []
+        for definition, files, access in tables.values():
+            for version, members in _by_version(files).items():
+                local = [file for file in members if _opens_itself(file)]
+                if local:
+                    places = self._places(definition, version, local[0])
+                    wanted = sorted(
+                        places[definition.columns[column].id]
+                        for column in access.columns
+                        if definition.columns[column].id in places
+                    )
+                    self._local += [(file, wanted) for file in local]
+        reads = [local_read(file, wanted) for file, wanted in self._local]
+        if unchecked_bytes(reads) > (_LIMITED_BYTES if stops_early else _quarter_of_memory()):
+            self._local = []
+            return False
+        check_local_files(reads)
+        for file, wanted in self._local:
+            sections = stated_sections(file.file)
+            self._local_bytes += sum(one.stop - one.start for one in sections if one.column in wanted)
+        return True
+
+    def _places(self, definition: TableDefinition, version: int, file: SelectedFile) -> dict[int, int]:
+        """Column id -> which column of the files of this schema version it is."""
+        if version == definition.schema_version:
+            return {column.id: place for place, column in enumerate(definition.columns)}
+        schema = read_schema(self._context, file.stored, file.file)
+        names = {name: number for number, name in field_ids(schema).items()}
+        return {names[name]: place for place, name in enumerate(schema.names) if name in names}
+
+    def _rows(self, scan: Scan, files: Sequence[SelectedFile], serve_local: bool, paths: list[str]) -> str:
+        """The rows of the files with exactly the table's columns, in its order and types."""
+        pieces = []
+        definition = scan.definition
+        for version, members in _by_version(files).items():
+            places = self._places(definition, version, members[0])
+            width = max(places.values()) + 1
+            urls = [self._url(scan, file, places, serve_local) for file in members]
+            paths += urls
+            # Where names are the same but for their case, the engine could take one column of a file for another.
+            groups = [urls] if _are_distinct(definition) else [[url] for url in urls]
+            for group in groups:
+                listed = ", ".join(map(text, group))
+                source = (
+                    f"read_parquet([{listed}], can_have_nan = true, hive_partitioning = false, union_by_name = false) "
+                    f"AS f({', '.join(f'c{place}' for place in range(width))})"
+                )
+                pieces.append(selected(definition, source, places, scan.access.columns))
+        return " UNION ALL ".join(pieces) if pieces else selected(definition, "range(0)", {})
+
+    def _url(self, scan: Scan, file: SelectedFile, places: Mapping[int, int], serve_local: bool) -> str:
+        if not serve_local and _opens_itself(file):
+            return str(file.local_path)
+        served = checked_file(self._context, file, scan.held)
+        scan.add(served, places)
+        return self._served.add(served)
+
+
+def _by_version(files: Iterable[SelectedFile]) -> dict[int, list[SelectedFile]]:
+    found: dict[int, list[SelectedFile]] = {}
+    for file in files:
+        found.setdefault(file.stored.part.schema_version, []).append(file)
+    return found
+
+
+def _opens_itself(file: SelectedFile) -> bool:
+    """Whether the engine opens the file by its path."""
+    return file.local_path is not None and not _GLOB_CHARACTERS & set(str(file.local_path))
+
+
+def _are_distinct(definition: TableDefinition) -> bool:
+    return len({column.name.lower() for column in definition.columns}) == len(definition.columns)
+
+
+def _quarter_of_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
+
+
+def _drain(made: queue.Queue[Any]) -> None:
+    while True:
+        try:
+            made.get_nowait()
+        except queue.Empty:
+            return

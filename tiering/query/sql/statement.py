@@ -1,0 +1,129 @@
+"""Which statements may run: one SELECT over tables, by what the engine's own parser says of it, and nothing else.
+
+Whatever is not known to be harmless is refused here, before anything is bound: functions that read or write files,
+those that change how the engine runs, views of the engine about itself. What the engine is locked by (`sql.session`)
+is the second line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+
+from oplog.errors import NotFound, UsageError
+from tiering.query.sql.errors import READ_ONLY_HINT, sql_error
+
+_TABLE_FUNCTIONS = {"generate_series", "json_each", "json_tree", "range", "repeat", "unnest"}
+_FORBIDDEN_FUNCTIONS = {"nextval", "pg_sleep", "setseed", "setval", "sleep_ms", "write_log"}
+_NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
+_RESERVED = {"memory", "system", "temp", "information_schema", "pg_catalog"}
+"""Names of the engine's own catalogs and schemas, which a database of ours may have nevertheless."""
+_EXPLAIN = "explain"
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A SELECT that may run."""
+
+    text: str
+    tables: tuple[str, ...]
+    """Full names, as the statement writes them."""
+    is_explained: bool
+
+
+def read_statement(connection: duckdb.DuckDBPyConnection, sql: str) -> Statement:
+    """The statement. Raises `UsageError` for what is no SQL or no SELECT, `NotFound` for a table without a database."""
+    try:
+        found = connection.extract_statements(sql)
+    except duckdb.Error as error:
+        raise sql_error(str(error)) from None
+    if len(found) != 1:
+        what = "there is no SQL" if not found else "a query is a single statement"
+        raise UsageError(what, hint="write one SELECT; tables are named DB.TABLE")
+    kind = found[0].type.name
+    explained = _explained(sql) if kind == "EXPLAIN" else None
+    if kind != "SELECT" and explained is None:
+        raise UsageError(f"query only reads; {kind.replace('_', ' ')} is not possible here", hint=READ_ONLY_HINT)
+    text = (explained or sql).strip().rstrip(";").rstrip()
+    parsed = json.loads(connection.execute("SELECT json_serialize_sql($1)", [text]).fetchall()[0][0])
+    if parsed.get("error") or len(parsed["statements"]) != 1:
+        raise UsageError(f"query only reads: {parsed.get('error_message', 'one SELECT')}", hint=READ_ONLY_HINT)
+    tables = _tables(parsed)
+    if any(name.partition(".")[0].lower() in _RESERVED for name in tables):
+        text = connection.execute("SELECT json_deserialize_sql($1)", [json.dumps(parsed)]).fetchall()[0][0]
+    return Statement(text.rstrip(";"), tables, explained is not None)
+
+
+def schema_of(database: str) -> str:
+    """The schema in the engine of one of our databases."""
+    return f"database {database}" if database.lower() in _RESERVED else database
+
+
+def _explained(sql: str) -> str | None:
+    """What a plain EXPLAIN explains; None for any other, which may run what it explains."""
+    rest = sql.strip()
+    if rest[: len(_EXPLAIN)].lower() != _EXPLAIN:
+        return None
+    rest = rest[len(_EXPLAIN) :].strip()
+    return None if rest.startswith("(") or rest[:7].lower() == "analyze" else rest
+
+
+def _tables(parsed: Any) -> tuple[str, ...]:
+    """The tables that it reads. In `parsed`, those that need it get the engine's name for their database."""
+    nodes = list(_nodes(parsed))
+    named_within = {entry["key"].lower() for node in nodes for entry in _common_tables(node)}
+    found: dict[str, None] = {}
+    for node in nodes:
+        _check_node(node)
+        if node.get("type") != "BASE_TABLE":
+            continue
+        path = node["qualified_name"]["path"]
+        if len(path) == 2:
+            found[".".join(path)] = None
+            node["schema_name"] = path[0] = schema_of(path[0])
+        elif len(path) > 2 or path[0].lower() not in named_within:
+            hint = "tables are named database.table; 'frostline table list' shows them"
+            raise NotFound(f"No such table: {'.'.join(path)}", hint=hint)
+    return tuple(found)
+
+
+def _nodes(value: Any) -> Iterator[dict[str, Any]]:
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, dict):
+            yield item
+            stack.extend(item.values())
+        elif isinstance(item, list):
+            stack.extend(item)
+
+
+def _common_tables(node: dict[str, Any]) -> list[dict[str, Any]]:
+    named = node.get("cte_map")
+    found = list(named["map"]) if isinstance(named, dict) else []
+    return [*found, {"key": node["cte_name"]}] if "cte_name" in node else found
+
+
+def _check_node(node: dict[str, Any]) -> None:
+    kind = node.get("type")
+    if not isinstance(kind, str):
+        return
+    if kind == "SHOW_REF":
+        raise UsageError(
+            "SHOW, DESCRIBE and SUMMARIZE are not possible here", hint="use 'frostline table list' and 'table show'"
+        )
+    if kind.endswith("_NODE") and kind not in _NODES:
+        raise UsageError("query only reads; this statement would write", hint=READ_ONLY_HINT)
+    if kind == "TABLE_FUNCTION":
+        name = node["function"].get("function_name", "")
+        if name.lower() not in _TABLE_FUNCTIONS:
+            raise UsageError(
+                f"the table function {name} is not possible here",
+                hint="query reads tables, named DB.TABLE; 'frostline insert' brings files in",
+            )
+    if kind == "FUNCTION" and node.get("function_name", "").lower() in _FORBIDDEN_FUNCTIONS:
+        raise UsageError(f"the function {node['function_name']} is not possible here", hint=READ_ONLY_HINT)
