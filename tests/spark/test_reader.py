@@ -226,7 +226,7 @@ class TestSelection:
         ("options", "message"),
         [
             ({"columns": "service, nope"}, "no column 'nope'"),
-            ({"filter": "nope = 1"}, "No field named nope"),
+            ({"filter": "nope = 1"}, "nope"),
             ({"filter": "lower(service) = 's001'"}, "more than comparisons"),
             ({"colums": "service"}, "no such option: colums.*did you mean 'columns'"),
             ({"revision": "999"}, "999"),
