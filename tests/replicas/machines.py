@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from disks.workers.progress import Silent
 from tiering.cli import main as cli
 from tiering.config.settings import KeeperConfig
 from tiering.engine.store import Store
@@ -114,10 +115,14 @@ class Machine:
         return found
 
     @contextmanager
-    def serving(self) -> Iterator[Store]:
-        """As while its daemon runs: other replicas may fetch from it."""
+    def serving(self, *, follows: bool = False) -> Iterator[Store]:
+        """As while its daemon runs: other replicas may fetch from it, and with `follows` it takes in what they do."""
         with Store.open(self.configuration) as store:
-            work.serve(store.context)
+
+            def beside() -> Store:
+                return store.beside(store.context.config, store.context.stop, Silent())
+
+            work.serve(store.context, beside if follows else None)
             yield store
 
 

@@ -61,6 +61,19 @@ def test_it_ends_when_so_many_replicas_have_the_rows(a: Machine, b: Machine) -> 
         assert b.keys() == a.keys() == [1, 2]
 
 
+def test_a_daemon_takes_in_at_once_what_another_replica_does(a: Machine, b: Machine) -> None:
+    with a.serving(follows=True), b.serving(follows=True):
+        for key in range(3):
+            insert(a, key, "--quorum", "2")
+            assert b.keys() == list(range(key + 1))
+        a("merge", "d.t", "--final")
+        a("table", "alter", "d.t", "--add-column", "more:int64")
+        a("partition", "drop", "d.t", "all")
+        insert(b, 7, "--quorum", "auto")
+        assert a.keys() == [7]
+    assert b.sync()["fetched"] == []
+
+
 def test_nothing_goes_in_while_too_few_replicas_are_heard_of(a: Machine, b: Machine) -> None:
     with a.serving():
         assert "nothing was inserted into d.t: not heard of: b" in insert(a, 1, "--quorum", "2", code=5)

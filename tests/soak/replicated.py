@@ -44,7 +44,7 @@ _TEMPORARY = frozenset({0, 1, 3, 4, 5, 10, 11, 13})
 """No mistake of the user (2), no refusal of the store (12)."""
 _MAY_WAIT = frozenset({0, 1, 3, 5, 11})
 _COLLECT = ("--guard-interval", "2s", "--allow-short-guard-interval", "--max-delete-fraction", "1", "-y")
-_VERBS = {"insert": 10, "repeat": 3, "merge": 3, "move": 4, "drop": 2, "alter": 2, "sync": 3, "tick": 1, "gc": 1}
+_VERBS = {"insert": 10, "repeat": 4, "merge": 3, "move": 4, "drop": 2, "alter": 2, "sync": 3, "tick": 1, "gc": 1}
 _FAULTS = (
     Fault("lost_answer", "PUT .*/operations/", 0, 1),
     Fault("reset", "PUT .*/operations/", 1, 1),
@@ -203,8 +203,9 @@ class Nodes:
         """The number of a new block whose file is written, or of one that was sent before."""
         with self._lock:
             sent = [known for known in self.truth.blocks if known >= self._first_to_repeat]
-            if again and sent:
-                return chance.choice(sent[-12:])
+            unknown = [one for one in sent if not any(span.acknowledged for span in self.truth.blocks[one].inserts)]
+            if again and sent:  # what has no answer is what people insert again
+                return chance.choice(unknown[-4:] if unknown and chance.random() < 0.7 else sent[-12:])
             number, first = len(self.truth.blocks) + 1, self._rows + 1
             self._rows += chance.choice((1, 5, 20))
             rows = {key: key * 7 + 3 for key in range(first, self._rows + 1)}
@@ -224,7 +225,7 @@ class Nodes:
     def _disturbed(self, name: str, arguments: Sequence[str], chance: random.Random) -> Run:
         """Run it; it may die at a side effect or at a moment, or stand still for a while."""
         share = chance.random()
-        at = 1 + chance.randrange(60) if share < 0.3 else NEVER
+        at = 1 + chance.randrange(80) if share < 0.3 else NEVER
         run = self._start(name, arguments, kill_at=at)
         if 0.3 <= share < 0.45:
             if not run.wait(chance.random()):

@@ -293,7 +293,10 @@ class _Daemon:
     def _give_parts(self) -> None:
         """Let other replicas fetch what is here; without that the daemon does all else."""
         try:
-            if address := replicated.serve(self.store.context):
+            shown = self.lanes.progress("replicas")
+            if address := replicated.serve(
+                self.store.context, lambda: self.store.beside(self.config, self.stop, shown)
+            ):
                 log.info("parts of replicated tables are given at %s", address)
         except FrostlineError as error:
             log.error("%s", error.message)

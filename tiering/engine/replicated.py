@@ -6,7 +6,7 @@ A store without replicated tables loads nothing of it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -102,9 +102,10 @@ def deleted(context: Context, uuid: str, deletes: Sequence[TtlDelete], problems:
     return [delete for delete in deletes if delete.part in gone]
 
 
-def serve(context: Context) -> str:
-    """Give parts to the other replicas until the store is closed; returns the address, empty without Keeper."""
-    return str(work().serve(context)) if context.config.keeper.hosts else ""
+def serve(context: Context, beside: Callable[[], object]) -> str:
+    """Give parts to the other replicas until the store is closed, and take in at once what they do, in another thread
+    with the store that `beside` opens; returns the address, empty without Keeper."""
+    return str(work().serve(context, beside)) if context.config.keeper.hosts else ""
 
 
 class _Unknown:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import TYPE_CHECKING
 
 from oplog.errors import FrostlineError, Locked, Transient
 from tiering.catalog.context import Context
@@ -20,10 +21,14 @@ from zerocopy.execution import altering, cleaning, dropping, merging, moving, pe
 from zerocopy.execution.perform import Done
 from zerocopy.execution.queue import FellBehind, missing
 from zerocopy.replica import arrivals, presence, shared
+from zerocopy.replica.connections import connections
 from zerocopy.replica.entries import Entry
 from zerocopy.replica.inserting import ReplicatedInserting
 from zerocopy.replica.lifecycle import Made, create, drop, drop_dead
 from zerocopy.replica.replica import Replica
+
+if TYPE_CHECKING:
+    from tiering.engine.store import Store
 
 __all__ = [
     "Made",
@@ -39,6 +44,7 @@ __all__ = [
     "read_all",
     "serve",
     "sync",
+    "sync_patiently",
     "tick",
 ]
 
@@ -55,14 +61,7 @@ def inserting(context: Context, definition: TableDefinition, quorum: Quorum | No
 def read_all(context: Context, definition: TableDefinition) -> None:
     """Return when every insert that was acknowledged with a quorum before now is here. Raises `ReadOnly` where this
     machine is no replica, `Transient` where one of them is not to be had now."""
-    end = time.monotonic() + context.config.keeper.request_timeout_seconds
-    while True:
-        try:
-            done = sync(context, definition)
-            break
-        except Locked:  # another process of this machine is at the queue
-            if context.stop.wait(_LOOK_SECONDS) or time.monotonic() > end:
-                raise
+    done = sync_patiently(context, definition)
     replica = Replica.open(context, context.catalog.table(definition.uuid))
     lacking = next(missing(replica), None)
     if lacking is not None:
@@ -100,6 +99,18 @@ def sync(context: Context, definition: TableDefinition, *, stopped: Callable[[],
     return done
 
 
+def sync_patiently(context: Context, definition: TableDefinition) -> Done:
+    """The same, when another process of this machine that is at the queue has ended: for as long as Keeper would be
+    waited for. Raises `Locked` then."""
+    end = time.monotonic() + context.config.keeper.request_timeout_seconds
+    while True:
+        try:
+            return sync(context, definition)
+        except Locked:
+            if context.stop.wait(_LOOK_SECONDS) or time.monotonic() > end:
+                raise
+
+
 def move(context: Context, definition: TableDefinition, moves: Sequence[Move]) -> MoveReport:
     """Make the moves to the shared disk that may be made now, as the one replica that does so at a time."""
     return moving.execute(Replica.open(context, definition), moves)
@@ -121,12 +132,12 @@ def tick(context: Context, definition: TableDefinition) -> list[str]:
 
 def merge(context: Context, definition: TableDefinition, request: MergeRequest) -> list[MergeResult]:
     """Agree upon what is worth merging, and do it here; the other replicas follow. Results of what was done here."""
-    sync(context, definition)
+    sync_patiently(context, definition)
     definition = context.catalog.table(definition.uuid)
     replica = Replica.open(context, definition)
     results: list[MergeResult] = []
     while merging.assign(replica, request):
-        done = sync(context, definition)
+        done = sync_patiently(context, definition)
         results += done.merged
         if done.postponed or request.final or context.stop.is_set():
             break
@@ -144,7 +155,7 @@ def _do(context: Context, definition: TableDefinition, entry: Entry, what: str) 
     """Do here what is agreed upon. Raises `Locked` where it has to wait."""
     why = ""
     try:
-        done = sync(context, definition)
+        done = sync_patiently(context, definition)
         why = next((one.reason for one in done.postponed if one.queued.entry == entry), "")
     except Locked as error:
         why = error.message
@@ -169,12 +180,13 @@ def delete_due(context: Context, definition: TableDefinition, doomed: Mapping[st
     gone = dropping.assign_due(Replica.open(context, definition), doomed)
     if gone:
         with suppress(Locked):  # another process of this machine is at the queue: it, or the next pass, does it
-            sync(context, definition)
+            sync_patiently(context, definition)
     return gone
 
 
-def serve(context: Context) -> str:
-    """Give parts to other replicas until the store is closed; returns the address."""
+def serve(context: Context, beside: Callable[[], Store] | None = None) -> str:
+    """Give parts to other replicas until the store is closed; returns the address. With a way to open the store once
+    more, for another thread, also take in at once what they do."""
     address = presence.serve(context)
     for definition in context.catalog.tables():
         if definition.is_replicated:
@@ -182,4 +194,11 @@ def serve(context: Context) -> str:
                 presence.announce(Replica.open(context, definition))
             except FrostlineError:  # told by the next pass
                 continue
+    known = connections(context)
+    if beside is not None and known.follower is None:
+        from zerocopy.execution.following import Follower
+
+        following = Follower(beside)
+        known.follower = following
+        following.begin()
     return address

@@ -192,6 +192,14 @@ class Keeper:
         found = self._ask(f"listing {path}", lambda: self._client.get_children_async(self._full(path)))
         return sorted(map(str, found))
 
+    def watch(self, path: str, changed: Callable[[], None]) -> list[str]:
+        """As `children`; `changed` is called once when they are others, or when that cannot be told any more."""
+
+        def ask() -> Any:
+            return self._client.get_children_async(self._full(path), watch=lambda event: changed())
+
+        return sorted(map(str, self._ask(f"watching {path}", ask)))
+
     def sync(self, path: str = "/") -> None:
         """Returns when what is read next is at least as new as every change that was answered before, to anybody."""
         self._ask("catching up", lambda: self._client.sync_async(self._full(path)))

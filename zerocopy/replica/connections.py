@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from oplog.errors import UsageError
 from tiering.catalog.context import Context
@@ -12,15 +12,26 @@ if TYPE_CHECKING:  # a server is only in the daemon
     from zerocopy.interserver.server import PartServer
 
 
+class Closeable(Protocol):
+    """What works for as long as the connections are open."""
+
+    def close(self) -> None:
+        """End it."""
+
+
 class Connections:
     """Opened with the first replicated table that is worked on, closed with the store."""
 
     def __init__(self, keeper: Keeper) -> None:
         self.keeper = keeper
         self.server: PartServer | None = None
+        self.follower: Closeable | None = None
 
     def close(self) -> None:
-        """Stop giving parts, and end the session."""
+        """Stop following and giving parts, and end the session."""
+        if self.follower is not None:
+            self.follower.close()
+            self.follower = None
         if self.server is not None:
             self.server.close()
             self.server = None

@@ -117,7 +117,7 @@ def sync(session: Session, table: OptionalTable = None) -> None:
     store = session.store()
     documents: list[dict[str, Any]] = []
     for definition in _replicated(session, table):
-        done = work.sync(store.context, definition)
+        done = work.sync_patiently(store.context, definition)
         documents.append(
             {
                 "table": definition.full_name,

@@ -1,0 +1,82 @@
+"""Following the log: a daemon takes in what the other replicas did when they did it, not with its next pass.
+
+A thread with a store of its own, as the daemon's other lanes have one, watches the log of each replicated table here.
+A watch is told once and may be lost with a session, so each log is looked at now and then all the same: one request.
+What could not be done is left to the passes.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from oplog.errors import FrostlineError, Locked
+from tiering.engine.store import Store
+from tiering.table.schema import TableDefinition
+from zerocopy.execution import work
+from zerocopy.replica import identity
+from zerocopy.replica.connections import connections
+from zerocopy.replica.nodes import TableNodes
+
+_LOOK_SECONDS = 20.0
+_AGAIN_SECONDS = 0.2
+"""Another thread or process of this machine is at the queue."""
+
+log = logging.getLogger("frostline.replicas")
+
+
+class Follower:
+    """Follows from `begin` to `close`."""
+
+    def __init__(self, open_store: Callable[[], Store]) -> None:
+        self._open_store = open_store
+        self._wake, self._over = threading.Event(), threading.Event()
+        self._seen: dict[str, list[str]] = {}
+        """The log of each table when it was done with."""
+        self._thread = threading.Thread(target=self._work, name="replicas", daemon=True)
+
+    def begin(self) -> None:
+        """Start."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop between two tables, and wait for that."""
+        self._over.set()
+        self._wake.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while not self._over.is_set():
+            try:
+                with self._open_store() as store:
+                    self._follow(store)
+            except (FrostlineError, OSError) as error:  # told by the passes, which meet it too
+                log.debug("the logs of replicated tables are not followed: %s", error)
+            except Exception:
+                log.exception("the logs of replicated tables are not followed")
+            self._over.wait(_LOOK_SECONDS)
+
+    def _follow(self, store: Store) -> None:
+        while not (self._over.is_set() or store.context.stop.is_set()):
+            self._wake.clear()
+            store.refresh(look=False)
+            ours = [table for table in store.definitions() if table.is_replicated]
+            done = [self._of_table(store, table) for table in ours if identity.read(store.context, table) is not None]
+            self._wake.wait(_LOOK_SECONDS if all(done) else _AGAIN_SECONDS)
+
+    def _of_table(self, store: Store, table: TableDefinition) -> bool:
+        """Whether all that is new in the log was looked at."""
+        nodes = TableNodes(str(table.keeper))
+        try:
+            names = connections(store.context).keeper.watch(nodes.log, self._wake.set)
+            if self._seen.get(nodes.path) == names:
+                return True
+            work.sync(store.context, table)
+        except Locked:
+            return False
+        except FrostlineError as error:
+            log.debug("%s: %s", table.full_name, error.message)
+            return True
+        self._seen[nodes.path] = names
+        return True
