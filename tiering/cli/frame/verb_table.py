@@ -36,6 +36,9 @@ VERBS = {
 }
 """Module, of whichever package -> the verbs and groups of verbs that its `register` adds, in the order of the help."""
 
+CLICKHOUSE_SHARING = "zerocopy.verbs.clickhouse"
+"""Module whose `register` adds `zero-copy` to the verbs of ClickHouse, which stand below it."""
+
 PIN_RECORDS = "backup.verbs.counted_pins"
 """Module whose `counted_pins` says which pins of buckets are counted on, for `fsck`, which stands below it."""
 

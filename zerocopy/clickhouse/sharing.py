@@ -1,0 +1,190 @@
+"""What servers say that they have, what their marks say, and what the bucket holds: where the three differ. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import PurePosixPath
+from typing import Any
+
+from disks.stores.base import ObjectInfo
+from oplog.clickhouse.replay import LogProblem
+from oplog.clickhouse.writing import SHADOW
+from oplog.replay import FileRow
+from oplog.revision import OPERATIONS_PREFIX, SCHEMA_VERSION_KEY
+from zerocopy.clickhouse.nodes import ServerMarks, unique_id
+
+YOUNG = timedelta(hours=1)
+"""An object that nobody names may be one of an upload that goes on, if it is no older."""
+_CHECKSUMS = "checksums.txt"
+_UNFINISHED = re.compile(r"(?:^|/)(?:delete_)?tmp[-_]")
+_ORDER = (
+    *("object_missing", "unreadable", "part_without_mark", "mark_without_object"),
+    *("mark_without_part", "mark_of_nobody", "orphan"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One server's metadata of the disk."""
+
+    name: str
+    """Of the replica, as in its marks."""
+    rows: Sequence[FileRow]
+    problems: Sequence[str] = ()
+    """Files that cannot be read: what they name is not known."""
+
+
+@dataclass(slots=True)
+class Sharing:
+    """What was found."""
+
+    servers: list[dict[str, Any]] = field(default_factory=list)
+    marks: int = 0
+    objects: int = 0
+    size_bytes: int = 0
+    shared: int = 0
+    """Objects that more than one server names."""
+    shared_bytes: int = 0
+    orphaned: int = 0
+    orphaned_bytes: int = 0
+    young: int = 0
+    findings: list[LogProblem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def document(self) -> dict[str, Any]:
+        """As `--json` prints it."""
+        names = ("servers", "marks", "objects", "size_bytes", "shared", "shared_bytes", "orphaned", "orphaned_bytes")
+        facts = {name.replace("size_bytes", "bytes"): getattr(self, name) for name in (*names, "young")}
+        problems = [
+            {"kind": one.kind, "what": one.what, "path": one.path, "object": one.object} for one in self.findings
+        ]
+        return {**facts, "problems": problems, "notes": self.notes, "ok": not self.findings}
+
+
+def compare(
+    servers: Sequence[Server], marks: ServerMarks, objects: Iterable[ObjectInfo], *, key_prefix: str, now: datetime
+) -> Sharing:
+    """Compare them. `objects` is the listing of the disk's prefix, whose keys the rows have, too; `key_prefix` is what
+    stands before them in the bucket."""
+    listed = {one.key: one for one in objects if not _is_of_the_log(one.key)}
+    found = Sharing(objects=len(listed), size_bytes=sum(one.size_bytes for one in listed.values()))
+    found.marks = len(marks.marks)
+    users = _users(servers)
+    twice = [key for key, names in users.items() if len(names) > 1 and key in listed]
+    found.shared, found.shared_bytes = len(twice), sum(listed[key].size_bytes for key in twice)
+    findings = [finding for server in servers for finding in _of_server(server, marks, listed, key_prefix, found)]
+    findings += _of_marks(servers, marks, listed, key_prefix)
+    findings += _orphans(listed, users, now, found)
+    found.findings = sorted(findings, key=lambda one: (_ORDER.index(one.kind), one.what))
+    found.notes += _notes(servers, marks, found)
+    return found
+
+
+def _is_of_the_log(key: str) -> bool:
+    return key == SCHEMA_VERSION_KEY or key.startswith(OPERATIONS_PREFIX)
+
+
+def _users(servers: Sequence[Server]) -> Mapping[str, set[str]]:
+    """Object -> the servers that name it."""
+    users: dict[str, set[str]] = defaultdict(set)
+    for server in servers:
+        for row in server.rows:
+            for key, _ in row.blobs:
+                users[key].add(server.name)
+    return users
+
+
+def _is_frozen(directory: str) -> bool:
+    return directory.startswith(SHADOW)
+
+
+def _parts(server: Server, key_prefix: str) -> Iterator[tuple[str, str]]:
+    """The directory of each part in its place, and its unique id."""
+    for row in server.rows:
+        path = PurePosixPath(row.path)
+        if path.name == _CHECKSUMS and row.key is not None and not _UNFINISHED.search(row.path):
+            yield str(path.parent), unique_id(key_prefix + row.key)
+
+
+def _of_server(
+    server: Server, marks: ServerMarks, listed: Mapping[str, ObjectInfo], key_prefix: str, found: Sharing
+) -> Iterator[LogProblem]:
+    own = {mark.unique_id for mark in marks.marks if mark.replica == server.name}
+    parts = [(directory, known_as) for directory, known_as in _parts(server, key_prefix) if not _is_frozen(directory)]
+    found.servers.append(
+        {
+            "server": server.name,
+            "files": len(server.rows),
+            "parts": len(parts),
+            "marks": sum(mark.replica == server.name for mark in marks.marks),
+            "unreadable": len(server.problems),
+        }
+    )
+    for sentence in server.problems:
+        yield LogProblem("unreadable", f"{server.name}: {sentence}")
+    for row in server.rows:
+        for key, size in row.blobs:
+            if key not in listed or listed[key].size_bytes != size:
+                what = "is not in the bucket" if key not in listed else f"has {listed[key].size_bytes:,} bytes there"
+                sentence = f"{server.name}: {row.path}: object {key} ({size:,} bytes) {what}"
+                yield LogProblem("object_missing", sentence, path=row.path, object=key)
+    for directory, known_as in parts:
+        if known_as not in own:
+            sentence = f"{server.name}: {directory}: no mark says so; another server's drop deletes its objects"
+            yield LogProblem("part_without_mark", sentence, path=directory, object=known_as)
+
+
+def _of_marks(
+    servers: Sequence[Server], marks: ServerMarks, listed: Mapping[str, ObjectInfo], key_prefix: str
+) -> Iterator[LogProblem]:
+    there = {unique_id(key_prefix + key) for key in listed}
+    had = {server.name: {known_as for _, known_as in _parts(server, key_prefix)} for server in servers}
+    ours = unique_id(key_prefix)
+    for mark in marks.marks:
+        if not mark.unique_id.startswith(ours):  # of another disk
+            continue
+        if mark.unique_id not in there:
+            sentence = f"{mark.replica}: {mark.table}/{mark.part}: its first object is not in the bucket"
+            yield LogProblem("mark_without_object", sentence, path=mark.node, object=mark.unique_id)
+        elif mark.replica in had and mark.unique_id not in had[mark.replica]:
+            sentence = f"{mark.replica}: {mark.table}/{mark.part}: it has no such part; its objects stay for ever"
+            yield LogProblem("mark_without_part", sentence, path=mark.node, object=mark.unique_id)
+    for node in marks.empty:
+        if (known_as := node.rpartition("/")[2]) in there:
+            sentence = f"{node}: no replica holds it, and its objects are in the bucket"
+            yield LogProblem("mark_of_nobody", sentence, path=node, object=known_as)
+
+
+def _orphans(
+    listed: Mapping[str, ObjectInfo], users: Mapping[str, set[str]], now: datetime, found: Sharing
+) -> Iterator[LogProblem]:
+    for key, one in listed.items():
+        if key in users:
+            continue
+        if now - one.modified < YOUNG:
+            found.young += 1
+            continue
+        found.orphaned += 1
+        found.orphaned_bytes += one.size_bytes
+        sentence = f"object {key} ({one.size_bytes:,} bytes, of {one.modified:%Y-%m-%d}): none of the servers names it"
+        yield LogProblem("orphan", sentence, object=key)
+
+
+def _notes(servers: Sequence[Server], marks: ServerMarks, found: Sharing) -> Iterator[str]:
+    given = {server.name for server in servers}
+    others = Counter(mark.replica for mark in marks.marks if mark.replica not in given)
+    if others:
+        listed = ", ".join(f"{name} ({count:,})" for name, count in sorted(others.items()))
+        yield f"no metadata was given of {listed} with marks: what is called an orphan may be theirs"
+    for server in servers:
+        if server.problems:
+            count = len(server.problems)
+            yield f"{server.name}: {count:,} metadata files cannot be read: what is called an orphan may be theirs"
+    if found.young:
+        yield f"{found.young:,} objects that nobody names are less than an hour old: uploads may go on"
+    if marks.moved_now:
+        yield f"servers move or merge {len(marks.moved_now):,} parts now: run it again when they have ended"

@@ -1,0 +1,127 @@
+"""`clickhouse zero-copy inspect`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from oplog.errors import UsageError
+from tiering.cli.frame.location import open_read_only
+from tiering.cli.frame.output import counted
+from tiering.cli.frame.session import Session
+from tiering.cli.frame.verb import new_app, verb
+
+if TYPE_CHECKING:
+    from zerocopy.clickhouse.nodes import ServerMarks
+    from zerocopy.clickhouse.sharing import Server, Sharing
+
+_SHOWN = 20
+"""Findings of one kind on a terminal; --json has all of them."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group to the group of ClickHouse's verbs."""
+    group = new_app("Objects that several ClickHouse servers share (allow_remote_fs_zero_copy_replication).")
+    app.add_typer(group, name="zero-copy")
+    verb(group)(inspect)
+
+
+def inspect(
+    session: Session,
+    url: Annotated[str, typer.Argument(metavar="URL", help="the disk's bucket and prefix: s3://bucket/prefix/")],
+    server: Annotated[
+        list[str],
+        typer.Option(metavar="REPLICA=DIR", help="a server's local directory of the disk; once for each server"),
+    ],
+    keeper_path: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="remote_fs_zero_copy_zookeeper_path; default: /clickhouse/zero_copy"),
+    ] = None,
+) -> None:
+    """Compare what ClickHouse servers have on a disk that they share with their marks in Keeper and with the bucket.
+
+    Names parts without a mark (another server may delete their objects), marks without objects or without a part, and
+    objects that no server names. Asks the servers of keeper.hosts. Writes nothing, neither to Keeper nor to the bucket.
+
+    Exit 4: something differs. Exit 10: there are no marks.
+    """
+    from datetime import UTC, datetime
+
+    from restore.clickhouse.tree import key_prefix
+    from zerocopy.clickhouse.sharing import compare
+
+    given = [_named(text) for text in server]
+    if len({name for name, _ in given}) < len(given):
+        raise UsageError("two of the servers have the same name", hint="name each as its marks do: --server r1=DIR")
+    with open_read_only(session, url) as store:
+        prefix = key_prefix(store)
+        servers = [_read(session, name, directory, prefix) for name, directory in given]
+        marks = _marks(session, keeper_path)
+        found = compare(servers, marks, store.list(), key_prefix=prefix, now=datetime.now(UTC))
+    if session.options.json:
+        session.output.document({"url": url, **found.document()})
+    else:
+        _print(session, url, found)
+    if found.findings:
+        session.found_something()
+
+
+def _named(text: str) -> tuple[str, Path]:
+    name, equals, directory = text.partition("=")
+    if not equals or not name or not directory:
+        raise UsageError(
+            f"--server {text}: say which replica it is", hint="as in its marks: --server REPLICA=DIR, such as r1=./r1"
+        )
+    return name, Path(directory)
+
+
+def _read(session: Session, name: str, directory: Path, prefix: str) -> "Server":
+    from restore.clickhouse.tree import read_tree
+    from zerocopy.clickhouse.sharing import Server
+
+    tree = read_tree(directory, key_prefix=prefix, progress=session.progress())
+    return Server(name, list(tree.rows.values()), [problem.message for problem in tree.problems])
+
+
+def _marks(session: Session, keeper_path: str | None) -> "ServerMarks":
+    import msgspec
+
+    from tiering.config.macros import is_path
+    from zerocopy.clickhouse import nodes
+    from zerocopy.keeper.opening import open_keeper
+
+    root = (keeper_path or nodes.DEFAULT_ROOT).rstrip("/")
+    if not is_path(root):
+        raise UsageError(f"not a path in Keeper: {keeper_path!r}", hint=f"write it as {nodes.DEFAULT_ROOT}")
+    with open_keeper(msgspec.structs.replace(session.loaded.config.keeper, root=root)) as keeper:
+        return nodes.read(keeper, root)
+
+
+def _print(session: Session, url: str, found: "Sharing") -> None:
+    from tiering.config.units import format_size
+
+    line = session.output.line
+    line(f"{url}: {found.objects:,} objects, {format_size(found.size_bytes)}; {found.marks:,} marks")
+    shared = f"{found.shared:,} objects, {format_size(found.shared_bytes)}"
+    line(f"  shared       {shared}: more than one server has them")
+    orphaned = f"{found.orphaned:,} objects, {format_size(found.orphaned_bytes)}"
+    line(f"  orphaned     {orphaned}: none of these servers has them")
+    line()
+    session.output.table(
+        ["server", "parts", "marks", "files", "unreadable"],
+        [(one["server"], one["parts"], one["marks"], one["files"], one["unreadable"]) for one in found.servers],
+    )
+    if found.findings:
+        line()
+    by_kind: dict[str, list[str]] = {}
+    for finding in found.findings:
+        by_kind.setdefault(finding.kind, []).append(finding.what)
+    for kind, sentences in by_kind.items():
+        for sentence in sentences[:_SHOWN]:
+            line(f"{kind}  {sentence}")
+        if len(sentences) > _SHOWN:
+            line(f"{kind}  … and {len(sentences) - _SHOWN:,} more: --json lists them all")
+    for note in found.notes:
+        session.output.note(f"note: {note}")
+    line()
+    line("No problems." if not found.findings else f"{counted(len(found.findings), 'problem')}.")
