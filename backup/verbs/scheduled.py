@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from tiering.engine.store import Store
 
 _REPOSITORY = frozenset({"repository"})
+_CHECKS: dict[str, Any] = {
+    "shares": _REPOSITORY,
+    "found": frozenset({4}),
+    "found_event": "verification_failed",
+}
 
 
 def _create(config: Config, store: Store) -> Sequence[Sequence[str]]:
@@ -50,8 +55,8 @@ def _tell_pruned(document: Mapping[str, Any]) -> Told:
 
 
 KINDS = (
-    JobKind("backup", _tell_created, _create, shares=_REPOSITORY),
-    JobKind("verification", _tell_checked, _verify, shares=_REPOSITORY, found=frozenset({4})),
-    JobKind("drill", _tell_checked, _drill, shares=_REPOSITORY, found=frozenset({4})),
+    JobKind("backup", _tell_created, _create, shares=_REPOSITORY, done_event="backup"),
+    JobKind("verification", _tell_checked, _verify, **_CHECKS),
+    JobKind("drill", _tell_checked, _drill, **_CHECKS),
     JobKind("prune", _tell_pruned, _prune, shares=_REPOSITORY),
 )

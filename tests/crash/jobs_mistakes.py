@@ -8,6 +8,7 @@ from typing import Any
 from tests.crash.seeding import replaced
 
 _UNITS = "tests/unit/tiering/daemon/test_jobs.py"
+_HOOKS = "tests/crash/test_hooks.py::test_killed_at_every_effect"
 _KILLED = "tests/crash/test_jobs.py::test_killed_at_every_effect"
 
 
@@ -82,6 +83,51 @@ def _beginning_not_on_record() -> None:
     Records.note = note  # type: ignore[method-assign]
 
 
+def _hooks_in_memory() -> None:
+    """Who tells an event goes on before it is on the disk."""
+    from tiering.daemon.hooks.outbox import Outbox
+
+    original = Outbox.tell
+
+    def tell(self: Any, *arguments: Any) -> None:
+        write, self._write = self._write, lambda: None
+        original(self, *arguments)
+        self._write = write
+
+    Outbox.tell = tell  # type: ignore[method-assign]
+
+
+def _struck_out_first() -> None:
+    """An event is struck out when a hook begins to be told of it."""
+    from tiering.daemon.hooks.outbox import Outbox
+
+    original = Outbox._try
+
+    def attempt(self: Any, hook: Any, event: Any) -> Any:
+        for waiting in self._kept.waiting.values():
+            if event in waiting:
+                waiting.remove(event)
+                self._write()
+                break
+        return original(self, hook, event)
+
+    Outbox._try = attempt  # type: ignore[method-assign]
+
+
+def _open_in_memory() -> None:
+    """Which trouble was told is not kept."""
+    from tiering.daemon.hooks.outbox import Outbox
+
+    original = Outbox._read
+
+    def read(self: Any) -> Any:
+        kept = original(self)
+        kept.open = {}
+        return kept
+
+    Outbox._read = read  # type: ignore[method-assign]
+
+
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     ("jobs: lost on coalesce", "a run that is asked for while the job runs never comes", _KILLED, _lost_on_coalesce),
     ("jobs: ended before it ran", "a run that was killed is not made again", _KILLED, _ended_before_it_ran),
@@ -93,6 +139,24 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "a run that ended while its daemon was gone is made twice",
         _KILLED,
         replaced("tiering.daemon.jobs.runs:Place", "report", lambda self, run: None),
+    ),
+    (
+        "hooks: told before it is written",
+        "an event dies with the daemon",
+        _HOOKS,
+        _hooks_in_memory,
+    ),
+    (
+        "hooks: struck out before it is heard",
+        "an event whose hook was being told when the daemon died is lost",
+        _HOOKS,
+        _struck_out_first,
+    ),
+    (
+        "hooks: trouble is forgotten by a restart",
+        "what goes on is told again by each daemon that begins",
+        _HOOKS,
+        _open_in_memory,
     ),
     (
         "jobs: what waits is forgotten",

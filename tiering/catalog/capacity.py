@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 
 from oplog.errors import FrostlineError
 from tiering.catalog.context import Context
+from tiering.config.units import format_size
 
 
 def note(context: Context) -> None:
@@ -18,3 +20,12 @@ def note(context: Context) -> None:
                 sizes[stored.disk] += stored.facts.size_bytes
     with suppress(FrostlineError):
         context.journal.capacity.note(sizes, context.clock())
+
+
+def low(context: Context, ratio: float) -> Iterator[tuple[str, list[str]]]:
+    """Each disk that has a size and can be used, with what is to be said when less than this share of it is free."""
+    for name, state in context.reservations.states().items():
+        if state.total_bytes and state.free_bytes is not None and not state.broken and not state.unreachable:
+            is_low = state.free_bytes < state.total_bytes * ratio
+            what = f"disk {name} has {format_size(state.free_bytes)} of {format_size(state.total_bytes)} free"
+            yield name, [what] if is_low else []

@@ -16,6 +16,7 @@ from tiering.config.settings import Config, PolicyConfig
 Complain = Callable[[tuple[str | int, ...], str, str], UsageError]
 _SHORTEST_SECRET = 16
 _NAME = re.compile(r"\w+\Z", re.ASCII)
+_WEBHOOK = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?(?:[/?][!-~]*)?\Z", re.ASCII)
 _HOST = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):\d{1,5}\Z", re.ASCII)
 
 
@@ -35,6 +36,12 @@ def check_references(config: Config, complain: Complain) -> None:
         raise complain(("limits", "workers"), "at least one worker is needed", "")
     _check_keeper(config, complain)
     _check_jobs(config, complain)
+    for name, hook in config.hooks.items():
+        _check_name(name, ("hooks", name), complain)
+        if bool(hook.command) == bool(hook.url):
+            raise complain(("hooks", name), "a hook is either a command or a url", "")
+        if hook.url and not _WEBHOOK.match(hook.url):
+            raise complain(("hooks", name, "url"), "not the address of a webhook", "such as https://example.org/path")
 
 
 def _check_keeper(config: Config, complain: Complain) -> None:

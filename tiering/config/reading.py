@@ -140,6 +140,11 @@ def masked(config: Config) -> dict[str, Any]:
         plain["keeper"]["password"] = MASK
     if plain.get("interserver", {}).get("secret"):
         plain["interserver"]["secret"] = MASK
+    for hook in plain.get("hooks", {}).values():
+        if hook.get("secret"):
+            hook["secret"] = MASK
+        if hook.get("url"):  # who knows the path of a webhook may post to it
+            hook["url"] = f"{'/'.join(hook['url'].split('/')[:3])}/{MASK}"
     properties = plain.get("spark", {}).get("conf", {})
     properties.update({name: MASK for name in properties if SECRET_PROPERTY.search(name)})
     return plain
@@ -219,6 +224,9 @@ def _refuse_open_secret(file: Path, raw: dict[str, Any]) -> None:
     secret = secret or (isinstance(keeper, dict) and bool(keeper.get("password")))
     between = raw.get("interserver")
     secret = secret or (isinstance(between, dict) and bool(between.get("secret")))
+    hooks = raw.get("hooks")
+    told = hooks.values() if isinstance(hooks, dict) else ()
+    secret = secret or any(isinstance(hook, dict) and bool(hook.get("secret")) for hook in told)
     if secret and file.stat().st_mode & 0o044:
         raise Refused(
             f"{file} holds a secret and others can read it",

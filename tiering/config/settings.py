@@ -78,6 +78,8 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Those runs are `merge --spark`, on the master of the section `spark`."""
     cold_merge_options: tuple[str, ...] = ()
     """More of that verb's options, such as `--target-size=1GiB`."""
+    low_space_ratio: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.05
+    """Hooks are told when a disk has less than this share free."""
     jobs: dict[str, JobConfig] = {}
     """By name: `policy`, `merges`, `cold_merges`, `snapshots`, `gc`, `fsck`, `backup`, `verification`, `drill`,
     `prune`."""
@@ -210,6 +212,28 @@ class InboxConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The time between two looks."""
 
 
+HookEvent = Literal["failure", "recovery", "backup", "verification_failed", "low_space", "budget_spent"]
+
+
+class HookConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Who is told what happens: a command, or a webhook. Each gets the event as a JSON document."""
+
+    events: tuple[HookEvent, ...] = ()
+    """`failure`, `recovery`, `backup`, `verification_failed`, `low_space`, `budget_spent`. Default: all."""
+    command: tuple[str, ...] = ()
+    """The program and its arguments. It reads the event from standard input; not together with `url`."""
+    url: str = ""
+    """`https://…`: the event is sent there by POST."""
+    secret: str = ""
+    """With `url`: signs the body, for the header `Frostline-Signature`."""
+    timeout_seconds: Annotated[float, msgspec.Meta(gt=0)] = 10.0
+    """One try takes no longer."""
+    attempts: Annotated[int, msgspec.Meta(ge=1)] = 8
+    """After so many the event is given up. The first wait is a second, each other one twice as long."""
+    allow_private: bool = False
+    """With `url`: whether it may be an address of this machine or its own network."""
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Everything a store needs to open."""
 
@@ -229,6 +253,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     interserver: InterserverConfig = InterserverConfig()
     metrics: MetricsConfig = MetricsConfig()
     inbox: InboxConfig = InboxConfig()
+    hooks: dict[str, HookConfig] = {}
+    """By name: whom the daemon tells of trouble, its end, and backups."""
     macros: dict[str, str] = {}
     """What `{shard}`, `{replica}` and names of your own stand for in paths of Keeper, on this machine."""
 

@@ -21,6 +21,9 @@ import msgspec
 
 from disks import effects
 from oplog.errors import FrostlineError, Transient, UsageError
+from tiering.config.jobs import JOB_NAMES
+from tiering.daemon.jobs.jobs import Jobs
+from tiering.daemon.reload import Taken
 from tiering.journal.locks import daemon_lock_path, lock_holder
 
 SOCKET_FILE = "daemon.sock"
@@ -118,6 +121,32 @@ class ControlServer:
         except Exception as error:
             log.exception("a request failed")
             return _failed(FrostlineError(f"{type(error).__name__}: {error}"))
+
+
+def verbs_of(jobs: Jobs, reload: Callable[[], Taken], compare: Callable[[], Taken]) -> Verbs:
+    """What a daemon with these jobs can be asked."""
+
+    def told(act: Callable[[list[str]], None]) -> Callable[[list[str]], dict[str, Any]]:
+        def ask(names: list[str]) -> dict[str, Any]:
+            act(names)
+            return {"jobs": names or list(JOB_NAMES)}
+
+        return ask
+
+    def trigger(names: list[str]) -> None:
+        for name in names:
+            jobs.trigger(name)
+
+    def document(taken: Taken) -> dict[str, Any]:
+        return {"changed": list(taken.changed), "kept": list(taken.kept)}
+
+    return {
+        "pause": told(jobs.pause),
+        "resume": told(jobs.resume),
+        "trigger": told(trigger),
+        "reload": lambda names: document(reload()),
+        "compare": lambda names: document(compare()),
+    }
 
 
 def _connected(path: Path) -> socket.socket:

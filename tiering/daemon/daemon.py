@@ -25,7 +25,8 @@ from tiering.catalog.context import wall_clock
 from tiering.config.reading import load
 from tiering.config.settings import DaemonConfig
 from tiering.config.units import counted
-from tiering.daemon.control import ControlServer, Verbs
+from tiering.daemon.control import ControlServer, Verbs, verbs_of
+from tiering.daemon.hooks.outbox import Outbox
 from tiering.daemon.inbox.worker import InboxWorker
 from tiering.daemon.jobs import runs
 from tiering.daemon.jobs.jobs import Jobs
@@ -125,7 +126,8 @@ class _Daemon:
         self.config = msgspec.structs.replace(store.context.config, daemon=settings)
         self.stop = stop
         self.on_tick = on_tick
-        self.trouble = Trouble()
+        self.hooks = Outbox(store.context.config.state_directory, self.config.hooks)
+        self.trouble = Trouble(self.hooks.tell)
         self.kinds: Mapping[str, JobKind] = kinds()
         self.schedules = {name: kind.schedule(self.config) for name, kind in self.kinds.items()}
         self.last_report: RunReport | None = None
@@ -154,6 +156,7 @@ class _Daemon:
     def serve(self) -> None:
         """Run the jobs at their times until `stop` is set; what runs then ends at its next step."""
         self._serves = True
+        self.hooks.begin()
         self._give_parts()
         timer = SchedulerTimer(lambda job: jobs.fire(job), threads=len(self.kinds) + 1)
         jobs = self.jobs(timer)
@@ -178,6 +181,7 @@ class _Daemon:
             if self.inbox is not None:
                 self.inbox.end()
                 self.look_after_inbox()
+            self.hooks.end()
             if self.watch is not None:
                 self.watch.end()
 
@@ -187,29 +191,7 @@ class _Daemon:
         return Jobs(self.kinds, self.schedules, state, run=self._run, timer=timer, clock=wall_clock, stop=self.stop)
 
     def _verbs(self, jobs: Jobs) -> Verbs:
-        """What it can be asked over its socket."""
-
-        def told(act: Callable[[list[str]], None]) -> Callable[[list[str]], dict[str, Any]]:
-            def ask(names: list[str]) -> dict[str, Any]:
-                act(names)
-                return {"jobs": names or list(self.kinds)}
-
-            return ask
-
-        def trigger(names: list[str]) -> None:
-            for name in names:
-                jobs.trigger(name)
-
-        def document(taken: Taken) -> dict[str, Any]:
-            return {"changed": list(taken.changed), "kept": list(taken.kept)}
-
-        return {
-            "pause": told(jobs.pause),
-            "resume": told(jobs.resume),
-            "trigger": told(trigger),
-            "reload": lambda names: document(self.reload(jobs)),
-            "compare": lambda names: document(take_over(self.config, load(self._config_file))),
-        }
+        return verbs_of(jobs, lambda: self.reload(jobs), lambda: take_over(self.config, load(self._config_file)))
 
     def reload(self, jobs: Jobs) -> Taken:
         """Read the configuration again. Raises what is wrong with it; the one before then stays in force."""
@@ -227,6 +209,7 @@ class _Daemon:
             self.config = taken.config
             self.schedules = {name: kind.schedule(self.config) for name, kind in self.kinds.items()}
             jobs.change(self.schedules)
+            self.hooks.change(self.config.hooks)
             self.trouble.met("the configuration", [])
             self._record(config_problem="", config_kept=taken.kept, config_read=self.store.context.clock())
             log.info("the configuration was read anew, changed: %s", ", ".join(taken.changed) or "nothing")
@@ -279,7 +262,10 @@ class _Daemon:
             changes: dict[str, Any] = {"merged": self.status.merged + report.merged}
             is_bad = report.result in ("failed", "found")
             if report.result != "stopped":
-                self.trouble.met(f"job {kind.name}", [report.said] if is_bad else [])
+                event = kind.found_event if report.result == "found" else "failure"
+                self.trouble.met(f"job {kind.name}", [report.said] if is_bad else [], event)
+            if report.result == "done" and kind.done_event is not None:
+                self.hooks.tell(kind.done_event, f"job {kind.name}", report.said, "once")
             if is_bad:
                 changes["failures"] = self.status.failures + 1
                 changes["last_error"] = f"{kind.name}: {report.said}"
@@ -337,6 +323,8 @@ class _Daemon:
                 self.lanes.begin(report.left, large)
                 self._trim()
                 capacity.note(self.store.context)
+                for disk, problems in capacity.low(self.store.context, self.config.daemon.low_space_ratio):
+                    self.trouble.met(f"space of disk {disk}", problems, "low_space")
                 self._note_unreachable()  # a pass that has something to do looks again
         except (FrostlineError, OSError) as error:
             problem = str(error)
@@ -354,6 +342,8 @@ class _Daemon:
             self._beside = self._note("large merges and moves", report)
         if (lanes := self.lanes.status()) != self.status.lanes:
             self._record(lanes=lanes)
+        if (hooks := self.hooks.status()) != self.status.hooks:
+            self._record(hooks=hooks)
 
     def _note(self, where: str, report: TickReport, **changes: Any) -> list[str]:
         """Add what was done to the status; returns what could not be."""
@@ -392,7 +382,8 @@ class _Daemon:
 
     def _note_unreachable(self) -> None:
         """The pass does what needs the other disks only."""
-        self.trouble.disks({name: self.store.disk(name).unreachable for name in self.store.unreachable()})
+        disks = self.store.context.disks
+        self.trouble.disks({name: disks[name].unreachable for name in self.store.unreachable()}, disks.keys())
 
     def end(self) -> DaemonStatus:
         """Record that the daemon ended; returns what it did."""

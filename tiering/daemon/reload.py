@@ -16,7 +16,7 @@ import msgspec
 
 from tiering.config.settings import Config, PolicyConfig
 
-_LIVE = ("daemon", "prices", "backup", "dashboard", "spark")
+_LIVE = ("daemon", "prices", "backup", "dashboard", "spark", "hooks")
 """Sections that are read anew by whoever uses them. Policies are taken one by one."""
 
 

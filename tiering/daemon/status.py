@@ -13,6 +13,7 @@ import msgspec
 
 from disks import effects
 from oplog.errors import FrostlineError
+from tiering.daemon.hooks.outbox import HookStatus
 from tiering.journal.locks import daemon_lock_path, lock_holder
 
 STATUS_FILE = "daemon.json"
@@ -61,6 +62,7 @@ class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Fals
     """The keys of which it says something that a running daemon cannot take: they wait for a restart."""
     lanes: tuple[LaneStatus, ...] = ()
     """What runs side by side, as of a second ago. Jobs in processes of their own are not among them."""
+    hooks: tuple[HookStatus, ...] = ()
 
 
 class Watch(Protocol):

@@ -5,7 +5,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import Literal
+
+from tiering.config.settings import HookEvent
+
+Tell = Callable[[HookEvent, str, str, Literal["begins", "ends", "once"]], None]
 
 log = logging.getLogger("frostline.daemon")
 
@@ -13,13 +18,15 @@ log = logging.getLogger("frostline.daemon")
 class Trouble:
     """What goes wrong now, by where. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Tell = lambda event, where, text, phase: None) -> None:
+        """`tell` hears of each beginning and end."""
+        self._tell = tell
         self._known: dict[str, tuple[str, ...]] = {}
         self._disks: set[str] = set()
         self._lock = threading.Lock()
 
-    def met(self, where: str, problems: Sequence[str]) -> None:
-        """All that is wrong there now; with none it is over."""
+    def met(self, where: str, problems: Sequence[str], event: HookEvent = "failure") -> None:
+        """All that is wrong there now; with none it is over. `event`: as what hooks hear of it."""
         with self._lock:
             before, self._known[where] = self._known.get(where, ()), tuple(problems)
         for problem in problems:
@@ -27,13 +34,20 @@ class Trouble:
                 log.warning("%s: %s", where, problem)
         if before and not problems:
             log.warning("%s: all is well again, it was: %s", where, before[-1])
+        if problems:
+            self._tell(event, where, problems[-1], "begins")
+        else:  # perhaps of trouble before a restart
+            self._tell("recovery", where, f"all is well again{f', it was: {before[-1]}' if before else ''}", "ends")
 
-    def disks(self, away: Mapping[str, str]) -> None:
+    def disks(self, away: Mapping[str, str], all_disks: Set[str]) -> None:
         """The disks that cannot be reached now, each with the reason."""
         for name in sorted(away.keys() - self._disks):
             log.warning("%s; the other disks are worked on", away[name])
+            self._tell("failure", f"disk {name}", away[name], "begins")
         for name in sorted(self._disks - away.keys()):
             log.warning("disk %s can be reached again", name)
+        for name in sorted(all_disks - away.keys()):  # perhaps one that was away before a restart
+            self._tell("recovery", f"disk {name}", f"disk {name} can be reached again", "ends")
         self._disks = set(away)
 
     @property

@@ -215,6 +215,10 @@ def status(session: Session) -> None:
         line(f"config     not in force: {known.config_problem}")
     if known.running and known.config_kept:
         line(f"restart    needed for {', '.join(known.config_kept)}")
+    for hook in known.hooks:
+        if hook.waiting or hook.given_up or hook.last_error:
+            counts = f"{hook.delivered} delivered, {hook.waiting} waiting, {hook.given_up} given up"
+            line(f"hook       {hook.hook}: {counts}{f', the last try: {hook.last_error}' if hook.last_error else ''}")
     if known.lanes:
         lanes = [[lane.lane, lane.doing, _time(lane.since), _how_far(lane), lane.note] for lane in known.lanes]
         session.output.table(("lane", "doing", "since", "done", "last"), lanes)

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tiering.config.jobs import JOBS
-from tiering.config.settings import Config, JobConfig
+from tiering.config.settings import Config, HookEvent, JobConfig
 from tiering.daemon.jobs.schedule import Schedule, schedule_of
 
 if TYPE_CHECKING:
@@ -42,6 +42,10 @@ class JobKind:
     """The exit codes of a verb that did what it was to do."""
     found: frozenset[int] = frozenset()
     """Those of a verb that did so, and what it found is bad news: the same again would find the same."""
+    done_event: HookEvent | None = None
+    """What hooks are told when it is done."""
+    found_event: HookEvent = "failure"
+    """What they are told of what it found."""
 
     def schedule(self, config: Config) -> Schedule:
         """When it runs."""

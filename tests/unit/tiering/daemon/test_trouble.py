@@ -26,7 +26,7 @@ def test_trouble_is_said_once_and_again_when_it_is_over(caplog: pytest.LogCaptur
 def test_a_disk_goes_away_and_comes_back(caplog: pytest.LogCaptureFixture) -> None:
     trouble = Trouble()
     for away in ({}, {"s3": "disk s3: no answer"}, {"s3": "disk s3: no answer"}, {}):
-        trouble.disks(away)
+        trouble.disks(away, {"s3", "ssd"})
         assert trouble.away == ("not to be reached: s3" if away else "")
     assert [record.message for record in caplog.records] == [
         "disk s3: no answer; the other disks are worked on",
