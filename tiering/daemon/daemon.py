@@ -48,6 +48,7 @@ _LOOK_SECONDS = 1.0
 _JUMP_SECONDS = 5.0
 """Between two looks the two clocks part by so much only where one was set, or the machine slept."""
 _TRIM_SECONDS = 3600.0
+_BESIDE = "large merges and moves"
 _TOLD_APART = {"gc": "last_gc", "cold_merges": "last_cold_merge"}
 """The jobs whose last run has a field in the status."""
 
@@ -317,7 +318,7 @@ class _Daemon:
                 self._note_unreachable()
                 for sentence in mover.recover(self.store.context):
                     log.info("%s", sentence)
-                large = self.config.daemon.large_bytes
+                large, is_quiet = self.config.daemon.large_bytes, not self.lanes.status()
                 sizes = Sizes(up_to=large) if self._serves else ALL_SIZES
                 report = self.store.tick(stop=self.stop, merges=not self.schedules["merges"].is_on, sizes=sizes)
                 self.lanes.begin(report.left, large)
@@ -331,15 +332,17 @@ class _Daemon:
             self.trouble.met("passes", [problem])
             self._record(failures=self.status.failures + 1, last_error=problem, trouble=problem, **self._ticked())
             return problem
-        problems = [*self._beside, *self._note("passes", report, **self._ticked())]
-        self._beside = []
+        beside, self._beside = self._beside, []
+        problems = [*beside, *self._note("passes", report, **self._ticked())]
+        if is_quiet and not (report.left or report.is_failing):
+            self.trouble.met(_BESIDE, [])
         self._record(trouble=problems[-1] if problems else self.trouble.away)
         return ""
 
     def look_after_lanes(self) -> None:
         """Note what goes on in the lanes, and what was done beside the passes; the next pass has its trouble."""
         for report in self.lanes.ended():
-            self._beside = self._note("large merges and moves", report)
+            self._beside += self._note(_BESIDE, report)
         if (lanes := self.lanes.status()) != self.status.lanes:
             self._record(lanes=lanes)
         if (hooks := self.hooks.status()) != self.status.hooks:
@@ -349,7 +352,8 @@ class _Daemon:
         """Add what was done to the status; returns what could not be."""
         failed = [f"{failure.part}: {failure.error}" for failure in report.moves.failed]
         problems = [*report.problems, *failed]
-        self.trouble.met(where, problems)
+        if problems or not report.is_failing:
+            self.trouble.met(where, problems)
         with self._known.lock:
             self._record(
                 moved=self.status.moved + len(report.moves.moved),

@@ -63,6 +63,8 @@ class TickReport:
     problems: list[str] = field(default_factory=list)
     waiting: list[str] = field(default_factory=list)
     """What was not tried in this pass: it failed before, or is paused."""
+    is_failing: bool = False
+    """Something failed before and waits to be tried again: that nothing failed in this pass does not make it well."""
     left: set[TickStep] = field(default_factory=set)
     """The steps of which something is due that is not of the sizes that this pass does."""
 
@@ -116,6 +118,7 @@ def _tick(context: Context, only: TickStep | None, sizes: Sizes, *, merges: bool
 
 
 def _move_all(context: Context, plan: Plan, report: TickReport, sizes: Sizes) -> None:
+    report.is_failing |= any(stay.reason.kind in ("backoff", "gave_up") for stay in plan.stays)
     moves = [move for move in plan.moves if sizes.take(move.bytes)]
     if len(moves) < len(plan.moves):
         report.left.add("moves")
@@ -276,6 +279,7 @@ def _merge_all(context: Context, report: TickReport, sizes: Sizes, *, looked: bo
             failure = failures.get(tuple(stored.facts.name for stored in plan.parts))
             if failure is not None and (until := failure.at + wait_after(failure.attempts)) > context.clock():
                 report.waiting.append(_said(definition, failure, until))
+                report.is_failing = True
                 continue
             if not sizes.take(plan.size_bytes):
                 report.left.add("merges")
