@@ -56,6 +56,7 @@ def act(site: Site, mode: Mode, at: int) -> list[str]:
             world.note(f"told {text}")
             if text in ("b1", "r1"):
                 world.deliver()
+        world.note("end")
     return hook.names
 
 
