@@ -48,6 +48,18 @@ _encoder = msgspec.json.Encoder(order="deterministic")
 _decoder = msgspec.json.Decoder(Pin)
 
 
+def why_not_kept(held: Iterable[Pin], name: str, revision: int) -> str | None:
+    """Why no pin of this name keeps the revision now; None when one does."""
+    pin = next((pin for pin in held if pin.name == name), None)
+    if pin is None:
+        return "is gone"
+    if pin.revision != revision:
+        return f"holds revision {pin.revision} instead of {revision}"
+    if pin.until is not None and pin.until <= now():
+        return f"ran out at {pin.until:%Y-%m-%d %H:%M} UTC"
+    return None
+
+
 def create(
     store: LogStore, name: str, revision: int, *, holder: str, until: datetime | None = None, reason: str = ""
 ) -> Pin:

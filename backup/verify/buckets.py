@@ -10,7 +10,6 @@ from backup.format.header import Header, PinnedDisk
 from backup.format.lists import InBucket
 from disks.stores.base import ObjectStore
 from oplog import pins
-from oplog.entry import now
 from oplog.errors import FrostlineError, Refused
 from oplog.pins import Pin
 from oplog.revision import BLOBS_PREFIX
@@ -108,11 +107,5 @@ class PinnedBuckets:
 
 def _fault(pinned: PinnedDisk, held: Sequence[Pin]) -> str | None:
     """Why the pin does not keep what the backup names; None when it does."""
-    pin = next((pin for pin in held if pin.name == pinned.pin), None)
-    if pin is None:
-        return "is gone: nothing keeps the objects from being collected"
-    if pin.revision != pinned.revision:
-        return f"holds revision {pin.revision} instead of {pinned.revision}"
-    if pin.until is not None and pin.until <= now():
-        return f"ran out at {pin.until:%Y-%m-%d %H:%M} UTC: nothing keeps the objects from being collected"
-    return None
+    why = pins.why_not_kept(held, pinned.pin, pinned.revision)
+    return None if why is None else f"{why}: nothing keeps the objects from being collected"

@@ -246,8 +246,8 @@ def _check_schema(disk: LoggedDisk, found: Inventory, findings: Findings) -> Non
 
 
 def _check_pins(disk: LoggedDisk, found: Inventory, findings: Findings, counted: Sequence[CountedPin]) -> None:
-    """Every pin can be read, what it holds is still there (I4: the log gives that revision), and none is gone that
-    something counts on (I12)."""
+    """Every pin can be read, what it holds is still there (I4: the log gives that revision), and each that
+    something counts on keeps it (I12)."""
     known: list[pins.Pin] = []
     for pin_object in pins.listed(disk.store):
         try:
@@ -261,11 +261,9 @@ def _check_pins(disk: LoggedDisk, found: Inventory, findings: Findings, counted:
         if pin.revision > found.head or not any(reach <= start <= pin.revision for start in {0, *found.snapshots}):
             what = f"pin {pin.name} of {pin.holder} holds revision {pin.revision}, which the log does not give any more"
             findings.add(Problem("I4", what, disk.name, object=f"pins/{pin.name}.json"))
-    held = {pin.name: pin.revision for pin in known}
     for wanted in counted:
-        if held.get(wanted.name) != wanted.revision:
-            there = "is gone" if wanted.name not in held else f"holds revision {held[wanted.name]}"
-            what = f"pin {wanted.name} {there}: {wanted.by} counts on it, and nothing keeps revision {wanted.revision}"
+        if (why := pins.why_not_kept(known, wanted.name, wanted.revision)) is not None:
+            what = f"pin {wanted.name} {why}: {wanted.by} counts on it, and nothing keeps revision {wanted.revision}"
             findings.add(Problem("I12", what, disk.name, object=f"pins/{wanted.name}.json"))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,6 +46,8 @@ class CheckOptions:
     """The disks in buckets that others only list."""
     pins: Mapping[str, Sequence[CountedPin]] = field(default_factory=dict)
     """By disk: the pins that must be there."""
+    unrevealed: Collection[str] = ()
+    """The uuids of tables that a restore is bringing: their parts are there before their `table.json`."""
 
     def lister(self, disk: str) -> Remote | None:
         """Who lists the disk's bucket, if others do."""

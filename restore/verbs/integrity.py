@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from oplog.entry import now
 from oplog.errors import PartlyDone, Refused, UsageError
 from restore.verbs.listers import lister
 from tiering.cli.frame.output import counted
@@ -61,6 +62,7 @@ def fsck(
 
     from restore.check.check import CheckOptions, Problem, check
     from restore.check.share_history import parse_subset
+    from tiering.engine import unrevealed
 
     if read_data and read_data_subset:
         raise UsageError("say either --read-data or --read-data-subset")
@@ -70,6 +72,7 @@ def fsck(
     disks = {name: one for name, one in identities.disks.items() if one.broken is None}
     listed = _disks_for_spark(disks, reading=read_data or bool(read_data_subset)) if wanted(spark, master) else []
     work = SparkWork(session, "fsck", master) if listed else None
+    bringing = unrevealed.under_way(config, now())
     how = CheckOptions(
         read_data=read_data,
         subset=parse_subset(read_data_subset) if read_data_subset else None,
@@ -82,6 +85,7 @@ def fsck(
         remote={name: work.remote(config.bucket(name)) for name in listed} if work is not None else {},
         listers={} if work is not None else _listers(session, disks.values()),
         pins=import_module(PIN_RECORDS).counted_pins(config, session.limiter()),
+        unrevealed={note.uuid for note in bringing},
     )
     with ExitStack() as stack:
         journal = stack.enter_context(_journal(session))
@@ -106,6 +110,12 @@ def fsck(
         ]
         for sentence in compared.skipped:
             session.output.note(sentence)
+    for note in bringing:
+        if any(note.uuid in tables for tables in result.held.values()):
+            session.output.note(
+                f"a restore of {note.table} has not ended: the same command goes on where it was; "
+                "what it brought goes a day after it began"
+            )
     if work is not None:
         work.report()
     if session.options.json:

@@ -417,6 +417,10 @@ class TestPins:
         path.write_bytes(msgspec.json.encode(ended))
         frostline("backup", "verify", "one", code=4)
         assert "ran out" in frostline("backup", "verify", "one", code=4)
+        (problem,) = frostline.json("fsck", code=4)["problems"]
+        assert (problem["invariant"], problem["object"]) == ("I12", f"pins/{path.name}")
+        assert "ran out" in problem["what"]
+        assert "backup one" in problem["what"]
         frostline("backup", "restore", "one", *BESIDE)
         assert machine.rows(COPY) == before
         with machine.open() as store:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from datetime import timedelta
@@ -168,6 +169,7 @@ def test_a_killed_backup_is_shown_never_restored_and_sends_nothing_twice(
 def test_a_restore_that_is_killed_goes_on(
     frostline: Frostline, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Until then `fsck` says that parts wait for their table, which is no problem (I7); a day later it is one."""
     machine.init()
     machine.create("one")
     before = machine.rows()
@@ -181,6 +183,14 @@ def test_a_restore_that_is_killed_goes_on(
     with pytest.raises(KeyboardInterrupt):
         machine.restore("one", f"{TABLE}:demo.copy")
     frostline("parts", "demo.copy", code=10)
+    assert frostline.json("fsck", "--read-data")["problems"] == []
+    assert "a restore of demo.copy has not ended" in frostline.error
+    (note,) = (machine.root / "state" / "backup").glob("*/restores/*.json")
+    begun = json.loads(note.read_bytes())
+    note.write_text(json.dumps({**begun, "begun": "2020-01-01T00:00:00Z"}))
+    problems = frostline.json("fsck", code=4)["problems"]
+    assert {problem["invariant"] for problem in problems} == {"I7"}
+    note.write_text(json.dumps(begun))
     monkeypatch.setattr(recover, "_reveal", original)
     monkeypatch.setattr(staging, "_create", lambda *arguments: pytest.fail("a part was brought twice"))
     machine.restore("one", f"{TABLE}:demo.copy")

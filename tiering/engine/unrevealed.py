@@ -61,6 +61,12 @@ def noted(path: Path) -> Unrevealed | None:
         return None
 
 
+def under_way(config: Config, now: datetime) -> list[Unrevealed]:
+    """The tables whose restore the same command still ends: it goes on here, or its process ended within a day."""
+    notes = [noted(path) for path in sorted(folder(config, "*").parent.parent.glob("*/restores/*.json"))]
+    return [note for note in notes if note is not None and now - note.begun < KEPT]
+
+
 def sweep(context: Context) -> list[str]:
     """Take away the parts of restores that ended a day ago without a table, and what killed drills left. A sentence
     each.
