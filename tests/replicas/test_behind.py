@@ -11,6 +11,7 @@ import pytest
 from tests.replicas.machines import Machine, Machines
 from tiering.config.settings import KeeperConfig
 from zerocopy.execution import cleaning
+from zerocopy.keeper.client import Keeper
 
 
 @pytest.fixture(autouse=True)
@@ -119,3 +120,64 @@ def forge_part(one: Machine, name: str, another: str) -> None:
     shutil.copytree(place, copy)
     said = json.loads((copy / "part.json").read_bytes())
     (copy / "part.json").write_text(json.dumps({**said, "name": another}))
+
+
+def test_what_a_dead_replica_alone_had_is_given_up_and_nobody_waits_for_it(
+    a: Machine, b: Machine, machine: Machines
+) -> None:
+    c = machine("c")
+    c.join("--policy", "local")
+    a.insert(1)
+    with a.serving():
+        b.sync()
+        c.sync()
+    a.insert(2)
+    a.insert(3)
+    a("merge", "d.t", "--final")  # of what the others never had
+    assert [one["part"] for one in b.sync(code=1)["postponed"]] == ["all_1_1_0", "all_2_2_0", "all_0_2_1"]
+    b("replica", "drop", "d.t", "a", code=13)
+    assert "2 parts are on replica a alone, the first is all_1_1_0" in b.error
+    gone = b.json("replica", "drop", "d.t", "a", "--give-up-parts")
+    assert gone["given_up"] == ["all_1_1_0", "all_2_2_0"]
+    assert b.json("replica", "queue", "d.t")["entries"] == c.sync()["postponed"] == []
+    assert b.keys() == c.keys() == [1]
+    assert b.insert(2)["rows"] == 1  # the same block, which is new
+    b("merge", "d.t", "--final")
+    with b.serving():
+        c.sync()
+    assert b.keys() == c.keys() == [1, 2]
+    a.insert(9, code=13)
+    for one in (b, c):
+        one("fsck", "--read-data")
+
+
+def test_fsck_names_what_the_log_brings_and_nobody_has(a: Machine, b: Machine, keeper: Keeper) -> None:
+    a.insert(1)
+    a.insert(2)
+    with a.serving():
+        b.sync()
+    a.insert(3)
+    keeper.delete("/tables/01/d.t/replicas/a/parts/all_2_2_0")
+    (found,) = b.json("fsck", code=4)["problems"]
+    assert (found["invariant"], found["part"]) == ("I9", "all_2_2_0")
+    assert "no replica has it" in found["what"]
+    assert b.json("replica", "restore", "d.t", code=4)["lost"] == ["all_2_2_0"]
+    with a.serving():
+        assert b.json("replica", "restore", "d.t", "--give-up-parts")["given_up"]
+    b("fsck")
+    assert b.insert(3)["rows"] == 1
+    assert b.keys() == [1, 2, 3]
+
+
+def test_a_replica_is_restored_to_what_the_others_have(a: Machine, b: Machine) -> None:
+    for key in (1, 2):
+        a.insert(key)
+    with a.serving():
+        b.sync()
+        for part in (b.path / "ssd").glob("store/*/*/all_1_1_0"):
+            shutil.rmtree(part)
+        assert {one["invariant"] for one in b.json("fsck", code=4)["problems"]} == {"I9"}
+        assert b.json("replica", "restore", "d.t")["fetched"] == ["all_1_1_0"]
+    b("fsck", "--read-data")
+    assert b.keys() == a.keys() == [1, 2]
+    assert b.files() == a.files()

@@ -17,6 +17,7 @@ from tiering.config.settings import Config
 from tiering.engine.store import Store
 from tiering.table.part import PartName
 from tiering.table.schema import TableDefinition
+from zerocopy.execution import giving_up
 from zerocopy.execution.queue import queue
 from zerocopy.replica import shared
 from zerocopy.replica.replica import Replica
@@ -97,6 +98,8 @@ def _look(replica: Replica, *, everywhere: bool) -> Iterator[Difference]:
             what = f"it is on {stored.disk}, and Keeper does not know that replica {replica.name} has it"
             yield Difference("I9", table, str(stored.name), what)
     yield from _counted_twice(table, said)
+    for name in giving_up.lost(replica):
+        yield Difference("I9", table, str(name), "the log brings it, and no replica has it: all of them wait for it")
     for other in replica.others() if everywhere else ():
         for name, digest in _said(replica, other):
             if said.get(name, digest) != digest:

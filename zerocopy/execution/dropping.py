@@ -62,7 +62,7 @@ def assign(replica: Replica, partition: str, reason: str) -> DropRange:
                 reason=reason,
             )
             still = [Check(f"{parent}/{name}") for name in coming.values()]
-            if _say(replica, entry, version, [*still, Delete(node), Set(parent, entries.encode(entry))]):
+            if say(replica, entry, version, [*still, Delete(node), Set(parent, entries.encode(entry))]):
                 return entry
             if not keeper.exists(node):
                 raise Transient(
@@ -106,7 +106,7 @@ def assign_due(replica: Replica, doomed: Mapping[str, str]) -> list[str]:
         by_ttl=True,
     )
     unaltered = altering.unaltered(replica)
-    if unaltered is None or not _say(replica, entry, version, unaltered):
+    if unaltered is None or not say(replica, entry, version, unaltered):
         return []
     return list(map(str, chosen))
 
@@ -120,7 +120,7 @@ def check_not_moving(replica: Replica, partition: str) -> None:
         )
 
 
-def _say(replica: Replica, entry: DropRange, version: int, more: Sequence[Operation]) -> bool:
+def say(replica: Replica, entry: DropRange, version: int, more: Sequence[Operation]) -> bool:
     """Write the entry; False when something else was agreed upon since this version of the log's node, or `more` of it
     is not so any more."""
     log, mark = replica.table.log, uuid.uuid4().hex.encode()

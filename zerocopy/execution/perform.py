@@ -17,7 +17,7 @@ from tiering.merge import merger
 from tiering.merge.merger import Agreed
 from tiering.merge.output import MergeResult
 from tiering.table.part import Part, PartName
-from zerocopy.execution import altering, dropping
+from zerocopy.execution import altering, dropping, giving_up
 from zerocopy.execution.queue import Queued, pull, queue
 from zerocopy.replica import entries, shared
 from zerocopy.replica.entries import Alter, DropRange, Entry, Get, Merge
@@ -89,7 +89,8 @@ class _Run:
                 is_older = not self._alter(queued, queued.entry) or is_older
                 continue
             name = PartName.parse(queued.entry.brings)
-            if any(_drops(later.entry, name) for later in waiting[place + 1 :]):
+            later_on = [later.entry for later in waiting[place + 1 :]]
+            if any(_drops(later, name) for later in later_on) or giving_up.is_void(queued.entry, later_on):
                 self._finish(queued)
                 continue
             if is_older or any(_meet(name, other) for other in held):

@@ -8,8 +8,9 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from oplog.errors import FrostlineError, Locked, Transient
+from oplog.errors import FrostlineError, Locked, Refused, Transient
 from tiering.catalog.context import Context
+from tiering.config.units import counted
 from tiering.engine.replicated import Quorum
 from tiering.insert.insert import Inserting
 from tiering.merge.output import MergeResult
@@ -17,14 +18,14 @@ from tiering.merge.request import MergeRequest
 from tiering.move.report import MoveReport
 from tiering.policy.plan import Move
 from tiering.table.schema import TableDefinition
-from zerocopy.execution import altering, cleaning, dropping, merging, moving, perform, recovering
+from zerocopy.execution import altering, cleaning, dropping, giving_up, merging, moving, perform, recovering
 from zerocopy.execution.perform import Done
 from zerocopy.execution.queue import FellBehind, missing
 from zerocopy.replica import arrivals, presence, shared
 from zerocopy.replica.connections import connections
 from zerocopy.replica.entries import Entry
 from zerocopy.replica.inserting import ReplicatedInserting
-from zerocopy.replica.lifecycle import Made, create, drop, drop_dead
+from zerocopy.replica.lifecycle import Made, check_dead, create, drop, remove
 from zerocopy.replica.replica import Replica
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ __all__ = [
     "merge",
     "move",
     "read_all",
+    "restore",
     "serve",
     "sync",
     "sync_patiently",
@@ -182,6 +184,48 @@ def delete_due(context: Context, definition: TableDefinition, doomed: Mapping[st
         with suppress(Locked):  # another process of this machine is at the queue: it, or the next pass, does it
             sync_patiently(context, definition)
     return gone
+
+
+def drop_dead(context: Context, definition: TableDefinition, name: str, *, give_up: bool = False) -> list[str]:
+    """Take the nodes of a replica away whose machine is gone for good. Parts that it alone had are given up; returns
+    them. Raises `Refused` for one that is active, for this machine's own, and for one that has such parts, unless
+    `give_up` says that they are lost."""
+    own = Replica.open(context, definition)
+    check_dead(own, name)
+    own.keeper.sync(own.table.path)
+    gone = giving_up.lost(own, without=name)
+    if gone and not give_up:
+        raise Refused(
+            f"{counted(len(gone), 'part')} {'is' if len(gone) == 1 else 'are'} on replica {name} alone, "
+            f"the first is {gone[0]}",
+            hint="start its daemon, and the others fetch them; if its disks are lost: --give-up-parts, "
+            "then insert those rows again",
+        )
+    if gone:
+        giving_up.assign(own, gone, f"lost with replica {name}", without=name)
+    remove(own.keeper, own.table, name)
+    if gone:
+        with suppress(Locked):
+            sync_patiently(context, definition)
+    return list(map(str, gone))
+
+
+def restore(context: Context, definition: TableDefinition, *, give_up: bool = False) -> tuple[Done, list[str]]:
+    """Make this replica what Keeper and the others say: fetch what is lacking or another one here, set aside what
+    nobody knows. Returns what was done, and the parts that no replica has: while there are any nothing is changed,
+    unless they are given up."""
+    done = sync_patiently(context, definition)
+    own = Replica.open(context, context.catalog.table(definition.uuid))
+    here = {stored.name for stored in context.catalog.parts(own.definition, include_outdated=True)}
+    alone = giving_up.lost(own, without=own.name)
+    gone = [name for name in alone if name not in here and not any(one.covers(name) for one in here)]
+    if gone and not give_up:
+        return done, list(map(str, gone))
+    if gone:
+        giving_up.assign(own, gone, "no replica has it", without=own.name)
+    if own.others():
+        own.keeper.set(own.own.is_lost, b"1")
+    return sync_patiently(context, definition), list(map(str, gone))
 
 
 def serve(context: Context, beside: Callable[[], Store] | None = None) -> str:

@@ -72,6 +72,8 @@ class DropRange(_Entry, frozen=True, kw_only=True, tag="drop_range"):
     reason: str
     by_ttl: bool = False
     """A TTL rule says so."""
+    gives_up: bool = False
+    """No replica has what lies in them: nobody waits for it any more, nor for a merge that takes it."""
 
     @property
     def brings(self) -> str:

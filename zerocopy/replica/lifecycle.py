@@ -136,11 +136,9 @@ def _is_being_dropped(keeper: Keeper, nodes: TableNodes) -> bool:
     return keeper.exists(nodes.metadata) and not keeper.exists(nodes.replicas)
 
 
-def drop_dead(context: Context, definition: TableDefinition, name: str) -> None:
-    """Take the nodes of a replica away whose machine is gone for good. Raises `Refused` for one that is active, for
-    this machine's own, and for one that has parts that no other one has."""
-    own = Replica.open(context, definition)
-    replica = own.table.replica(name)
+def check_dead(own: Replica, name: str) -> None:
+    """Raise `Refused` for a replica that is active, and for this machine's own; `NotFound`."""
+    definition, replica = own.definition, own.table.replica(name)
     if name == own.name:
         raise Refused(
             f"{name} is this machine's own replica", hint=f"'frostline table drop {definition.full_name}' drops it"
@@ -149,8 +147,6 @@ def drop_dead(context: Context, definition: TableDefinition, name: str) -> None:
         raise NotFound(f"{definition.full_name} has no replica {name}", hint="'frostline replica status' lists them")
     if own.keeper.exists(replica.is_active):
         raise Refused(f"replica {name} is active: it is not gone", hint="drop the table on its own machine")
-    _check_not_alone(own.keeper, own.table, name, _shared_parts(context, definition))
-    remove(own.keeper, own.table, name)
 
 
 def remove(keeper: Keeper, nodes: TableNodes, name: str) -> None:

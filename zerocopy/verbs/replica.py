@@ -1,4 +1,4 @@
-"""`replica list | status | queue | sync | drop`."""
+"""`replica list | status | queue | sync | drop | restore`."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +24,7 @@ def register(app: typer.Typer) -> None:
     verb(group)(queue)
     verb(group, changes=True)(sync)
     verb(group, changes=True)(drop)
+    verb(group, changes=True)(restore)
 
 
 def list_replicas(session: Session) -> None:
@@ -163,22 +164,77 @@ def drop(
     session: Session,
     table: TableName,
     replica: Annotated[str, typer.Argument(metavar="NAME", help="the replica whose machine is gone")],
+    give_up_parts: Annotated[
+        bool, typer.Option("--give-up-parts", help="also when it had parts that no other one has: they are lost")
+    ] = False,
 ) -> None:
     """Forget a replica whose machine is gone for good. This machine's own goes with 'table drop'.
 
-    Refused while the replica is active, or has parts that no other one has.
+    Refused while the replica is active, or has parts that no other one has, unless they are given up: then the others
+    wait for them no more, and the same rows inserted again are new.
     """
     from zerocopy.execution import work
 
     store = session.store()
     (definition,) = _replicated(session, table)
-    session.confirm(f"Forget replica {replica} of {table}?")
+    more = ", and give up the parts that it alone has" if give_up_parts else ""
+    session.confirm(f"Forget replica {replica} of {table}{more}?")
+    gone: list[str] = []
     if not session.dry_run:
-        work.drop_dead(store.context, definition, replica)
+        gone = work.drop_dead(store.context, definition, replica, give_up=give_up_parts)
     if session.options.json:
-        session.output.document({"table": table, "replica": replica, "dry_run": session.dry_run})
-    else:
-        session.output.line(f"{'Would forget' if session.dry_run else 'Forgot'} replica {replica} of {table}.")
+        document = {"table": table, "replica": replica, "given_up": gone, "dry_run": session.dry_run}
+        session.output.document(document)
+        return
+    session.output.line(f"{'Would forget' if session.dry_run else 'Forgot'} replica {replica} of {table}.")
+    for name in gone:
+        session.output.line(f"  {name} is given up")
+
+
+def restore(
+    session: Session,
+    table: TableName,
+    give_up_parts: Annotated[
+        bool, typer.Option("--give-up-parts", help="wait no more for parts that no replica has: they are lost")
+    ] = False,
+) -> None:
+    """Make this machine's replica what Keeper and the other replicas say, as 'fsck' compares it.
+
+    Parts that are lacking here, or are other ones, are fetched; what no other replica knows is set aside in detached/,
+    and what here is another one too. Exit 3: some of it could not be done yet. Exit 4: no replica has a part that the
+    log brings.
+    """
+    from oplog.errors import UsageError
+    from tiering.cli.frame.session import fail_if_partly
+    from zerocopy.execution import work
+
+    if session.dry_run:
+        raise UsageError("a restore has no dry run", hint="'frostline fsck' says what it would mend")
+    store = session.store()
+    (definition,) = _replicated(session, table)
+    session.confirm(f"Make the replica of {table} here what the others say?")
+    done, gone = work.restore(store.context, definition, give_up=give_up_parts)
+    if session.options.json:
+        session.output.document(
+            {
+                "table": table,
+                "cloned": done.cloned,
+                "fetched": done.fetched,
+                "postponed": [{"part": one.queued.entry.brings, "reason": one.reason} for one in done.postponed],
+                "lost": gone,
+                "given_up": give_up_parts and bool(gone),
+            }
+        )
+    session.output.line(f"{table}: {counted(len(done.fetched), 'part')} fetched{_like(done.cloned)}.")
+    for name in gone:
+        session.output.line(f"  {name} {'is given up' if give_up_parts else 'is on no replica: --give-up-parts'}")
+    if gone and not give_up_parts:
+        session.found_something()
+    fail_if_partly(len(done.postponed), len(done.fetched), "entries")
+
+
+def _like(cloned: str) -> str:
+    return f", as replica {cloned} has them" if cloned else ""
 
 
 def _replicated(session: Session, table: str | None) -> "list[TableDefinition]":
