@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tests.crash.seeding import replaced
+
 _KILLS = "tests/replicas/test_kills.py::test_killed_at_every_change"
+_BEHIND = "tests/replicas/test_behind.py"
 _ALTER = "tests/replicas/test_alter.py"
 _DROPS = "tests/replicas/test_drops.py"
 _TABLES = "tests/replicas/test_replicas.py"
@@ -324,5 +327,23 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "fsck does not compare the digests that Keeper has",
         f"{_TABLES}::test_fsck_compares_a_replica_with_what_keeper_says_of_it",
         _names_compared_alone,
+    ),
+    (
+        "replicas: merges of the lost awaited",
+        "a merge of parts that were given up is waited for",
+        f"{_BEHIND}::test_what_a_dead_replica_alone_had_is_given_up_and_nobody_waits_for_it",
+        replaced("zerocopy.execution.giving_up", "is_void", lambda entry, later: False),
+    ),
+    (
+        "replicas: digests of the lost",
+        "rows of parts that were given up cannot be inserted again",
+        f"{_BEHIND}::test_what_a_dead_replica_alone_had_is_given_up_and_nobody_waits_for_it",
+        replaced("zerocopy.execution.giving_up", "_digests", lambda replica, names: ()),
+    ),
+    (
+        "replicas: the lost not named",
+        "fsck says nothing of parts that the log brings and nobody has",
+        f"{_BEHIND}::test_fsck_names_what_the_log_brings_and_nobody_has",
+        replaced("zerocopy.execution.comparing", "_lost", lambda replica: ()),
     ),
 )

@@ -98,12 +98,17 @@ def _look(replica: Replica, *, everywhere: bool) -> Iterator[Difference]:
             what = f"it is on {stored.disk}, and Keeper does not know that replica {replica.name} has it"
             yield Difference("I9", table, str(stored.name), what)
     yield from _counted_twice(table, said)
-    for name in giving_up.lost(replica):
-        yield Difference("I9", table, str(name), "the log brings it, and no replica has it: all of them wait for it")
+    yield from _lost(replica)
     for other in replica.others() if everywhere else ():
         for name, digest in _said(replica, other):
             if said.get(name, digest) != digest:
                 yield Difference("I10", table, str(name), f"replicas {replica.name} and {other} have other bytes of it")
+
+
+def _lost(replica: Replica) -> Iterator[Difference]:
+    for name in giving_up.lost(replica):
+        what = "the log brings it, and no replica has it: all of them wait for it"
+        yield Difference("I9", replica.definition.full_name, str(name), what)
 
 
 def _said(replica: Replica, name: str) -> Iterator[tuple[PartName, str]]:
