@@ -84,8 +84,8 @@ def _dropped_without_version() -> None:
     from zerocopy.execution import dropping
     from zerocopy.keeper.operations import ANY_VERSION
 
-    original = dropping._say
-    dropping._say = lambda replica, entry, version, more: original(replica, entry, ANY_VERSION, more)
+    original = dropping.say
+    dropping.say = lambda replica, entry, version, more: original(replica, entry, ANY_VERSION, more)
 
 
 def _drop_of_what_is_gone_waited_for() -> None:
