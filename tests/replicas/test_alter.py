@@ -159,7 +159,7 @@ def test_nobody_deletes_by_a_rule_that_is_gone(machine: Machines, monkeypatch: p
     a("insert", "d.t", str(source))
     with a.serving():
         b.sync()
-    agree = dropping._say
+    agree = dropping.say
     agreed: list[bool] = []
 
     def altered_first(*arguments: Any) -> bool:
@@ -168,7 +168,7 @@ def test_nobody_deletes_by_a_rule_that_is_gone(machine: Machines, monkeypatch: p
         agreed.append(agree(*arguments))
         return agreed[-1]
 
-    monkeypatch.setattr(dropping, "_say", altered_first)
+    monkeypatch.setattr(dropping, "say", altered_first)
     b("tick", "--believe-clock")
     assert agreed == [False]
     assert b.sync()["altered"] is None or version(b) == (2, "2")

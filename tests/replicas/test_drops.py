@@ -149,11 +149,11 @@ def test_a_move_that_was_claimed_meanwhile_is_not_missed(
     a.insert(1)
     with a.serving():
         b.sync()
-    agree = dropping._say
+    agree = dropping.say
     agreed: list[bool] = []
 
     def moved_first(*arguments: Any) -> bool:
-        monkeypatch.setattr(dropping, "_say", agree)
+        monkeypatch.setattr(dropping, "say", agree)
 
         def meanwhile() -> None:
             agreed.append(agree(*arguments))
@@ -164,7 +164,7 @@ def test_a_move_that_was_claimed_meanwhile_is_not_missed(
         b.move("all_0_0_0")
         return agreed[0]
 
-    monkeypatch.setattr(dropping, "_say", moved_first)
+    monkeypatch.setattr(dropping, "say", moved_first)
     drop(a)
     assert agreed == [False]
     assert a.keys() == b.keys() == []
