@@ -17,6 +17,7 @@ from oplog.errors import NotFound, UsageError
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.catalog.set_aside import SetAside, find_set_aside
+from tiering.query.pruning_reasons import pruning_reasons
 from tiering.query.scan import Counters, stream
 from tiering.query.selection import FileMissing, hold_leases, select_files
 from tiering.query.sql.plan import Access
@@ -113,7 +114,12 @@ def _run(context: Context, sql: str, resolve: Resolve) -> QueryResult:
         )
         counters = Counters(selections.values())
         if statement.is_explained:
-            return QueryResult(_explained(session, statement, counters, leases), counters)
+            reasons = [
+                reason
+                for name, (definition, parts) in resolved.items()
+                for reason in pruning_reasons(definition, parts, accesses[name].predicate)
+            ]
+            return QueryResult(_explained(session, statement, counters, reasons, leases), counters)
     except BaseException:
         leases.close()
         raise
@@ -138,12 +144,15 @@ def _resolve(
 
 
 def _explained(
-    session: SqlSession, statement: Statement, counters: Counters, leases: ExitStack
+    session: SqlSession, statement: Statement, counters: Counters, reasons: Sequence[str], leases: ExitStack
 ) -> pa.RecordBatchReader:
-    """What would be read, and how: a line a row."""
+    """What would be read, why no more, and how: a line a row."""
     with leases:
         plans = session.explained(statement.text)
-    lines = [f"{counters.parts_read} parts to read, {counters.parts_pruned} left out by what part.json says of them"]
+    lines = [
+        f"{counters.parts_read} parts to read, {counters.parts_pruned} left out by what part.json says of them",
+        *reasons,
+    ]
     lines += [line.rstrip() for _, plan in plans for line in plan.splitlines()]
     return pa.table({"plan": lines}, _EXPLAINED).to_reader()
 

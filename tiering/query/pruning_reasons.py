@@ -1,0 +1,106 @@
+"""Why parts were left out of an answer: which condition of the statement `part.json` contradicts, in SQL."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from datetime import UTC, date, datetime, timedelta
+from itertools import groupby
+from typing import Any
+
+from tiering.catalog.catalog import StoredPart
+from tiering.query.row_masks import columns_of
+from tiering.table.pruning import And, Compare, In, IsNull, Not, Or, Predicate, StartsWith, Unknown, matching_files
+from tiering.table.schema import TableDefinition
+
+_TOGETHER = "by no condition alone, by all together"
+
+
+def pruning_reasons(definition: TableDefinition, parts: Iterable[StoredPart], predicate: Predicate) -> list[str]:
+    """A line for each reason, those of most parts first; none where no part is left out."""
+    conditions = _by_columns(predicate)
+    found = Counter(
+        _reason(definition, stored, conditions)
+        for stored in parts
+        if not matching_files(predicate, stored.part, definition)
+    )
+    return [f"{definition.full_name}: {count} left out {reason}" for reason, count in found.most_common()]
+
+
+def _reason(definition: TableDefinition, stored: StoredPart, conditions: list[And]) -> str:
+    for condition in conditions:
+        if not matching_files(condition, stored.part, definition):
+            return f"by {predicate_text(condition, definition)}"
+    return _TOGETHER if stored.part.rows else "because they have no rows"
+
+
+def _by_columns(predicate: Predicate) -> list[And]:
+    """What must hold, in pieces that go by the same columns."""
+
+    def order(condition: Predicate) -> list[str]:
+        return sorted(columns_of(condition))
+
+    conditions = sorted(dict.fromkeys(_conjuncts(predicate)), key=order)
+    return [And(tuple(group)) for _, group in groupby(conditions, key=order)]
+
+
+def _conjuncts(predicate: Predicate) -> Iterator[Predicate]:
+    match predicate:
+        case And(children):
+            for child in children:
+                yield from _conjuncts(child)
+        case Or((only,)):
+            yield from _conjuncts(only)
+        case Unknown():
+            return
+        case _:
+            yield predicate
+
+
+def predicate_text(predicate: Predicate, definition: TableDefinition) -> str:
+    """The condition as SQL has it; `...` for what is not understood."""
+    match predicate:
+        case And(children) | Or(children):
+            word = " AND " if isinstance(predicate, And) else " OR "
+            texts = [
+                f"({text})" if isinstance(child, Or) and len(child.children) > 1 and len(children) > 1 else text
+                for child in children
+                for text in [predicate_text(child, definition)]
+            ]
+            return word.join(texts) or ("true" if isinstance(predicate, And) else "false")
+        case Not(child):
+            return f"NOT ({predicate_text(child, definition)})"
+        case Compare(column, operator, value):
+            return f"{column} {operator} {_value(definition, column, value)}"
+        case In(column, values, negated):
+            listed = ", ".join(_value(definition, column, value) for value in values)
+            return f"{column} {'NOT ' if negated else ''}IN ({listed})"
+        case IsNull(column, negated):
+            return f"{column} IS {'NOT ' if negated else ''}NULL"
+        case StartsWith(column, prefix, negated):
+            return f"{column} {'NOT ' if negated else ''}LIKE {_quoted(prefix + '%')}"
+        case _:
+            return "..."
+
+
+def _value(definition: TableDefinition, name: str, value: Any) -> str:
+    kind = next((column.type for column in definition.columns if column.name == name), "")
+    if value is None:
+        return "NULL"
+    try:
+        if kind == "date":
+            return _quoted(str(date(1970, 1, 1) + timedelta(days=value)))
+        if kind.startswith("timestamp"):
+            moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=value // 1000)
+            return _quoted(moment.isoformat(sep=" ").replace("+00:00", ""))
+    except OverflowError:  # beyond the years that Python knows
+        return str(value)
+    if isinstance(value, bytes):
+        return f"'\\x{value.hex()}'"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return _quoted(value) if isinstance(value, str) else str(value)
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
