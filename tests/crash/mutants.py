@@ -23,6 +23,7 @@ from tests import turns
 from tests.compat import clickhouse_mistakes, clickhouse_writing_mistakes
 from tests.crash import (
     backup_mistakes,
+    cache_mistakes,
     catalog_mistakes,
     cold_merge_mistakes,
     data_frame_mistakes,
@@ -330,6 +331,7 @@ MUTANTS: dict[str, Mutant] = {
             for mistake in (
                 *clickhouse_mistakes.MISTAKES,
                 *clickhouse_writing_mistakes.MISTAKES,
+                *cache_mistakes.MISTAKES,
                 *catalog_mistakes.MISTAKES,
                 *cold_merge_mistakes.MISTAKES,
                 *data_frame_mistakes.MISTAKES,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from tiering.facts.parts import bytes_by_disk
@@ -9,6 +10,7 @@ from tiering.facts.parts import bytes_by_disk
 if TYPE_CHECKING:
     from tiering.config.settings import Config
     from tiering.engine.store import Store
+    from tiering.parquet.read_cache import ReadCache
     from tiering.policy.plan import Plan
 
 
@@ -46,9 +48,26 @@ def status_document(store: Store, planned: Plan | None = None) -> dict[str, Any]
             {"table": one.definition.full_name, "parts": [one.part.name, other.part.name]}
             for one, other in repeated(parts)
         ],
+        "cache": _cache_document(store.context.config),
         "daemon": daemon_document(store.context.config),
         "recovered": store.recovered,
     }
+
+
+def cache_document(cache: ReadCache) -> dict[str, Any]:
+    """`cache stats --json`."""
+    figures = cache.figures()
+    rate = figures.hit_rate
+    return {**asdict(figures), "hit_rate": None if rate is None else round(rate, 4)}
+
+
+def _cache_document(config: Config) -> dict[str, Any] | None:
+    if not config.read_cache.max_bytes:  # then nothing of it is loaded
+        return None
+    from tiering.query.checked_parts import read_cache
+
+    cache = read_cache(config)
+    return None if cache is None else cache_document(cache)
 
 
 def beside_document(store: Store) -> dict[str, Any]:

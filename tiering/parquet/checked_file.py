@@ -14,6 +14,7 @@ from itertools import groupby
 from disks.host.ranged_file import RangedFile
 from disks.stores.base import ByteRange
 from oplog.errors import Damaged
+from tiering.parquet.read_cache import CachedFile
 from tiering.parquet.sections import BLOCK_BYTES, Section, blocks, stated_sections
 from tiering.table.part import DataFile
 
@@ -30,7 +31,6 @@ class _Run:
     def __init__(self, sections: Sequence[Section]) -> None:
         self.sections = sections
         self.start, self.stop = sections[0].start, sections[-1].stop
-        self.range = ByteRange(self.start, self.stop)
         self.data: Future[memoryview] = Future()
 
 
@@ -73,14 +73,23 @@ class CheckedFile(RangedFile):
     is not what was written, even when it is read a second time. Thread-safe, but for the position of `read`."""
 
     def __init__(
-        self, file: DataFile, fetch: Fetch, *, label: str, hint: str, held: HeldSections | None = None
+        self,
+        file: DataFile,
+        fetch: Fetch,
+        *,
+        label: str,
+        hint: str,
+        held: HeldSections | None = None,
+        cached: CachedFile | None = None,
     ) -> None:
+        """`cached` is asked before `fetch`, and keeps what was fetched."""
         super().__init__(file.size_bytes)
         self._file = file
         self._fetch = fetch
         self._label = label
         self._hint = hint
         self._held = held or HeldSections()
+        self._cached = cached
         self._lock = threading.Lock()
         self._sections = stated_sections(file)
         self._starts = [section.start for section in self._sections]
@@ -97,7 +106,7 @@ class CheckedFile(RangedFile):
         found, ours = self._held.claim(self._file.sha256, self._covering(start, stop))
         try:
             for run in ours:
-                run.data.set_result(self._read(run))
+                run.data.set_result(self._read(run.sections))
         except BaseException as error:
             for run in ours:
                 if not run.data.done():
@@ -121,14 +130,37 @@ class CheckedFile(RangedFile):
         first = bisect_right(self._starts, start) - 1
         return self._sections[first : bisect_right(self._starts, stop - 1)]
 
-    def _read(self, run: _Run) -> memoryview:
-        data = memoryview(self._fetch(run.range))
-        if all(zlib.crc32(data[one.start - run.start : one.stop - run.start]) == one.crc32 for one in run.sections):
+    def _read(self, sections: Sequence[Section]) -> memoryview:
+        """Sections that lie together: those that are kept and proved, and the others fetched."""
+        start, stop = sections[0].start, sections[-1].stop
+        kept = self._cached.read(start, stop) if self._cached else None
+        if self._cached is None or kept is None:
+            data = self._fetched(sections)
+            if self._cached:
+                self._cached.keep(start, data)
+            return data
+        whole = memoryview(kept)
+        for proved, group in groupby(sections, lambda one: _is(one, whole, start)):
+            members = list(group)
+            first, last = members[0].start, members[-1].stop
+            if proved:
+                self._cached.use(last - first)
+            else:
+                data = self._fetched(members)
+                whole[first - start : last - start] = data
+                self._cached.keep(first, data)
+        return whole
+
+    def _fetched(self, sections: Sequence[Section]) -> memoryview:
+        start = sections[0].start
+        wanted = ByteRange(start, sections[-1].stop)
+        data = memoryview(self._fetch(wanted))
+        if all(_is(one, data, start) for one in sections):
             return data
         # A bit may have been lost on the way.
-        data = memoryview(self._fetch(run.range))
-        for one in run.sections:
-            if zlib.crc32(data[one.start - run.start : one.stop - run.start]) != one.crc32:
+        data = memoryview(self._fetch(wanted))
+        for one in sections:
+            if not _is(one, data, start):
                 raise self._damaged(f"bytes {one.start} to {one.stop} have another CRC32")
         return data
 
@@ -154,6 +186,11 @@ class CheckedFile(RangedFile):
             raise self._damaged("its SHA-256 is another one")
         _learned.add(self._file.sha256, tuple(found))
         return tuple(found)
+
+
+def _is(section: Section, data: memoryview, start: int) -> bool:
+    """Whether the data, which lies at `start` in the file, has what was written of the section."""
+    return zlib.crc32(data[section.start - start : section.stop - start]) == section.crc32
 
 
 class _LearnedSections:

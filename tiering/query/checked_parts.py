@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
 from disks.stores.base import ByteRange
 from oplog.errors import AccessDenied, Damaged, NotFound
 from tiering.catalog.context import Context
+from tiering.config.settings import Config
 from tiering.parquet.checked_file import CheckedFile, HeldSections
 from tiering.parquet.checked_local import LocalRead, check_local
+from tiering.parquet.read_cache import ReadCache
 from tiering.query.selection import FileMissing, SelectedFile
 
 
-def checked_file(context: Context, selected: SelectedFile, held: HeldSections | None = None) -> CheckedFile:
-    """The file as it is now. Raises `FileMissing`, and so does reading, when it is gone or shorter than it was; reading
-    raises `Damaged` for bytes that are not those that were written."""
+def checked_file(
+    context: Context,
+    selected: SelectedFile,
+    held: HeldSections | None = None,
+    *,
+    cache: ReadCache | None = None,
+    kept_for_good: bool = False,
+) -> CheckedFile:
+    """The file as it is now; with a cache, what is kept of it there, unless it is a local one.
+
+    Raises `FileMissing`, and so does reading, when it is gone or shorter than it was; reading raises `Damaged` for
+    bytes that are not those that were written.
+    """
     try:
         read = context.disk(selected.stored.disk).reader(selected.path)
     except NotFound as error:
@@ -28,7 +41,19 @@ def checked_file(context: Context, selected: SelectedFile, held: HeldSections | 
         except AccessDenied as error:
             raise AccessDenied(f"{selected} cannot be read: {error.message}", hint=error.hint) from error
 
-    return CheckedFile(selected.file, fetch, label=_label(selected), hint=selected.hint, held=held)
+    cached = None
+    if cache is not None and selected.local_path is None:
+        cached = cache.file(selected.stored.disk, selected.path, selected.file.sha256, for_good=kept_for_good)
+    return CheckedFile(selected.file, fetch, label=_label(selected), hint=selected.hint, held=held, cached=cached)
+
+
+def read_cache(config: Config) -> ReadCache | None:
+    """What this machine keeps of objects that were read; None where it keeps none."""
+    settings = config.read_cache
+    if not settings.max_bytes:
+        return None
+    given = Path(settings.path).expanduser() if settings.path else config.state_directory / "read-cache"
+    return ReadCache(given, settings.max_bytes)
 
 
 def local_read(selected: SelectedFile, columns: Collection[int] | None) -> LocalRead:

@@ -5,6 +5,7 @@ from typing import Any
 
 import typer
 
+from tiering.cli.commands.cache import cache_lines
 from tiering.cli.commands.data import OptionalTable
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import verb
@@ -80,6 +81,8 @@ def _print_status(session: Session, document: dict[str, Any]) -> None:
     line(f"merges         {document['active_merges']} under way")
     daemon = document["daemon"]
     line(f"daemon         {'running, process ' + str(daemon['pid']) if daemon['running'] else 'not running'}")
+    for text in cache_lines(document["cache"]) if document["cache"] else ():
+        line(text)
     for pause in document["pauses"]:
         line(f"paused         {pause['kind']} of {pause['table'] or 'all tables'}")
     for pin in document["pins"]:

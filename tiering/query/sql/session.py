@@ -24,7 +24,7 @@ from oplog.errors import Damaged, FrostlineError
 from tiering.catalog.context import Context
 from tiering.parquet.checked_local import unchecked_bytes
 from tiering.parquet.sections import stated_sections
-from tiering.query.checked_parts import check_local_files, checked_file, local_read
+from tiering.query.checked_parts import check_local_files, checked_file, local_read, read_cache
 from tiering.query.filesystem import read_schema
 from tiering.query.selection import SelectedFile
 from tiering.query.sql.answers import conformed
@@ -70,6 +70,9 @@ class SqlSession:
             }
         )
         closing.callback(self.connection.close)
+        self._cache = read_cache(context.config)
+        if self._cache is not None:
+            closing.callback(self._cache.close)
         self._served = ServedFiles()
         closing.callback(self._served.close)
         self.connection.register_filesystem(self._served)
@@ -228,7 +231,7 @@ class SqlSession:
     def _url(self, scan: Scan, file: SelectedFile, places: Mapping[int, int], serve_local: bool) -> str:
         if not serve_local and _opens_itself(file):
             return str(file.local_path)
-        served = checked_file(self._context, file, scan.held)
+        served = checked_file(self._context, file, scan.held, cache=self._cache)
         scan.add(served, places)
         return self._served.add(served)
 

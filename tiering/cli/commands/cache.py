@@ -1,0 +1,98 @@
+"""`warmup`, `cache stats | drop`: what queries read of buckets, kept on a local disk."""
+
+from typing import Annotated, Any
+
+import typer
+
+from tiering.cli.commands.tables import TableName
+from tiering.cli.frame.output import counted
+from tiering.cli.frame.session import Session
+from tiering.cli.frame.verb import new_app, verb
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verbs to the command line."""
+    verb(app, changes=True)(warmup)
+    group = new_app("What queries read of buckets, kept on a local disk.")
+    app.add_typer(group, name="cache")
+    verb(group)(stats)
+    verb(group, changes=True)(drop)
+
+
+def warmup(
+    session: Session,
+    table: TableName,
+    partition: Annotated[str | None, typer.Option(metavar="P", help="only this partition")] = None,
+) -> None:
+    """Read what a table has in buckets into the read cache, before a query asks for it."""
+    from tiering.config.units import format_size
+    from tiering.query.warmup import warm_up
+
+    store = session.store()
+    store.check_answer(table)
+    session.tell_set_aside(store.set_aside(table))
+    parts = [stored for stored in store.parts(table) if partition in (None, stored.name.partition)]
+    done = warm_up(store.context, store.definition(table), parts, dry_run=session.dry_run)
+    if session.options.json:
+        session.output.document(
+            {
+                "table": table,
+                "partition": partition,
+                "files": done.files,
+                "bytes": done.bytes,
+                "fetched_bytes": done.fetched_bytes,
+                "dry_run": session.dry_run,
+            }
+        )
+    elif session.dry_run:
+        session.output.line(f"Dry run: would read {counted(done.files, 'file')}, {format_size(done.bytes)}.")
+    elif done.files:
+        session.output.line(
+            f"The cache has {counted(done.files, 'file')} of {table}, {format_size(done.bytes)}: "
+            f"{format_size(done.fetched_bytes)} were read now."
+        )
+    if not done.files:
+        session.nothing_to_do("Nothing of it lies in a bucket.")
+
+
+def stats(session: Session) -> None:
+    """Show how full the read cache is, and how often it served."""
+    from tiering.facts.status import cache_document
+    from tiering.query.warmup import cache_of
+
+    document = cache_document(cache_of(session.store().context))
+    if session.options.json:
+        session.output.document(document)
+        return
+    session.output.line(f"path           {document['path']}")
+    for line in cache_lines(document):
+        session.output.line(line)
+
+
+def drop(session: Session) -> None:
+    """Empty the read cache, and count its hits anew. Queries that run go on, and read from the buckets."""
+    from tiering.config.units import format_size
+    from tiering.query.warmup import cache_of
+
+    cache = cache_of(session.store().context)
+    before = cache.figures()
+    if not session.dry_run:
+        cache.drop()
+    if session.options.json:
+        session.output.document({"files": before.files, "bytes": before.bytes, "dry_run": session.dry_run})
+        return
+    said = "Dry run: would drop" if session.dry_run else "Dropped"
+    session.output.line(f"{said} {counted(before.files, 'file')}, {format_size(before.bytes)}.")
+
+
+def cache_lines(document: dict[str, Any]) -> list[str]:
+    """The figures as `cache stats` and `status` show them."""
+    from tiering.config.units import format_size
+
+    rate = document["hit_rate"]
+    read = f"{format_size(document['hit_bytes'])} here, {format_size(document['missed_bytes'])} from buckets"
+    return [
+        f"read cache     {format_size(document['bytes'])} of {format_size(document['max_bytes'])} in "
+        f"{counted(document['files'], 'file')}, {format_size(document['again_bytes'])} read more than once",
+        f"read           {read}" + (f": {rate:.0%} hits" if rate is not None else ""),
+    ]
