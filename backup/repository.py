@@ -42,8 +42,10 @@ from backup.verify import last_seen
 from backup.verify.buckets import PinnedBuckets
 from backup.verify.last_seen import NONE, Proof, proof
 from backup.verify.verify import VerifyRequest, VerifyResult, broken_result, verify
+from disks.config import ObjectDiskConfig
 from disks.garbage.report import GcReport
 from disks.garbage.rules import GcRules
+from disks.object_disk.sharing.prefix import at_url
 from disks.stores.base import ObjectStore
 from disks.stores.open import open_store
 from disks.stores.wrappers.limit import Limiter
@@ -338,6 +340,9 @@ class Repository:
             wanted = bucket_at(self.config, url)
             if endpoint_url is not None:
                 wanted = msgspec.structs.replace(wanted, endpoint_url=endpoint_url)
+            return opened_as(at_url(wanted, opened_as))
+
+        def opened_as(wanted: ObjectDiskConfig) -> ObjectStore:
             return open_store(wanted, limiter=self._limiter)
 
         return PinnedBuckets(opened)

@@ -45,6 +45,7 @@ from backup.storage import Storage
 from disks.config import ObjectDiskConfig
 from disks.effects import make_directory
 from disks.host.locks import try_file_lock
+from disks.object_disk.sharing.prefix import log_url
 from oplog import pins
 from oplog.entry import now
 from oplog.errors import Damaged, Locked, NotFound
@@ -208,7 +209,7 @@ class _Making:
         return tuple(
             PinnedDisk(
                 disk=name,
-                url=config.url,
+                url=log_url(config),
                 endpoint_url=_without_password(config),
                 revision=revision,
                 pin=attempts.pin_name(self._mark.id),

@@ -8,12 +8,15 @@ lies outside the scope, stay byte for byte. A killed restore is run again and go
 from __future__ import annotations
 
 import hashlib
+import secrets
 import time as clock
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+
+from msgspec.structs import replace
 
 from disks.base import LoggedDisk
 from disks.effects import make_directory
@@ -284,8 +287,9 @@ class _Transfer:
                 transaction.made_from(revision, batch.scope)
             for path in batch.removed:
                 transaction.remove(path)
-            for row in batch.rows:
-                transaction.adopt(_held_here(row, copied))
+            rows = (_held_here(row, copied) for row in batch.rows)
+            for row in rows if self.disk.log_name is None else _in_new_sets(rows):
+                transaction.adopt(row)
             return transaction.commit()
 
 
@@ -442,6 +446,14 @@ class _Changes:
                     return _Batch(early, (), False, self.scope)
                 early.append(row)
         return _Batch(rows, self.difference.removed, True, self.scope)
+
+
+def _in_new_sets(rows: Iterable[FileRow]) -> Iterator[FileRow]:
+    """The rows of copies: a set is what was uploaded together for a directory, and its name is used once."""
+    names: dict[str, str] = {}
+    for row in rows:
+        name = None if row.key is None else names.setdefault(row.path.rpartition("/")[0], secrets.token_hex(16))
+        yield replace(row, blob_set=name)
 
 
 def _held_here(row: FileRow, copied: CopiedBlobs) -> FileRow:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
+
+from msgspec.structs import replace
 
 from disks.base import LoggedDisk
+from disks.config import ObjectDiskConfig
 from disks.identity import put_object, read_object
 from disks.stores.base import ObjectStore
 from disks.stores.wrappers.named_log import log_of, whole_prefix
 from oplog.errors import NotFound
 from oplog.log import OperationsLog
 from oplog.mark import SHARED_SCHEMA_VERSION, read_mark
-from oplog.revision import SCHEMA_VERSION_KEY
+from oplog.revision import LOGS_PREFIX, SCHEMA_VERSION_KEY
 
 
 def store_identity(disk: LoggedDisk) -> str | None:
@@ -39,6 +43,22 @@ def has_several_logs(prefix: ObjectStore) -> bool:
         return read_mark(prefix, SCHEMA_VERSION_KEY).strip() == SHARED_SCHEMA_VERSION
     except NotFound:
         return False
+
+
+def log_url(config: ObjectDiskConfig) -> str:
+    """The URL by which a log among several is named: `<prefix>/logs/<NAME>/`; else that of the prefix."""
+    return config.url if config.log is None else f"{config.url.rstrip('/')}/{LOGS_PREFIX}{config.log}/"
+
+
+def at_url(config: ObjectDiskConfig, opened: Callable[[ObjectDiskConfig], ObjectStore]) -> ObjectDiskConfig:
+    """The reverse: how the log at `config.url` is reached, where that is one of several. Only for a URL that may be one
+    is a request sent, by a store that is opened for it."""
+    prefix, between, name = config.url.rstrip("/").rpartition(f"/{LOGS_PREFIX}")
+    if not between or "/" in name:
+        return config
+    whole = replace(config, url=f"{prefix}/", log=None)
+    with opened(whole) as store:
+        return replace(whole, log=name) if has_several_logs(store) else config
 
 
 def identify(prefix: ObjectStore) -> None:

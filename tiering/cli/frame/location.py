@@ -23,17 +23,9 @@ def open_read_only(session: Session, url: str) -> "MeteredStore":
 def location(session: Session, url: str) -> "ObjectDiskConfig":
     """The configuration of a read-only disk at the URL; at that of a log among several (`<prefix>/logs/<NAME>/`), of
     this one. Only for such a URL is a request sent."""
-    import msgspec
-
-    from disks.object_disk.sharing.prefix import has_several_logs
+    from disks.object_disk.sharing.prefix import at_url
     from disks.stores.open import open_store
-    from oplog.revision import LOGS_PREFIX
     from tiering.config.places import bucket_at
 
     config = bucket_at(session.loaded.config, url)
-    prefix, between, name = url.rstrip("/").rpartition(f"/{LOGS_PREFIX}")
-    if not between or "/" in name:
-        return config
-    whole = msgspec.structs.replace(config, url=f"{prefix}/")
-    with open_store(whole, limiter=session.limiter()) as store:
-        return msgspec.structs.replace(whole, log=name) if has_several_logs(store) else config
+    return at_url(config, lambda of: open_store(of, limiter=session.limiter()))

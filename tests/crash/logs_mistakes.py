@@ -1,0 +1,170 @@
+"""Seeded mistakes where several logs share the objects of a prefix, for `tests.crash.mutants`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.crash.seeding import nothing, replaced
+
+_GC = "tests/unit/disks/garbage/test_shared_garbage.py"
+_LOGS = "tests/unit/disks/object_disk/test_several_logs.py"
+_PROPERTY = "tests/property/test_several_logs.py"
+
+
+def _unreadable_is_empty() -> None:
+    from disks.garbage import witnesses
+    from oplog.errors import FrostlineError
+
+    original = witnesses.Witnesses._evidence_of
+
+    def evidence(self: Any, log: Any, found: Any) -> Any:
+        try:
+            return original(self, log, found)
+        except FrostlineError:
+            return witnesses._EMPTY
+
+    witnesses.Witnesses._evidence_of = evidence  # type: ignore[method-assign]
+
+
+def _pins_of_others_unseen() -> None:
+    from disks.garbage import live_references, witnesses
+
+    original = live_references.pins.list_pins
+
+    def collected(log: Any, *arguments: Any, **options: Any) -> Any:
+        live_references.pins.list_pins = lambda store: []
+        try:
+            return read(log, *arguments, **options)
+        finally:
+            live_references.pins.list_pins = original
+
+    read = witnesses.collect_references
+    witnesses.collect_references = lambda disk, *a, **o: (
+        collected(disk, *a, **o) if isinstance(disk, witnesses.OtherLog) else read(disk, *a, **o)
+    )
+
+
+def _fence_in_one_log() -> None:
+    from disks.garbage.witnesses import Witnesses
+
+    def fence(self: Any, announcement: str) -> None:
+        self._disk.fence(announcement)
+
+    Witnesses.fence = fence  # type: ignore[method-assign]
+
+
+def _first_commit_does_not_look() -> None:
+    from disks.object_disk.disk import ObjectDisk
+
+    original = ObjectDisk._begin_log
+
+    def begin(self: Any, table: Any, basis: Any) -> None:
+        looked_at = basis.looked_at
+        original(self, table, basis)
+        basis.looked_at = looked_at
+
+    ObjectDisk._begin_log = begin  # type: ignore[method-assign]
+
+
+def _marks_asked_once() -> None:
+    from disks.garbage.witnesses import Witnesses
+
+    original = Witnesses.renewed
+
+    def renewed(self: Any) -> Any:
+        asked, self._references = self._references, None
+        try:
+            return original(self)
+        finally:
+            self._references = asked
+
+    Witnesses.renewed = renewed  # type: ignore[method-assign]
+
+
+MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
+    (
+        "logs: one's own alone",
+        "gc reads its own log, and no other of the prefix",
+        f"{_GC}::test_what_any_log_names_stays",
+        replaced("disks.garbage.witnesses", "other_logs", lambda disk: []),
+    ),
+    (
+        "logs: by chance alone",
+        "gc reads its own log, and no other of the prefix: found by random work",
+        _PROPERTY,
+        replaced("disks.garbage.witnesses", "other_logs", lambda disk: []),
+    ),
+    (
+        "logs: unreadable is empty",
+        "a log that cannot be read names nothing",
+        f"{_GC}::test_a_log_that_cannot_be_read_whole_stops_everything",
+        _unreadable_is_empty,
+    ),
+    (
+        "logs: damaged is empty",
+        "a log with a record that is nonsense names nothing",
+        f"{_GC}::test_a_damaged_record_of_another_log_stops_everything",
+        _unreadable_is_empty,
+    ),
+    (
+        "logs: pins of others",
+        "a pin in another log keeps nothing",
+        f"{_GC}::test_the_retention_and_the_pins_of_another_log_are_heeded",
+        _pins_of_others_unseen,
+    ),
+    (
+        "logs: retention of others",
+        "another log is heeded by the retention of who collects",
+        f"{_GC}::test_the_retention_and_the_pins_of_another_log_are_heeded",
+        replaced(
+            "disks.object_disk.sharing.writers:WriterClaim",
+            "__init__",
+            lambda self, store, disk, path, seconds: self.__dict__.update(
+                _store=store, _disk=disk, _file=path / "writer", _retention_seconds=24 * 3600, _looked=None
+            ),
+        ),
+    ),
+    (
+        "logs: one fence",
+        "a collection puts its fence into its own log alone",
+        f"{_GC}::test_a_commit_of_another_log_between_the_look_and_the_delete",
+        _fence_in_one_log,
+    ),
+    (
+        "logs: newcomer",
+        "a log that began while a collection ran is not noticed",
+        f"{_GC}::test_a_log_that_begins_meanwhile_stops_the_batch",
+        replaced("disks.garbage.witnesses:Witnesses", "renewed", lambda self: self.renewed_own()),
+    ),
+    (
+        "logs: marks asked once",
+        "a mark that was set while a collection ran keeps nothing",
+        f"{_GC}::test_what_a_mark_holds_stays_and_is_asked_again_before_each_batch",
+        _marks_asked_once,
+    ),
+    (
+        "logs: no objection",
+        "a collection goes on though the marks are not to be relied on",
+        f"{_GC}::test_marks_that_cannot_be_asked_stop_everything",
+        replaced("disks.garbage.witnesses:Witnesses", "release", lambda self, keys: keys),
+    ),
+    (
+        "logs: any writer",
+        "a second machine with the name of a log writes it",
+        f"{_LOGS}::test_a_second_machine_with_the_name_of_a_log_is_refused",
+        replaced("disks.object_disk.sharing.writers:WriterClaim", "check", nothing),
+    ),
+    (
+        "logs: first commit",
+        "the first commit of a log names objects that nobody looked at",
+        f"{_LOGS}::test_the_first_commit_of_a_log_looks_at_what_it_adopts",
+        _first_commit_does_not_look,
+    ),
+    (
+        "logs: format of one",
+        "entries say that their log is the only one of its prefix",
+        f"{_LOGS}::test_versions_that_know_one_log_a_prefix_refuse_it",
+        replaced("oplog.entry", "NAMED_LOG_FORMAT", 3),
+    ),
+)
