@@ -27,6 +27,8 @@ class Flaw:
     partition: str = ""
     part: str = ""
     file: str = ""
+    unread: bool = False
+    """The object did not come, though a listing shows it: it may the next time."""
 
     @property
     def text(self) -> str:

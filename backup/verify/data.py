@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from backup.completeness import Flaw, NamedFile
 from backup.format import packs
@@ -38,7 +38,8 @@ def _read_once(store: ObjectStore, wanted: ObjectToRead) -> list[Flaw]:
             return _read_pack(store, wanted)
         same = _digest(store, wanted) == wanted.sha256
     except (NotFound, Damaged) as error:
-        return [named.flaw(f"cannot be read: {error.message}") for named in wanted.files]
+        flaws = [named.flaw(f"cannot be read: {error.message}") for named in wanted.files]
+        return [replace(flaw, unread=isinstance(error, NotFound)) for flaw in flaws]
     return [] if same else [named.flaw("is not what was written: its SHA-256 differs") for named in wanted.files]
 
 

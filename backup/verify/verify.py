@@ -91,7 +91,7 @@ def verify(
     results = _with_others(storage, results, [header for header in everything if header.id not in gone])
     if not request.dry_run:
         flawed = {problem["object"] for result in results for problem in result.problems}
-        for key in sorted({flaw.key for flaws, _ in read.values() for flaw in flaws if _is_ours(flaw)} & flawed):
+        for key in sorted({flaw.key for flaws, _ in read.values() for flaw in flaws if _is_changed(flaw)} & flawed):
             if holdings.size_of(key) is not None:
                 storage.mark_damaged(key)
         for result in results:
@@ -270,6 +270,6 @@ def _record(result: VerifyResult, request: VerifyRequest, chosen: _Share) -> Rec
     )
 
 
-def _is_ours(flaw: Flaw) -> bool:
-    """Whether the object is the repository's."""
-    return flaw.key.startswith(("blobs/", "packs/"))
+def _is_changed(flaw: Flaw) -> bool:
+    """Whether what was read of an object of the repository is not what was written."""
+    return flaw.key.startswith(("blobs/", "packs/")) and not flaw.unread

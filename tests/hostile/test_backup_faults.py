@@ -107,7 +107,8 @@ def test_a_server_that_fails_in_the_middle(machine: Machine, faults: list[Faulty
 
 @pytest.mark.parametrize("only", ["packs/", "blobs/", "lists/"])
 def test_what_is_gone_in_the_middle(machine: Machine, faults: list[FaultyStore], only: str) -> None:
-    """A 404 for what the listing showed: verify names it, a restore makes no table of the rest."""
+    """A 404 for what the listing showed: verify names it, a restore makes no table of the rest, and nothing is called
+    damaged once it comes again."""
     gone = NotFound("no such object (404)")
     faults[0].faults.append(Fault("get", gone, key=only, times=None))
     (result,) = machine.verify("one", share=1.0)
@@ -116,6 +117,8 @@ def test_what_is_gone_in_the_middle(machine: Machine, faults: list[FaultyStore],
         machine.restore("one", f"{TABLE}:{COPY}")
     faults[0].faults.clear()
     assert tables(machine) == [TABLE]
+    (result,) = machine.verify("one", share=1.0)
+    assert result.problems == ()
     machine.restore("one", f"{TABLE}:{COPY}")
     assert tables(machine) == [COPY, TABLE]
 
