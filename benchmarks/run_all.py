@@ -22,6 +22,7 @@ BENCHMARKS = {
     "bench_move": True,
     "bench_backup": True,
     "bench_writers": True,
+    "bench_replicas": False,
     "bench_dashboard": True,
     "bench_spark_checks": False,
     "bench_spark_merge": True,

@@ -76,6 +76,8 @@ def pull(replica: Replica) -> int:
         with suppress(Conflict, AlreadyExists):  # another process of this replica was first
             keeper.multi(first, witness=Witness(replica.own.log_pointer, following))
             pulled += taken
+            if taken == len(copies) < _AT_ONCE:  # what came since then is told by the next look
+                return pulled
 
 
 def queue(replica: Replica) -> list[Queued]:

@@ -56,8 +56,9 @@ _LOOK_SECONDS = 0.05
 def inserting(context: Context, definition: TableDefinition, quorum: Quorum | None = None) -> Callable[..., Inserting]:
     """How blocks go into the table; with a quorum they are acknowledged when so many replicas have them. Raises
     `ReadOnly` with the reason where this machine may not insert, `Transient` when Keeper does not answer."""
-    settle(Replica.open(context, definition))
-    return partial(ReplicatedInserting, quorum=quorum)
+    replica = Replica.open(context, definition)
+    settle(replica)
+    return partial(ReplicatedInserting, replica=replica, quorum=quorum)
 
 
 def read_all(context: Context, definition: TableDefinition) -> None:

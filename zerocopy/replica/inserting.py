@@ -47,8 +47,8 @@ class _Arriving:
 class ReplicatedInserting(Inserting):
     """One insert into a replicated table."""
 
+    replica: Replica = field(kw_only=True)
     quorum: Quorum | None = None
-    replica: Replica = field(init=False)
     _needed: int = 0
     """Replicas that must have it; 0: nobody asked."""
     _waited_for: set[str] = field(default_factory=set)
@@ -58,8 +58,6 @@ class ReplicatedInserting(Inserting):
     """How often each partition was dropped, as far as is known: the word counts only if that is so still."""
 
     def begin(self) -> None:
-        self.replica = Replica.open(self.context, self.definition)
-        self.replica.keeper.sync(self.replica.own.path)
         if self.quorum is not None:
             self._needed = quorum.needed(self.replica, self.quorum)
 
