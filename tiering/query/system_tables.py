@@ -1,6 +1,7 @@
-"""What the store knows of itself, as tables of a query: `system.tables`, `columns`, `parts`, `disks` and `log`.
+"""What the store knows of itself, as tables of a query: `system.tables`, `columns`, `parts`, `disks`, `log`, `moves`.
 
-They are made when a statement names them, from what is known then: a revision's, when the past is asked.
+They are made when a statement names them, from what is known then: a revision's, when the past is asked. The moves are
+those of this machine's journal, which has no past: always of now.
 """
 
 from __future__ import annotations
@@ -80,6 +81,29 @@ _SCHEMAS = {
             ("bytes", pa.int64()),
         ]
     ),
+    "system.moves": pa.schema(
+        [
+            ("id", pa.int64()),
+            ("database", pa.string()),
+            ("table", pa.string()),
+            ("part", pa.string()),
+            ("source", pa.string()),
+            ("target", pa.string()),
+            ("state", pa.string()),
+            ("reason", pa.string()),
+            ("detail", pa.string()),
+            ("actor", pa.string()),
+            ("bytes", pa.int64()),
+            ("bytes_done", pa.int64()),
+            ("seconds", pa.float64()),
+            ("requests", pa.int64()),
+            ("attempts", pa.int64()),
+            ("error", pa.string()),
+            ("revision", pa.int64()),
+            ("created", _MOMENT),
+            ("updated", _MOMENT),
+        ]
+    ),
 }
 NAMES = tuple(_SCHEMAS)
 
@@ -92,6 +116,7 @@ def system_table(context: Context, name: str) -> pa.RecordBatch:
         "system.parts": _parts,
         "system.disks": _disks,
         "system.log": _log,
+        "system.moves": _moves,
     }[name](context)
     return pa.RecordBatch.from_pylist(list(rows), schema=_SCHEMAS[name])
 
@@ -185,6 +210,33 @@ def _log(context: Context) -> Iterable[Mapping[str, Any]]:
                 "operations": len(commit.operations),
                 "bytes": commit.size_bytes,
             }
+
+
+def _moves(context: Context) -> Iterable[Mapping[str, Any]]:
+    """Finished ones, too, as long as the journal keeps them."""
+    for record in context.journal.work.moves():
+        database, _, table = record.table.partition(".")
+        yield {
+            "id": record.id,
+            "database": database,
+            "table": table,
+            "part": record.part,
+            "source": record.source,
+            "target": record.target,
+            "state": record.state,
+            "reason": record.reason_kind,
+            "detail": record.reason_detail,
+            "actor": record.actor,
+            "bytes": record.bytes,
+            "bytes_done": record.bytes_done,
+            "seconds": record.seconds,
+            "requests": record.requests,
+            "attempts": record.attempts,
+            "error": record.error or None,
+            "revision": record.revision,
+            "created": _moment(record.created),
+            "updated": _moment(record.updated),
+        }
 
 
 def _moment(value: datetime) -> datetime:

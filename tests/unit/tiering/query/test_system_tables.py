@@ -8,6 +8,7 @@ from datetime import UTC
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -16,6 +17,7 @@ from oplog.errors import NotFound
 from tests.tiers import define, make_context, put_part, put_table, resolver
 from tiering.catalog.catalog import Catalog
 from tiering.catalog.context import Context
+from tiering.journal.records import NewMove
 from tiering.query.query import run_sql
 from tiering.query.system_tables import NAMES
 from tiering.table.schema import TableDefinition
@@ -111,6 +113,34 @@ def test_they_stand_beside_tables_in_one_statement(context: Context) -> None:
     filled(context)
     sql = "SELECT e.k, t.rows FROM db.events e CROSS JOIN system.tables t WHERE e.k = 2 LIMIT 1"
     assert asked(context, sql) == [{"k": 2, "rows": 6}]
+
+
+def test_moves_are_those_of_the_journal(context: Context) -> None:
+    work = context.journal.work
+    new = NewMove(
+        table="db.events",
+        table_uuid="u",
+        part="all_1_1_0",
+        source="ssd",
+        target="cold",
+        bytes=7,
+        reason_kind="manual",
+        reason_detail="by hand",
+        actor="a test",
+        keep_source=False,
+    )
+    first, second = work.plan_moves([new, msgspec.structs.replace(new, part="all_2_2_0")])
+    work.set_move(first, "copying")
+    work.set_move(first, "failed", error="no answer")
+    found = asked(context, "SELECT * FROM system.moves ORDER BY id")
+    assert [(row["id"], row["part"], row["state"], row["error"]) for row in found] == [
+        (first, "all_1_1_0", "failed", "no answer"),
+        (second, "all_2_2_0", "planned", None),
+    ]
+    assert {(row["database"], row["table"], row["source"], row["target"], row["bytes"]) for row in found} == {
+        ("db", "events", "ssd", "cold", 7)
+    }
+    assert found[0]["created"] <= found[0]["updated"]
 
 
 def test_an_empty_store_has_them_too(context: Context) -> None:
