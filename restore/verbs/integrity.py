@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oplog.entry import now
 from oplog.errors import PartlyDone, Refused, UsageError
 from restore.verbs.listers import lister
 from tiering.cli.frame.output import counted
@@ -60,6 +59,7 @@ def fsck(
     from contextlib import ExitStack
     from importlib import import_module
 
+    from oplog.entry import now
     from restore.check.check import CheckOptions, Problem, check
     from restore.check.share_history import parse_subset
     from tiering.engine import unrevealed
