@@ -12,7 +12,7 @@ when it is repeated with the line mended.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import IO, Any
 
@@ -48,6 +48,14 @@ def open_sources(
     """
     sources = find_sources(paths, file_format)
     return _read_all(sources, reshaping or Reshaping(definition), stdin, bad)
+
+
+def typed_rows(batches: Iterable[pa.RecordBatch], reshaping: Reshaping, *, label: str) -> Iterator[pa.RecordBatch]:
+    """Rows that are no file's and have types of their own, as batches to give to an insert. `label` says whose they
+    are. Raises `UsageError` for what does not fit the table."""
+    intake = Intake(Source(label, "arrow"), reshaping)
+    for batch in batches:
+        yield from intake.batches(batch)
 
 
 def source_schema(path: str) -> pa.Schema:

@@ -30,12 +30,15 @@ def register(app: typer.Typer) -> None:
 def insert(
     session: Session,
     table: TableName,
-    files: Annotated[list[str], typer.Argument(metavar="FILE", help="files or globs; '-' reads stdin")],
+    files: Annotated[list[str] | None, typer.Argument(metavar="FILE", help="files or globs; '-' reads stdin")] = None,
     format: Annotated[  # noqa: A002  the flag is called so
         str | None, typer.Option(metavar="FORMAT", help="parquet, csv, json, arrow or orc; default: by the name")
     ] = None,
     select: Annotated[
-        str | None, typer.Option(metavar="'A,B.C as D'", help="take only these columns and fields of structs")
+        str | None,
+        typer.Option(
+            metavar="'A,B.C as D'", help="take only these columns and fields of structs; without files: the rows of SQL"
+        ),
     ] = None,
     rename: Annotated[
         list[str] | None, typer.Option(metavar="OLD:NEW", help="a column of another name; may be repeated")
@@ -59,7 +62,9 @@ def insert(
         str, typer.Option(metavar="DURATION", help="how long that is waited for; then exit 5")
     ] = "60s",
 ) -> None:
-    """Insert files into a table.
+    """Insert files into a table, or what a query answers.
+
+    Without files --select is SQL: 'SELECT a, sum(b) AS b FROM db.other GROUP BY a'.
 
     An insert is idempotent: parts that an earlier insert wrote are skipped and counted as duplicates. Files may be
     compressed: .gz, .zst, .lz4, .zip.
@@ -72,16 +77,27 @@ def insert(
     from tiering.config.units import format_size, parse_duration
     from tiering.engine.replicated import Quorum
     from tiering.insert.reshaping import parse_reshaping
-    from tiering.insert.sources import open_sources
+    from tiering.insert.sources import open_sources, typed_rows
 
+    if not files and (select is None or format or skip_bad_rows):
+        raise UsageError("no file is named", hint="name files, or write --select 'SELECT … FROM db.table' alone")
     wanted = Quorum.parse(quorum, parse_duration(quorum_timeout).total_seconds()) if quorum is not None else None
-    store = session.store(look=False)
+    store = session.store(look=not files)
     handle = store.table(table)
     reshaping = parse_reshaping(
-        handle.definition, select=select, rename=rename or (), ignore_unknown=ignore_unknown, default=default or ()
+        handle.definition,
+        select=select if files else None,
+        rename=rename or (),
+        ignore_unknown=ignore_unknown,
+        default=default or (),
     )
-    with _bad_rows(session, skip_bad_rows, files, format) if skip_bad_rows else nullcontext() as bad:
-        batches = open_sources(files, format, handle.definition, reshaping=reshaping, bad=bad)
+    with _bad_rows(session, skip_bad_rows, files or [], format) if skip_bad_rows else nullcontext() as bad:
+        if files:
+            batches = open_sources(files, format, handle.definition, reshaping=reshaping, bad=bad)
+        else:
+            answer = store.query(select or "")
+            session.tell_set_aside(answer.set_aside)
+            batches = typed_rows(answer.batches(), reshaping, label="the query")
         if session.dry_run:
             rows = sum(batch.num_rows for batch in batches)
             document: dict[str, Any] = {"table": table, "rows": rows, "parts": [], "duplicates": 0, "bytes": 0}
@@ -145,8 +161,8 @@ def query(
 ) -> None:
     """Run read-only SQL over all tiers.
 
-    Beside the tables there are system.tables, system.columns, system.parts, system.disks and system.log: what the store
-    knows of itself.
+    Beside the tables there are system.tables, system.columns, system.parts, system.disks, system.log and system.moves:
+    what the store knows of itself.
 
     Exit 3: a part of the table cannot be read at all, and the answer leaves it out. Parts that a repair set aside are
     left out as well, which is said on stderr and in the JSON. Exit 5: with --sequential, something that was inserted
@@ -156,8 +172,6 @@ def query(
 
     chosen = query_output.choose(output_format, json=session.options.json, to_file=output is not None)
     store = session.store()
-    if session.options.bwlimit or session.options.tpslimit:
-        session.output.note("--bwlimit and --tpslimit do not bind a query: its engine reads buckets by its own client")
     if sequential and revision is not None:
         raise UsageError("--sequential is about now, --revision about the past", hint="say one of them")
     disk, number = _revision(revision)
