@@ -79,12 +79,23 @@ def columns_like(schema: pa.Schema) -> tuple[Column, ...]:
     """The columns of a file's schema, numbered from 1. Raises `UsageError` naming a column that tables cannot hold."""
     columns = []
     for number, field in enumerate(schema, start=1):
-        _check_column_name(field.name)
         try:
+            _check_column_name(field.name)
             columns.append(Column(id=number, name=field.name, type=type_text(field.type), nullable=field.nullable))
         except UsageError as error:
-            raise UsageError(f"column {field.name}: {error.message}", hint=error.hint) from error
+            whose = f"column {field.name}: " if IDENTIFIER.match(field.name) else ""
+            raise UsageError(
+                f"{whose}{error.message}",
+                hint=f"{error.hint}. Name the columns yourself, with --column; then insert with {_way_in(field)}",
+            ) from error
     return tuple(columns)
+
+
+def _way_in(field: pa.Field) -> str:
+    if not pa.types.is_struct(field.type):
+        return f"--rename '{field.name}:NEW', and --ignore-unknown for what you leave out"
+    inner = field.type.field(0).name if field.type.num_fields else "FIELD"
+    return f"--select 'A, B, {field.name}.{inner} as NEW'"
 
 
 def define_table(

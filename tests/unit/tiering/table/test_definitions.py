@@ -157,6 +157,24 @@ def test_a_file_gives_the_columns_and_words_override_them() -> None:
         define_table("x.y", like=pa.schema([("t", pa.time64("us"))]), order_by="t", policy="p")
 
 
+@pytest.mark.parametrize(
+    ("field", "message", "way"),
+    [
+        (("Price (€)", pa.int64()), r"^not a column name: 'Price \(€\)'", "--rename 'Price (€):NEW'"),
+        (("t", pa.time64("us")), "^column t: tables cannot hold", "--rename 't:NEW', and --ignore-unknown"),
+        (("user", pa.struct([("name", pa.string())])), "^column user: tables", "--select 'A, B, user.name as NEW'"),
+        (("none", pa.struct([])), "^column none: tables", "--select 'A, B, none.FIELD as NEW'"),
+    ],
+)
+def test_what_a_sample_has_and_tables_do_not_is_told_with_a_way_round(
+    field: tuple[str, pa.DataType], message: str, way: str
+) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        define_table("x.y", like=pa.schema([field]), order_by="t", policy="p")
+    assert way in caught.value.hint
+    assert "--column" in caught.value.hint
+
+
 def test_changes_keep_ids_and_count_versions() -> None:
     old = table()
     added = add_column(old, "extra:int32", default="5")
