@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.crash.seeding import replaced
+from tests.crash.seeding import nothing, replaced
 
 _UNITS = "tests/unit/tiering/daemon/test_jobs.py"
+_PACING = "tests/unit/tiering/policy/test_pacing.py"
 _HOOKS = "tests/crash/test_hooks.py::test_killed_at_every_effect"
 _KILLED = "tests/crash/test_jobs.py::test_killed_at_every_effect"
 
@@ -139,6 +140,30 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "a run that ended while its daemon was gone is made twice",
         _KILLED,
         replaced("tiering.daemon.jobs.runs:Place", "report", lambda self, run: None),
+    ),
+    (
+        "pacing: a budget is reset by a restart",
+        "a daemon that begins again spends the money of the interval once more",
+        f"{_PACING}::test_a_budget_outlives_the_process_and_counts_tries_that_failed",
+        replaced("tiering.journal.work:WorkRecords", "paid_moves", lambda self, since: []),
+    ),
+    (
+        "pacing: what is planned costs nothing",
+        "one pass moves all that is due, however small the budget",
+        f"{_PACING}::test_a_budget_of_bytes_is_for_those_that_wait_longest_and_begins_again",
+        replaced("tiering.policy.pacing:Pacing", "take", nothing),
+    ),
+    (
+        "pacing: a batch moves at one time",
+        "what became due at once is moved at once",
+        f"{_PACING}::test_a_batch_that_became_due_at_once_is_spread_evenly",
+        replaced("tiering.policy.pacing", "_GOLDEN", 0.0),
+    ),
+    (
+        "lanes: all sizes in the passes",
+        "small moves wait for one giant file",
+        "tests/unit/tiering/daemon/test_lanes.py::test_a_small_move_does_not_wait_for_a_large_one",
+        replaced("tiering.engine.maintenance:Sizes", "take", lambda self, size_bytes: self.above is None),
     ),
     (
         "hooks: told before it is written",

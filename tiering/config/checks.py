@@ -14,6 +14,9 @@ from tiering.config import jobs, macros
 from tiering.config.settings import Config, PolicyConfig
 
 Complain = Callable[[tuple[str | int, ...], str, str], UsageError]
+_Text = tuple[str, Callable[[str], object]]
+_WINDOW: _Text = ("window", jobs.parse_window)
+_ZONE: _Text = ("timezone", jobs.parse_zone)
 _SHORTEST_SECRET = 16
 _NAME = re.compile(r"\w+\Z", re.ASCII)
 _WEBHOOK = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?(?:[/?][!-~]*)?\Z", re.ASCII)
@@ -78,13 +81,16 @@ def _check_jobs(config: Config, complain: Complain) -> None:
             raise complain(here, "every_seconds and cron exclude each other", "")
         if name == "policy" and job.options:
             raise complain((*here, "options"), "the passes of the policy are no verb of their own", "")
-        texts = (("cron", jobs.parse_cron), ("window", jobs.parse_window), ("timezone", jobs.parse_zone))
-        for key, parse in texts:
-            if (text := getattr(job, key)) is not None:
-                try:
-                    parse(text)
-                except UsageError as error:
-                    raise complain((*here, key), error.message, error.hint) from error
+        _check_times(job, here, (("cron", jobs.parse_cron), _WINDOW, _ZONE), complain)
+
+
+def _check_times(given: object, here: tuple[str | int, ...], texts: tuple[_Text, ...], complain: Complain) -> None:
+    for key, parse in texts:
+        if (text := getattr(given, key)) is not None:
+            try:
+                parse(text)
+            except UsageError as error:
+                raise complain((*here, key), error.message, error.hint) from error
 
 
 def _check_name(name: str, path: tuple[str | int, ...], complain: Complain) -> None:
@@ -136,6 +142,9 @@ def _check_policy(name: str, policy: PolicyConfig, config: Config, complain: Com
     here = ("policies", name, "volumes")
     if not policy.volumes:
         raise complain(here, "a policy needs at least one volume", "")
+    if policy.move_until is not None and policy.move_until < (policy.move_factor or 0):
+        raise complain(("policies", name, "move_until"), "less than move_factor: moves would never begin", "")
+    _check_times(policy.pacing, ("policies", name, "pacing"), (_WINDOW, _ZONE), complain)
     seen_volumes: set[str] = set()
     seen_disks: set[str] = set()
     for index, volume in enumerate(policy.volumes):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import time
+from datetime import UTC, datetime, time, timedelta, tzinfo
 from zoneinfo import ZoneInfo
 
 from oplog.errors import UsageError
@@ -56,6 +56,18 @@ class Window:
         if self.begin < self.end:
             return self.begin <= moment < self.end
         return moment >= self.begin or moment < self.end
+
+    def opens(self, moment: datetime, zone: tzinfo) -> datetime:
+        """The moment, or when the window next opens."""
+        local = moment.astimezone(zone)
+        if self.holds(local.time()):
+            return moment
+        for days in range(3):
+            # An hour that the clocks leave out begins as the one after it; of one that they repeat the first counts.
+            opening = datetime.combine(local.date() + timedelta(days), self.begin, tzinfo=zone).astimezone(UTC)
+            if opening >= moment:
+                return opening
+        raise AssertionError("a window opens every day")
 
 
 def parse_cron(text: str) -> Cron:

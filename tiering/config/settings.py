@@ -31,6 +31,31 @@ class VolumeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """1 is the hottest. Default: the order of the list. All volumes or none; 1 to N without gaps."""
 
 
+class PacingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """When moves that rules ask for may begin, and how much they may take. Pins and manual moves are not held."""
+
+    window: str | None = None
+    """TTL moves begin only then, such as `22:00-06:00`; a full disk is made room on at any time."""
+    timezone: str = "UTC"
+    """Of the window."""
+    spread_seconds: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    """What became due at once is moved in the course of this time, evenly, each part at its own moment."""
+    merge_first_parts: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """TTL moves wait for merges while the partition has more parts than this on the disk. 0: they do not."""
+    merge_first_seconds: Annotated[float, msgspec.Meta(ge=0)] = 86400.0
+    """They wait no longer than this after they were due."""
+    cool_down_seconds: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    """A part that was moved stays this long where it came to."""
+    every_seconds: Annotated[float, msgspec.Meta(ge=1)] = 3600.0
+    """The interval of the budgets below, counted from midnight UTC on 1970-01-01: `1d` begins at midnight."""
+    bytes: Size | None = None
+    """No move begins after moves of so many bytes in an interval, failed tries included. Default: no limit."""
+    requests: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    """The same of the requests that they take."""
+    money: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    """The same of what they cost by the section `prices`."""
+
+
 class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """An ordered list of volumes, hottest first, and when to move between them."""
 
@@ -38,6 +63,10 @@ class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Hottest first."""
     move_factor: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
     """Moves start when a disk has less than this share free. Default 0.1 with several volumes, else 0."""
+    move_until: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    """They go on until this share is free; more than `move_factor` makes them seldom. Default: `move_factor`."""
+    pacing: PacingConfig = PacingConfig()
+    """When moves may begin, and how much they may take."""
 
 
 class JobConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

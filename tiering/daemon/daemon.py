@@ -322,6 +322,7 @@ class _Daemon:
                 sizes = Sizes(up_to=large) if self._serves else ALL_SIZES
                 report = self.store.tick(stop=self.stop, merges=not self.schedules["merges"].is_on, sizes=sizes)
                 self.lanes.begin(report.left, large)
+                self.trouble.met("budgets", report.budgets, "budget_spent")
                 self._trim()
                 capacity.note(self.store.context)
                 for disk, problems in capacity.low(self.store.context, self.config.daemon.low_space_ratio):
@@ -333,7 +334,8 @@ class _Daemon:
             self._record(failures=self.status.failures + 1, last_error=problem, trouble=problem, **self._ticked())
             return problem
         beside, self._beside = self._beside, []
-        problems = [*beside, *self._note("passes", report, **self._ticked())]
+        budgets = tuple(report.budgets)
+        problems = [*beside, *self._note("passes", report, budgets=budgets, **self._ticked())]
         if is_quiet and not (report.left or report.is_failing):
             self.trouble.met(_BESIDE, [])
         self._record(trouble=problems[-1] if problems else self.trouble.away)

@@ -63,6 +63,8 @@ class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Fals
     lanes: tuple[LaneStatus, ...] = ()
     """What runs side by side, as of a second ago. Jobs in processes of their own are not among them."""
     hooks: tuple[HookStatus, ...] = ()
+    budgets: tuple[str, ...] = ()
+    """Budgets that hold moves back, as of the last pass. They resume by themselves: it is no trouble."""
 
 
 class Watch(Protocol):

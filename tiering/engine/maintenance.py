@@ -65,6 +65,8 @@ class TickReport:
     """What was not tried in this pass: it failed before, or is paused."""
     is_failing: bool = False
     """Something failed before and waits to be tried again: that nothing failed in this pass does not make it well."""
+    budgets: list[str] = field(default_factory=list)
+    """Why moves wait for money, requests or bytes: a sentence a policy."""
     left: set[TickStep] = field(default_factory=set)
     """The steps of which something is due that is not of the sizes that this pass does."""
 
@@ -108,6 +110,7 @@ def _tick(context: Context, only: TickStep | None, sizes: Sizes, *, merges: bool
             plan = planning.plan(context, reachability.whole_tables(context), explain_rest=False)
         report.problems += {stay.reason.detail for stay in plan.stays if stay.reason.kind == "clock"}
         report.waiting += _held_back(plan)
+        report.budgets = sorted({stay.reason.detail for stay in plan.stays if stay.reason.kind == "budget"})
         report.deleted = delete_due(context, plan, report.problems)
         _move_all(context, plan, report, sizes)
         if plan.moves or plan.deletes:
@@ -302,6 +305,7 @@ def _held_back(plan: Plan) -> list[str]:
         first, more = failed[0], len(failed) - 1
         others = f"; so do {more} more" if more else ""
         said.append(f"part {first.part} of {first.table} stays: {first.reason.detail}{others}")
+    said += sorted({stay.reason.detail for stay in plan.stays if stay.reason.kind == "budget"})
     return said
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Literal
 
 from oplog.errors import NotFound, UsageError
@@ -133,6 +134,22 @@ class WorkRecords:
         """The parts of the table that this machine has moved at some time."""
         rows = self._file.read("SELECT DISTINCT part FROM moves WHERE table_uuid = ?", (table_uuid,))
         return {row["part"] for row in rows}
+
+    def paid_moves(self, since: datetime) -> list[MoveRecord]:
+        """The tries that rules asked for since then and that sent something: also those that failed."""
+        rows = self._file.read(
+            "SELECT * FROM moves WHERE created >= ? AND reason_kind IN ('ttl', 'move_factor')"
+            " AND state IN ('copying', 'committed', 'done', 'failed')",
+            (since.isoformat(),),
+        )
+        return [_move(row) for row in rows]
+
+    def arrivals(self) -> dict[tuple[str, str], datetime]:
+        """By table and part: when its last move was done."""
+        rows = self._file.read(
+            "SELECT table_uuid, part, max(updated) AS at FROM moves WHERE state = 'done' GROUP BY table_uuid, part"
+        )
+        return {(row["table_uuid"], row["part"]): time_of(row["at"]) for row in rows}
 
     def failures(self) -> dict[tuple[str, str, str], Failures]:
         """By (table uuid, part, target): the moves whose last try failed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 import msgspec
 
@@ -14,7 +15,8 @@ from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context, wall_clock
 from tiering.policy import change as policy_change
 from tiering.policy import decide as policy
-from tiering.policy.plan import Explanation, Move, Options, Plan
+from tiering.policy.pacing import has_budget, interval_of, price_of
+from tiering.policy.plan import Explanation, Move, Options, Plan, Spent
 from tiering.table.part import Part, PartFacts, PartName
 from tiering.table.schema import Delete, TableDefinition
 
@@ -34,7 +36,7 @@ def plan(
         context.reservations.states(),
         context.config.policies,
         now,
-        replace(_options(context, now if at is None else None), explain_rest=explain_rest),
+        replace(_options(context, now if at is None else None, at), explain_rest=explain_rest),
     )
 
 
@@ -134,8 +136,9 @@ def _placed(stored: StoredPart) -> _Placed:
     return _Placed(stored.definition, stored.facts, stored.name, stored.disk)
 
 
-def _options(context: Context, now: datetime | None) -> Options:
-    """`now` is what the clock says, to be compared with others; None to believe it."""
+def _options(context: Context, now: datetime | None, at: datetime | None = None) -> Options:
+    """`now` is what the clock says, to be compared with others; None to believe it. `at`: the time that is asked about,
+    where that is not the clock's."""
     journal = context.journal
     other, doubt = None, ""
     if now is not None:
@@ -157,7 +160,30 @@ def _options(context: Context, now: datetime | None) -> Options:
         bound=_bound(context),
         claimed=claimed,
         leaving=_leaving(context, claimed),
+        remote=frozenset(context.config.buckets()),
+        prices=context.config.prices,
+        **_paced(context, context.clock() if at is None else at),
     )
+
+
+def _paced(context: Context, now: datetime) -> dict[str, Any]:
+    """What the pacing of policies asks for, from the journal; nothing is read where no policy has any."""
+    paced = {name: policy.pacing for name, policy in context.config.policies.items()}
+    found: dict[str, Any] = {}
+    if any(pacing.cool_down_seconds for pacing in paced.values()):
+        found["arrived"] = context.journal.work.arrivals()
+    begins = {name: interval_of(pacing, now)[0] for name, pacing in paced.items() if has_budget(pacing)}
+    if begins:
+        policies = {definition.uuid: definition.policy for definition in context.catalog.tables()}
+        remote, prices = frozenset(context.config.buckets()), context.config.prices
+        spent: dict[str, Spent] = {}
+        for move in context.journal.work.paid_moves(min(begins.values())):
+            name = policies.get(move.table_uuid, "")
+            if name in begins and move.created >= begins[name]:
+                price = price_of(move.bytes, move.source, move.target, remote, prices)
+                spent[name] = spent.get(name, Spent()) + price
+        found["spent"] = spent
+    return found
 
 
 def _leaving(context: Context, claimed: Mapping[tuple[str, str], str]) -> dict[str, int]:

@@ -131,7 +131,7 @@ def _of_one(move: Move, part: Part | None, remote: Set[str]) -> Cost:
     if move.target in remote:
         cost += Cost(put=sum(map(uploads, sizes)), bytes_up=sum(sizes))
     if move.source in remote:
-        cost += Cost(get=sum(map(_downloads, sizes)), bytes_down=sum(sizes))
+        cost += Cost(get=sum(map(downloads, sizes)), bytes_down=sum(sizes))
     return cost
 
 
@@ -147,5 +147,6 @@ def uploads(size: int) -> int:
     return 2 + -(-size // _MULTIPART_PIECE_BYTES)
 
 
-def _downloads(size: int) -> int:
+def downloads(size: int) -> int:
+    """The read requests that a file of this size takes."""
     return 1 if size <= WHOLE_FILE_BYTES else -(-size // RANGE_BYTES)

@@ -23,6 +23,7 @@ from tiering.journal.records import Failures, PartPin
 from tiering.policy import placement, ttl
 from tiering.policy.backoff import wait_after
 from tiering.policy.items import PolicyItem, explain_rest, plan_of
+from tiering.policy.pacing import Pacing
 from tiering.policy.placement import DiskState, ordered_volumes, volume_index
 from tiering.policy.plan import (
     Explanation,
@@ -123,6 +124,10 @@ def clock_problem(created: Iterable[datetime], now: datetime, options: Options) 
     return ""
 
 
+_PACED = ("ttl", "move_factor")
+"""The kinds of moves that a policy's pacing is about."""
+
+
 class _Pass:
     """One run of `decide` on a model of the disks."""
 
@@ -143,9 +148,20 @@ class _Pass:
         self.items = sorted(
             (PolicyItem(part, policies.get(part.definition.policy)) for part in parts), key=lambda i: i.key
         )
+        self.pacing = Pacing(
+            self.items,
+            policies,
+            now,
+            spent=options.spent,
+            arrived=options.arrived,
+            remote=options.remote,
+            prices=options.prices,
+        )
         self.turns: dict[tuple[str, str], int] = {}
         self.blocked: dict[tuple[str, str], Reason | None] = {}
         """By policy and disk."""
+        self.freeing: set[str] = set()
+        """Disks that were too full in this pass."""
         self.pauses = {pause.table_uuid: pause for pause in options.pauses if pause.kind == "moves"}
         self.pins = {(pin.table_uuid, pin.scope, pin.name): pin for pin in options.pins}
 
@@ -254,11 +270,16 @@ class _Pass:
 
     def _ttl_pass(self, items: list[PolicyItem]) -> bool:
         changed = False
-        for item in items:
+        for item in self._longest_due_first(items) if self.pacing.has_budgets else items:
             due = ttl.winning_move(item.dues, self.now)
             if due is not None and item.policy is not None and self._follow_rule(item, item.policy, due):
                 changed = True
         return changed
+
+    def _longest_due_first(self, items: list[PolicyItem]) -> list[PolicyItem]:
+        """What is left of a budget is for those that wait longest."""
+        dues = {item: due.due for item in items if (due := ttl.winning_move(item.dues, self.now)) and due.due}
+        return sorted(dues, key=lambda item: (dues[item], item.key))
 
     def _follow_rule(self, item: PolicyItem, policy: PolicyConfig, due: ttl.Due) -> bool:
         """Move the part where the rule says, in the model; whether it moved."""
@@ -286,7 +307,7 @@ class _Pass:
         if here is None or there < here:
             detail = f"{rule} wants volume {volume.name}; the part is on a colder one and never moves back by itself"
             return self._stay(item, "colder", detail)
-        if self._too_young(item):
+        if self._too_young(item) or self._is_held(item, due):
             return False
         reason = Reason("ttl", f"{due.describe(self.now)}: {ttl.action_text(due.rule)}")
         return self._try_move(item, [volume], reason, obey_limit=not to_disk)
@@ -306,7 +327,10 @@ class _Pass:
         if state is None or state.total_bytes is None or state.unreserved_bytes is None:
             return False
         wanted = int(state.total_bytes * factor)
-        need, changed = wanted - state.unreserved_bytes, False
+        if wanted <= state.unreserved_bytes and disk not in self.freeing:
+            return False
+        self.freeing.add(disk)  # and on to where moves end, which is more than where they begin
+        need, changed = int(state.total_bytes * placement.move_until(policy)) - state.unreserved_bytes, False
         if need <= 0:
             return False
         reason = Reason(
@@ -319,7 +343,7 @@ class _Pass:
         for item in sorted(candidates, key=lambda item: (-item.size, item.key)):
             if need <= 0:
                 break
-            if not self._too_young(item) and self._try_move(item, colder, reason):
+            if not self._too_young(item) and not self._is_held(item, None) and self._try_move(item, colder, reason):
                 need -= item.size
                 changed = True
         return changed
@@ -342,6 +366,8 @@ class _Pass:
                 problems.append(choice.why)
                 until = min((time for _, time in waiting.values() if time is not None), default=until)
                 continue
+            if item.move is None and reason.kind in _PACED:
+                self.pacing.take(item, choice.disk)
             self.turns[item.table.policy, volume.name] = turn + 1
             self._release(item.at, item.size)
             self._take(choice.disk, item.size)
@@ -393,6 +419,13 @@ class _Pass:
         wait = ttl.short_duration(least)
         detail = f"the part is {age} old; parts wait {wait} before they move, so that merges come first"
         item.stay = (Reason("too_young", detail), until)
+        return True
+
+    def _is_held(self, item: PolicyItem, due: ttl.Due | None) -> bool:
+        """Whether the part must wait for its time or the policy's budget; its reason is set then."""
+        if item.move is not None or (held := self.pacing.hold(item, due)) is None:
+            return False
+        item.stay = held
         return True
 
     def _stay(self, item: PolicyItem, kind: str, detail: str) -> bool:

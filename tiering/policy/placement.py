@@ -57,6 +57,11 @@ def move_factor(policy: PolicyConfig) -> float:
     return 0.1 if len(policy.volumes) > 1 else 0.0
 
 
+def move_until(policy: PolicyConfig) -> float:
+    """The share that is free when moves that make room end; never less than where they begin."""
+    return max(move_factor(policy), policy.move_until or 0.0)
+
+
 def size_limit(volume: VolumeConfig, disks: Mapping[str, DiskState]) -> int | None:
     """The largest part the volume takes, in bytes; None without a limit or where the disks have no size."""
     limits = [] if volume.max_data_part_size_bytes is None else [volume.max_data_part_size_bytes]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal, Protocol
 
 import msgspec
 
+from tiering.config.settings import PricesConfig
 from tiering.journal.records import Failures, PartPin, Pause
 from tiering.policy.backoff import FIRST_WAIT, RARE_AFTER_ATTEMPTS
 from tiering.table.part import Part, PartFacts, PartName
@@ -26,6 +27,18 @@ class PlacedPart(Protocol):
     def name(self) -> PartName: ...
     @property
     def disk(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What moves of a policy took from its budget."""
+
+    bytes: int = 0
+    requests: int = 0
+    money: float = 0.0
+
+    def __add__(self, other: Spent) -> Spent:
+        return Spent(self.bytes + other.bytes, self.requests + other.requests, self.money + other.money)
 
 
 NO_DISK = ("unusable_disk", "no_space")
@@ -124,6 +137,13 @@ class Options:
     """(table uuid, part) -> what holds it now: a merge, a move."""
     leaving: Mapping[str, int] = field(default_factory=dict)
     """Disk -> bytes that moves under way will take off it: room that nothing else has to make."""
+    spent: Mapping[str, Spent] = field(default_factory=dict)
+    """Policy -> what its moves took from the budget of this interval."""
+    arrived: Mapping[tuple[str, str], datetime] = field(default_factory=dict)
+    """(table uuid, part) -> when its last move was done."""
+    remote: Set[str] = frozenset()
+    """The disks in buckets, whose requests cost."""
+    prices: PricesConfig = field(default_factory=PricesConfig)
     bound: Mapping[tuple[str, str, str], str] = field(default_factory=dict)
     """(table uuid, part, target disk) -> why the part may not go there."""
     max_attempts: int = RARE_AFTER_ATTEMPTS

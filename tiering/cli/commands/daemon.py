@@ -215,6 +215,8 @@ def status(session: Session) -> None:
         line(f"config     not in force: {known.config_problem}")
     if known.running and known.config_kept:
         line(f"restart    needed for {', '.join(known.config_kept)}")
+    for sentence in known.budgets if known.running else ():
+        line(f"budget     {sentence}")
     for hook in known.hooks:
         if hook.waiting or hook.given_up or hook.last_error:
             counts = f"{hook.delivered} delivered, {hook.waiting} waiting, {hook.given_up} given up"

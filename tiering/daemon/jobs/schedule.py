@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 _WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _MOMENT = timedelta(microseconds=1)
-_DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True)
@@ -63,17 +62,7 @@ class Schedule:
 
     def into_window(self, moment: datetime) -> datetime:
         """The moment, or when the window next opens."""
-        if self.window is None:
-            return moment
-        local = moment.astimezone(self.zone)
-        if self.window.holds(local.time()):
-            return moment
-        for days in range(3):
-            # An hour that the clocks leave out begins as the one after it; of one that they repeat the first counts.
-            opening = datetime.combine(local.date() + days * _DAY, self.window.begin, tzinfo=self.zone).astimezone(UTC)
-            if opening >= moment:
-                return opening
-        raise AssertionError("a window opens every day")
+        return moment if self.window is None else self.window.opens(moment, self.zone)
 
     def _by_cron(self, after: datetime) -> datetime:
         """The first time after it. A time of day that the clocks repeat comes once, unless it is one of every hour; one

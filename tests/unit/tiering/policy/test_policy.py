@@ -96,6 +96,19 @@ def test_the_same_question_at_another_time() -> None:
     assert len(plan(part, now=stay.next_due).moves) == 1
 
 
+def test_a_rule_that_wants_a_part_where_it_is_has_no_next_time() -> None:
+    """Else the store says that something moves then, and nothing does."""
+    definition = table((70, MoveToVolume(volume="cold")), (80, MoveToVolume(volume="hot")))
+    (cold,) = plan(placed(definition, disk="s3")).stays
+    assert (cold.reason.kind, cold.next_due) == ("no_rule", None)
+    (hot,) = plan(placed(definition)).stays
+    assert (hot.reason.kind, hot.next_due) == ("not_due", NOW + timedelta(days=60))
+    (there,) = plan(placed(table((70, MoveToDisk(disk="s3"))), disk="s3")).stays
+    assert there.next_due is None
+    (deleted,) = plan(placed(table((70, MoveToVolume(volume="cold")), (90, Delete())), disk="s3")).stays
+    assert deleted.next_due == NOW + timedelta(days=80)
+
+
 def test_a_plan_survives_a_file() -> None:
     """`plan -o` and `apply` exchange exactly these objects; the JSON says from and to."""
     decided = plan(placed(table(TO_COLD)), placed(table(), "all_2_2_0"))
