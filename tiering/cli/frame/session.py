@@ -314,8 +314,9 @@ def fail_if_partly(failed: int, succeeded: int, what: str) -> None:
         raise PartlyDone(
             f"{failed} of {failed + succeeded} {what} failed", hint="the others are done; run it again to retry"
         )
+    one = f"{what.removesuffix('ies')}y" if what.endswith("ies") else what.removesuffix("s")
     raise FrostlineError(
-        f"all {failed} {what} failed" if failed > 1 else f"the {what.removesuffix('s')} failed",
+        f"all {failed} {what} failed" if failed > 1 else f"the {one} failed",
         hint="the reasons are above; nothing was lost",
     )
 

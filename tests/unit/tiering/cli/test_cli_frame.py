@@ -219,6 +219,9 @@ class TestErrors:
         with pytest.raises(FrostlineError) as caught:
             fail_if_partly(2, 0, "moves")
         assert caught.value.exit_code == 1
+        for what, said in (("moves", "the move failed"), ("entries", "the entry failed")):
+            with pytest.raises(FrostlineError, match=said):
+                fail_if_partly(1, 0, what)
 
 
 class TestConfirmation:
