@@ -22,6 +22,7 @@ from oplog.revision import (
     LEASES_PREFIX,
     PINS_PREFIX,
     SCHEMA_VERSION_KEY,
+    WRITERS_PREFIX,
     is_blob_key,
     is_scratch_key,
     parse_blob_key,
@@ -204,7 +205,7 @@ def inventory(objects: Iterable[ObjectInfo]) -> Inventory:
             snapshots[revision] = entry
         elif (revision := parse_floor_key(key)) is not None:
             floors.append(revision)
-        elif _is_document(key, LEASES_PREFIX):
+        elif _is_document(key, LEASES_PREFIX) or _is_document(key, WRITERS_PREFIX):
             continue
         elif _is_document(key, PINS_PREFIX):
             pins.append(entry)

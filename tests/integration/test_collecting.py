@@ -325,3 +325,64 @@ def test_all_that_killed_writers_left_in_the_bucket_goes(server: Server, opened:
     fence = f"p/{commit_key(disk.log.head())}"
     assert keys(server, bucket) == settled | {fence}
     assert f"p/{live}" in settled
+
+
+@pytest.mark.parametrize("conditional_put", ["auto", "no"])
+def test_logs_that_share_a_prefix(server: Server, opened: Opened, conditional_put: str) -> None:
+    """P1, P13: three machines, each with its log; also where the store takes no conditional writes, and each fence
+    needs the lease of its log. What any names stays."""
+    url = f"s3://{server.new_bucket()}/cold/"
+    logs = [opened(url, name, log=name, conditional_put=conditional_put) for name in ("a", "b", "c")]
+    for disk in logs:
+        with disk.transaction(Inserted()) as transaction:
+            transaction.create("t/own/data", disk.log_name.encode() if disk.log_name else b"")
+            transaction.commit()
+    with logs[0].transaction(Inserted()) as transaction:
+        keys = [transaction.create(f"t/p/{number}", b"x" * 9_000).key for number in range(3)]
+        transaction.commit()
+    row = logs[0].file_table.get("t/p/0")
+    assert row is not None
+    with logs[2].transaction(Inserted()) as transaction:
+        transaction.adopt(row)
+        transaction.commit()
+    with logs[0].transaction(Dropped()) as transaction:
+        transaction.remove("t/p")
+        transaction.commit()
+    for disk in logs:
+        disk._lease.release()  # which its machine would not hold for days
+    report = collect(logs[1], GcRules(delete=True, max_delete_fraction=1.0), now=LATER)
+    assert report.refused is None
+    assert report.deleted == 2
+    assert report.foreign == []
+    there = {info.key for info in logs[1].store.list("r")}
+    assert keys[0] in there
+    assert there.isdisjoint(keys[1:])
+    assert logs[2].read("t/p/0") == b"x" * 9_000
+    for disk in logs:
+        disk.refresh()
+        assert disk.read("t/own/data").decode() == disk.log_name
+
+
+def test_ranges_of_a_shared_prefix(server: Server, opened: Opened) -> None:
+    """Others list it by what the disk's configuration says, its log among it."""
+    url = f"s3://{server.new_bucket()}/cold/"
+    logs = [opened(url, name, log=name) for name in ("a", "b")]
+    for disk in logs:
+        with disk.transaction(Inserted()) as transaction:
+            for number in range(5):
+                transaction.create(f"t/p/{number}", b"x" * 9_000)
+            transaction.commit()
+    with logs[1].transaction(Dropped()) as transaction:
+        transaction.remove("t/p/0")
+        transaction.commit()
+    config = ObjectDiskConfig(
+        url=url,
+        log="a",
+        endpoint_url=server.endpoint_url,
+        access_key_id=server.access_key_id,
+        secret_access_key=server.secret_access_key,
+    )
+    remote = Remote(LocalRunner(), StoreAddress.of(config))
+    report = collect(logs[0], GcRules(delete=True, max_delete_fraction=1.0), now=LATER, remote=remote)
+    assert report.refused is None
+    assert (report.deleted, report.referenced) == (1, 9)

@@ -142,6 +142,7 @@ def test_what_any_log_names_stays(prefix: Prefix, logs: dict[str, ObjectDisk]) -
     report = run(logs["a"])
     assert report.refused is None
     assert report.deleted == 1
+    assert report.foreign == []
     assert gone not in prefix.blobs()
     for name in ("b", "c"):
         assert key in prefix.blobs()
