@@ -3,10 +3,13 @@ machines, and each kind of object changed in turn: through the command line. Gua
 
 from __future__ import annotations
 
+import re
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -251,3 +254,70 @@ def notes(root: Path) -> dict[Path, bytes]:
         root / names.claim_key(claim.id): encoding.sealed(claim),
         root / "gc" / f"{'cd' * 8}.json": announced,
     }
+
+
+PAGE = REPOSITORY / "docs" / "backup.md"
+_FIGURES = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|/\S+|[\d.,:/-]*\d[\d.,:TZ-]*( [KM]i?B| B)?")
+
+
+def shown(heading: str) -> list[tuple[list[str], list[str]]]:
+    """The commands below a heading of the page, and what it shows of each."""
+    section = PAGE.read_text(encoding="utf-8").split(f"### {heading}\n")[1].split("\n###")[0].split("\n## ")[0]
+    lines = [line[4:] for line in section.splitlines() if line.startswith("    ")]
+    found: list[tuple[list[str], list[str]]] = []
+    for line in lines:
+        if line.startswith("$ frostline "):
+            found.append((shlex.split(line)[2:], []))
+        elif found:
+            found[-1][1].append(line)
+    return found
+
+
+def words(line: str) -> str:
+    """A line without what differs from store to store."""
+    return " ".join(_FIGURES.sub("N", line).split())
+
+
+@not_locked
+@pytest.mark.parametrize(
+    ("heading", "lost"),
+    [
+        ("The machine is destroyed, the bucket is there", ("machine/ssd", "machine/state")),
+        ("The SSD is lost", ("machine/ssd",)),
+        ("The bucket is lost, or nobody trusts it", ("bucket/store",)),
+        ("A table was dropped", ()),
+        ("The wrong day was deleted", ()),
+    ],
+)
+def test_the_page_of_each_disaster(
+    tmp_path: Path, on: On, monkeypatch: pytest.MonkeyPatch, heading: str, lost: Sequence[str]
+) -> None:
+    """What the page shows is what happens, but for figures and paths; then all rows are there."""
+    command = on(machine_on(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    columns = ("--column", "at:timestamp", "--column", "bytes:int64", "--order-by", "at", "--partition-by", "day(at)")
+    command("table", "create", "web.hits", *columns)
+    for day in range(1, 7):
+        lines = [f"2026-03-0{day}T00:00:{second:02}Z,{day * second}" for second in range(60)]
+        Path("day.csv").write_text("\n".join(["at,bytes", *lines, ""]))
+        command("insert", "web.hits", "day.csv")
+        if day <= 3:
+            command("move", "web.hits", "--partition", f"2026030{day}", "--to-volume", "cold")
+    question = 'SELECT count(*) AS n, sum(bytes) AS s, min("at") AS a, max("at") AS z FROM web.hits'
+    before = command.json("query", question)["rows"]
+    command("backup", "init")
+    command("backup", "create", "nightly")
+    command("backup", "verify", "nightly", "--read-data")
+    for place in lost:
+        shutil.rmtree(tmp_path / place)
+    if heading == "A table was dropped":
+        command("table", "drop", "web.hits", "--yes")
+    for arguments, expected in shown(heading):
+        said, code = command.any(*arguments)
+        fails = bool(expected) and expected[0].startswith("frostline: ")
+        assert (code != 0) == fails, (arguments, said, command.error)
+        there = {words(line) for line in f"{said}\n{command.error}".splitlines()}
+        for line in expected:
+            assert words(line) in there, (arguments, words(line), there)
+    assert command.json("query", question)["rows"] == before
+    command("fsck", "--read-data")
