@@ -9,6 +9,7 @@ import pytest
 
 from oplog.errors import Damaged, Transient
 from tests.replicas.machines import Machine, Machines
+from tiering.catalog import tables
 from zerocopy.execution import cleaning, dropping, perform
 from zerocopy.replica import entries
 
@@ -146,6 +147,29 @@ def test_who_becomes_whole_has_the_newest_definition(machine: Machines, monkeypa
         assert b.sync()["cloned"] == "a"
     assert version(b) == (2, "2")
     assert rows(b) == rows(a)
+
+
+def test_two_replicas_write_the_bucket_at_the_same_moment(
+    a: Machine, b: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one is first with the definition there, between this one's look and its commit."""
+    original = tables.write_definition
+    disks: list[list[str]] = []
+
+    def the_other_one_first(*arguments: Any, **options: Any) -> Any:
+        disks.append(list(options["disks"]))
+        if len(disks) == 1:
+            assert b.sync()["altered"] == 2
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(tables, "write_definition", the_other_one_first)
+    alter(a, "--add-column", "x:string", "--default", "old")
+    assert disks[:2] == [["s3"], ["s3"]]
+    assert version(a) == version(b) == (2, "2")
+    insert(a, 1, "new")
+    for one in (a, b):
+        assert one.sync(code=1 if one is b else 0)["altered"] is None
+        one("fsck")
 
 
 def test_nobody_deletes_by_a_rule_that_is_gone(machine: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
