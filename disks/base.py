@@ -288,6 +288,12 @@ class Disk(ABC):
         """The same files, but read are only those whose mark is not the one that is `known` of their path."""
         return [SmallFile(path, None, data, revision) for path, data, revision in self.small_files(directory, name)]
 
+    def state_of(self, directory: str) -> Mark | None:
+        """Tells what `look_over` finds there now from what it found before: the same state, the same files, unless a
+        hand reached into one of the directories below. None where nothing tells; then only looking does. Cheap for the
+        directory of 1,000,000 parts. With `steady` held it is the state of what is looked at meanwhile."""
+        return None
+
     @property
     def revision(self) -> int | None:
         """The last applied revision; None on disks that number none."""

@@ -36,7 +36,7 @@ from tiering.catalog import blocks, reachability, table_names, tables
 from tiering.catalog.context import Context
 from tiering.engine import replicated, unrevealed
 from tiering.journal.records import PAUSE_KINDS
-from tiering.table.part import PartName
+from tiering.table.part import PartName, range_of
 from tiering.table.schema import TableDefinition
 
 
@@ -261,7 +261,7 @@ def _reveal(
 def _own_ranges(context: Context, plan: TablePlan, definition: TableDefinition) -> set[int]:
     """The ranges that this machine takes: all, under a uuid that nobody else ever had or when nobody else had any; else
     those of the machines whose backups are restored stay theirs, and the next insert takes a new one."""
-    used = {blocks.range_of(PartName.parse(placed.entry.name).max_block) for placed in plan.parts}
+    used = {range_of(PartName.parse(placed.entry.name).max_block) for placed in plan.parts}
     listed = {item.index for item in plan.ranges} | used
     alone = len(plan.machines) == 1 and all(item.own for item in plan.ranges)
     if definition.uuid != plan.definition.uuid or alone:

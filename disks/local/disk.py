@@ -42,7 +42,7 @@ from disks.identity import IdentityGuard, read_file, write_file
 from disks.local.commits import LocalCommits
 from disks.local.held_files import hold_files, let_go
 from disks.local.transaction import LocalTransaction
-from disks.local.tree import OWN_DIRECTORY, TreeNow, join, mark_of, read_range, read_whole
+from disks.local.tree import OWN_DIRECTORY, TreeNow, directory_mark, join, mark_of, read_range, read_whole
 from disks.stores.base import ByteRange
 from oplog.errors import NotFound, ReadOnly, Refused
 from oplog.kinds import CommitKind, Dropped
@@ -53,6 +53,8 @@ _LISTED_AT_ONCE = 200
 """Directories, while a commit waits."""
 SETTLED_NS = 2_000_000_000
 """A file that was changed more recently has no mark: another change may leave the same times, which are coarse."""
+UNCHANGED_NS = 2_000_000_000
+"""A directory that was changed more recently has no state, for the same reason."""
 
 
 class LocalDisk(Disk):
@@ -187,6 +189,21 @@ class LocalDisk(Disk):
                     found.append(SmallFile(path, mark, read_whole(*tree.open(path, hidden)), None))
         found.sort(key=attrgetter("path"))  # the order of its bytes
         return found
+
+    def state_of(self, directory: str) -> Mark | None:
+        """As promised: what a hand does is seen by the directory, every commit by `committed/`, which it passes
+        through, and what is swept after it by `hidden/`."""
+        with self._commits.view() as tree:
+            if tree.hidden.records():
+                return None
+            unchanged_since_ns = time.time_ns() - UNCHANGED_NS
+            state: Mark = ()
+            for looked_at in (self.root / directory, self._commits.committed, tree.hidden.directory):
+                mark = directory_mark(looked_at, unchanged_since_ns)
+                if mark is None:
+                    return None
+                state += mark
+        return state
 
     def location(self, path: str) -> Location:
         with self._commits.view() as tree:

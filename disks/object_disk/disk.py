@@ -18,9 +18,9 @@ from typing import TypeVar
 
 import msgspec
 
-from disks.base import DiskCapabilities, Leftover, Location, LoggedDisk, Transaction
+from disks.base import DiskCapabilities, Leftover, Location, LoggedDisk, Mark, Transaction
 from disks.file_table.commits import Commits
-from disks.file_table.table import FileTable, TableWriter
+from disks.file_table.table import DIGEST, FileTable, TableWriter
 from disks.host.locks import abandoned, sweep
 from disks.host.moment import Moment
 from disks.identity import IdentityGuard, put_object, read_object
@@ -115,6 +115,18 @@ class ObjectDisk(TableDisk, LoggedDisk):
 
     def _reading(self, read: Callable[[FileTable], _T]) -> _T:
         return self.cache.reading(read)
+
+    def state_of(self, directory: str) -> Mark | None:
+        """As promised: by the revision of the table and the digest of its rows, where that is kept."""
+
+        def state(table: FileTable) -> dict[str, str]:
+            with table.read() as view:
+                return view.state()
+
+        remembered = self._reading(state)
+        revision = remembered.get("revision", "0")
+        digest = remembered.get(DIGEST, "")
+        return (revision, digest) if digest.startswith(f"{revision} ") else None
 
     def location(self, path: str) -> Location:
         self._check_reachable()

@@ -111,6 +111,9 @@ class WrappedDisk(Disk):
     def look_over(self, directory: str, name: str, known: Mapping[str, Mark]) -> builtins.list[SmallFile]:
         return self.inner.look_over(directory, name, known)
 
+    def state_of(self, directory: str) -> Mark | None:
+        return self.inner.state_of(directory)
+
     def read_lease(self) -> AbstractContextManager[None]:
         return self.inner.read_lease()
 

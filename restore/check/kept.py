@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from disks.base import Disk, Mark
 from oplog.errors import Damaged, FrostlineError
 from restore.check.findings import CheckResult, Findings, Problem
 from restore.check.options import CheckOptions
-from tiering.catalog.stored_parts import facts_are_of
-from tiering.journal.kept_parts import Kept, KeptParts, Place, everything
+from tiering.catalog.stored_parts import facts_are_of, sums_are_of
+from tiering.journal.kept_parts import Kept, KeptParts, Place, everything, looks
 from tiering.table.part import PART_FILE
 from tiering.table.places import locate
+from tiering.table.schema import TABLE_FILE
 
 
 def check_kept(
@@ -31,8 +32,14 @@ def check_kept(
         for kept in everything(path):
             marks[kept.place][kept.path] = kept.mark
         current = {place: _current(disks[place.disk], place, marks[place]) for place in marks if place.disk in disks}
-        wrong = (kept for kept in everything(path) if _is_wrong(kept, disks, current.get(kept.place, frozenset())))
-        problems += (_problem(kept, path.name) for kept in wrong)
+        wrong = [
+            (kept.place, _problem(kept, path.name))
+            for kept in everything(path)
+            if _is_wrong(kept, disks, current.get(kept.place, frozenset()))
+        ]
+        problems += [problem for _, problem in wrong]
+        told = {place for place, _ in wrong}
+        problems += [_problem_of_look(place, path.name) for place in _wrong_looks(disks, path) if place not in told]
     except Damaged as error:
         problems.append(Problem("I7", error.message, next(iter(disks), "")))
     if problems and how.repair:
@@ -52,6 +59,27 @@ def _problem(kept: Kept, name: str) -> Problem:
     what = f"{name} keeps something else of this part than its {PART_FILE} says"
     table = located.uuid if located is not None else None
     return Problem("I7", what, kept.place.disk, table=table, part=kept.path.split("/")[-2], path=kept.path)
+
+
+def _problem_of_look(place: Place, name: str) -> Problem:
+    located = locate(f"{place.directory}/{TABLE_FILE}")
+    what = f"{name} keeps other parts or sums of the table than {place.disk} shows"
+    return Problem("I7", what, place.disk, table=located.uuid if located is not None else None, path=place.directory)
+
+
+def _wrong_looks(disks: Mapping[str, Disk], path: Path) -> Iterator[Place]:
+    """Those that would be believed, and did not find what is there."""
+    for place, look, kept in looks(path):
+        disk = disks.get(place.disk)
+        if disk is None or disk.broken is not None:
+            continue
+        with disk.steady():
+            if disk.state_of(place.directory) != look.state:
+                continue
+            found = disk.look_over(place.directory, PART_FILE, {file: mark for file, (mark, _) in kept.items()})
+        there = {file.path for file in found if file.data is None}
+        if len(there) != len(found) or there != kept.keys() or not sums_are_of(look.sums, kept.values()):
+            yield place
 
 
 def _current(disk: Disk, place: Place, marks: Mapping[str, Mark]) -> Collection[str]:

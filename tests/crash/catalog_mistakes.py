@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 from tests.crash.seeding import nothing, replaced
 
 _PARTS = "tests/unit/tiering/catalog/test_stored_parts.py"
+_LOOKS = "tests/unit/tiering/catalog/test_table_parts.py"
 
 
 def _mark_by_size(file: str, settled_ns: int) -> tuple[int, ...] | None:
@@ -47,6 +49,25 @@ def _kept_while_away() -> None:
 
     PartReader.look = looked  # type: ignore[method-assign]
     PartReader._load = loaded  # type: ignore[method-assign]
+
+
+def _any_state() -> None:
+    from tiering.catalog.stored_parts import PartReader
+
+    def known(self: Any, last: Any, empty: Any, state: Any) -> Any:
+        kept = self._kept.look(empty.place)
+        return None if kept is None else replace(empty, state=state, kept=kept, is_unread=True)
+
+    PartReader._known = known  # type: ignore[method-assign]
+
+
+def _rows_of_any_look() -> None:
+    from tiering.journal.kept_parts import KeptParts
+
+    def parts_of(self: Any, place: Any, look: int, partition: str | None = None) -> Any:
+        return [row for row in self.load(place) if partition is None or f"/{partition}_" in row[0]][:2]
+
+    KeptParts.parts_of = parts_of  # type: ignore[method-assign]
 
 
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
@@ -97,6 +118,42 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "fsck compares the part.json that are kept, and not the facts beside them",
         f"{_PARTS}::test_fsck_names_the_part_of_which_something_else_is_kept",
         replaced("restore.check.kept", "facts_are_of", lambda *arguments, **options: True),
+    ),
+    (
+        "looks: always as they were",
+        "a kept look is believed whatever state the disk shows",
+        f"{_LOOKS}::test_after_each_step_of_another_process_the_looks_are_what_the_disks_say",
+        _any_state,
+    ),
+    (
+        "looks: due by the rules of before",
+        "when a rule is due is not computed anew when the rules change",
+        f"{_LOOKS}::test_a_pass_looks_at_each_part_before_it_moves_one",
+        replaced("tiering.catalog.stored_parts", "rules_digest", lambda definition, policy: ""),
+    ),
+    (
+        "looks: deleted by a kept look",
+        "a pass moves parts that it has not looked at",
+        f"{_LOOKS}::test_a_pass_looks_at_each_part_before_it_moves_one",
+        replaced("tiering.engine.maintenance", "_look", lambda context: False),
+    ),
+    (
+        "looks: the rows of another look",
+        "parts are read for a look that another process has replaced",
+        f"{_LOOKS}::test_a_look_that_another_has_replaced_is_made_anew",
+        _rows_of_any_look,
+    ),
+    (
+        "looks: believed by fsck",
+        "fsck does not compare the looks that are kept with the disks",
+        f"{_LOOKS}::test_fsck_names_the_table_of_which_something_else_is_kept",
+        replaced("restore.check.kept", "looks", lambda path: []),
+    ),
+    (
+        "looks: a part that is gone stays summed",
+        "sums only grow",
+        f"{_LOOKS}::test_after_each_step_of_another_process_the_looks_are_what_the_disks_say",
+        replaced("tiering.policy.part_sums", "_without", lambda sums, parts: sums),
     ),
     (
         "catalog: a flipped bit kept",

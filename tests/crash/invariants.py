@@ -13,10 +13,11 @@ import os
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pyarrow.parquet as pq
 
 from disks.object_disk.disk import ObjectDisk
@@ -28,8 +29,12 @@ from tests.crash.harness import Failpoints, hooked
 from tests.crash.scenarios import Site, collect
 from tiering.catalog import tables
 from tiering.catalog.catalog import Catalog, StoredPart
+from tiering.config.settings import Config
 from tiering.engine.store import Store
-from tiering.policy import ttl
+from tiering.journal.kept_looks import PartSums
+from tiering.journal.kept_parts import KeptParts
+from tiering.policy import part_sums, ttl
+from tiering.table.schema import TableDefinition
 
 Rows = tuple[tuple[object, ...], ...]
 
@@ -133,6 +138,61 @@ def catalog_is_as_read(store: Store) -> Iterator[str]:
     yield from (f"I1 the catalog does not show {one}" for one in read if one not in shown)
     if len(shown) != len(read):
         yield f"I1 the catalog shows {len(shown)} parts, and there are {len(read)}"
+
+
+def looks_are_as_read(store: Store) -> Iterator[str]:
+    """I1: a catalog that does not look into what shows no change shows the same, in sums, by partition and part by
+    part."""
+    context = store.context
+    journal = context.journal
+    kept, fresh = (
+        Catalog(
+            context.config,
+            context.disks,
+            dropping=lambda: tables.being_dropped(journal),
+            merges=lambda uuid: journal.work.merges(table_uuid=uuid),
+            kept=kept,
+        )
+        for kept in (KeptParts(context.config.state_directory / "catalog.db"), None)
+    )
+    with closing(kept):
+        kept.refresh(disks=(), anew=False)
+        fresh.refresh(disks=())
+        if kept.tables() != fresh.tables():
+            yield "I1 the kept catalog shows other tables"
+        for definition in fresh.tables():
+            read = fresh.parts(definition, include_outdated=True)
+            if (sums := kept.sums(definition)) is not None:
+                yield from _sums_are_as_read(context.config, definition, sums, read)
+            for partition in {stored.name.partition for stored in read} | {"none"}:
+                shown = kept.partition(definition, partition, include_outdated=True)
+                wanted = [stored for stored in read if stored.name.partition == partition]
+                if [*map(_all_of, shown)] != [*map(_all_of, wanted)]:
+                    yield f"I1 partition {partition} of {definition.full_name} is kept otherwise than it is read"
+            shown = kept.parts(definition, include_outdated=True)
+            if [*map(_all_of, shown)] != [*map(_all_of, read)]:
+                yield f"I1 {definition.full_name} is kept otherwise than it is read"
+
+
+def _sums_are_as_read(
+    config: Config, definition: TableDefinition, sums: Mapping[str, PartSums], read: list[StoredPart]
+) -> Iterator[str]:
+    policy = config.policies.get(definition.policy)
+    for disk in {*sums, *(stored.disk for stored in read)}:
+        shown = sums.get(disk, PartSums())
+        wanted = part_sums.of([stored for stored in read if stored.disk == disk], policy)
+        if _but_for_ranges(shown) != _but_for_ranges(wanted):
+            yield f"I1 the sums of {definition.full_name} on {disk} are {shown}, and should be {wanted}"
+        if any(shown.highest.get(index, 0) < number for index, number in wanted.highest.items()):
+            yield f"I1 a number of {definition.full_name} on {disk} is higher than the kept ones"
+    if any(stored.state != "active" for stored in read):
+        yield f"I1 {definition.full_name} has sums, and not all of its parts are active"
+
+
+def _but_for_ranges(sums: PartSums) -> PartSums:
+    """Which ranges of numbers there were may be known longer than the parts in them."""
+    partitions = {partition: (*whole[:3], 0, 0) for partition, whole in sums.partitions.items()}
+    return msgspec.structs.replace(sums, highest={}, partitions=partitions)
 
 
 def _parts_in(catalog: Catalog) -> Iterator[StoredPart]:

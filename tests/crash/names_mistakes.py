@@ -13,12 +13,13 @@ _NAMES = "tests/integration/test_part_names.py"
 def _first_free_in_sight(context: Any, definition: Any) -> int:
     """As it was: the number after those in sight, of the last range that this machine owns."""
     from tiering.catalog import blocks
+    from tiering.table import part
 
     current = max(blocks.owned(context, definition), default=None)
     if current is None:
         current = blocks._take_range(context, definition)
-    used = [number for number in blocks._in_sight(context, definition) if blocks.range_of(number) == current]
-    return max(used, default=current * blocks.RANGE_BLOCKS) + 1
+    used = [number for number in blocks._in_sight(context, definition) if part.range_of(number) == current]
+    return max(used, default=current * part.RANGE_BLOCKS) + 1
 
 
 def _numbers_forgotten() -> None:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tests.turns import examples
 from tiering.config.settings import PolicyConfig, VolumeConfig
 from tiering.journal.records import Failures, PartPin
-from tiering.policy.decide import Options, Plan, decide
+from tiering.policy import part_sums
+from tiering.policy.decide import Options, Place, Plan, decide, nothing_acts
 from tiering.policy.placement import DiskState, move_factor, ordered_volumes, size_limit, volume_index
 from tiering.table.part import ColumnRange, DataFile, Part, PartName
 from tiering.table.schema import Column, Delete, MoveToDisk, MoveToVolume, TableDefinition, TableSettings, TtlRule
@@ -287,3 +288,33 @@ def test_two_clocks_that_disagree_move_and_delete_nothing(world: World, jump: ti
     plan = dataclasses.replace(world, options=options).plan(NOW + jump)
     assert plan.moves == ()
     assert plan.deletes == ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Summed:
+    definition: TableDefinition
+    facts: Part
+    name: PartName
+    disk: str
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(worlds(), st.booleans())
+def test_where_nothing_acts_nothing_is_planned(world: World, without_pins: bool) -> None:
+    """What is told of all parts of a table on a disk together is what going through them tells, to the moment at which
+    a rule is due."""
+    options = dataclasses.replace(world.options, explain_rest=False)
+    if without_pins:
+        options = dataclasses.replace(options, pins=())
+    together: dict[tuple[str, str], list[Summed]] = {}
+    for part in world.parts:
+        one = Summed(part.definition, part.part, part.name, part.disk)
+        together.setdefault((part.definition.policy, part.disk), []).append(one)
+    sums = {key: part_sums.of(parts, world.policies[key[0]]) for key, parts in together.items()}
+    places = [Place(policy, disk, whole.due, whole.newest) for (policy, disk), whole in sums.items()]
+    shifts = (timedelta(seconds=-1), timedelta())
+    for now in [NOW, *(place.due + shift for place in places if place.due is not None for shift in shifts)]:
+        if nothing_acts(places, world.disks, world.policies, now, options):
+            plan = decide(world.parts, world.disks, world.policies, now, options)
+            assert (plan.moves, plan.deletes) == ((), ())
+            assert {stay.reason.kind for stay in plan.stays} <= {"in_place", "colder", "no_such_volume", "no_such_disk"}

@@ -185,6 +185,7 @@ class StoreMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_is_wrong(self) -> None:
         assert self._seen() == self.model
+        assert [*invariants.looks_are_as_read(self.store)] == []
         assert [*invariants.catalog_is_as_read(self.store)] == []
         assert [*invariants.readable_once(self.store)] == []
         assert [*invariants.no_overlap(self.store)] == []

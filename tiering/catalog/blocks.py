@@ -25,18 +25,12 @@ from oplog.entry import Create, Remove
 from oplog.errors import Conflict, NotFound, Transient
 from oplog.kinds import BlocksAllocated, Merged, Tidied
 from tiering.catalog.context import Context
-from tiering.table.part import PartName
+from tiering.table.part import RANGE_BLOCKS, PartName, range_of
 from tiering.table.places import part_name
 from tiering.table.schema import TableDefinition
 
-RANGE_BLOCKS = 1_000_000
 _NEXT_RANGES = 64
 _MARK = re.compile(r"blocks-(\d+)\.json\Z", re.ASCII)
-
-
-def range_of(block: int) -> int:
-    """The range a block number belongs to."""
-    return block // RANGE_BLOCKS
 
 
 def mark_path(definition: TableDefinition, index: int) -> str:

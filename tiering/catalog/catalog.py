@@ -8,21 +8,19 @@ hotter volume is active and the other a duplicate. What cannot be read is report
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-
-import msgspec
 
 from disks.base import Disk
 from disks.stores.time_budget import time_budget
 from oplog.errors import Conflict, Damaged, DiskUnreachable, FrostlineError, NotFound, Transient
-from tiering.catalog.lineage import Lineage, Merges, claims, no_merges
-from tiering.catalog.stored_parts import Broken, Looked, PartReader, PartState, StoredPart
+from tiering.catalog.lineage import Lineage, Merges, no_merges
+from tiering.catalog.stored_parts import Broken, PartState, StoredPart
+from tiering.catalog.table_parts import TableParts, TablePartsReader
 from tiering.config.settings import Config
+from tiering.journal.kept_looks import PartSums
 from tiering.journal.kept_parts import KeptParts
 from tiering.policy.placement import ordered_volumes
-from tiering.table import part as parts_format
 from tiering.table import schema, tombstones
 from tiering.table.part import PartName
 from tiering.table.places import STORE_DIRECTORY
@@ -61,22 +59,12 @@ class _Snapshot:
     """uuid -> disks that hold any"""
     dropped: dict[str, DroppedTable] = field(default_factory=dict)
     """by uuid"""
-    parts: dict[str, list[StoredPart]] = field(default_factory=dict)
-    """by uuid, in name order"""
+    parts: dict[str, TableParts] = field(default_factory=dict)
+    """by uuid"""
     broken: list[Broken] = field(default_factory=list)
-    unproved: dict[tuple[str, str], list[StoredPart]] = field(default_factory=dict)
-    """Disk and directory of a part -> those whose place it claims without a proof; itself first."""
+    """But for parts."""
     dropping: frozenset[str] = frozenset()
     """Directories of tables and parts whose drop is decided and not finished."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Settled:
-    """The parts of a table with their states, as they follow from these looks and nothing else."""
-
-    generations: tuple[int, ...]
-    dropping: frozenset[str]
-    parts: list[StoredPart]
 
 
 class Catalog:
@@ -100,32 +88,39 @@ class Catalog:
         self.config = config
         self._disks = disks
         self._dropping = dropping
-        self._reader = PartReader(disks, kept)
-        self._settled: dict[str, _Settled] = {}
+        self._reader = TablePartsReader(config, disks, self.lineage, kept)
         self._last = _Snapshot()
         self._outdated = False
-        self._refreshing = threading.RLock()
+        self._is_anew = True
         self.is_current = False
         """Whether the last refresh asked every disk, and was answered: what others committed before it is seen."""
 
-    def refresh(self, *, disks: Iterable[str] | None = None) -> None:
+    def refresh(self, *, disks: Iterable[str] | None = None, anew: bool = True) -> None:
         """Read all disks again; those in `disks` (default: all) first take in what other writers committed. A disk that
-        cannot be reached counts with what it held when it last could be; it says so (`Disk.unreachable`)."""
+        cannot be reached counts with what it held when it last could be; it says so (`Disk.unreachable`). Unless
+        `anew`, directories of tables that show no change are not looked into: for who deletes nothing by it."""
         chosen = list(self._disks if disks is None else disks)
         asked = [name for name in chosen if _ask(self._disks[name])]
         if disks is None:
             self.is_current = len(asked) == len(chosen)
-        self._read()
+        self._read(anew=anew)
 
     def refresh_when_due(self) -> None:
-        """As `refresh`, but a bucket is asked only when nobody on this machine has lately (`Disk.refresh_when_due`):
-        for who can do without what others committed since."""
+        """As `refresh`, but a bucket is asked only when nobody on this machine has lately (`Disk.refresh_when_due`),
+        and only what shows a change is looked into: for who can do without what others committed since, and deletes
+        nothing."""
         asked = [name for name, disk in self._disks.items() if _ask(disk, when_due=True)]
         self.is_current = len(asked) == len(self._disks)
-        self._read()
+        self._read(anew=False)
 
-    def _read(self) -> None:
-        with self._refreshing:
+    @property
+    def is_anew(self) -> bool:
+        """Whether the last refresh looked at every part."""
+        return self._is_anew
+
+    def _read(self, *, anew: bool) -> None:
+        with self._reader.lock:
+            self._is_anew = anew
             self._outdated = False
             snapshot = _Snapshot(dropping=frozenset(self._dropping()))
             for disk in self._disks.values():
@@ -133,7 +128,7 @@ class Catalog:
             self._take_out_dropped(snapshot)
             dropped = [table.definition for table in snapshot.dropped.values()]
             for definition in (*snapshot.tables.values(), *dropped):
-                snapshot.parts[definition.uuid] = self._read_parts(definition, snapshot)
+                snapshot.parts[definition.uuid] = self._reader.look(definition, snapshot.dropping, anew=anew)
             self._reader.forget_all_but(snapshot.parts)
             self._last = snapshot
 
@@ -148,7 +143,7 @@ class Catalog:
     @property
     def _now(self) -> _Snapshot:
         if self._outdated:
-            with self._refreshing:
+            with self._reader.lock:
                 if self._outdated:
                     self.refresh(disks=())
         return self._last
@@ -156,23 +151,25 @@ class Catalog:
     @property
     def broken(self) -> list[Broken]:
         """What could not be read, with its path and the reason."""
-        return list(self._now.broken)
+        snapshot = self._now
+        return [*snapshot.broken, *(broken for table in snapshot.parts.values() for broken in table.broken)]
 
     @property
     def unproved(self) -> list[str]:
         """Parts in a bucket that say that they take the place of others, and nothing shows it: one sentence each. All
         are active."""
-        return [_unproved(*parts) for parts in self._now.unproved.values()]
+        return [_unproved(*parts) for table in self._now.parts.values() for parts in table.unproved.values()]
 
     def claims_unproved(self, disk: str, directory: str) -> str | None:
         """The sentence about the part there, if it is one of these: it must not come to a disk whose parts are
         believed."""
-        found = self._now.unproved.get((disk, directory))
+        tables = self._now.parts.values()
+        found = next((table.unproved[disk, directory] for table in tables if (disk, directory) in table.unproved), None)
         return _unproved(*found) if found else None
 
     def check_readable(self, definition: TableDefinition) -> None:
         """Raise `Damaged` naming the first part of the table that cannot be read: its rows would be missing."""
-        for broken in self._now.broken:
+        for broken in self.broken:
             if broken.path.startswith(f"{definition.directory}/"):
                 raise Damaged(
                     broken.text,
@@ -239,16 +236,38 @@ class Catalog:
 
     def parts(self, definition: TableDefinition, *, include_outdated: bool = False) -> list[StoredPart]:
         """The table's parts in name order; by default only those that answer queries."""
-        everything = self._now.parts.get(definition.uuid, [])
+        table = self._now.parts.get(definition.uuid)
+        everything = table.everything() if table is not None else []
         return everything if include_outdated else [part for part in everything if part.state == "active"]
+
+    def partition(
+        self, definition: TableDefinition, partition: str, *, include_outdated: bool = False
+    ) -> list[StoredPart]:
+        """Those of one partition, in name order. Costs what is in it."""
+        table = self._now.parts.get(definition.uuid)
+        everything = table.partition(partition) if table is not None else []
+        return [part for part in everything if include_outdated or part.state == "active"]
+
+    def has_inactive(self, definition: TableDefinition) -> bool:
+        """Whether a part is outdated or a duplicate."""
+        table = self._now.parts.get(definition.uuid)
+        if table is None or table.are_all_active:
+            return False
+        return any(stored.state != "active" for stored in table.everything())
+
+    def sums(self, definition: TableDefinition) -> Mapping[str, PartSums] | None:
+        """What the parts on each disk are together, all of them active. None where only going through them tells."""
+        table = self._now.parts.get(definition.uuid)
+        return table.sums if table is not None else {}
 
     def part(self, definition: TableDefinition, name: str) -> StoredPart:
         """An active part by name. Raises `NotFound`, naming the part that replaced it if there is one."""
         wanted = PartName.parse(name)
-        for stored in self.parts(definition):
+        partition = self.partition(definition, wanted.partition)
+        for stored in partition:
             if stored.name == wanted:
                 return stored
-        for stored in self.parts(definition):
+        for stored in partition:
             if stored.name.covers(wanted):
                 raise NotFound(
                     f"part {name} of {definition.full_name} was merged", hint=f"it is now inside {stored.facts.name}"
@@ -300,59 +319,6 @@ class Catalog:
                     snapshot.dropped[table.uuid] = DroppedTable(table, tombstone, disks)
                     del snapshot.tables[table.uuid]
 
-    def _read_parts(self, definition: TableDefinition, snapshot: _Snapshot) -> list[StoredPart]:
-        looks: list[Looked] = []
-        for disk in self._disks.values():
-            volume = self.volume_of(definition, disk.name) if definition.policy in self.config.policies else None
-            looks.append(self._reader.look(definition, disk, volume))
-            snapshot.broken += looks[-1].broken
-        generations = tuple(look.generation for look in looks)
-        settled = self._settled.get(definition.uuid)
-        if settled is not None and (settled.generations, settled.dropping) == (generations, snapshot.dropping):
-            return settled.parts
-        found = [stored for look in looks for stored in look.parts.values()]
-        if snapshot.dropping:
-            found = [stored for stored in found if stored.directory not in snapshot.dropping]
-        parts, is_certain = self._with_states(definition, found, snapshot)
-        self._settled.pop(definition.uuid, None)
-        if is_certain:
-            self._settled[definition.uuid] = _Settled(generations, snapshot.dropping, parts)
-        return parts
-
-    def _with_states(
-        self, definition: TableDefinition, found: list[StoredPart], snapshot: _Snapshot
-    ) -> tuple[list[StoredPart], bool]:
-        """The parts in name order, each with its state; and whether that follows from what is found alone."""
-        known = definition.policy in self.config.policies
-        heat = {name: rank for rank, name in enumerate(self.policy_disks(definition) if known else [])}
-        found.sort(key=lambda stored: (stored.name, heat.get(stored.disk, len(heat)), stored.disk))
-        hidden = _may_be_hidden(found)
-        outdated = self._outdated_among(hidden, found, snapshot) if hidden else set()
-        last: PartName | None = None
-        result: list[StoredPart] = []
-        for stored in found:
-            state: PartState = "outdated" if outdated and (stored.disk, stored.directory) in outdated else "active"
-            if state == "active" and stored.name == last:
-                state = "duplicate"
-            last = stored.name
-            result.append(stored if state == "active" else _with_state(stored, state))
-        return result, not hidden
-
-    def _outdated_among(
-        self, hidden: list[StoredPart], found: list[StoredPart], snapshot: _Snapshot
-    ) -> set[tuple[str, str]]:
-        """Disk and directory of the parts whose place another one takes: names say which may be, lineage which are."""
-        covers = [one for one in found if _reaches_beyond_itself(one)]
-        outdated: set[tuple[str, str]] = set()
-        for stored in hidden:
-            above = [cover for cover in covers if claims(cover, stored)]
-            if any(self.lineage.hides(cover, stored) for cover in above):
-                outdated.add((stored.disk, stored.directory))
-            elif above:
-                for cover in above:
-                    snapshot.unproved.setdefault((cover.disk, cover.directory), [cover]).append(stored)
-        return outdated
-
 
 def _unproved(cover: StoredPart, *hidden: StoredPart) -> str:
     names = ", ".join(f"{stored.facts.name} on {stored.disk}" for stored in hidden[:_NAMED])
@@ -361,26 +327,6 @@ def _unproved(cover: StoredPart, *hidden: StoredPart) -> str:
         f"{cover.part.name} of {cover.definition.full_name} on {cover.disk} says that it replaces {names}{more}, and "
         "nothing shows that it was made from it: all count; run 'frostline fsck'"
     )
-
-
-def _may_be_hidden(found: list[StoredPart]) -> list[StoredPart]:
-    """Those whose place another one may take, by the names. `found` is in name order."""
-    replaced = {name for stored in found for name in stored.facts.replaces}
-    names = [stored.name for stored in found]
-    active = parts_format.active(names) if parts_format.meet(names) else None
-    if not replaced and active is None:
-        return []
-    return [
-        stored
-        for stored in found
-        if (active is not None and stored.name not in active) or stored.facts.name in replaced
-    ]
-
-
-def _reaches_beyond_itself(stored: StoredPart) -> bool:
-    """Whether it can take the place of another part: few of a table's parts can."""
-    name = stored.name
-    return name.max_block > name.min_block or bool(name.level or name.mutation or stored.facts.replaces)
 
 
 def _ask(disk: Disk, *, when_due: bool = False) -> bool:
@@ -394,7 +340,3 @@ def _ask(disk: Disk, *, when_due: bool = False) -> bool:
     except Transient as error:
         disk.work_offline(error)
         return False
-
-
-def _with_state(stored: StoredPart, state: PartState) -> StoredPart:
-    return msgspec.structs.replace(stored, state=state)

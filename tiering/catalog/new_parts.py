@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import combinations
 from pathlib import Path
 
 from disks.base import Transaction
-from tiering.catalog import blocks
 from tiering.catalog.catalog import StoredPart
+from tiering.journal.kept_looks import PartSums
 from tiering.table import part as parts_format
-from tiering.table.part import PART_FILE, Part
+from tiering.table.part import PART_FILE, Part, range_of
 from tiering.table.schema import TableDefinition
 
 INSERT_CLAIM = "insert-from-"
@@ -45,6 +45,16 @@ def first_block_on_its_way(claims: Iterable[str]) -> int | None:
     return min(pending, default=None)
 
 
+def with_several_writers(sums: Mapping[str, PartSums]) -> list[str]:
+    """The partitions in which `repeated` may find pairs, among parts that are this together: not those that one machine
+    wrote all of."""
+    ranges: dict[str, set[int]] = defaultdict(set)
+    for whole in sums.values():
+        for partition, (*_, first, last) in whole.partitions.items():
+            ranges[partition] |= {first, last}
+    return sorted(partition for partition, found in ranges.items() if len(found) > 1)
+
+
 def repeated(parts: Iterable[StoredPart]) -> list[tuple[StoredPart, StoredPart]]:
     """Pairs of parts that two machines wrote and that hold an inserted block of the same bytes: the same data went in
     on both, where neither could know of the other's. Nothing is wrong with either; whether one is too many, only a
@@ -52,7 +62,7 @@ def repeated(parts: Iterable[StoredPart]) -> list[tuple[StoredPart, StoredPart]]
     everything = [stored for stored in parts if stored.definition.settings.deduplication_window]
     writers: dict[tuple[str, str], set[int]] = defaultdict(set)
     for stored in everything:
-        writers[stored.definition.uuid, stored.name.partition].add(blocks.range_of(stored.name.min_block))
+        writers[stored.definition.uuid, stored.name.partition].add(range_of(stored.name.min_block))
     by_digest: dict[tuple[str, str, str], list[StoredPart]] = defaultdict(list)
     for stored in everything:
         if len(writers[stored.definition.uuid, stored.name.partition]) > 1:
@@ -62,6 +72,6 @@ def repeated(parts: Iterable[StoredPart]) -> list[tuple[StoredPart, StoredPart]]
         (one.definition.uuid, one.name, other.name): (one, other)
         for group in by_digest.values()
         for one, other in combinations(group, 2)
-        if blocks.range_of(one.name.min_block) != blocks.range_of(other.name.min_block)
+        if range_of(one.name.min_block) != range_of(other.name.min_block)
     }
     return [pairs[key] for key in sorted(pairs)]

@@ -62,6 +62,11 @@ def holdings(catalog: Catalog) -> dict[str, dict[str, Holding]]:
     found: dict[str, dict[str, Holding]] = defaultdict(dict)
     dropped = [table.definition for table in catalog.dropped()]
     for definition in (*catalog.tables(), *dropped):
+        if (sums := catalog.sums(definition)) is not None:
+            for disk, whole in sums.items():
+                if whole.parts:
+                    found[disk][definition.uuid] = Holding(definition.full_name, whole.parts, whole.rows)
+            continue
         parts: Counter[str] = Counter()
         rows: Counter[str] = Counter()
         for stored in catalog.parts(definition, include_outdated=True):

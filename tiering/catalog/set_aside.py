@@ -7,7 +7,7 @@ disk, or everything that was once inserted into it, in other parts.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from disks.base import Disk
@@ -36,9 +36,10 @@ class SetAside:
 
 
 def find_set_aside(
-    disks: Mapping[str, Disk], definition: TableDefinition, active: Iterable[StoredPart]
+    disks: Mapping[str, Disk], definition: TableDefinition, active: Callable[[], Iterable[StoredPart]]
 ) -> list[SetAside]:
-    """The parts of the table that were set aside and whose rows are not in the `active` ones. One listing a disk."""
+    """The parts of the table that were set aside and whose rows are not in the `active` ones, which are asked for only
+    where there are such. One listing a disk."""
     found: list[tuple[SetAside, Part | None]] = []
     place = f"{definition.directory}/{DETACHED_DIRECTORY}"
     for disk in disks.values():
@@ -51,7 +52,7 @@ def find_set_aside(
             found.append((SetAside(definition.full_name, disk.name, match[2], match[1], path, rows), part))
     if not found:
         return []
-    there = list(active)
+    there = list(active())
     names_there = {stored.facts.name for stored in there}
     digests = {digest for stored in there for digest in stored.part.digests}
     window = definition.settings.deduplication_window

@@ -1,13 +1,16 @@
 """The parts of a table on a disk: each `part.json` is read once, and decoded when more is asked for than its facts.
 
 What was read before is known by the file's mark: in this process from the last look, else from what the journal keeps
-(`tiering.journal.kept_parts`). The disk is asked for its files at every look, so nothing is shown that is not there.
+(`tiering.journal.kept_parts`). The disk is asked for its files at every look that is made anew, so nothing is shown
+that is not there. One that is not goes by the state of the directory (`Disk.state_of`): while it is that of a look
+before, the parts are those that this one found, and are not even read before somebody asks for them.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from operator import is_
 from typing import Literal
@@ -16,7 +19,11 @@ import msgspec
 
 from disks.base import Disk, Mark, SmallFile
 from oplog.errors import Damaged, FrostlineError
-from tiering.journal.kept_parts import KeptParts, NewPart, Place
+from tiering.config.settings import PolicyConfig
+from tiering.journal.kept_looks import KeptLook, PartSums
+from tiering.journal.kept_parts import KeptParts, KeptRow, NewLook, NewPart, Place
+from tiering.policy import part_sums
+from tiering.policy.due import rules_digest
 from tiering.table import part as part_format
 from tiering.table.part import PART_FILE, Part, PartFacts, PartFiles, PartName, facts_of
 from tiering.table.schema import TableDefinition
@@ -129,6 +136,33 @@ class Looked:
     broken: list[Broken] = field(default_factory=list)
     generation: int = 0
     """The same as that of a look before: the same parts."""
+    state: Mark | None = None
+    """That of the directory; None where it has none, or one that does not last."""
+    rules: str = ""
+    kept: KeptLook | None = None
+    """By which it is kept."""
+    is_unread: bool = False
+    """Whether it has no parts yet: they are kept (`PartReader.read`)."""
+
+    def asks_the_same(self, other: Looked) -> bool:
+        """Whether what is asked of its parts is what the other look asks."""
+        return (self.definition, self.volume, self.rules) == (other.definition, other.volume, other.rules)
+
+    def sums(self, policy: PolicyConfig | None) -> PartSums | None:
+        """What its parts are together; None where only going through many of them tells."""
+        if self.kept is not None:
+            return self.kept.sums
+        return part_sums.of(self.parts.values(), policy) if len(self.parts) < KEPT_FROM else None
+
+    @property
+    def identity(self) -> str | None:
+        """Another one for other parts, now and ever; None where nothing tells."""
+        if self.kept is not None:
+            return str(self.kept.id)
+        if self.broken or len(self.parts) >= KEPT_FROM or len(self.marks) != len(self.parts):
+            return None
+        marks = repr(sorted(self.marks.items()))
+        return hashlib.sha256(marks.encode()).hexdigest() if marks else ""
 
 
 class PartReader:
@@ -140,26 +174,79 @@ class PartReader:
         self._looked: dict[tuple[str, str], Looked] = {}
         self._generations = count(1)
 
-    def look(self, definition: TableDefinition, disk: Disk, volume: str | None) -> Looked:
-        """The parts of the table on the disk now."""
+    def look(
+        self,
+        definition: TableDefinition,
+        disk: Disk,
+        volume: str | None,
+        policy: PolicyConfig | None = None,
+        *,
+        anew: bool = True,
+    ) -> Looked:
+        """The parts of the table on the disk now. Unless `anew`, they may be those of a look before."""
         columns = _columns(definition)
         place = Place(disk.name, definition.directory, ",".join(columns))
-        empty = Looked(definition, volume, place, generation=next(self._generations))
+        rules = rules_digest(definition, policy)
+        empty = Looked(definition, volume, place, generation=next(self._generations), rules=rules)
         if disk.broken is not None:
             return empty
         last = self._looked.get((disk.name, definition.uuid))
-        if last is None or last.place != place:
-            last = self._load(empty)
-        look = _Look(definition, volume, place, columns, last)
-        for file in disk.look_over(definition.directory, PART_FILE, last.marks):
-            look.take(file)
-        if look.found_the_same():
-            look.result.generation = last.generation
+        if last is not None and last.place != place:
+            last = None
+        with disk.steady():
+            state = disk.state_of(definition.directory)
+            known = None if anew or state is None else self._known(last, empty, state)
+            if known is not None:
+                self._looked[disk.name, definition.uuid] = known
+                return known
+            if last is None or last.is_unread:
+                last = self._load(empty)
+            look = _Look(definition, volume, place, columns, last)
+            for file in disk.look_over(definition.directory, PART_FILE, last.marks):
+                look.take(file)
+        look.result.state, look.result.rules = state, rules
+        is_same = look.found_the_same()
+        look.result.generation = last.generation if is_same else next(self._generations)
+        if is_same and last.kept is not None and (last.state, last.rules) == (state, rules):
+            look.result.kept = last.kept
         else:
-            look.result.generation = next(self._generations)
-            self._keep(look)
+            self._keep(look, policy)
         self._looked[disk.name, definition.uuid] = look.result
         return look.result
+
+    def read(self, looked: Looked) -> bool:
+        """Give the look its parts; False where they are kept no more."""
+        rows = self._rows_of(looked)
+        if rows is None:
+            return False
+        self._take_rows(looked, rows)
+        looked.is_unread = False
+        return True
+
+    def read_partition(self, looked: Looked, partition: str) -> list[StoredPart] | None:
+        """Its parts of one partition, in no order; None where they are kept no more."""
+        if looked.is_unread:
+            rows = self._rows_of(looked, partition)
+            if rows is None:
+                return None
+            some = Looked(looked.definition, looked.volume, looked.place)
+            self._take_rows(some, rows)
+            return list(some.parts.values())
+        return [stored for stored in looked.parts.values() if stored.name.partition == partition]
+
+    def _rows_of(self, looked: Looked, partition: str | None = None) -> list[KeptRow] | None:
+        if self._kept is None or looked.kept is None:
+            return None
+        return self._kept.parts_of(looked.place, looked.kept.id, partition)
+
+    def _known(self, last: Looked | None, empty: Looked, state: Mark) -> Looked | None:
+        """The look of this process, or of another one, that found the directory in this state."""
+        if last is not None and last.state == state and not last.broken and last.asks_the_same(empty):
+            return last
+        kept = self._kept.look(empty.place) if self._kept is not None else None
+        if kept is None or kept.state != state or kept.rules != empty.rules:
+            return None
+        return replace(empty, state=state, kept=kept, is_unread=True)
 
     def close(self) -> None:
         """Close what is kept. It is opened again when it is needed."""
@@ -175,9 +262,18 @@ class PartReader:
         """With what an earlier process kept."""
         if self._kept is None:
             return looked
+        kept = self._kept.look(looked.place)
+        rows = self._kept.parts_of(looked.place, kept.id) if kept is not None else None
+        if kept is not None and rows is not None and kept.rules == looked.rules:
+            looked.kept, looked.state = kept, kept.state
+        self._take_rows(looked, self._kept.load(looked.place) if rows is None else rows)
+        return looked
+
+    def _take_rows(self, looked: Looked, rows: Iterable[KeptRow]) -> None:
+        assert self._kept is not None
         source = _Source(self._disks, self._kept, looked.place.disk)
         definition, volume, disk = looked.definition, looked.volume, looked.place.disk
-        for path, mark, data, number in self._kept.load(looked.place):
+        for path, mark, revision, data, number in rows:
             try:
                 facts = _decoder.decode(data)
             except msgspec.MsgspecError:
@@ -185,21 +281,27 @@ class PartReader:
             if not path.endswith(f"/{facts.name}/{PART_FILE}"):
                 continue
             kept = KeptPart(source, path, facts, number)
-            looked.parts[path] = StoredPart(definition, kept, facts.part_name, disk, volume, None)
+            looked.parts[path] = StoredPart(definition, kept, facts.part_name, disk, volume, revision)
             looked.marks[path] = mark
-        return looked
 
-    def _keep(self, look: _Look) -> None:
-        """Note what is new, where it is worth it: the parts are then read when they are asked for."""
-        gone = look.gone() if self._kept is not None else []
-        if self._kept is None or len(look.new) + len(gone) < KEPT_FROM:
+    def _keep(self, look: _Look, policy: PolicyConfig | None) -> None:
+        """Note what is new, where it is worth it: the parts are then read when they are asked for. And the look, where
+        all that it found is kept."""
+        if self._kept is None:
             return
-        disk = look.result.place.disk
-        numbers = self._kept.note(look.result.place, [new for new, _ in look.new.values()], gone)
-        source = _Source(self._disks, self._kept, disk)
+        result, gone = look.result, look.gone()
+        whole = None
+        if result.state is not None and not result.broken and KEPT_FROM <= len(result.parts) == len(result.marks):
+            whole = NewLook(result.state, result.rules, look.sums(gone, policy), result.marks)
+        if len(look.new) + len(gone) < KEPT_FROM and whole is None:
+            return
+        numbers, kept = self._kept.note(result.place, [new for new, _ in look.new.values()], gone, whole)
+        if kept is not None and whole is not None:
+            result.kept = KeptLook(kept, whole.state, whole.rules, whole.sums)
+        source = _Source(self._disks, self._kept, result.place.disk)
         for path, number in numbers.items():
-            kept = KeptPart(source, path, look.new[path][1], number)
-            look.result.parts[path] = msgspec.structs.replace(look.result.parts[path], described=kept)
+            part = KeptPart(source, path, look.new[path][1], number)
+            result.parts[path] = msgspec.structs.replace(result.parts[path], described=part)
 
 
 class _Look:
@@ -237,6 +339,14 @@ class _Look:
         marks = self.result.marks
         return [(path, mark) for path, mark in self._last.marks.items() if marks.get(path) != mark]
 
+    def sums(self, gone: Sequence[tuple[str, Mark]], policy: PolicyConfig | None) -> PartSums:
+        """Of all that was found: by what has changed since the last look, where that has sums."""
+        last, parts = self._last, self.result.parts
+        if last.kept is None or last.rules != self.result.rules:
+            return part_sums.of(parts.values(), policy)
+        new = [parts[path] for path, mark in self.result.marks.items() if last.marks.get(path) != mark]
+        return part_sums.changed(last.kept.sums, [last.parts[path] for path, _ in gone], new, parts.values(), policy)
+
     def _read(self, file: SmallFile, data: bytes) -> StoredPart | None:
         result = self.result
         definition, disk = result.definition, result.place.disk
@@ -249,7 +359,7 @@ class _Look:
             return None
         facts = facts_of(part, self._columns)
         if file.mark is not None and (encoded := _encoded(facts)) is not None:
-            self.new[file.path] = NewPart(file.path, file.mark, encoded, data), facts
+            self.new[file.path] = NewPart(file.path, file.mark, file.revision, encoded, data), facts
         return StoredPart(definition, part, facts.part_name, disk, result.volume, file.revision)
 
     def found_the_same(self) -> bool:
@@ -293,6 +403,19 @@ def facts_are_of(encoded: bytes, data: bytes, place: Place, *, path: str) -> boo
     except FrostlineError:
         return False
     return _encoded(facts) == encoded
+
+
+def sums_are_of(sums: PartSums, parts: Iterable[tuple[Mark, bytes]]) -> bool:
+    """Whether the sums are those of parts with these facts, but for when a rule is due."""
+    facts = [_decoder.decode(data) for _, data in parts]
+    partitions: dict[str, tuple[int, int, int]] = {}
+    for fact in facts:
+        count, rows, size_bytes = partitions.get(fact.part_name.partition, (0, 0, 0))
+        partitions[fact.part_name.partition] = (count + 1, rows + fact.rows, size_bytes + fact.size_bytes)
+    kept = {partition: whole[:3] for partition, whole in sums.partitions.items()}
+    totals = (len(facts), sum(fact.rows for fact in facts), sum(fact.size_bytes for fact in facts))
+    newest = max((fact.created for fact in facts), default=None)
+    return totals == (sums.parts, sums.rows, sums.bytes) and partitions == kept and newest == sums.newest
 
 
 def _encoded(facts: PartFacts) -> bytes | None:

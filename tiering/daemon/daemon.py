@@ -20,7 +20,6 @@ from typing import Any
 import msgspec
 
 from oplog.errors import FrostlineError, Locked
-from tiering.catalog import capacity
 from tiering.catalog.context import wall_clock
 from tiering.config.reading import load
 from tiering.config.settings import DaemonConfig
@@ -38,7 +37,7 @@ from tiering.daemon.reload import FileWatch, Taken, take_over
 from tiering.daemon.status import DaemonStatus, StatusRecord, Watch
 from tiering.daemon.supervisor import Supervisor
 from tiering.daemon.trouble import Trouble
-from tiering.engine import replicated
+from tiering.engine import capacity, replicated
 from tiering.engine.maintenance import ALL_SIZES, Sizes, TickReport
 from tiering.engine.store import Store
 from tiering.journal.locks import daemon_lock

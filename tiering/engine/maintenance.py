@@ -129,8 +129,9 @@ def _move_all(context: Context, plan: Plan, report: TickReport, sizes: Sizes) ->
 
 
 def _look(context: Context) -> bool:
-    """Before a pass changes anything: ask the buckets that it has not asked. Whether there were some."""
-    if context.catalog.is_current:
+    """Before a pass changes anything: ask the buckets that it has not asked, and look at each part. Whether that had
+    been left out."""
+    if context.catalog.is_current and context.catalog.is_anew:
         return False
     context.catalog.refresh()
     return True

@@ -26,11 +26,12 @@ from tiering.table.schema import TableDefinition
 logger = logging.getLogger(__name__)
 
 
-def recover(context: Context, *, look: bool = True) -> list[str]:
+def recover(context: Context, *, look: bool = True, anew: bool = True) -> list[str]:
     """Finish or undo everything a crash left. Returns one sentence a thing done; an empty list the second time.
 
     Without `look` a bucket is asked what others committed only when that is due, or when there is something to do: what
-    became of it, the bucket alone knows. What cannot be written, on a disk that is full or read-only, is left for
+    became of it, the bucket alone knows. Neither then nor without `anew` is what shows no change looked into, unless
+    there is something to do. What cannot be written, on a disk that is full or read-only, is left for
     later, with a warning in the log: what the disks show is right before and after each step, so that reading needs
     none of them.
     """
@@ -39,12 +40,14 @@ def recover(context: Context, *, look: bool = True) -> list[str]:
         for disk in context.disks.values():
             done += [f"disk {disk.name}: {sentence}" for sentence in _unless_full(disk.recover)]
         unseen = context.journal.unseen()
-        if look or _is_something_left(context.journal):
+        if _is_something_left(context.journal):
             context.catalog.refresh()
+        elif look:
+            context.catalog.refresh(anew=anew)
         else:
             context.catalog.refresh_when_due()
-            if not context.catalog.is_current and _is_something_to_do(context):
-                context.catalog.refresh()
+        if not (context.catalog.is_anew and (look or context.catalog.is_current)) and _is_something_to_do(context):
+            context.catalog.refresh()
         note_seen(context, unseen)
         for disk in context.disks.values():
             if disk.logged is not None:  # what was found while its log was read
@@ -65,12 +68,7 @@ def _is_something_left(journal: Journal) -> bool:
 
 
 def _is_something_to_do(context: Context) -> bool:
-    parts = (
-        stored
-        for definition in context.catalog.tables()
-        for stored in context.catalog.parts(definition, include_outdated=True)
-    )
-    return bool(context.catalog.dropped()) or any(stored.state != "active" for stored in parts)
+    return bool(context.catalog.dropped()) or any(map(context.catalog.has_inactive, context.catalog.tables()))
 
 
 def note_seen(context: Context, unseen: Mapping[str, int]) -> None:
@@ -159,6 +157,8 @@ def _settle_merges(context: Context) -> list[str]:
 def _remove_outdated(context: Context) -> list[str]:
     done: list[str] = []
     for definition in reachability.whole_tables(context):
+        if not context.catalog.has_inactive(definition):
+            continue
         everything = context.catalog.parts(definition, include_outdated=True)
         outdated = [
             stored for stored in everything if stored.state == "outdated" and _can_be_changed(context.disk(stored.disk))

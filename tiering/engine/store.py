@@ -14,6 +14,7 @@ import dataclasses
 import threading
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -74,19 +75,22 @@ class Store:
         recover: bool = True,
         partial: bool = False,
         look: bool = True,
+        anew: bool = True,
     ) -> Self:
         """Open the store of a configuration (default: as the command line finds it) and recover from a crash.
 
         `recover=False` changes nothing: what `--dry-run` and checks use. `partial`: answers leave out what lies on
         disks that are not what they were, and are not refused. Without `look` a bucket is asked what others committed
-        only when nobody here has for its `look_seconds`. Raises `UsageError` for a bad configuration.
+        only when nobody here has for its `look_seconds`. Neither then nor without `anew` are directories of tables
+        looked into that show no change: a hand that reached into one of a part is not seen before something is deleted.
+        Raises `UsageError` for a bad configuration.
         """
         settings = checked(config) if isinstance(config, Config) else load(config)
         context = make_context(settings, actor=actor, workers=workers, limiter=limiter, progress=progress, clock=clock)
         context.partial = partial
         if recover:
-            return cls(context, recovered=recovering.recover(context, look=look))
-        context.catalog.refresh()
+            return cls(context, recovered=recovering.recover(context, look=look, anew=anew))
+        context.catalog.refresh(anew=anew)
         reachability.compare(context)
         return cls(context, recovered=[])
 
@@ -170,14 +174,13 @@ class Store:
         """A handle for reading and writing one table. Raises `NotFound`."""
         return Table(self.context, self.definition(name))
 
-    def parts(self, table: str | None = None, *, include_outdated: bool = False) -> list[StoredPart]:
-        """Parts of one table or of all."""
-        definitions = self.definitions() if table is None else [self.definition(table)]
-        return [
-            part
-            for definition in definitions
-            for part in self.context.catalog.parts(definition, include_outdated=include_outdated)
-        ]
+    def parts(
+        self, table: str | None = None, *, partition: str | None = None, include_outdated: bool = False
+    ) -> list[StoredPart]:
+        """Parts of one table or of all, or of one partition."""
+        catalog = self.context.catalog
+        wanted = catalog.parts if partition is None else partial(catalog.partition, partition=partition)
+        return [part for table in self._selected(table) for part in wanted(table, include_outdated=include_outdated)]
 
     def check_answer(self, table: str | None = None) -> None:
         """Raise the fault of a disk that an answer about the table, or all tables, would leave something out for."""
@@ -190,7 +193,8 @@ class Store:
         """The parts of the table, or of all, that a repair set aside and whose rows are in no answer."""
         context = self.context
         tables = self._selected(table)
-        return [gap for item in tables for gap in find_set_aside(context.disks, item, context.catalog.parts(item))]
+        parts = context.catalog.parts
+        return [gap for item in tables for gap in find_set_aside(context.disks, item, partial(parts, item))]
 
     def disk(self, name: str) -> Disk:
         """The disk. Raises `NotFound`."""

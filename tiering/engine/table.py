@@ -95,6 +95,6 @@ class Table:
     def _check_complete(self) -> None:
         reachability.check_certain(self._context, self.definition)
         self._context.catalog.check_readable(self.definition)
-        for gap in find_set_aside(self._context.disks, self.definition, self.parts()):
+        for gap in find_set_aside(self._context.disks, self.definition, self.parts):
             where = f"{gap.disk}:{gap.path}"
             logger.warning("rows of part %s of %s are missing: it was set aside as %s", gap.part, gap.table, where)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tiering.catalog.catalog import StoredPart
+    from tiering.catalog.catalog import Catalog, StoredPart
     from tiering.engine.store import Store
     from tiering.table.schema import TableDefinition
 
@@ -44,21 +45,61 @@ def time_column(definition: TableDefinition) -> str | None:
     return next((str(timed[name].id) for name in (*wanted, *timed) if name in timed), None)
 
 
+@dataclass(frozen=True, slots=True)
+class Summed:
+    """The parts of a partition on a disk."""
+
+    definition: TableDefinition
+    disk: str
+    partition: str
+    parts: int
+    rows: int
+    """Outdated parts hold none."""
+    bytes: int
+
+
+def summed(store: Store, definitions: Iterable[TableDefinition], *, include_outdated: bool = False) -> list[Summed]:
+    """What the parts of the tables are together, by table, disk and partition. Goes through the parts only where
+    nothing else tells."""
+    return [
+        item
+        for definition in definitions
+        for item in _summed(store.context.catalog, definition, include_outdated=include_outdated)
+    ]
+
+
+def _summed(catalog: Catalog, definition: TableDefinition, *, include_outdated: bool) -> list[Summed]:
+    sums = catalog.sums(definition)
+    if sums is not None:
+        return [
+            Summed(definition, disk, partition, *found[:3])
+            for disk, whole in sums.items()
+            for partition, found in whole.partitions.items()
+        ]
+    totals: dict[tuple[str, str], list[int]] = {}
+    for stored in catalog.parts(definition, include_outdated=include_outdated):
+        entry = totals.setdefault((stored.disk, stored.name.partition), [0, 0, 0])
+        entry[0] += 1
+        entry[1] += stored.facts.rows if stored.state == "active" else 0
+        entry[2] += stored.facts.size_bytes
+    return [Summed(definition, disk, partition, *entry) for (disk, partition), entry in totals.items()]
+
+
 def table_documents(store: Store) -> list[dict[str, Any]]:
     """`table list --json`."""
     documents: list[dict[str, Any]] = []
     for definition in store.definitions():
-        parts = store.parts(definition.uuid)
+        sums = summed(store, [definition])
         by_disk: dict[str, int] = {}
-        for stored in parts:
-            by_disk[stored.disk] = by_disk.get(stored.disk, 0) + stored.facts.size_bytes
+        for item in sums:
+            by_disk[item.disk] = by_disk.get(item.disk, 0) + item.bytes
         documents.append(
             {
                 "table": definition.full_name,
                 "uuid": definition.uuid,
                 "policy": definition.policy,
-                "parts": len(parts),
-                "rows": sum(stored.facts.rows for stored in parts),
+                "parts": sum(item.parts for item in sums),
+                "rows": sum(item.rows for item in sums),
                 "bytes": sum(by_disk.values()),
                 "bytes_by_disk": by_disk,
             }
@@ -66,24 +107,26 @@ def table_documents(store: Store) -> list[dict[str, Any]]:
     return documents
 
 
-def usage_documents(parts: Sequence[StoredPart]) -> list[dict[str, Any]]:
+def usage_documents(store: Store, table: str | None = None) -> list[dict[str, Any]]:
     """`du --json`: what each partition of each table takes on each disk. Outdated parts take room and hold no rows."""
-    totals: dict[tuple[str, str, str], list[int]] = {}
-    for stored in parts:
-        key = (stored.definition.full_name, stored.disk, stored.name.partition)
-        entry = totals.setdefault(key, [0, 0, 0])
-        entry[0] += 1
-        entry[1] += stored.facts.rows if stored.state == "active" else 0
-        entry[2] += stored.facts.size_bytes
-    return [
-        {"table": name, "disk": disk, "partition": partition, "parts": count, "rows": rows, "bytes": size_bytes}
-        for (name, disk, partition), (count, rows, size_bytes) in sorted(totals.items())
+    definitions = store.definitions() if table is None else [store.definition(table)]
+    documents = [
+        {
+            "table": item.definition.full_name,
+            "disk": item.disk,
+            "partition": item.partition,
+            "parts": item.parts,
+            "rows": item.rows,
+            "bytes": item.bytes,
+        }
+        for item in summed(store, definitions, include_outdated=True)
     ]
+    return sorted(documents, key=lambda item: (item["table"], item["disk"], item["partition"]))
 
 
-def bytes_by_disk(disks: Iterable[str], parts: Iterable[StoredPart]) -> dict[str, int]:
+def bytes_by_disk(disks: Iterable[str], sums: Iterable[Summed]) -> dict[str, int]:
     """What the parts take on each of the disks."""
     result = dict.fromkeys(disks, 0)
-    for stored in parts:
-        result[stored.disk] += stored.facts.size_bytes
+    for item in sums:
+        result[item.disk] += item.bytes
     return result

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from tiering.facts.parts import bytes_by_disk
+from tiering.facts.parts import bytes_by_disk, summed
 
 if TYPE_CHECKING:
+    from tiering.catalog.catalog import StoredPart
     from tiering.config.settings import Config
     from tiering.engine.store import Store
     from tiering.parquet.read_cache import ReadCache
     from tiering.policy.plan import Plan
+    from tiering.table.schema import TableDefinition
 
 
 def status_document(store: Store, planned: Plan | None = None) -> dict[str, Any]:
@@ -29,14 +32,14 @@ def status_document(store: Store, planned: Plan | None = None) -> dict[str, Any]
         for pin in journal.wishes.pins()
     ]
     broken = [{"disk": item.disk, "path": item.path, "what": item.what} for item in store.context.catalog.broken]
-    parts = store.parts()
+    sums = summed(store, store.definitions())
     return {
         "tables": len(names),
         "replicated": [definition.full_name for definition in store.definitions() if definition.is_replicated],
-        "parts": len(parts),
-        "rows": sum(stored.facts.rows for stored in parts),
-        "bytes": sum(stored.facts.size_bytes for stored in parts),
-        "bytes_by_disk": bytes_by_disk(store.context.disks, parts),
+        "parts": sum(item.parts for item in sums),
+        "rows": sum(item.rows for item in sums),
+        "bytes": sum(item.bytes for item in sums),
+        "bytes_by_disk": bytes_by_disk(store.context.disks, sums),
         "active_moves": len(journal.work.moves(active=True)),
         "failed_moves": len(journal.work.failures()),
         "active_merges": len(journal.work.merges(active=True)),
@@ -46,7 +49,8 @@ def status_document(store: Store, planned: Plan | None = None) -> dict[str, Any]
         "broken": broken,
         "repeated": [
             {"table": one.definition.full_name, "parts": [one.part.name, other.part.name]}
-            for one, other in repeated(parts)
+            for definition in store.definitions()
+            for one, other in repeated(_of_several_writers(store, definition))
         ],
         "cache": _cache_document(store.context.config),
         "daemon": daemon_document(store.context.config),
@@ -68,6 +72,17 @@ def _cache_document(config: Config) -> dict[str, Any] | None:
 
     cache = read_cache(config)
     return None if cache is None else cache_document(cache)
+
+
+def _of_several_writers(store: Store, definition: TableDefinition) -> Iterable[StoredPart]:
+    """The parts of the table that may hold what another machine inserted as well."""
+    from tiering.catalog.new_parts import with_several_writers
+
+    sums = store.context.catalog.sums(definition)
+    if sums is None:
+        return store.parts(definition.uuid)
+    partitions = with_several_writers(sums)
+    return [stored for name in partitions for stored in store.parts(definition.uuid, partition=name)]
 
 
 def beside_document(store: Store) -> dict[str, Any]:
@@ -96,8 +111,8 @@ def daemon_document(config: Config) -> dict[str, Any]:
 def disk_documents(store: Store) -> list[dict[str, Any]]:
     """`disks --json`."""
     by_disk: dict[str, int] = {}
-    for stored in store.parts(include_outdated=True):
-        by_disk[stored.disk] = by_disk.get(stored.disk, 0) + 1
+    for item in summed(store, store.definitions(), include_outdated=True):
+        by_disk[item.disk] = by_disk.get(item.disk, 0) + item.parts
     return [_disk_document(store, name, by_disk.get(name, 0)) for name in store.context.disks]
 
 

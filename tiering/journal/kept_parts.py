@@ -15,10 +15,12 @@ import sqlite3
 import threading
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -28,21 +30,28 @@ from disks.host.database_copy import check_openable, for_reading
 from disks.host.database_file import open_cache, remove_database
 from disks.host.database_transaction import transaction
 from oplog.errors import Damaged, FrostlineError
+from tiering.journal import kept_looks
+from tiering.journal.kept_looks import FORGET_LOOK, INSERT_LOOK, SELECT_LOOK, KeptLook, PartSums
 
 logger = logging.getLogger(__name__)
 
-SCHEMA = 2
+SCHEMA = 4
 _BUSY_SECONDS = 2
 _KEPT_SECONDS = 24 * 3600
 """What a part said that is gone stays so long: somebody may have looked at the disk before, and ask for it now."""
-_CREATE = """
+_CREATE = (
+    """
 CREATE TABLE parts (
   disk TEXT NOT NULL, directory TEXT NOT NULL, path TEXT NOT NULL, mark BLOB NOT NULL, shape TEXT NOT NULL,
-  facts BLOB NOT NULL, document INTEGER NOT NULL, crc32 INTEGER NOT NULL,
+  revision INTEGER, facts BLOB NOT NULL, document INTEGER NOT NULL, crc32 INTEGER NOT NULL,
   PRIMARY KEY (disk, directory, path)) WITHOUT ROWID;
 CREATE TABLE documents (id INTEGER PRIMARY KEY AUTOINCREMENT, data BLOB NOT NULL, crc32 INTEGER NOT NULL, gone INTEGER);
-CREATE INDEX gone_documents ON documents (gone) WHERE gone IS NOT NULL
+CREATE INDEX gone_documents ON documents (gone) WHERE gone IS NOT NULL;
 """
+    + kept_looks.CREATE
+)
+_COLUMNS = "path, mark, revision, facts, document, crc32"
+_T = TypeVar("_T")
 _TROUBLE = (sqlite3.Error, OSError, FrostlineError)
 _marks = msgspec.msgpack.Decoder(Mark)
 
@@ -53,8 +62,20 @@ class NewPart:
 
     path: str
     mark: Mark
+    revision: int | None
     facts: bytes
     data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class NewLook:
+    """What is to be kept of a look at all parts of a place."""
+
+    state: Mark
+    rules: str
+    sums: PartSums
+    marks: Mapping[str, Mark]
+    """All that was found, by path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +88,8 @@ class Place:
     shape: str
 
 
-KeptRow = tuple[str, Mark, bytes, int]
-"""Path, mark and facts of a part, and the number of its document."""
+KeptRow = tuple[str, Mark, int | None, bytes, int]
+"""Path, mark, revision and facts of a part, and the number of its document."""
 
 
 class KeptParts:
@@ -81,18 +102,64 @@ class KeptParts:
 
     def load(self, place: Place) -> list[KeptRow]:
         """What is kept of the parts there."""
-        query = "SELECT path, mark, facts, document, crc32 FROM parts WHERE disk = ? AND directory = ? AND shape = ?"
+        query = f"SELECT {_COLUMNS} FROM parts WHERE disk = ? AND directory = ? AND shape = ?"
+        return self._asked(partial(_rows, query, (place.disk, place.directory, place.shape))) or []
+
+    def look(self, place: Place) -> KeptLook | None:
+        """The last look at all parts there, where one is kept."""
+
+        def asked(connection: sqlite3.Connection) -> KeptLook | None:
+            found = connection.execute(SELECT_LOOK, (place.disk, place.directory, place.shape)).fetchone()
+            return kept_looks.decoded(found) if found is not None else None
+
+        return self._asked(asked)
+
+    def parts_of(self, place: Place, look: int, partition: str | None = None) -> list[KeptRow] | None:
+        """The parts that this look found there, or those of one partition. None where another look has taken its
+        place."""
+        low = f"{place.directory}/" if partition is None else f"{place.directory}/{partition}_"
+        high = f"{low}\U0010ffff"
+
+        def asked(connection: sqlite3.Connection) -> list[KeptRow] | None:
+            connection.execute("BEGIN")
+            try:
+                if connection.execute("SELECT 1 FROM looks WHERE id = ?", (look,)).fetchone() is None:
+                    return None
+                query = f"SELECT {_COLUMNS} FROM parts WHERE disk = ? AND directory = ? AND path >= ? AND path < ?"
+                return _rows(query, (place.disk, place.directory, low, high), connection)
+            finally:
+                connection.execute("COMMIT")
+
+        return self._asked(asked)
+
+    def is_settled(self, directory: str, looks: str) -> bool:
+        """Whether every part of the table that these looks found answers queries."""
+
+        def asked(connection: sqlite3.Connection) -> bool:
+            found = connection.execute("SELECT looks, crc32 FROM settled WHERE directory = ?", (directory,)).fetchone()
+            return bool(found == (looks, zlib.crc32(f"{directory} {looks}".encode())))
+
+        return self._asked(asked) or False
+
+    def settle(self, directory: str, looks: str) -> None:
+        """Keep that it is so."""
+        try:
+            with self._writing() as connection:
+                row = (directory, looks, zlib.crc32(f"{directory} {looks}".encode()))
+                connection.execute("INSERT OR REPLACE INTO settled VALUES (?, ?, ?)", row)
+        except _TROUBLE as error:
+            self._give_up("written", error)
+
+    def _asked(self, read: Callable[[sqlite3.Connection], _T | None]) -> _T | None:
+        """What `read` finds; None where there is no file, or none that can be read."""
         try:
             with self._lock:
                 if self._connection is None and not self.path.exists():
-                    return []
-                rows = self._open().execute(query, (place.disk, place.directory, place.shape)).fetchall()
-            if any(_row_crc32(path, mark, facts, document) != crc32 for path, mark, facts, document, crc32 in rows):
-                raise sqlite3.DatabaseError("what is kept of a part does not have its checksum")
-            return [(path, _marks.decode(mark), facts, document) for path, mark, facts, document, _ in rows]
-        except (*_TROUBLE, msgspec.MsgspecError) as error:
+                    return None
+                return read(self._open())
+        except (*_TROUBLE, msgspec.MsgspecError, ValueError) as error:
             self._give_up("read", error)
-            return []
+            return None
 
     def documents(self, numbers: Sequence[int]) -> dict[int, bytes]:
         """The bytes of each `part.json` by its number, at most some hundreds at a time; without those that are kept no
@@ -108,9 +175,13 @@ class KeptParts:
             self._give_up("read", error)
             return {}
 
-    def note(self, place: Place, new: Sequence[NewPart], gone: Iterable[tuple[str, Mark]]) -> dict[str, int]:
-        """Keep these, and no longer those that are gone; path -> number of its document. Empty where it cannot be."""
+    def note(
+        self, place: Place, new: Sequence[NewPart], gone: Iterable[tuple[str, Mark]], look: NewLook | None = None
+    ) -> tuple[dict[str, int], int | None]:
+        """Keep these, and no longer those that are gone; and the look that found all that is kept of the place then.
+        Path -> number of its document, and that of the look. Nothing where it cannot be."""
         numbers: dict[str, int] = {}
+        number: int | None = None
         now = int(time.time())
         where = (place.disk, place.directory)
         try:
@@ -121,11 +192,15 @@ class KeptParts:
                 for part in new:
                     _forget(connection, "path = ?", (*where, part.path), now)
                     numbers[part.path] = _insert(connection, place, part)
+                connection.execute(FORGET_LOOK, where)
+                if look is not None and _marks_of(connection, place) == look.marks:
+                    columns = kept_looks.encoded(look.state, look.rules, look.sums)
+                    number = connection.execute(INSERT_LOOK, (*where, place.shape, *columns)).lastrowid
                 connection.execute("DELETE FROM documents WHERE gone < ?", (now - _KEPT_SECONDS,))
         except _TROUBLE as error:
             self._give_up("written", error)
-            return {}
-        return numbers
+            return {}, None
+        return numbers, number
 
     def close(self) -> None:
         """Close the file. It is opened again when it is needed."""
@@ -139,7 +214,7 @@ class KeptParts:
         logger.info("%s cannot be %s: %s", self.path, what, error)
         if isinstance(error, sqlite3.OperationalError) and "no such" not in str(error):
             return
-        if isinstance(error, sqlite3.DatabaseError | msgspec.MsgspecError):
+        if isinstance(error, sqlite3.DatabaseError | msgspec.MsgspecError | ValueError):
             self.throw_away()
 
     def throw_away(self) -> None:
@@ -171,7 +246,7 @@ class KeptParts:
             return
         with transaction(connection, "sqlite.commit", self.path):
             if connection.execute("PRAGMA user_version").fetchone() != (SCHEMA,):
-                for table in ("parts", "documents"):
+                for table in ("parts", "documents", "looks", "settled"):
                     connection.execute(f"DROP TABLE IF EXISTS {table}")
                 for statement in _CREATE.split(";"):
                     connection.execute(statement)
@@ -192,7 +267,7 @@ class Kept:
 def everything(path: Path) -> Iterator[Kept]:
     """What the file keeps that has its checksum, which is what would be used. Changes nothing, and holds one part at a
     time. Raises `Damaged` for a file that cannot be read."""
-    query = """SELECT disk, directory, shape, path, mark, facts, document, parts.crc32, data, documents.crc32
+    query = """SELECT disk, directory, shape, path, mark, revision, facts, document, parts.crc32, data, documents.crc32
         FROM parts JOIN documents ON documents.id = document"""
     try:
         if not path.exists():
@@ -200,13 +275,39 @@ def everything(path: Path) -> Iterator[Kept]:
         with closing(for_reading(path)) as connection:
             if connection.execute("PRAGMA user_version").fetchone() != (SCHEMA,):
                 return
-            for disk, directory, shape, file, mark, facts, number, row_crc32, data, crc32 in connection.execute(query):
-                if _row_crc32(file, mark, facts, number) == row_crc32 and zlib.crc32(data) == crc32:
+            for disk, directory, shape, *row, row_crc32, data, crc32 in connection.execute(query):
+                file, mark, _, facts, _ = row
+                if _row_crc32(*row) == row_crc32 and zlib.crc32(data) == crc32:
                     yield Kept(Place(disk, directory, shape), file, _marks.decode(mark), facts, data)
     except (sqlite3.Error, OSError, msgspec.MsgspecError) as error:
         raise Damaged(
             f"{path.name} cannot be read: {error}", hint="'frostline fsck --repair' throws it away"
         ) from error
+
+
+def looks(path: Path) -> list[tuple[Place, KeptLook, dict[str, tuple[Mark, bytes]]]]:
+    """The looks that the file keeps, each with mark and facts of its parts by path. Changes nothing. Raises `Damaged`
+    for a file that cannot be read."""
+    try:
+        if not path.exists():
+            return []
+        with closing(for_reading(path)) as connection:
+            if connection.execute("PRAGMA user_version").fetchone() != (SCHEMA,):
+                return []
+            connection.execute("BEGIN")
+            found = connection.execute("SELECT disk, directory, shape FROM looks").fetchall()
+            return [_whole_look(connection, Place(*where)) for where in found]
+    except (sqlite3.Error, OSError, msgspec.MsgspecError, ValueError) as error:
+        raise Damaged(
+            f"{path.name} cannot be read: {error}", hint="'frostline fsck --repair' throws it away"
+        ) from error
+
+
+def _whole_look(connection: sqlite3.Connection, place: Place) -> tuple[Place, KeptLook, dict[str, tuple[Mark, bytes]]]:
+    where = (place.disk, place.directory, place.shape)
+    look = kept_looks.decoded(connection.execute(SELECT_LOOK, where).fetchone())
+    rows = _rows(f"SELECT {_COLUMNS} FROM parts WHERE disk = ? AND directory = ? AND shape = ?", where, connection)
+    return place, look, {path: (mark, facts) for path, mark, _, facts, _ in rows}
 
 
 def _forget(connection: sqlite3.Connection, where: str, values: tuple[object, ...], now: int) -> None:
@@ -217,15 +318,28 @@ def _forget(connection: sqlite3.Connection, where: str, values: tuple[object, ..
 
 
 def _insert(connection: sqlite3.Connection, place: Place, part: NewPart) -> int:
-    values = (part.data, zlib.crc32(part.data))
-    number = connection.execute("INSERT INTO documents (data, crc32) VALUES (?, ?)", values).lastrowid
+    document = (part.data, zlib.crc32(part.data))
+    number = connection.execute("INSERT INTO documents (data, crc32) VALUES (?, ?)", document).lastrowid
     assert number is not None
-    mark = msgspec.msgpack.encode(part.mark)
-    crc32 = _row_crc32(part.path, mark, part.facts, number)
-    row = (place.disk, place.directory, part.path, mark, place.shape, part.facts, number, crc32)
-    connection.execute("INSERT INTO parts VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+    row = (part.path, msgspec.msgpack.encode(part.mark), part.revision, part.facts, number)
+    path, mark, revision, facts, _ = row
+    values = (place.disk, place.directory, path, mark, place.shape, revision, facts, number, _row_crc32(*row))
+    connection.execute("INSERT INTO parts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
     return number
 
 
-def _row_crc32(path: str, mark: bytes, facts: bytes, document: int) -> int:
-    return zlib.crc32(b"%s %d " % (path.encode(), document) + mark + facts)
+def _rows(query: str, values: tuple[object, ...], connection: sqlite3.Connection) -> list[KeptRow]:
+    rows = connection.execute(query, values).fetchall()
+    if any(_row_crc32(*row) != crc32 for *row, crc32 in rows):
+        raise sqlite3.DatabaseError("what is kept of a part does not have its checksum")
+    return [(path, _marks.decode(mark), revision, facts, number) for path, mark, revision, facts, number, _ in rows]
+
+
+def _marks_of(connection: sqlite3.Connection, place: Place) -> dict[str, Mark]:
+    query = "SELECT path, mark FROM parts WHERE disk = ? AND directory = ? AND shape = ?"
+    rows = connection.execute(query, (place.disk, place.directory, place.shape))
+    return {path: _marks.decode(mark) for path, mark in rows}
+
+
+def _row_crc32(path: str, mark: bytes, revision: int | None, facts: bytes, document: int) -> int:
+    return zlib.crc32(b"%s %d %d " % (path.encode(), document, revision or 0) + mark + facts)

@@ -23,7 +23,7 @@ from tiering.policy import ttl
 from tiering.policy.placement import size_limit
 from tiering.policy.plan import Reason
 from tiering.table.merge_modes import parse_merge_mode
-from tiering.table.part import Part, PartFacts, PartName
+from tiering.table.part import Part, PartFacts, PartName, range_of
 from tiering.table.pruning import Predicate, may_match
 from tiering.table.schema import Recompress, TableDefinition, TtlRule
 
@@ -109,7 +109,7 @@ def plan_adoptions(context: Context, definition: TableDefinition, parts: Sequenc
     groups: dict[tuple[str, str], list[StoredPart]] = defaultdict(list)
     for stored in sorted(parts, key=lambda stored: stored.name):
         shared = context.disk(stored.disk).capabilities.remote
-        foreign = blocks.range_of(stored.name.max_block) not in rules.own
+        foreign = range_of(stored.name.max_block) not in rules.own
         if shared and foreign and rules.why_not(stored) is None:
             groups[stored.name.partition, stored.disk].append(stored)
     limit = definition.settings.max_merge_size_bytes
@@ -254,7 +254,7 @@ class _Rules:
         if blocks.may_join(left.name, right.name, self.own):
             gone = self.vanished.between(left.name, right.name)
             return Reason("gone_between", may_come_back(left, right, gone)) if gone is not None else None
-        if blocks.range_of(left.name.min_block) != blocks.range_of(right.name.max_block):
+        if range_of(left.name.min_block) != range_of(right.name.max_block):
             return Reason("machines", f"{left.part.name} and {right.part.name} were inserted by different machines")
         gap = f"{left.name.max_block + 1} to {right.name.min_block - 1}"
         return Reason(

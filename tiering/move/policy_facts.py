@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -17,7 +17,7 @@ from tiering.policy import change as policy_change
 from tiering.policy import decide as policy
 from tiering.policy.pacing import has_budget, interval_of, price_of
 from tiering.policy.plan import Explanation, Move, Options, Plan, Spent
-from tiering.table.part import Part, PartFacts, PartName
+from tiering.table.part import Part, PartFacts, PartName, range_of
 from tiering.table.schema import Delete, TableDefinition
 
 
@@ -31,22 +31,27 @@ def plan(
     """What moves, what is deleted and what stays now, or at a time that need not be that of any clock. Changes
     nothing. `explain_rest` as in `Options`."""
     now = at or context.clock()
-    return policy.decide(
-        _parts(context, definitions),
-        context.reservations.states(),
-        context.config.policies,
-        now,
-        replace(_options(context, now if at is None else None, at), explain_rest=explain_rest),
-    )
+    states, policies = context.reservations.states(), context.config.policies
+    options = replace(_options(context, now if at is None else None, at), explain_rest=explain_rest)
+    if not explain_rest and policy.nothing_acts(_places(context, definitions), states, policies, now, options):
+        return Plan(now=now)
+    return policy.decide(_parts(context, definitions), states, policies, now, options)
 
 
 def clock_problem(context: Context) -> str:
     """Why nothing that counts days may be done now: the clock is wrong by all signs. Empty when it is not."""
     now = context.clock()
-    stored_parts = (stored for table in context.catalog.tables() for stored in context.catalog.parts(table))
-    created = (stored.facts.created for stored in stored_parts)
+    created = (moment for table in context.catalog.tables() for moment in _created(context, table))
     options = _options(context, now)
     return policy.clock_problem(created, now, options) or options.clock_doubt
+
+
+def _created(context: Context, definition: TableDefinition) -> Iterable[datetime]:
+    """When parts of the table were written; the last of each disk is among them."""
+    sums = context.catalog.sums(definition)
+    if sums is None:
+        return [stored.facts.created for stored in context.catalog.parts(definition)]
+    return [whole.newest for whole in sums.values() if whole.newest is not None]
 
 
 def check_clock(context: Context, definition: TableDefinition) -> None:
@@ -66,14 +71,11 @@ def clock_doubt(context: Context, now: datetime) -> str:
 
 def explain(context: Context, definition: TableDefinition, part: str, *, now: datetime) -> Explanation:
     """Why the part moves, why not, and when it will. Raises `NotFound`."""
-    return policy.explain(
-        _placed(context.catalog.part(definition, part)),
-        _parts(context, context.catalog.tables()),
-        context.reservations.states(),
-        context.config.policies,
-        now,
-        _options(context, now),
-    )
+    states, policies, options = context.reservations.states(), context.config.policies, _options(context, now)
+    placed = _placed(context.catalog.part(definition, part))
+    definitions = context.catalog.tables()
+    alone = policy.nothing_acts(_places(context, definitions), states, policies, now, options)
+    return policy.explain(placed, [placed] if alone else _parts(context, definitions), states, policies, now, options)
 
 
 def manual_moves(
@@ -130,6 +132,18 @@ class _Placed(msgspec.Struct, frozen=True):
 
 def _parts(context: Context, definitions: Sequence[TableDefinition]) -> list[_Placed]:
     return [_placed(stored) for definition in definitions for stored in context.catalog.parts(definition)]
+
+
+def _places(context: Context, definitions: Sequence[TableDefinition]) -> Iterator[policy.Place | None]:
+    """The parts of each table on each disk as a whole; None where only going through them tells."""
+    for definition in definitions:
+        sums = context.catalog.sums(definition)
+        if sums is None:
+            yield None
+            return
+        for disk, whole in sums.items():
+            if whole.parts:
+                yield policy.Place(definition.policy, disk, whole.due, whole.newest)
 
 
 def _placed(stored: StoredPart) -> _Placed:
@@ -208,8 +222,10 @@ def _bound(context: Context) -> dict[tuple[str, str, str], str]:
             for name, disk in context.disks.items()
             if disk.capabilities.shared
         }
+        if not any(taken.values()):
+            continue
         for stored in context.catalog.parts(definition):
-            if blocks.range_of(stored.name.max_block) in taken.get(stored.disk, ()):
+            if range_of(stored.name.max_block) in taken.get(stored.disk, ()):
                 for name in own_disks:
                     why = blocks.bound_to(stored.name, stored.disk, name)
                     found[definition.uuid, stored.facts.name, name] = why

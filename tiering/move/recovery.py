@@ -126,6 +126,8 @@ def _on_target(context: Context, record: MoveRecord, directory: str) -> bool:
 def _settle_duplicates(context: Context) -> list[str]:
     done: list[str] = []
     for definition in reachability.whole_tables(context):
+        if not context.catalog.has_inactive(definition):
+            continue
         copies: dict[str, list[StoredPart]] = defaultdict(list)
         stored_parts = context.catalog.parts(definition, include_outdated=True)
         doubled = {stored.facts.name for stored in stored_parts if stored.state == "duplicate"}

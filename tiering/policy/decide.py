@@ -22,6 +22,7 @@ from tiering.config.units import format_duration, format_size
 from tiering.journal.records import Failures, PartPin
 from tiering.policy import placement, ttl
 from tiering.policy.backoff import wait_after
+from tiering.policy.idle import Place, clock_problem, nothing_acts, why_blocked
 from tiering.policy.items import PolicyItem, explain_rest, plan_of
 from tiering.policy.pacing import Pacing
 from tiering.policy.placement import DiskState, ordered_volumes, volume_index
@@ -43,6 +44,7 @@ __all__ = [
     "Explanation",
     "Move",
     "Options",
+    "Place",
     "PlacedPart",
     "Plan",
     "Reason",
@@ -52,6 +54,7 @@ __all__ = [
     "clock_problem",
     "decide",
     "explain",
+    "nothing_acts",
 ]
 
 
@@ -105,23 +108,6 @@ def explain(
         rules=tuple(RuleState(rule=ttl.rule_text(due.rule), due=due.due, detail=due.describe(now)) for due in dues),
         next_due=next_due,
     )
-
-
-def clock_problem(created: Iterable[datetime], now: datetime, options: Options) -> str:
-    """Why the clock cannot be believed, given when the parts were written and another clock; empty when it can."""
-    newest = max(created, default=None)
-    if newest is not None and newest - now > options.max_skew:
-        return (
-            f"the clock says {ttl.short_time(now)}, but a part was written at {ttl.short_time(newest)}: "
-            "nothing moves by itself until the clock is right"
-        )
-    reference = options.reference_time
-    if reference is not None and abs(reference - now) > options.max_skew:
-        return (
-            f"the clock says {ttl.short_time(now)}, {options.reference_source} {ttl.short_time(reference)}: "
-            "nothing moves by itself until they agree"
-        )
-    return ""
 
 
 _PACED = ("ttl", "move_factor")
@@ -196,7 +182,7 @@ class _Pass:
     def _blocked(self, item: PolicyItem) -> Reason | None:
         where = (item.table.policy, item.source)
         if where not in self.blocked:
-            self.blocked[where] = self._blocked_there(item)
+            self.blocked[where] = why_blocked(item.table.policy, item.policy, item.source, self.disks.get(item.source))
         if (reason := self.blocked[where]) is not None:
             return reason
         pause = (self.pauses.get(item.uuid) or self.pauses.get(None)) if self.pauses else None
@@ -205,22 +191,6 @@ class _Pass:
             return Reason("paused", f"moves {whose} are paused since {ttl.short_time(pause.created)}")
         holder = self.options.claimed.get((item.uuid, item.part.name)) if self.options.claimed else None
         return Reason("busy", f"a {holder} works on the part now") if holder else None
-
-    def _blocked_there(self, item: PolicyItem) -> Reason | None:
-        """Why no part of the policy on this disk may be touched."""
-        if item.policy is None:
-            return Reason("no_policy", f"the configuration has no policy {item.table.policy}")
-        state = self.disks.get(item.source)
-        if volume_index(item.policy, item.source) is None:
-            return Reason(
-                "not_in_policy",
-                f"disk {item.source} is not in policy {item.table.policy}: move the part by hand to one that is",
-            )
-        if state is None or state.broken or state.unreachable:
-            return Reason("unusable_disk", placement.unusable(item.source, state))
-        if state.read_only:
-            return Reason("read_only", f"disk {item.source} is read-only: the part cannot leave it")
-        return None
 
     def _pin_of(self, item: PolicyItem) -> PartPin | None:
         part = self.pins.get((item.uuid, "part", item.part.name))

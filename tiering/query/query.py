@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 
 import pyarrow as pa
 
@@ -123,7 +124,9 @@ def _run(context: Context, sql: str, resolve: Resolve) -> QueryResult:
     except BaseException:
         leases.close()
         raise
-    gaps = [gap for entry in resolved.values() for gap in find_set_aside(context.disks, *entry)]
+    gaps = [
+        gap for table, parts in resolved.values() for gap in find_set_aside(context.disks, table, partial(list, parts))
+    ]
     rows = pa.RecordBatchReader.from_batches(schema, stream(session, statement.text, schema, counters, leases))
     return QueryResult(rows, counters, gaps)
 

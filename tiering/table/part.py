@@ -20,6 +20,9 @@ from oplog.errors import Damaged, UsageError
 PART_FILE = "part.json"
 FORMAT = 1
 
+RANGE_BLOCKS = 1_000_000
+"""Block numbers are given to machines in ranges of so many."""
+
 _NAME = re.compile(
     r"(?P<partition>[A-Za-z0-9.=-]+)_(?P<min>\d{1,18})_(?P<max>\d{1,18})_(?P<level>\d{1,18})(?:_(?P<mutation>\d{1,18}))?\Z",
     re.ASCII,
@@ -254,6 +257,11 @@ def files_of(data: bytes, *, path: str) -> PartFiles:
         return _files_decoder.decode(data)
     except bounds.UNREADABLE as error:
         raise Damaged(f"{path} cannot be read: {error}", hint="run 'frostline fsck'") from error
+
+
+def range_of(block: int) -> int:
+    """The range a block number belongs to."""
+    return block // RANGE_BLOCKS
 
 
 def meet(names: Iterable[PartName]) -> bool:

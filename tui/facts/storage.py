@@ -21,7 +21,7 @@ def tables(store: Store) -> Listing:
     """`table list`, and of each table what its partitions take on which disk: `du`."""
     documents = table_documents(store)
     partitions: dict[str, list[dict[str, Any]]] = {}
-    for item in usage_documents(store.parts(include_outdated=True)):
+    for item in usage_documents(store):
         partitions.setdefault(item["table"], []).append(item)
     return Listing(
         columns=(
@@ -51,7 +51,7 @@ def partitions(store: Store) -> Listing:
             Column("rows", "rows", 13, of("rows"), number, right=True),
             Column("size", "size", 10, of("bytes"), size, right=True),
         ),
-        rows=usage_documents(store.parts(include_outdated=True)),
+        rows=usage_documents(store),
         key=lambda row: f"{row['table']}/{row['partition']}/{row['disk']}",
         document=lambda row: row,
         state=lambda row: (row["parts"], row["rows"], row["bytes"]),

@@ -71,7 +71,7 @@ class Overview(View):
         self._noted = time.monotonic()
 
         def ask(store: Store) -> dict[str, Any]:
-            from tiering.catalog import capacity
+            from tiering.engine import capacity
 
             capacity.note(store.context)
             return overview(store)

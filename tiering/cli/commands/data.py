@@ -203,15 +203,15 @@ def parts(
     """List parts: where they lie, how large they are, which times they cover."""
     from tiering.facts.parts import part_document
 
-    store = session.store()
+    store = session.store(anew=False)
     if disk is not None:
         store.disk(disk)
     store.check_answer(table)
     session.tell_set_aside(store.set_aside(table))
     chosen = [
         stored
-        for stored in store.parts(table, include_outdated=all)
-        if partition in (None, stored.name.partition) and disk in (None, stored.disk)
+        for stored in store.parts(table, partition=partition, include_outdated=all)
+        if disk in (None, stored.disk)
     ]
     documents = [part_document(stored) for stored in chosen]
     if session.options.json:
@@ -228,7 +228,7 @@ def disks(session: Session) -> None:
     """
     from tiering.facts.status import disk_documents, disk_state
 
-    documents = disk_documents(session.store())
+    documents = disk_documents(session.store(anew=False))
     for item in documents:
         if "problem" in item:
             session.output.note(f"disk {item['name']}: {item['problem']}")

@@ -55,7 +55,7 @@ def tick(
 
 
 def _pass(session: Session, only: "TickStep | None") -> dict[str, Any]:
-    document = tick_document(session.store().tick(only=only))
+    document = tick_document(session.store(anew=False).tick(only=only))
     delete = session.loaded.config.daemon.gc_delete
     return {**document, "gc": _collect(session, delete=delete) if only == "gc" else []}
 

@@ -73,7 +73,7 @@ def plan(
     from tiering.config.units import format_size, parse_time
     from tiering.facts.moves import plan_document
 
-    store = session.store()
+    store = session.store(anew=False)
     planned = store.plan(table, at=parse_time(at) if at else None)
     document = plan_document(store, planned)
     if output:
@@ -118,7 +118,7 @@ def explain(
 
     from tiering.config.units import format_size, format_time
 
-    explanation = session.store().explain(table, part)
+    explanation = session.store(anew=False).explain(table, part)
     if session.options.json:
         session.output.document(msgspec.to_builtins(explanation))
         return

@@ -25,7 +25,7 @@ def status(session: Session) -> None:
     backup, verification and drill of each table, as this machine last saw them."""
     from tiering.facts.status import status_document
 
-    store = session.store()
+    store = session.store(anew=False)
     session.tell_set_aside(store.set_aside())
     backups = import_module(LAST_BACKUPS)
     names = {definition.uuid: definition.full_name for definition in store.definitions()}
@@ -43,10 +43,10 @@ def du(session: Session, table: OptionalTable = None) -> None:
     """Show the space each table takes on each disk and in each partition."""
     from tiering.facts.parts import usage_documents
 
-    store = session.store()
+    store = session.store(anew=False)
     store.check_answer(table)
     session.tell_set_aside(store.set_aside(table))
-    documents = usage_documents(store.parts(table, include_outdated=True))
+    documents = usage_documents(store, table)
     size_bytes = sum(item["bytes"] for item in documents)
     if session.options.json:
         session.output.document({"usage": documents, "bytes": size_bytes})

@@ -138,7 +138,7 @@ def list_tables(session: Session) -> None:
     """List the tables with their size on each disk."""
     from tiering.facts.parts import table_documents
 
-    documents = table_documents(session.store())
+    documents = table_documents(session.store(anew=False))
     if session.options.json:
         session.output.document({"tables": documents})
         return

@@ -103,9 +103,10 @@ class Session:
         by = f"by {file}" if file is not None else f"by default below {default_home(os.environ)}"
         return f"there is no store: nobody has written to {' or '.join(places)} yet, where it would be {by}"
 
-    def store(self, *, look: bool = True) -> "Store":
+    def store(self, *, look: bool = True, anew: bool = True) -> "Store":
         """The open store. Recovery after a crash runs first, unless this is a dry run. Without `look` buckets may be
-        shown as they were a while ago (`look_seconds`)."""
+        shown as they were a while ago (`look_seconds`). Neither then nor without `anew` is looked into what shows no
+        change: for verbs that delete nothing, or look again before they do."""
         if self._store is None:
             from tiering.engine.store import Store
 
@@ -119,6 +120,7 @@ class Session:
                     recover=not self.dry_run,
                     partial=self.options.partial,
                     look=look,
+                    anew=anew,
                 )
             )
             if not self._may_begin and not self._store.is_begun:

@@ -227,8 +227,9 @@ def test_fsck_names_the_part_of_which_something_else_is_kept(
     assert frostline.json("fsck")["problems"] == []
     kept = config.state_directory / "catalog.db"
     with closing(sqlite3.connect(kept)) as connection, connection:
-        path, mark, facts, number, data = connection.execute(
-            "SELECT path, mark, facts, document, data FROM parts JOIN documents ON id = document WHERE disk = ?",
+        path, mark, revision, facts, number, data = connection.execute(
+            "SELECT path, mark, revision, facts, document, data FROM parts JOIN documents ON id = document "
+            "WHERE disk = ?",
             ("s3" if cold else "ssd",),
         ).fetchone()
         if what == "facts":
@@ -236,7 +237,7 @@ def test_fsck_names_the_part_of_which_something_else_is_kept(
             facts = msgspec.msgpack.encode(msgspec.structs.replace(found, rows=7))
         else:
             data = data.replace(b'"rows":1', b'"rows":7')
-        crc32 = zlib.crc32(b"%s %d " % (path.encode(), number) + mark + facts)
+        crc32 = zlib.crc32(b"%s %d %d " % (path.encode(), number, revision or 0) + mark + facts)
         connection.execute("UPDATE parts SET facts = ?, crc32 = ? WHERE document = ?", (facts, crc32, number))
         connection.execute("UPDATE documents SET data = ?, crc32 = ? WHERE id = ?", (data, zlib.crc32(data), number))
     (problem,) = frostline.json("fsck", code=4)["problems"]

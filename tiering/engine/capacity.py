@@ -15,7 +15,12 @@ def note(context: Context) -> None:
     no reason to fail."""
     sizes = {name: 0 for name, disk in context.disks.items() if disk.broken is None and not disk.unreachable}
     for table in context.catalog.tables():
-        for stored in context.catalog.parts(table, include_outdated=True):
+        sums = context.catalog.sums(table)
+        everything = context.catalog.parts(table, include_outdated=True) if sums is None else ()
+        for disk, whole in (sums or {}).items():
+            if disk in sizes:
+                sizes[disk] += whole.bytes
+        for stored in everything:
             if stored.disk in sizes:
                 sizes[stored.disk] += stored.facts.size_bytes
     with suppress(FrostlineError):

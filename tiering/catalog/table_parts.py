@@ -1,0 +1,240 @@
+"""The parts of a table on all disks, each with its state: active, outdated, or a duplicate of one on a hotter disk.
+
+States follow from all parts of a table together. Where all of them were found to be active once, and the looks at the
+disks are those that this was found with, no part has to be read to know it again: they are read when asked for.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from disks.base import Disk
+from tiering.catalog.lineage import Lineage, claims
+from tiering.catalog.stored_parts import Broken, Looked, PartReader, PartState, StoredPart
+from tiering.config.settings import Config
+from tiering.journal.kept_looks import PartSums
+from tiering.journal.kept_parts import KeptParts
+from tiering.policy.placement import ordered_volumes
+from tiering.table import part as parts_format
+from tiering.table.part import PartName
+from tiering.table.schema import TableDefinition
+
+Unproved = dict[tuple[str, str], list[StoredPart]]
+"""Disk and directory of a part -> those whose place it claims without a proof; itself first."""
+
+
+class TableParts:
+    """The parts of one table as the looks at the disks found them."""
+
+    def __init__(self, reader: TablePartsReader, definition: TableDefinition, looks: list[Looked]) -> None:
+        self.definition = definition
+        self.looks = looks
+        self.unproved: Unproved = {}
+        self.are_all_active = True
+        """Known also before they are read."""
+        self._reader = reader
+        self._parts: list[StoredPart] | None = None
+        self._partitions: dict[str, list[StoredPart]] = {}
+
+    @property
+    def broken(self) -> Iterator[Broken]:
+        """What could not be read."""
+        return (broken for look in self.looks for broken in look.broken)
+
+    @property
+    def sums(self) -> dict[str, PartSums] | None:
+        """By disk; None where only going through the parts tells. All parts are active then."""
+        if not self.are_all_active:
+            return None
+        found: dict[str, PartSums] = {}
+        policy = self._reader.config.policies.get(self.definition.policy)
+        for look in self.looks:
+            sums = look.sums(policy)
+            if sums is None:
+                return None
+            found[look.place.disk] = sums
+        return found
+
+    def everything(self) -> list[StoredPart]:
+        """All of them, in name order."""
+        if self._parts is None:
+            with self._reader.lock:
+                if self._parts is None:
+                    self._reader.read(self)
+        assert self._parts is not None
+        return self._parts
+
+    def partition(self, partition: str) -> list[StoredPart]:
+        """Those of one partition, in name order."""
+        if self._parts is None:
+            with self._reader.lock:
+                if partition in self._partitions:
+                    return self._partitions[partition]
+                if self._parts is None and (found := self._reader.read_partition(self, partition)) is not None:
+                    self._partitions[partition] = found
+                    return found
+        return [stored for stored in self.everything() if stored.name.partition == partition]
+
+    def settle(self, parts: list[StoredPart], *, are_all_active: bool) -> None:
+        """These are all."""
+        self._parts, self.are_all_active = parts, are_all_active
+        self._partitions.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class _Settled:
+    """The parts of a table with their states, as they follow from these looks and nothing else."""
+
+    generations: tuple[int, ...]
+    dropping: frozenset[str]
+    parts: list[StoredPart]
+    are_all_active: bool
+
+
+@dataclass(slots=True)
+class TablePartsReader:
+    """Looks at the disks of one catalog, for one table after the other."""
+
+    config: Config
+    disks: Mapping[str, Disk]
+    lineage: Lineage
+    kept: KeptParts | None
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    _reader: PartReader = field(init=False)
+    _settled: dict[str, _Settled] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._reader = PartReader(self.disks, self.kept)
+
+    def look(self, definition: TableDefinition, dropping: frozenset[str], *, anew: bool) -> TableParts:
+        """The parts of the table now. Unless `anew`, a directory that shows no change is not looked into."""
+        table = TableParts(self, definition, self._looks(definition, anew=anew))
+        if not any(look.is_unread for look in table.looks):
+            self._settle(table, dropping)
+        elif dropping or not self._is_settled(table):
+            self.read(table, dropping)
+        return table
+
+    def read(self, table: TableParts, dropping: frozenset[str] = frozenset()) -> None:
+        """Read the parts that the looks found; or look anew, where they are kept no more."""
+        if not all(self._reader.read(look) for look in table.looks if look.is_unread):
+            table.looks = self._looks(table.definition, anew=True)
+        self._settle(table, dropping)
+
+    def read_partition(self, table: TableParts, partition: str) -> list[StoredPart] | None:
+        """Its active parts, in name order, where all parts are active; None where they are kept no more."""
+        found: list[StoredPart] = []
+        for look in table.looks:
+            some = self._reader.read_partition(look, partition)
+            if some is None:
+                return None
+            found += some
+        return sorted(found, key=lambda stored: stored.name)
+
+    def forget_all_but(self, uuids: Iterable[str]) -> None:
+        """Keep what was seen of these tables, and of no others."""
+        self._reader.forget_all_but(uuids)
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def _looks(self, definition: TableDefinition, *, anew: bool) -> list[Looked]:
+        policy = self.config.policies.get(definition.policy)
+        volumes = {disk: volume.name for volume in reversed(policy.volumes) for disk in volume.disks} if policy else {}
+        return [
+            self._reader.look(definition, disk, volumes.get(disk.name), policy, anew=anew)
+            for disk in self.disks.values()
+        ]
+
+    def _settle(self, table: TableParts, dropping: frozenset[str]) -> None:
+        definition = table.definition
+        generations = tuple(look.generation for look in table.looks)
+        settled = self._settled.get(definition.uuid)
+        if settled is not None and (settled.generations, settled.dropping) == (generations, dropping):
+            table.settle(settled.parts, are_all_active=settled.are_all_active)
+            return
+        found = [stored for look in table.looks for stored in look.parts.values()]
+        if dropping:
+            found = [stored for stored in found if stored.directory not in dropping]
+        parts, is_certain = self._with_states(table, found)
+        are_all_active = is_certain and not dropping and all(stored.state == "active" for stored in parts)
+        table.settle(parts, are_all_active=are_all_active)
+        self._settled.pop(definition.uuid, None)
+        if is_certain:
+            self._settled[definition.uuid] = _Settled(generations, dropping, parts, are_all_active)
+        if are_all_active and self.kept is not None:
+            self._keep_settled(table, self.kept)
+
+    def _keep_settled(self, table: TableParts, kept: KeptParts) -> None:
+        looks = _identity(table)
+        if looks is not None and not kept.is_settled(table.definition.directory, looks):
+            kept.settle(table.definition.directory, looks)
+
+    def _is_settled(self, table: TableParts) -> bool:
+        looks = _identity(table)
+        return looks is not None and self.kept is not None and self.kept.is_settled(table.definition.directory, looks)
+
+    def _with_states(self, table: TableParts, found: list[StoredPart]) -> tuple[list[StoredPart], bool]:
+        """The parts in name order, each with its state; and whether that follows from what is found alone."""
+        policy = self.config.policies.get(table.definition.policy)
+        disks = [disk for volume in ordered_volumes(policy) for disk in volume.disks] if policy else []
+        heat = {name: rank for rank, name in enumerate(disks)}
+        found.sort(key=lambda stored: (stored.name, heat.get(stored.disk, len(heat)), stored.disk))
+        hidden = _may_be_hidden(found)
+        outdated = self._outdated_among(hidden, found, table.unproved) if hidden else set()
+        last: PartName | None = None
+        result: list[StoredPart] = []
+        for stored in found:
+            state: PartState = "outdated" if outdated and (stored.disk, stored.directory) in outdated else "active"
+            if state == "active" and stored.name == last:
+                state = "duplicate"
+            last = stored.name
+            result.append(stored if state == "active" else msgspec.structs.replace(stored, state=state))
+        return result, not hidden
+
+    def _outdated_among(
+        self, hidden: list[StoredPart], found: list[StoredPart], unproved: Unproved
+    ) -> set[tuple[str, str]]:
+        """Disk and directory of the parts whose place another one takes: names say which may be, lineage which are."""
+        covers = [one for one in found if _reaches_beyond_itself(one)]
+        outdated: set[tuple[str, str]] = set()
+        for stored in hidden:
+            above = [cover for cover in covers if claims(cover, stored)]
+            if any(self.lineage.hides(cover, stored) for cover in above):
+                outdated.add((stored.disk, stored.directory))
+            elif above:
+                for cover in above:
+                    unproved.setdefault((cover.disk, cover.directory), [cover]).append(stored)
+        return outdated
+
+
+def _identity(table: TableParts) -> str | None:
+    """Tells which looks these are; None where some of them cannot be told from others."""
+    looks = {look.place.disk: look.identity for look in table.looks}
+    if None in looks.values() or not any(look.kept for look in table.looks):
+        return None
+    return msgspec.json.encode(looks, order="sorted").decode()
+
+
+def _may_be_hidden(found: list[StoredPart]) -> list[StoredPart]:
+    """Those whose place another one may take, by the names. `found` is in name order."""
+    replaced = {name for stored in found for name in stored.facts.replaces}
+    names = [stored.name for stored in found]
+    active = parts_format.active(names) if parts_format.meet(names) else None
+    if not replaced and active is None:
+        return []
+    return [
+        stored
+        for stored in found
+        if (active is not None and stored.name not in active) or stored.facts.name in replaced
+    ]
+
+
+def _reaches_beyond_itself(stored: StoredPart) -> bool:
+    """Whether it can take the place of another part: few of a table's parts can."""
+    name = stored.name
+    return name.max_block > name.min_block or bool(name.level or name.mutation or stored.facts.replaces)
