@@ -94,5 +94,5 @@ def cache_lines(document: dict[str, Any]) -> list[str]:
     return [
         f"read cache     {format_size(document['bytes'])} of {format_size(document['max_bytes'])} in "
         f"{counted(document['files'], 'file')}, {format_size(document['again_bytes'])} read more than once",
-        f"read           {read}" + (f": {rate:.0%} hits" if rate is not None else ""),
+        f"cache read     {read}" + (f": {rate:.0%} hits" if rate is not None else ""),
     ]
