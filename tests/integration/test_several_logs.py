@@ -150,3 +150,20 @@ def test_with_keeper_nothing_goes_that_marks_may_hold(machines: tuple[Home, Home
     document["keeper"] = {"hosts": ["127.0.0.1:1"]}
     a.configuration.write_text(yaml.safe_dump(document))
     a("gc", "s3", "--delete", code=13)
+
+
+def test_a_backup_pins_its_own_log(machines: tuple[Home, Home], tmp_path: Path) -> None:
+    """Guards I4, I12: the pin lies in the log, is found there by its URL, and every machine's collection heeds it."""
+    a, b = machines
+    document = yaml.safe_load(a.configuration.read_text())
+    document["backup"] = {"repository": (tmp_path / "backups").as_uri()}
+    a.configuration.write_text(yaml.safe_dump(document))
+    a("backup", "init")
+    a("backup", "create", "one", "--cold", "pin")
+    assert len(list((tmp_path / "s3" / "logs" / "a" / "pins").iterdir())) == 1
+    assert not (tmp_path / "s3" / "pins").exists()
+    a("backup", "verify", "one")
+    a("table", "drop", "d.t")
+    assert b.json("gc", "s3", "--delete")["deleted"] == 0
+    a("backup", "restore", "one")
+    assert a.keys() == [0, 1, 2, 3, 4]
