@@ -6,7 +6,7 @@ A store without replicated tables loads nothing of it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -108,26 +108,13 @@ def serve(context: Context, beside: Callable[[], object]) -> str:
     return str(work().serve(context, beside)) if context.config.keeper.hosts else ""
 
 
-class _Unknown:
-    """Stands for marks that this version cannot read: nothing is collected."""
-
-    def objection(self) -> str | None:
-        return "replicas may hold objects by marks in Keeper, which this version does not read"
-
-    def held(self) -> Collection[str]:
-        return ()
-
-    def release(self, keys: Collection[str]) -> Collection[str]:
-        return ()
-
-
 def references(context: Context, disk: Disk) -> References | None:
     """What replicas hold, beside their logs, of the objects of a disk that has one of several logs; None where that
     cannot be: without Keeper, and on a disk that has its prefix for itself."""
     logged = disk.logged
     if logged is None or logged.log_name is None or not context.config.keeper.hosts:
         return None
-    found: References | None = getattr(work(), "references", lambda *of: _Unknown())(context, logged)
+    found: References | None = work().references(context, logged)
     return found
 
 

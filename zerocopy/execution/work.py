@@ -19,6 +19,7 @@ from tiering.move.report import MoveReport
 from tiering.policy.plan import Move
 from tiering.table.schema import TableDefinition
 from zerocopy.execution import altering, cleaning, dropping, giving_up, merging, moving, perform, recovering
+from zerocopy.execution.auditing import references
 from zerocopy.execution.perform import Done
 from zerocopy.execution.queue import FellBehind, missing
 from zerocopy.replica import arrivals, presence, shared
@@ -43,6 +44,7 @@ __all__ = [
     "merge",
     "move",
     "read_all",
+    "references",
     "restore",
     "serve",
     "sync",

@@ -61,6 +61,8 @@ def release(keeper: Keeper, nodes: StoreNodes, names: Collection[str], gate: Gat
     """
     released: set[str] = set()
     ordered = sorted(names)
+    if not ordered:
+        keeper.multi([Check(gate.path, gate.version)])
     for begin in range(0, len(ordered), _RELEASED_AT_ONCE):
         portion = ordered[begin : begin + _RELEASED_AT_ONCE]
         if _release(keeper, nodes, portion, gate):

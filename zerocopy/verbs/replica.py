@@ -1,4 +1,4 @@
-"""`replica list | status | queue | sync | drop | restore`."""
+"""`replica list | status | queue | sync | drop | restore | audit`."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -7,6 +7,7 @@ import typer
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import new_app, verb
+from zerocopy.verbs import audit
 
 if TYPE_CHECKING:
     from tiering.table.schema import TableDefinition
@@ -25,6 +26,7 @@ def register(app: typer.Typer) -> None:
     verb(group, changes=True)(sync)
     verb(group, changes=True)(drop)
     verb(group, changes=True)(restore)
+    verb(group, changes=True)(audit.audit)
 
 
 def list_replicas(session: Session) -> None:

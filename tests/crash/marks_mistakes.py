@@ -1,0 +1,148 @@
+"""Seeded mistakes in the marks of objects that replicas share, for `tests.crash.mutants`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+_MARKS = "tests/replicas/zero_copy/test_marks.py"
+_AUDIT = "tests/replicas/zero_copy/test_audit.py"
+
+
+def _mark_makes_the_set() -> None:
+    from zerocopy.marks.marks import Marks
+
+    original = Marks.add
+
+    def add(self: Any, references: Any) -> None:
+        for one in references:
+            self.keeper.make_path(self.nodes.blob_set(one.blob_set))
+        original(self, references)
+
+    Marks.add = add  # type: ignore[method-assign]
+
+
+def _marks_one_by_one() -> None:
+    from zerocopy.marks import changes
+
+    original = changes.adding
+
+    def adding(*arguments: Any) -> Any:
+        return [[one] for request in original(*arguments) for one in request]
+
+    changes.adding = adding
+
+
+def _whatever_the_mark_is_now() -> None:
+    from zerocopy.marks.marks import Marks
+
+    original = Marks.remove
+
+    def remove(self: Any, seen: Any) -> None:
+        original(self, dict.fromkeys(seen, -1))
+
+    Marks.remove = remove  # type: ignore[method-assign]
+
+
+def _gate_left_open() -> None:
+    from zerocopy.marks import census
+
+    original = census._release
+
+    def release(keeper: Any, nodes: Any, names: Any, gate: Any) -> bool:
+        return original(keeper, nodes, names, census.Gate(gate.path))
+
+    census._release = release
+
+
+def _what_was_read_is_free() -> None:
+    from zerocopy.marks.verdict import MarkReferences
+
+    MarkReferences.release = lambda self, keys: keys  # type: ignore[method-assign]
+
+
+def _marks_hold_nothing() -> None:
+    from zerocopy.marks.verdict import MarkReferences
+
+    original = MarkReferences.held
+
+    def held(self: Any) -> Any:
+        original(self)
+        return ()
+
+    def release(self: Any, keys: Any) -> Any:
+        return keys
+
+    MarkReferences.held = held  # type: ignore[method-assign]
+    MarkReferences.release = release  # type: ignore[method-assign]
+
+
+def _any_audit_counts() -> None:
+    from zerocopy.marks import verdict
+
+    def objection(found: Any, log: str, known: str | None) -> str | None:
+        return None if found is not None and any(one.clean for one in found[0].audits.values()) else "never compared"
+
+    verdict.objection = objection
+
+
+def _own_log_alone() -> None:
+    from zerocopy.execution import auditing
+
+    auditing.other_logs = lambda disk: []  # type: ignore[attr-defined]
+
+
+def _mistake(name: str, what: str, check: str, apply: Callable[[], None]) -> tuple[str, str, str, Callable[[], None]]:
+    return f"marks: {name}", what, check, apply
+
+
+MISTAKES = (
+    _mistake(
+        "a mark makes its set",
+        "who wants objects that are being collected makes the set's node anew",
+        f"{_MARKS}::test_another_replicas_mark_does_not_make_the_set",
+        _mark_makes_the_set,
+    ),
+    _mistake(
+        "one by one",
+        "the marks of a part are set in a request each",
+        f"{_MARKS}::test_all_marks_of_a_part_or_none",
+        _marks_one_by_one,
+    ),
+    _mistake(
+        "whatever it is now",
+        "a late drop takes away a mark that was written anew meanwhile",
+        f"{_MARKS}::test_a_mark_that_was_written_anew_is_another_ones",
+        _whatever_the_mark_is_now,
+    ),
+    _mistake(
+        "gate left open",
+        "a collection goes on though an audit began",
+        f"{_AUDIT}::test_an_audit_stops_a_collection",
+        _gate_left_open,
+    ),
+    _mistake(
+        "what was read is free",
+        "a set that had no mark when the marks were read is deleted without asking the server",
+        f"{_AUDIT}::test_a_mark_that_comes_at_the_last_moment_keeps",
+        _what_was_read_is_free,
+    ),
+    _mistake(
+        "marks hold nothing",
+        "a collection goes by the logs alone",
+        f"{_AUDIT}::test_what_a_mark_holds_stays_though_no_log_names_it",
+        _marks_hold_nothing,
+    ),
+    _mistake(
+        "any audit counts",
+        "a machine collects by another one's audit, and by that of a Keeper that was set back",
+        f"{_AUDIT}::test_nothing_goes_before_an_audit_of_this_machine",
+        _any_audit_counts,
+    ),
+    _mistake(
+        "the own log alone",
+        "an audit reads no log but its own machine's",
+        f"{_AUDIT}::test_marks_are_made_of_what_the_logs_name",
+        _own_log_alone,
+    ),
+)

@@ -1,0 +1,179 @@
+"""Comparing the marks of a prefix with all of its logs and with the bucket, and putting back what is missing.
+
+    begin     the node says that an audit goes on        nothing is collected here until the next clean audit
+    compare   every log to its end, marks, listing       the same
+    repair    a set's node and its marks, together       marks of what a log names
+    again     the logs that got marks are read again     marks too many
+    end       the verdict, here and in the node          done
+
+No object is ever deleted, and no mark of another machine's log.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from disks.base import LoggedDisk
+from disks.object_disk.doomed import announced
+from disks.object_disk.sharing.other_log import OtherLog, other_logs
+from disks.object_disk.sharing.prefix import store_identity
+from oplog.errors import AlreadyExists, UsageError
+from oplog.revision import BLOBS_PREFIX, is_blob_key
+from tiering.catalog.context import Context
+from zerocopy.keeper.operations import Set
+from zerocopy.marks import audit, census, verdict
+from zerocopy.marks.audit import Difference, Marked, Named, Repair
+from zerocopy.marks.marks import Gone, Marks
+from zerocopy.marks.nodes import Reference, encode_keys
+from zerocopy.marks.verdict import MarkReferences, Verdict
+from zerocopy.replica.connections import connections
+
+_SETTLED = timedelta(hours=24)
+"""A mark that its log does not name may be one of a commit that is on its way, if it is no older."""
+
+
+@dataclass(slots=True)
+class Audited:
+    """What an audit of one disk found."""
+
+    disk: str
+    logs: dict[str, int]
+    """Name -> how many uses of blob sets its newest table has."""
+    sets: int = 0
+    marks: int = 0
+    objects: int = 0
+    differences: list[Difference] = field(default_factory=list)
+    """Those that are left."""
+    repaired: int = 0
+    clean: bool = False
+
+
+def disks(context: Context, name: str | None) -> Iterator[LoggedDisk]:
+    """The disks with one of several logs, or the one of this name. Raises `UsageError` when it has none of several."""
+    for disk in [context.disk(name)] if name is not None else context.disks.values():
+        logged = disk.logged
+        if logged is not None and logged.log_name is not None and disk.broken is None:
+            yield logged
+        elif name is not None:
+            raise UsageError(
+                f"disk {name} has its prefix for itself: nobody shares its objects",
+                hint="an audit is for a disk with `log: NAME` in the configuration",
+            )
+
+
+def references(context: Context, disk: LoggedDisk) -> MarkReferences | None:
+    """What the marks say to a collection on this disk; None where nobody has written to its prefix yet."""
+    identity = store_identity(disk)
+    if identity is None:
+        return None
+    return MarkReferences(connections(context).keeper, identity, str(disk.log_name), disk.state_path)
+
+
+def run(context: Context, disk: LoggedDisk, *, repairs: bool, dry_run: bool = False) -> Audited:
+    """Audit the disk's prefix; with `dry_run` nothing is written, also not what was found. Raises `FrostlineError`
+    where anything cannot be read whole: then nothing is collected."""
+    log, now = str(disk.log_name), context.clock()
+    identity = store_identity(disk)
+    if identity is None:
+        return Audited(disk.name, {log: 0}, clean=True)
+    marks = Marks(connections(context).keeper, identity, log)
+    begun = "" if dry_run else verdict.begin(marks.keeper, marks.nodes, log, now)
+    with ExitStack() as stack:
+        logs: dict[str, LoggedDisk] = {log: disk}
+        for name in other_logs(disk):
+            other = OtherLog(disk, name)
+            stack.callback(other.close)
+            logs[name] = other
+        named, marked, sizes = _read(logs, marks, now)
+        found = audit.differences(named, marked, sizes)
+        repaired = 0
+        if repairs and found and not dry_run:
+            _repair(logs, marks, audit.repair(named, marked, found, log))
+            named, marked, sizes = _read(logs, marks, now)
+            left = audit.differences(named, marked, sizes)
+            repaired, found = len({*found} - {*left}), left
+    clean = all(one.is_harmless for one in found)
+    if not dry_run:
+        said = Verdict(id=begun, clean=clean, time=now)
+        verdict.end(marks.keeper, marks.nodes, log, said, disk.state_path)
+    held = sum(map(len, marked.holders.values()))
+    return Audited(
+        disk=disk.name,
+        logs={name: len(uses) for name, uses in named.items()},
+        sets=len(marked.sets),
+        marks=held,
+        objects=len(sizes),
+        differences=found,
+        repaired=repaired,
+        clean=clean,
+    )
+
+
+def _read(
+    logs: Mapping[str, LoggedDisk], marks: Marks, now: datetime
+) -> tuple[dict[str, Named], Marked, dict[str, int]]:
+    """The marks, then every log to its end, then the bucket: what a log names must be marked by then, and be there."""
+    everything = {one.name: one for one in census.sets(marks.keeper, marks.nodes)}
+    holders = {name: tuple(found) for name, found in census.holders(marks.keeper, marks.nodes, list(everything))}
+    uses = [(holder.log, Reference(name, holder.directory)) for name, held in holders.items() for holder in held]
+    paths = [marks.nodes.mark(reference, log) for log, reference in uses]
+    horizon = (now - _SETTLED).timestamp() * 1000
+    nodes = zip(uses, marks.keeper.find_all(paths), strict=True)
+    settled = frozenset(use for use, node in nodes if node is not None and node.written_milliseconds < horizon)
+    named = {name: _named(disk) for name, disk in logs.items()}
+    own = next(iter(logs.values()))
+    sizes = {one.key: one.size_bytes for one in own.store.list(BLOBS_PREFIX) if is_blob_key(one.key)}
+    return named, Marked(everything, holders, settled), sizes
+
+
+def _named(disk: LoggedDisk) -> Named:
+    """What the log's newest table names."""
+    disk.refresh()
+    found: dict[Reference, set[str]] = defaultdict(set)
+    for info in disk.walk():
+        if info.key is not None and info.blob_set is not None:
+            found[Reference(info.blob_set, info.path.rpartition("/")[0])].add(info.key)
+    return {reference: frozenset(keys) for reference, keys in found.items()}
+
+
+def _repair(logs: Mapping[str, LoggedDisk], own: Marks, plan: Repair) -> None:
+    """Put back what is missing. A set that a collection is at stays as it is: its objects may go any moment."""
+    going = announced(next(iter(logs.values())), now=None)
+    lacking = {name: keys for name, keys in plan.sets.items() if not keys & going}
+    for log, references_ in plan.marks.items():
+        marks = Marks(own.keeper, own.nodes.store, log)
+        mended = [one for one in references_ if one.blob_set not in plan.sets or one.blob_set in lacking]
+        for reference in mended:
+            _hold(marks, reference, lacking.get(reference.blob_set))
+        still = _named(logs[log])
+        marks.remove(marks.seen([one for one in mended if one not in still]))
+    for name, keys in lacking.items():  # those whose marks are all there
+        _list_keys(own, name, keys)
+    seen = own.seen(plan.left_over)
+    still = _named(logs[own.log])
+    own.remove({one: version for one, version in seen.items() if one not in still})
+
+
+def _hold(marks: Marks, reference: Reference, keys: frozenset[str] | None) -> None:
+    """The mark; with its set, where that has no node."""
+    try:
+        marks.add([reference])
+    except Gone:
+        if keys is None:
+            return
+        try:
+            marks.create([audit.as_new(reference.blob_set, keys, reference)])
+        except AlreadyExists:  # another machine's audit came first
+            marks.add([reference])
+
+
+def _list_keys(marks: Marks, name: str, keys: frozenset[str]) -> None:
+    path = marks.nodes.blob_set(name)
+    node = marks.keeper.find(path)
+    data = encode_keys(sorted(keys))
+    if node is not None and node.data != data:
+        marks.keeper.multi([Set(path, data, node.version)])

@@ -1,0 +1,73 @@
+"""`replica audit`."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tiering.cli.frame.output import counted
+from tiering.cli.frame.session import Session
+
+if TYPE_CHECKING:
+    from zerocopy.execution.auditing import Audited
+
+_SHOWN = 20
+"""Differences on a terminal; --json has all of them."""
+
+
+DiskName = Annotated[str | None, typer.Argument(metavar="DISK", help="only this one; default: every disk with log:")]
+Repair = Annotated[
+    bool, typer.Option("--repair", help="put missing marks back, and take those of this machine away that are left")
+]
+
+
+def audit(session: Session, disk: DiskName = None, repair: Repair = False) -> None:
+    """Compare the marks of replicas that share objects with all logs of the bucket, and with the bucket.
+
+    gc collects on this machine only after an audit of it that found everything in use marked, and that Keeper still
+    knows of. Deletes no object.
+
+    Exit 4: something differs.
+    """
+    from zerocopy.execution import auditing
+
+    context = session.store().context
+    chosen = list(auditing.disks(context, disk))
+    found = [auditing.run(context, one, repairs=repair, dry_run=session.dry_run) for one in chosen]
+    if session.options.json:
+        session.output.document({"audits": [_document(one) for one in found]})
+    else:
+        for one in found:
+            _print(session, one)
+        if not found:
+            session.output.line("No disk here shares its objects: none has log: in the configuration.")
+    if any(one.differences for one in found):
+        session.found_something()
+
+
+def _document(found: "Audited") -> dict[str, object]:
+    return {
+        "disk": found.disk,
+        "logs": found.logs,
+        "sets": found.sets,
+        "marks": found.marks,
+        "objects": found.objects,
+        "differences": [
+            {"kind": one.kind, "log": one.log, "directory": one.reference.directory, "what": one.what}
+            for one in found.differences
+        ],
+        "repaired": found.repaired,
+        "clean": found.clean,
+    }
+
+
+def _print(session: Session, found: "Audited") -> None:
+    line = session.output.line
+    logs = ", ".join(f"{name} ({counted(uses, 'part')})" for name, uses in sorted(found.logs.items()))
+    line(f"disk {found.disk}: {found.objects:,} objects, {found.sets:,} sets, {found.marks:,} marks; logs: {logs}")
+    for one in found.differences[:_SHOWN]:
+        line(f"{one.kind}  {one.what}")
+    if len(found.differences) > _SHOWN:
+        line(f"… and {len(found.differences) - _SHOWN:,} more: --json lists them all")
+    if found.repaired:
+        line(f"{counted(found.repaired, 'difference')} repaired.")
+    line("Clean: gc may collect here." if found.clean else "Not clean: gc collects nothing here.")
