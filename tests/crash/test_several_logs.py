@@ -6,6 +6,7 @@ Guards I2, I4 (what any log names is there), I7 (a rebuild gives what the disk s
 
 from __future__ import annotations
 
+import gc
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -135,6 +136,7 @@ def killed(root: Path, act: Callable[[Path], None], hook: Effects) -> bool:
         return True
     finally:
         effects.set_hook(None)
+        gc.collect()  # who died has no connection to a cache any more: the next would wait for its lock
         release_locks(root)
     return False
 

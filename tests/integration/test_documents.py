@@ -41,6 +41,8 @@ def environment(home: Path) -> dict[str, str]:
     return {
         **kept,
         "HOME": str(home),
+        "XDG_CACHE_HOME": kept.get("XDG_CACHE_HOME")
+        or str(Path.home() / ".cache"),  # drivers of Spark start from there
         "FROSTLINE_HOME": str(home / ".demo"),
         "PATH": f"{binaries}:{kept.get('PATH', '')}",
         "PYTHONPATH": str(REPOSITORY),
@@ -57,7 +59,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
         env=environment(place),
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -117,12 +119,12 @@ def test_every_command_of_the_document_works_word_for_word(document: str, demo: 
         env=environment(tmp_path),
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     for code in PYTHON.findall((REPOSITORY / document).read_text()):
-        subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment(tmp_path), timeout=200, check=True)
+        subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment(tmp_path), timeout=600, check=True)
 
 
 def test_the_examples_of_the_page_on_python_run_one_after_the_other(demo: Path, tmp_path: Path) -> None:
