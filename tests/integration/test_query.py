@@ -254,6 +254,13 @@ def test_bad_sql_is_a_clear_error(
     assert "Traceback" not in caught.value.message
 
 
+def test_a_column_called_like_a_word_of_sql_is_asked_for_in_quotes(context: Context, flights: TableDefinition) -> None:
+    with pytest.raises(UsageError, match="syntax error") as caught:
+        query(context, "select Carrier, at from nyc.flights").read_all()
+    assert '"at"' in caught.value.hint
+    assert query(context, 'select Carrier as "at" from nyc.flights limit 1').read_all().column_names == ["at"]
+
+
 @pytest.mark.parametrize(
     "sql",
     [

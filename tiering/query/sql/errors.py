@@ -47,7 +47,7 @@ def _hint(text: str) -> str:
     if "not found in FROM clause" in text or "not have a column named" in text:
         return "'frostline table show' lists the columns"
     if text.startswith("Parser Error"):
-        return "check the SQL near the place named"
+        return 'check the SQL near the place named; a column called like a word of SQL is quoted: "at", "offset"'
     if "overflow" in text.lower() or text.startswith("Out of Range"):
         return "cast to a wider type before: x::HUGEINT, x::DECIMAL(38, 2) or x::DOUBLE"
     return ""
