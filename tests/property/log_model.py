@@ -10,11 +10,13 @@ floor. `chain` is a ghost: what was put at the end of the log.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
+
+from tests.property import exploration
+from tests.property.exploration import Found
 
 Name = tuple[str, int]
 Head = tuple[int, Name]
@@ -86,14 +88,6 @@ class State(NamedTuple):
     """Somebody read a gap that nothing explains."""
 
 
-@dataclass(frozen=True)
-class Found:
-    """A violation and how it came about."""
-
-    what: str
-    steps: tuple[str, ...] = field(repr=False)
-
-
 def start(grows: int = 2, rounds: int = 2) -> State:
     """A log of one entry that everybody knows."""
     head = (1, FIRST)
@@ -118,19 +112,8 @@ def start_counted() -> State:
 
 
 def explore(rules: Rules, state: State | None = None) -> tuple[int, Found | None]:
-    """How many states there are, and the first violation on a shortest way; all states are visited without one."""
-    first = state or start()
-    came: dict[State, tuple[State, str] | None] = {first: None}
-    waiting = deque([first])
-    while waiting:
-        now = waiting.popleft()
-        if (what := violation(now)) is not None:
-            return len(came), Found(what, tuple(_way(came, now)))
-        for said, following in steps(now, rules):
-            if following not in came:
-                came[following] = (now, said)
-                waiting.append(following)
-    return len(came), None
+    """All that can follow from this state, by these rules."""
+    return exploration.explore(state or start(), lambda now: steps(now, rules), violation)
 
 
 def violation(state: State) -> str | None:
@@ -145,14 +128,6 @@ def violation(state: State) -> str | None:
     if state.stuck:
         return "a reader met a gap that nothing explains"
     return None
-
-
-def _way(came: dict[State, tuple[State, str] | None], state: State) -> list[str]:
-    said = []
-    while (before := came[state]) is not None:
-        state, word = before
-        said.append(word)
-    return said[::-1]
 
 
 # What each may do next

@@ -10,10 +10,12 @@ for what belongs to one part is marked in one request.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
+
+from tests.property import exploration
+from tests.property.exploration import Found
 
 A, B, C, AUDIT = "a", "b", "c", "audit"
 Use = tuple[str, str]
@@ -73,14 +75,6 @@ class State(NamedTuple):
     """Marks that were written anew."""
     deceived: bool = False
     """Somebody said of a part that was not whole when it was asked for that it has it."""
-
-
-@dataclass(frozen=True)
-class Found:
-    """A violation and how it came about."""
-
-    what: str
-    steps: tuple[str, ...] = field(repr=False)
 
 
 P, LINKED = "p", "linked"
@@ -145,18 +139,8 @@ STARTS = (fetched, linked, undone, repaired, wiped, written)
 
 
 def explore(rules: Rules, first: State) -> tuple[int, Found | None]:
-    """How many states there are, and the first violation on a shortest way; all states are visited without one."""
-    came: dict[State, tuple[State, str] | None] = {first: None}
-    waiting = deque([first])
-    while waiting:
-        now = waiting.popleft()
-        if (what := violation(now)) is not None:
-            return len(came), Found(what, tuple(_way(came, now)))
-        for said, following in steps(now, rules):
-            if following not in came:
-                came[following] = (now, said)
-                waiting.append(following)
-    return len(came), None
+    """All that can follow from this state, by these rules."""
+    return exploration.explore(first, lambda now: steps(now, rules), violation)
 
 
 def violation(state: State) -> str | None:
@@ -167,14 +151,6 @@ def violation(state: State) -> str | None:
     if state.deceived:
         return "a replica says that it has a part whose object was gone before"
     return None
-
-
-def _way(came: dict[State, tuple[State, str] | None], state: State) -> list[str]:
-    steps: list[str] = []
-    while (before := came[state]) is not None:
-        state, said = before
-        steps.append(said)
-    return steps[::-1]
 
 
 def steps(state: State, rules: Rules) -> Iterator[tuple[str, State]]:
