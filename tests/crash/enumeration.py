@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -303,6 +303,22 @@ def fail_everywhere(server: ForkServer, site: Site, name: str, mode: Mode) -> Ta
         tally.add(where, [*outcome.value, *violations])
         if seen != known.after:
             tally.violations.append(f"{where}: I2 after the repeat: {seen}; expected: {known.after}")
+    return tally
+
+
+def kill_and_examine(
+    server: ForkServer,
+    site: Site,
+    name: str,
+    strike: Callable[[Site, Mode, int], Sequence[str]],
+    examine: Callable[[Site], list[str]],
+) -> Tally:
+    """A kill before each effect of what strikes, and what another process then finds wrong."""
+    tally = Tally(effects=len(server.value(strike, site, "count", 0)))
+    for at in tally.due(name, range(1, tally.effects + 1)):
+        site.reset()
+        server.run(strike, site, "kill", at)
+        tally.add(f"{name} {at}", server.value(examine, site))
     return tally
 
 

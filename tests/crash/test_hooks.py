@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from disks import effects
+from tests.crash import enumeration
 from tests.crash.conftest import RecordTally
-from tests.crash.enumeration import Tally
 from tests.crash.harness import Failpoints, ForkServer, Mode, hooked
 from tests.crash.scenarios import Site
 from tiering.config.settings import HookConfig
@@ -84,19 +84,10 @@ def examine(site: Site) -> list[str]:
     return found
 
 
-def enumerate_all(server: ForkServer, site: Site, tally: Tally) -> None:
-    tally.effects = len(server.value(act, site, "count", 0))
-    for at in tally.due("hooks", range(1, tally.effects + 1)):
-        site.reset()
-        server.run(act, site, "kill", at)
-        tally.add(f"hooks {at}", server.value(examine, site))
-
-
 def test_killed_at_every_effect(server: ForkServer, site: Site, record_tally: RecordTally) -> None:
     Path(site.root / "state").mkdir(parents=True)
     site.save()
-    tally = Tally()
-    enumerate_all(server, site, tally)
+    tally = enumeration.kill_and_examine(server, site, "hooks", act, examine)
     record_tally(tally)
     assert tally.effects > 40, "the enumeration proved nothing"
     assert not tally.violations, "\n".join(tally.violations[:20])

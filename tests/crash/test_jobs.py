@@ -11,8 +11,8 @@ from threading import Event
 import pytest
 
 from disks import effects
+from tests.crash import enumeration
 from tests.crash.conftest import RecordTally
-from tests.crash.enumeration import Tally
 from tests.crash.harness import Failpoints, ForkServer, Mode, hooked
 from tests.crash.scenarios import Site
 from tiering.config.settings import JobConfig
@@ -156,19 +156,10 @@ def _owed(site: Site, diary: list[str], job: str) -> set[int]:
     return {0, 1} if f"asking {job}" in diary[at + 1 :] else {0}
 
 
-def enumerate_all(server: ForkServer, site: Site, tally: Tally) -> None:
-    tally.effects = len(server.value(act, site, "count", 0))
-    for at in tally.due("jobs", range(1, tally.effects + 1)):
-        site.reset()
-        server.run(act, site, "kill", at)
-        tally.add(f"jobs {at}", server.value(examine, site))
-
-
 def test_killed_at_every_effect(server: ForkServer, site: Site, record_tally: RecordTally) -> None:
     (site.root / "state").mkdir(parents=True)
     site.save()
-    tally = Tally()
-    enumerate_all(server, site, tally)
+    tally = enumeration.kill_and_examine(server, site, "jobs", act, examine)
     record_tally(tally)
     assert tally.effects > 80, "the enumeration proved nothing"
     assert not tally.violations, "\n".join(tally.violations[:20])

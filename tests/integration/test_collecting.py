@@ -26,6 +26,7 @@ from oplog.kinds import Dropped, Inserted
 from oplog.revision import blob_key, commit_key
 from restore.rebuild.rebuild import restore
 from restore.rebuild.request import RestoreRequest
+from tests.committed import put, remove
 from tests.meddling import Exchange, meddling
 from tests.servers import Server
 
@@ -57,20 +58,6 @@ def opened(server: Server, tmp_path: Path, request: pytest.FixtureRequest) -> Op
         return disk
 
     return open_at
-
-
-def put(disk: ObjectDisk, path: str, data: bytes = b"some bytes") -> str:
-    with disk.transaction(Inserted()) as transaction:
-        info = transaction.create(path, data)
-        transaction.commit()
-    assert info.key is not None
-    return info.key
-
-
-def remove(disk: ObjectDisk, path: str) -> None:
-    with disk.transaction(Dropped()) as transaction:
-        transaction.remove(path)
-        transaction.commit()
 
 
 def run(disk: ObjectDisk, *, now: datetime = LATER, remote: Remote | None = None, **options: Any) -> GcReport:

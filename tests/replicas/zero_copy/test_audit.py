@@ -5,6 +5,7 @@ P11, P13)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,17 @@ def test_what_a_mark_holds_stays_though_no_log_names_it(
     assert new.blob_set not in held(keeper)
 
 
+def before_release(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Have something happen after a collection has read the marks, and before it takes sets away."""
+    original = MarkReferences.release
+
+    def release(self: MarkReferences, keys: Any) -> Any:
+        act()
+        return original(self, keys)
+
+    monkeypatch.setattr(MarkReferences, "release", release)
+
+
 def test_a_mark_that_comes_at_the_last_moment_keeps(
     machines: tuple[Home, Home], keeper: Keeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,13 +171,7 @@ def test_a_mark_that_comes_at_the_last_moment_keeps(
     run(a, "--repair")
     key, marks, new = unnamed(a, keeper, "b")
     marks.remove(marks.seen([new.reference]))
-    original = MarkReferences.release
-
-    def release(self: MarkReferences, keys: Any) -> Any:
-        marks.add([new.reference])
-        return original(self, keys)
-
-    monkeypatch.setattr(MarkReferences, "release", release)
+    before_release(monkeypatch, lambda: marks.add([new.reference]))
     assert gc(a).deleted == 0
     assert key in blobs(tmp_path)
 
@@ -177,13 +183,7 @@ def test_an_audit_stops_a_collection(
     run(a, "--repair")
     key, marks, new = unnamed(a, keeper, "b")
     marks.remove(marks.seen([new.reference]))
-    original = MarkReferences.release
-
-    def release(self: MarkReferences, keys: Any) -> Any:
-        run(b)
-        return original(self, keys)
-
-    monkeypatch.setattr(MarkReferences, "release", release)
+    before_release(monkeypatch, lambda: run(b))
     report = gc(a)
     assert report.deleted == 0
     assert report.refused is not None

@@ -37,8 +37,9 @@ from disks.stores.memory import MemoryStore
 from disks.workers.runner import LocalRunner, Remote
 from oplog import pins, snapshot
 from oplog.errors import AccessDenied, Damaged, FrostlineError, NotFound, Refused, Retained
-from oplog.kinds import Dropped, Inserted, Restored
+from oplog.kinds import Inserted, Restored
 from oplog.revision import blob_key, commit_key, parse_blob_key, parse_commit_key, snapshot_key
+from tests.committed import put, remove
 from tests.turns import examples
 
 NOW = datetime.now(UTC)
@@ -131,21 +132,6 @@ def bucket() -> Bucket:
 @pytest.fixture
 def disk(bucket: Bucket, tmp_path: Path) -> ObjectDisk:
     return ObjectDisk("cold", bucket, tmp_path / "state", snapshot_every_commits=0)
-
-
-def put(disk: ObjectDisk, path: str, data: bytes = b"some bytes") -> str:
-    """Create one file in one commit; its blob."""
-    with disk.transaction(Inserted()) as transaction:
-        info = transaction.create(path, data)
-        transaction.commit()
-    assert info.key is not None
-    return info.key
-
-
-def remove(disk: ObjectDisk, path: str) -> None:
-    with disk.transaction(Dropped()) as transaction:
-        transaction.remove(path)
-        transaction.commit()
 
 
 def orphan(disk: ObjectDisk, data: bytes = b"abandoned") -> str:

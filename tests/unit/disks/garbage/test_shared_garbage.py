@@ -21,8 +21,9 @@ from disks.stores.memory import MemoryStore
 from disks.stores.wrappers.named_log import NamedLogStore
 from oplog import pins
 from oplog.errors import AccessDenied, FrostlineError, NotFound, Refused, Transient
-from oplog.kinds import Dropped, Inserted
+from oplog.kinds import Inserted
 from oplog.revision import is_blob_key
+from tests.committed import put, remove
 
 LATER = datetime.now(UTC) + timedelta(days=3)
 DAY = 24 * 3600
@@ -102,20 +103,6 @@ def logs(prefix: Prefix, tmp_path: Path) -> dict[str, ObjectDisk]:
 
 def open_log(prefix: Prefix, state: Path, name: str, **options: Any) -> ObjectDisk:
     return ObjectDisk(name, NamedLogStore(prefix, name), state / name, snapshot_every_commits=0, **options)
-
-
-def put(disk: ObjectDisk, path: str, data: bytes = b"some bytes") -> str:
-    with disk.transaction(Inserted()) as transaction:
-        info = transaction.create(path, data)
-        transaction.commit()
-    assert info.key is not None
-    return info.key
-
-
-def remove(disk: ObjectDisk, path: str) -> None:
-    with disk.transaction(Dropped()) as transaction:
-        transaction.remove(path)
-        transaction.commit()
 
 
 def adopt(disk: ObjectDisk, source: ObjectDisk, path: str) -> None:

@@ -5,81 +5,28 @@ from __future__ import annotations
 import os
 import sqlite3
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
-import pyarrow as pa
 import pytest
 
 from tests.command_line import Frostline
 from tests.crash.invariants import catalog_is_as_read
-from tests.keeping import keeping
-from tiering.catalog import tables
+from tests.unit.tiering.catalog.histories import STEPS, TABLE, alter, kept_store, move
 from tiering.catalog.stored_parts import KeptPart
-from tiering.config.settings import Config, embedded
+from tiering.config.settings import Config
 from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest
 from tiering.table import part as part_format
-from tiering.table.definitions import define_table
 from tiering.table.part import PartFacts
-from tiering.table.schema import MoveToVolume, TtlRule
-
-TABLE = "d.t"
-BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> Iterator[Config]:
-    """Of a store with three parts of two partitions, which are kept."""
-    config = embedded(tmp_path)
-    with keeping():
-        with Store.open(config) as store:
-            columns = ["k:int64", "ts:timestamp", "seen:timestamp"]
-            store.create_table(
-                define_table(TABLE, columns=columns, order_by="k", partition_by="month(ts)", policy="hot_cold")
-            )
-            for number in (1, 2, 40):
-                insert(store, number)
-        with Store.open(config):
-            pass
+    with kept_store(tmp_path) as config:
         yield config
-
-
-def insert(store: Store, number: int) -> None:
-    moment = BEGIN + timedelta(days=number)
-    row = {"k": [number], "ts": [moment], "seen": [moment + timedelta(days=1)]}
-    store.table(TABLE).insert(pa.table(row).to_batches())
-
-
-def move(store: Store, volume: str) -> None:
-    assert store.apply(store.plan_manual_move(TABLE, partition="202601", to_volume=volume)).failed == ()
-
-
-def drop(store: Store) -> None:
-    doomed = [stored for stored in store.parts(TABLE) if stored.name.partition == "202602"]
-    tables.drop_parts(store.context, doomed, reason="test")
-
-
-def alter(store: Store) -> None:
-    old = store.definition(TABLE)
-    rule = TtlRule(after_seconds=86400, column="seen", action=MoveToVolume("cold"))
-    store.alter_table(old, msgspec.structs.replace(old, ttl=(rule,)))
-
-
-STEPS: dict[str, Callable[[Store], object]] = {
-    "insert": lambda store: insert(store, 3),
-    "move": lambda store: move(store, "cold"),
-    "move back": lambda store: move(store, "hot"),
-    "merge": lambda store: store.merge(TABLE, MergeRequest(partition="202601", final=True)),
-    "alter": alter,
-    "move as the rule says": lambda store: store.apply(store.plan().moves),
-    "drop": drop,
-    "insert again": lambda store: insert(store, 41),
-    "drop the table": lambda store: store.drop_table(TABLE),
-}
 
 
 def test_each_step_of_one_process_is_what_the_others_see(config: Config) -> None:

@@ -4,52 +4,35 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
-import pyarrow as pa
 import pytest
 
 from disks.local.disk import LocalDisk
 from disks.object_disk.table_disk import TableDisk
 from tests.command_line import Frostline
 from tests.crash.invariants import looks_are_as_read
-from tests.keeping import keeping
-from tiering.catalog import tables
+from tests.unit.tiering.catalog.histories import STEPS, TABLE, alter, drop, insert, kept_store
 from tiering.catalog.context import Context
 from tiering.catalog.stored_parts import PartReader, StoredPart
-from tiering.config.settings import Config, embedded
+from tiering.config.settings import Config
 from tiering.engine import replicated
 from tiering.engine.store import Store
 from tiering.journal.kept_looks import PartSums, crc32_of
 from tiering.journal.kept_parts import KeptParts
-from tiering.merge.request import MergeRequest
 from tiering.move.report import MoveReport
 from tiering.policy.plan import Move
-from tiering.table.definitions import define_table
 from tiering.table.schema import MoveToVolume, TtlRule
-
-TABLE = "d.t"
-BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> Iterator[Config]:
-    """Of a store with three parts of two partitions; what is known of them is kept."""
-    config = embedded(tmp_path)
-    with keeping():
-        with Store.open(config) as store:
-            columns = ["k:int64", "ts:timestamp", "seen:timestamp"]
-            rule = TtlRule(after_seconds=10 * 365 * 86400, column="ts", action=MoveToVolume("cold"))
-            table = define_table(TABLE, columns=columns, order_by="k", partition_by="month(ts)", policy="hot_cold")
-            store.create_table(msgspec.structs.replace(table, ttl=(rule,)))
-            for number in (1, 2, 40):
-                insert(store, number)
-        with Store.open(config):
-            pass
+    """A rule that nothing is due by is kept with the looks."""
+    later = TtlRule(after_seconds=10 * 365 * 86400, column="ts", action=MoveToVolume("cold"))
+    with kept_store(tmp_path, later) as config:
         yield config
 
 
@@ -75,49 +58,14 @@ def looked_into(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-def insert(store: Store, number: int) -> None:
-    moment = BEGIN + timedelta(days=number)
-    row = {"k": [number], "ts": [moment], "seen": [moment + timedelta(days=1)]}
-    store.table(TABLE).insert(pa.table(row).to_batches())
-
-
 def where(stored: StoredPart) -> tuple[str, str, int | None]:
     return stored.facts.name, stored.disk, stored.revision
-
-
-def move(store: Store, volume: str) -> None:
-    assert store.apply(store.plan_manual_move(TABLE, partition="202601", to_volume=volume)).failed == ()
-
-
-def drop(store: Store) -> None:
-    doomed = [stored for stored in store.parts(TABLE) if stored.name.partition == "202602"]
-    tables.drop_parts(store.context, doomed, reason="test")
-
-
-def alter(store: Store) -> None:
-    old = store.definition(TABLE)
-    rule = TtlRule(after_seconds=86400, column="seen", action=MoveToVolume("cold"))
-    store.alter_table(old, msgspec.structs.replace(old, ttl=(rule,)))
-
-
-STEPS: dict[str, Callable[[Store], object]] = {
-    "nothing": lambda store: None,
-    "insert": lambda store: insert(store, 3),
-    "move": lambda store: move(store, "cold"),
-    "move back": lambda store: move(store, "hot"),
-    "merge": lambda store: store.merge(TABLE, MergeRequest(partition="202601", final=True)),
-    "alter": alter,
-    "move as the rule says": lambda store: store.apply(store.plan().moves),
-    "drop": drop,
-    "insert again": lambda store: insert(store, 41),
-    "drop the table": lambda store: store.drop_table(TABLE),
-}
 
 
 def test_after_each_step_of_another_process_the_looks_are_what_the_disks_say(config: Config) -> None:
     """Of who opens now, of who is open all the time, and of who looked at nothing since the begin."""
     with Store.open(config) as acting, Store.open(config, anew=False) as other, Store.open(config) as late:
-        for name, step in STEPS.items():
+        for name, step in {"nothing": lambda store: None, **STEPS}.items():
             step(acting)
             other.context.catalog.refresh(anew=False)
             with Store.open(config, anew=False) as new:
