@@ -15,7 +15,7 @@ from disks.host.ranged_file import RangedFile
 from disks.stores.base import ByteRange
 from oplog.errors import Damaged
 from tiering.parquet.read_cache import CachedFile
-from tiering.parquet.sections import BLOCK_BYTES, Section, blocks, stated_sections
+from tiering.parquet.sections import BLOCK_BYTES, MAGIC, Section, blocks, stated_sections
 from tiering.table.part import DataFile
 
 Fetch = Callable[[ByteRange], bytes]
@@ -23,6 +23,8 @@ Fetch = Callable[[ByteRange], bytes]
 HELD_BYTES = 64 * 1024 * 1024
 _LEARNING_BYTES = 32 * BLOCK_BYTES
 _LEARNED_FILES = 1000
+_WHOLE_BYTES = 64 * 1024
+"""A file of no more is read in one request, whatever is wanted of it."""
 
 
 class _Run:
@@ -127,11 +129,16 @@ class CheckedFile(RangedFile):
     def _covering(self, start: int, stop: int) -> Sequence[Section]:
         if not self._sections:
             self._learn()
+        if self._size <= _WHOLE_BYTES:
+            return self._sections
         first = bisect_right(self._starts, start) - 1
         return self._sections[first : bisect_right(self._starts, stop - 1)]
 
     def _read(self, sections: Sequence[Section]) -> memoryview:
-        """Sections that lie together: those that are kept and proved, and the others fetched."""
+        """Sections that lie together: those that are kept and proved, and the others fetched. Of the first four bytes,
+        which the engine asks for alone, no store is asked: they are the same in each file."""
+        if len(sections) == 1 and sections[0].stop == len(MAGIC) and _is(sections[0], memoryview(MAGIC), 0):
+            return memoryview(MAGIC)
         start, stop = sections[0].start, sections[-1].stop
         kept = self._cached.read(start, stop) if self._cached else None
         if self._cached is None or kept is None:

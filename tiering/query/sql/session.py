@@ -210,23 +210,34 @@ class SqlSession:
 
     def _rows(self, scan: Scan, files: Sequence[SelectedFile], serve_local: bool, paths: list[str]) -> str:
         """The rows of the files with exactly the table's columns, in its order and types."""
-        pieces = []
         definition = scan.definition
+        reads = list(self._reads(scan, files, serve_local, paths))
+        if scan.access.columns:
+            pieces = [selected(definition, source, places, scan.access.columns) for source, places in reads]
+            return " UNION ALL ".join(pieces) or selected(definition, "range(0)", {})
+        # Of a union the engine always reads a column, and none of these was compared: it is a union of bare rows.
+        bare = " UNION ALL ".join(f"SELECT 1 FROM {source}" for source, _ in reads)
+        return selected(definition, f"({bare})", compared=())
+
+    def _reads(
+        self, scan: Scan, files: Sequence[SelectedFile], serve_local: bool, paths: list[str]
+    ) -> Iterator[tuple[str, dict[int, int]]]:
+        """Where the engine finds the rows, and which column there a column id is."""
+        if not scan.access.columns:  # how many rows an object has, part.json says: nobody asks the bucket
+            yield f"range({sum(file.file.rows for file in files if file.local_path is None)})", {}
+            files = [file for file in files if file.local_path is not None]
         for version, members in _by_version(files).items():
-            places = self._places(definition, version, members[0])
+            places = self._places(scan.definition, version, members[0])
             width = max(places.values()) + 1
             urls = [self._url(scan, file, places, serve_local) for file in members]
             paths += urls
             # Where names are the same but for their case, the engine could take one column of a file for another.
-            groups = [urls] if _are_distinct(definition) else [[url] for url in urls]
-            for group in groups:
-                listed = ", ".join(map(text, group))
-                source = (
-                    f"read_parquet([{listed}], can_have_nan = true, hive_partitioning = false, union_by_name = false) "
-                    f"AS f({', '.join(f'c{place}' for place in range(width))})"
+            for group in [urls] if _are_distinct(scan.definition) else [[url] for url in urls]:
+                yield (
+                    f"read_parquet([{', '.join(map(text, group))}], can_have_nan = true, hive_partitioning = false, "
+                    f"union_by_name = false) AS f({', '.join(f'c{place}' for place in range(width))})",
+                    places,
                 )
-                pieces.append(selected(definition, source, places, scan.access.columns))
-        return " UNION ALL ".join(pieces) if pieces else selected(definition, "range(0)", {})
 
     def _url(self, scan: Scan, file: SelectedFile, places: Mapping[int, int], serve_local: bool) -> str:
         if not serve_local and _opens_itself(file):
