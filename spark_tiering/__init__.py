@@ -4,6 +4,7 @@ SparkSession.builder.config(map=spark_tiering.PROPERTIES)    sessions that read 
 spark_tiering.register(spark)                                then spark.read.format("frostline")
 spark_tiering.sql(spark, "select … from db.table")           reads what the query needs, and no more
 spark_tiering.views(spark)                                   every table as a temporary view
+spark_tiering.drop_partition("db.table", "202601")           as the verb does
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from os import PathLike
+
     from pyspark.sql import SparkSession
 
     from spark_tiering.queries.sql import sql, views
 
-__all__ = ["PROPERTIES", "register", "sql", "views"]
+__all__ = ["PROPERTIES", "drop_partition", "register", "sql", "views"]
 
 _JAVA_OPTIONS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 
@@ -34,6 +37,14 @@ def register(session: SparkSession) -> None:
     from spark_tiering.datasource import register as _register
 
     _register(session)
+
+
+def drop_partition(table: str, partition: str, *, config: str | PathLike[str] | None = None) -> dict[str, int]:
+    """Drop all parts of a partition on every disk; of each disk with a log the revision that did it, which
+    `frostline undo` takes back. Raises `NotFound` where there is no such partition."""
+    from spark_tiering.writing.write_job import drop_partition as _drop_partition
+
+    return _drop_partition(table, partition, config=config)
 
 
 def __getattr__(name: str) -> object:

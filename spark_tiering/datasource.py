@@ -113,17 +113,12 @@ class FrostlineSource(DataSource):
             return FrostlineReader(asked, definition, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """What writes a data frame. Raises `UsageError` for columns that the table has not, `Refused` to overwrite."""
+        """What writes a data frame. Raises `UsageError` for columns that the table has not, `Refused` to overwrite when
+        it is not said what."""
         from spark_tiering.writing.write_job import begin_job, write_options
 
         with _told():
-            asked = write_options(self.options)
-            if overwrite:
-                raise Refused(
-                    f"mode 'overwrite' would remove the rows of {asked.table}; only 'append' is possible",
-                    hint="'frostline table drop' and TTL rules remove rows",
-                )
-            definition, job = begin_job(asked)
+            definition, job = begin_job(asked := write_options(self.options, overwrite=overwrite))
             check_columns(schema, definition)
             return FrostlineWriter(asked, job)
 

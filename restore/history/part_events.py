@@ -21,7 +21,7 @@ class Event:
     """What one commit did to one part."""
 
     verb: str
-    """inserted, merged, moved in, brought back, created; merged away, moved out, dropped, taken out, removed;
+    """inserted, merged, moved in, brought back, created; merged away, moved out, dropped, replaced, taken out, removed;
     rewritten"""
     arrived: bool
     """Whether the part was there afterwards."""
@@ -117,6 +117,8 @@ def _departure(commit: Commit, directory: str) -> Event:
             return Event("moved out", arrived=False, other=target)
         case Dropped():
             return Event("dropped", arrived=False)
+        case Inserted():
+            return Event("replaced", arrived=False)
         case Restored() | Undone():
             return Event("taken out", arrived=False, other=_because(commit))
         case other:

@@ -16,14 +16,18 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from difflib import get_close_matches
+from os import PathLike
 from pathlib import Path
+from typing import Literal
 
 from disks.base import LoggedDisk
 from disks.stores.address import StoreAddress
 from oplog.errors import Conflict, NotFound, Refused, UsageError
 from oplog.kinds import Inserted
+from restore.history import partitions
 from spark_tiering.writing.once import Once, OnceAJob
 from spark_tiering.writing.part_writer import WriteJob, WrittenPart
+from spark_tiering.writing.replaced import ATTEMPTS, held_to_replace
 from tiering.catalog import blocks, reachability
 from tiering.catalog.context import Context
 from tiering.catalog.new_parts import INSERT_CLAIM
@@ -51,6 +55,8 @@ class WriteOptions:
     config: Path | None = None
     once: Once | None = None
     """None: to write it again appends it again."""
+    replaces: Literal["nothing", "partitions", "table"] = "nothing"
+    """What goes with the commit: the partitions that the rows are in, or all that there is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +67,15 @@ class WriteResult:
     parts: tuple[str, ...] = ()
     done_before: bool = False
     """The job is in the table already; nothing was committed."""
+    replaced: tuple[str, ...] = ()
+    """The parts that went."""
 
 
-def write_options(given: Mapping[str, str]) -> WriteOptions:
-    """The options as Spark hands them over. Raises `UsageError` naming an unknown one."""
+def write_options(given: Mapping[str, str], *, overwrite: bool = False) -> WriteOptions:
+    """The options as Spark hands them over. Raises `UsageError` naming an unknown one, `Refused` to overwrite without
+    being told what."""
     options = {name.lower(): value for name, value in given.items()}
+    mode = options.pop("partitionoverwritemode", "")
     table = options.pop("path", "")
     if not table:
         raise UsageError("which table?", hint="df.write.format('frostline').mode('append').save('db.table')")
@@ -77,7 +87,24 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
             raise UsageError(f"no such option: {name}", hint=hint)
     config = Path(options["config"]).expanduser() if options.get("config") else None
     job_id = options.get("job_id", "")
-    return WriteOptions(table, config, OnceAJob(job_id) if job_id else None)
+    return WriteOptions(
+        table, config, OnceAJob(job_id) if job_id else None, _replaces(table, mode) if overwrite else "nothing"
+    )
+
+
+def _replaces(table: str, mode: str) -> Literal["partitions", "table"]:
+    match mode.lower():
+        case "dynamic":
+            return "partitions"
+        case "static":
+            return "table"
+        case "":
+            raise Refused(
+                f"mode 'overwrite' does not say which rows of {table} go",
+                hint="option('partitionOverwriteMode', 'dynamic') replaces the partitions that the rows are in, "
+                "'static' the whole table",
+            )
+    raise UsageError(f"option partitionOverwriteMode: expected dynamic or static, got {mode!r}")
 
 
 def begin_job(options: WriteOptions) -> tuple[TableDefinition, WriteJob | None]:
@@ -86,36 +113,50 @@ def begin_job(options: WriteOptions) -> tuple[TableDefinition, WriteJob | None]:
     Raises `Refused` when the table's policy has no bucket: executors reach nothing else.
     """
     with Store.open(load(options.config), actor=_ACTOR, recover=False) as store:
-        definition = store.definition(options.table)
-        reachability.check_whole(store.context, definition, f"writing to {definition.full_name}")
-        replicated.refuse(definition, "a write of Spark to", "insert the rows with 'frostline insert'")
-        disk = _target(store.context, definition)
-        if _is_done(disk, definition, options):
-            return definition, None
-        limits = store.context.config.limits
-        shared = StoreAddress.of(
-            store.context.config.bucket(disk.name),
-            bytes_per_second=limits.bytes_per_second,
-            requests_per_second=limits.requests_per_second,
-        )
-        return definition, WriteJob(
-            store=shared,
-            disk=disk.name,
-            definition=definition,
-            token=secrets.token_hex(8),
-            revision=disk.revision or 0,
-            began=time.time(),
-        )
+        return begin_in(store, options)
+
+
+def begin_in(store: Store, options: WriteOptions) -> tuple[TableDefinition, WriteJob | None]:
+    """The same in a store that is open."""
+    definition = store.definition(options.table)
+    reachability.check_whole(store.context, definition, f"writing to {definition.full_name}")
+    replicated.refuse(definition, "a write of Spark to", "insert the rows with 'frostline insert'")
+    disk = _target(store.context, definition)
+    if options.replaces != "nothing":
+        disk.refresh()  # what is there now is to go, and what comes later is not
+    if _is_done(disk, definition, options):
+        return definition, None
+    limits = store.context.config.limits
+    shared = StoreAddress.of(
+        store.context.config.bucket(disk.name),
+        bytes_per_second=limits.bytes_per_second,
+        requests_per_second=limits.requests_per_second,
+    )
+    return definition, WriteJob(
+        store=shared,
+        disk=disk.name,
+        definition=definition,
+        token=secrets.token_hex(8),
+        revision=disk.revision or 0,
+        began=time.time(),
+    )
 
 
 def commit_job(options: WriteOptions, job: WriteJob | None, parts: Sequence[WrittenPart]) -> WriteResult:
     """Commit the parts of all tasks at once. Raises `NotFound` when the table was dropped meanwhile, `Refused` when the
-    uploads are so old that gc may have taken them; nothing is committed then."""
+    uploads are so old that gc may have taken them, or what they replace is not what it was; nothing is committed then.
+    """
     if job is None:
         return _told_done(options)
-    if not parts and not isinstance(options.once, OnceAJob):
+    if not parts and not isinstance(options.once, OnceAJob) and options.replaces != "table":
         return WriteResult()
-    with Store.open(load(options.config), actor=_ACTOR) as store, ExitStack() as stack:
+    with Store.open(load(options.config), actor=_ACTOR) as store:
+        return commit_in(store, options, job, parts)
+
+
+def commit_in(store: Store, options: WriteOptions, job: WriteJob, parts: Sequence[WrittenPart]) -> WriteResult:
+    """The same in a store that is open."""
+    with ExitStack() as stack:
         definition = _same_table(store, job)
         reachability.check_whole(store.context, definition, f"writing to {definition.full_name}")
         replicated.refuse(definition, "a write of Spark to", "insert the rows with 'frostline insert'")
@@ -129,16 +170,26 @@ def commit_job(options: WriteOptions, job: WriteJob | None, parts: Sequence[Writ
         claim = f"{INSERT_CLAIM}{floor}-{secrets.token_hex(6)}"
         stack.enter_context(store.context.journal.claim(definition.uuid, [claim], "insert"))
         described = _described(store.context, definition, job, parts, floor)
-        try:
-            _commit(store.context, disk, definition, options, job, described)
-        except Conflict:
-            disk.refresh()
-            if _is_done(disk, definition, options):
-                return _told_done(options)
-            raise
-        result = WriteResult(sum(part.rows for part in parts), tuple(part.name for _, part in described))
+        for left in reversed(range(1 if options.replaces == "nothing" else ATTEMPTS)):
+            try:
+                gone = _commit(store.context, disk, definition, options, job, described)
+                break
+            except Conflict:
+                disk.refresh()
+                if _is_done(disk, definition, options):
+                    return _told_done(options)
+                if not left:
+                    raise
+                _same_table(store, job)
+        result = WriteResult(sum(part.rows for part in parts), tuple(part.name for _, part in described), replaced=gone)
         logger.info("%s rows in %s parts went into %s", result.rows, len(result.parts), definition.full_name)
         return result
+
+
+def drop_partition(table: str, partition: str, *, config: str | PathLike[str] | None = None) -> dict[str, int]:
+    """As `restore.history.partitions.drop`: the revisions that did it, by disk."""
+    with Store.open(load(Path(config).expanduser() if config else None), actor=_ACTOR) as store:
+        return dict(partitions.drop(store.context, store.definition(table), partition).revisions)
 
 
 def _target(context: Context, definition: TableDefinition) -> LoggedDisk:
@@ -210,10 +261,13 @@ def _commit(
     options: WriteOptions,
     job: WriteJob,
     described: Sequence[tuple[WrittenPart, Part]],
-) -> None:
+) -> tuple[str, ...]:
+    """The parts that it replaced. Raises `Conflict` when others changed what it was made from."""
     kind = Inserted(table=definition.full_name, tasks_began=int(job.began), job=options.once.id if options.once else "")
-    reason = f"Spark wrote to {definition.full_name}"
-    with disk.transaction(kind, reason=reason, actor=context.actor) as transaction:
+    with (
+        ExitStack() as stack,
+        disk.transaction(kind, reason=_reason(definition, options), actor=context.actor) as transaction,
+    ):
         transaction.require(present=(definition.path,))
         for written, part in described:
             for item in written.files:
@@ -225,7 +279,28 @@ def _commit(
         if options.once is not None:
             rows = sum(part.rows for _, part in described)
             options.once.mark(transaction, disk, definition, rows, context.clock())
+        gone: tuple[str, ...] = ()
+        if options.replaces != "nothing":
+            partitions = (
+                {written.partition.id for written, _ in described} if options.replaces == "partitions" else None
+            )
+            held = held_to_replace(context, disk, definition, partitions, since=job.revision)
+            old = stack.enter_context(held)
+            for directory in old.directories:
+                transaction.remove(directory)
+            transaction.made_from(old.revision, [definition.directory])
+            gone = old.names
         transaction.commit()
+    return gone
+
+
+def _reason(definition: TableDefinition, options: WriteOptions) -> str:
+    match options.replaces:
+        case "partitions":
+            return f"Spark replaced partitions of {definition.full_name}"
+        case "table":
+            return f"Spark replaced the rows of {definition.full_name}"
+    return f"Spark wrote to {definition.full_name}"
 
 
 def _is_done(disk: LoggedDisk, definition: TableDefinition, options: WriteOptions) -> bool:

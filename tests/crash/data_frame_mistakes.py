@@ -14,6 +14,7 @@ _NATIVE = "tests/spark/test_native.py"
 _QUERIES = "tests/spark/test_queries.py"
 _STREAMS = "tests/spark/test_stream_writer.py"
 _WRITER = "tests/spark/test_writer.py::TestOnce"
+_REPLACE = "tests/spark/test_replace.py"
 
 
 def _job_marks_differ() -> None:
@@ -48,6 +49,30 @@ def _same_number_for_all() -> None:
 class _Zeros(dict[str, int]):
     def __getitem__(self, key: str) -> int:
         return 0
+
+
+def _replaced_without_precondition() -> None:
+    from disks.object_disk.transaction import ObjectTransaction
+
+    ObjectTransaction.made_from = lambda self, revision, within=None: None  # type: ignore[method-assign]
+
+
+def _newcomers_replaced() -> None:
+    from spark_tiering.writing import replaced
+
+    replaced.newcomer = lambda disk, directory, since: ""
+
+
+def _merges_hide_newcomers() -> None:
+    from spark_tiering.writing import replaced
+
+    original = replaced.newcomer
+
+    def newcomer(disk: Any, directory: str, since: int) -> str:
+        level = directory.rpartition("_")[2]
+        return "" if int(level) else original(disk, directory, since)
+
+    replaced.newcomer = newcomer
 
 
 def _no_pin() -> None:
@@ -156,6 +181,24 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "the parts of all tasks get one block number",
         f"{_WRITER}::test_parts_of_several_tasks_have_names_of_their_own",
         _same_number_for_all,
+    ),
+    (
+        "replace without precondition",
+        "a commit that replaces partitions does not ask whether they are as they were looked at",
+        f"{_REPLACE}::test_rows_that_come_right_before_the_commit_are_not_left_beside_it",
+        _replaced_without_precondition,
+    ),
+    (
+        "newcomers replaced",
+        "rows that came after a job began go with those that it replaces",
+        f"{_REPLACE}::test_rows_that_came_after_the_job_began_are_not_replaced",
+        _newcomers_replaced,
+    ),
+    (
+        "merges hide newcomers",
+        "rows that came after a job began, and were merged since, go with those that it replaces",
+        f"{_REPLACE}::test_a_merge_brings_no_rows_but_shows_those_that_came",
+        _merges_hide_newcomers,
     ),
     (
         "data frame without pin",

@@ -392,6 +392,29 @@ def cold_merge(store: Store, site: Site) -> None:
             raise failure.error
 
 
+def _cold_beside_scratch(store: Store, site: Site) -> None:
+    _cold(store, site)
+    with op("fs.mkdir", site.scratch):
+        site.scratch.mkdir()
+
+
+def _replace_january(store: Store, site: Site) -> None:
+    """A job of Spark that writes other rows into January in the place of those that are there: task and commit."""
+    from spark_tiering.writing import write_job
+    from spark_tiering.writing.once import OnceAJob
+    from spark_tiering.writing.part_writer import write_parts
+
+    asked = write_job.WriteOptions(TABLE, once=OnceAJob("january"), replaces="partitions")
+    _, job = write_job.begin_in(store, asked)
+    if job is None:
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(site.scratch))
+        parts = write_parts([rows(7000, months=(1,))], job, 0, 0)
+    write_job.commit_in(store, asked, job, parts)
+    store.refresh()
+
+
 def _repository(store: Store, site: Site) -> None:
     """January cold, February hot, and a repository without a backup."""
     from tests.crash import backing_up
@@ -480,6 +503,7 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario("adopt", _foreign, lambda store, site: _adopt(store), keeps_rows=True),
         Scenario("move", _hot, lambda store, site: move(store, "cold"), keeps_rows=True),
         Scenario("move_back", _cold, lambda store, site: move(store, "hot"), keeps_rows=True),
+        Scenario("spark_replace", _cold_beside_scratch, _replace_january),
         Scenario("drop_parts", mixed, drop_january),
         Scenario("drop_all_parts", mixed, _drop_all_parts),
         Scenario("drop_table", mixed, _drop_table),

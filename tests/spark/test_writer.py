@@ -355,12 +355,8 @@ class TestFailures:
             write(frame, config, **options)
         assert "Traceback" not in str(caught.value)
 
-    def test_overwrite_and_tables_without_a_bucket_are_refused(
-        self, spark: SparkSession, config: Path, tmp_path: Path
-    ) -> None:
+    def test_tables_without_a_bucket_are_refused(self, spark: SparkSession, tmp_path: Path) -> None:
         frame = frame_of(spark, 10)
-        with pytest.raises(Exception, match="only 'append' is possible"):
-            frame.write.format("frostline").mode("overwrite").option("config", str(config)).save("db.logs")
         home = tmp_path / "local"
         home.mkdir()
         local = home / "frostline.yaml"
