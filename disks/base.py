@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, NamedTuple, Self
 
+from disks.file_table.blob_sets import Marks, Reference
 from disks.file_table.commits import Commits
 from disks.file_table.table import FileTable
 from disks.stores.base import ByteRange, ObjectStore, S3Connection
@@ -129,11 +130,21 @@ class Transaction(ABC):
         `Damaged`. The path must not exist at commit (unless removed earlier in this transaction): `Conflict`.
         """
 
-    def adopt(self, row: FileRow) -> None:
+    def reserve(self, sizes: Mapping[str, int]) -> None:  # noqa: B027 - nothing where nobody shares objects
+        """Say which files will be created, with their sizes in bytes: the parts of one directory together. Where other
+        logs share the objects they are told before the first byte goes up, in one request; without it, of each file
+        by itself."""
+
+    def mark(self, references: Collection[Reference]) -> None:  # noqa: B027 - the same
+        """Tell the other logs of the prefix now that this one uses these blob sets, before the caller looks at their
+        objects. Raises `NotFound` when a set is gone."""
+
+    def adopt(self, row: FileRow, *, copied: bool = False) -> None:
         """Stage a file whose object the disk's store holds already, or whose bytes ride in the row: nothing is copied.
 
-        The caller has proved that the object is there, and keeps gc away from it (a pin) until the commit. Raises
-        `Refused` for what the disk cannot take over, and on disks whose files are no objects.
+        The caller has proved that the object is there, and keeps gc away from it (a pin) until the commit. `copied`:
+        it was put there for this, and its blob set is a new one. Raises `Refused` for what the disk cannot take over,
+        and on disks whose files are no objects.
         """
         raise Refused(f"{row.path} cannot be taken over: this disk has no log of objects", hint="create the file anew")
 
@@ -398,6 +409,8 @@ class LoggedDisk(BucketDisk):
     """A disk with a log of commits in its store, which is the truth; the file table is a cache of it."""
 
     log: OperationsLog
+    marks: Marks | None = None
+    """Where other logs share the objects: what tells them that this one uses some. None: the logs alone do."""
 
     @property
     def logged(self) -> LoggedDisk:
@@ -431,6 +444,9 @@ class LoggedDisk(BucketDisk):
 
         Raises `NotFound` when the revision does not exist or is no longer kept.
         """
+
+    def claim(self) -> None:
+        """Where the log is one of several: have it, and the id of its prefix, before the first commit."""
 
     @abstractmethod
     def write_snapshot(self) -> int:

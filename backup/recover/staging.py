@@ -111,6 +111,8 @@ def _bring_batch(
     files = [(item, file) for item in wanted for file in item.placed.entry.files]
     kind = Restored(source=source)
     with disk.transaction(kind, reason=f"restore from {source}", actor=context.actor) as transaction:
+        here = ((item, file) for item, file in files if not _is_in_this_bucket(reader, disk, item.placed, file))
+        transaction.reserve({f"{item.directory}/{file.name}": file.size_bytes for item, file in here})
 
         def work(number: int) -> None:
             item, file = files[number]

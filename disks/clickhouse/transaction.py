@@ -64,7 +64,7 @@ class ClickHouseTransaction(ObjectTransaction):
             self._begin_group()
             raise
 
-    def adopt(self, row: FileRow) -> None:
+    def adopt(self, row: FileRow, *, copied: bool = False) -> None:
         raise Refused(
             f"{row.path} cannot be taken over: its object says where it belongs, and nothing else does",
             hint="create the file anew",
@@ -76,7 +76,7 @@ class ClickHouseTransaction(ObjectTransaction):
     def rename(self, source: str, target: str) -> None:
         super().rename(source, _check(target))
 
-    def _put(self, path: str, data: bytes | Path, sha256: str) -> str:
+    def _put(self, path: str, data: bytes | Path, sha256: str, key: str | None = None) -> str:
         group = self._group_of[path]
         key = file_key(self._next_number(), secrets.token_bytes(32).translate(_LETTERS).decode())
         metadata = file_metadata(staged(self.staging, group, path))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from disks.host.moment import Moment
 from disks.object_disk.doomed import announced
+from disks.object_disk.sharing.marks import Marking
 from disks.stores.base import ObjectStore
 from oplog.entry import Commit, Create, Link, Operation, Rename
 from oplog.errors import Conflict, NotFound, Refused
@@ -43,6 +44,8 @@ class Basis:
     within: Sequence[str] | None = None
     looked: Moment | None = None
     """When they were asked for last."""
+    marking: Marking | None = None
+    """Where other logs share the blobs: what tells them that this one uses some."""
 
     def check(self, head: int, fence: int, between: Callable[[int], Iterable[Commit]], *, proved: int) -> None:
         """Raise `Refused` when a blob is gone or about to go, `Conflict` when the disk is not what the commit was made

@@ -9,12 +9,15 @@ from disks.stores.base import ObjectStore
 from oplog.revision import blob_key
 
 
-def put_blob(store: ObjectStore, path: str, data: bytes | Path, sha256: str, *, revision: int) -> str:
-    """Upload the bytes under a fresh key, which is returned. Nothing names the object until a commit does.
+def put_blob(
+    store: ObjectStore, path: str, data: bytes | Path, sha256: str, *, revision: int, key: str | None = None
+) -> str:
+    """Upload the bytes under a fresh key, which is returned, or the one that is kept for them. Nothing names the object
+    until a commit does.
 
     `path` is the file's place on the disk: the object carries it as its second copy. `revision` is the newest commit
     when the upload begins. Raises `Damaged` when the bytes that arrive are not those of the digest (hex).
     """
-    key = blob_key(revision + 1)
+    key = key or blob_key(revision + 1)
     store.put(key, data, sha256=bytes.fromhex(sha256), metadata={"path": quote(path, safe="/=+,@ ")})
     return key

@@ -28,6 +28,7 @@ from disks.object_disk.basis import Basis
 from disks.object_disk.cache import IDENTITY, TableCache
 from disks.object_disk.following import CONTRADICTED, apply_entries, is_proved, newest_fence, note_fence
 from disks.object_disk.lease import Lease
+from disks.object_disk.sharing.marks import Marking
 from disks.object_disk.sharing.prefix import identify, log_in
 from disks.object_disk.sharing.writers import WriterClaim
 from disks.object_disk.table_disk import TableDisk
@@ -240,7 +241,8 @@ class ObjectDisk(TableDisk, LoggedDisk):
             raise Refused(f"disk {self.name} is read-only", hint="set read_only: false in its configuration")
         self._check_reachable()
         shares = self.log_name is not None
-        target = Target(self.store, self._scratch, lambda: self.revision, self._commit, shares)
+        marks = self.marks if shares else None
+        target = Target(self.store, self._scratch, lambda: self.revision, self._commit, shares, marks)
         return ObjectTransaction(target, kind, reason=reason, actor=actor)
 
     def _commit(self, draft: Commit, basis: Basis) -> int:
@@ -265,7 +267,7 @@ class ObjectDisk(TableDisk, LoggedDisk):
                     with table.write() as view:
                         if view.head() != before:
                             continue  # another process of this machine committed: look again
-                        entry = self._append(view, draft, unproved)
+                        entry = self._append(view, draft, unproved, basis.marking)
                 except (RevisionTaken, Conflict) as error:
                     if isinstance(error, StrayEntry):
                         self.cache.note(f"{error.message}; it was committed anew")
@@ -288,15 +290,20 @@ class ObjectDisk(TableDisk, LoggedDisk):
         if self._writer is None:
             return
         if table.head()[0] == 0:
-            with table.write():  # one process after the other: they share the lease
-                self.log.check_schema()
-                if self._takes_lease:
-                    self._lease.hold()
-                self._identity.before_writing()
-                self.log.claim_prefix()
-                identify(whole_prefix(self.store))
+            self.claim()
             basis.looked_at = -1
         self._writer.check()
+
+    def claim(self) -> None:
+        if self._writer is None:
+            return
+        with self.cache.lock, self.file_table.write():  # one process after the other: they share the lease
+            self.log.check_schema()
+            if self._takes_lease:
+                self._lease.hold()
+            self._identity.before_writing()
+            self.log.claim_prefix()
+            identify(whole_prefix(self.store))
 
     @property
     def _takes_lease(self) -> bool:
@@ -377,7 +384,9 @@ class ObjectDisk(TableDisk, LoggedDisk):
             return read_object(self.store) or put_object(self.store)
         return put_object(self.store)
 
-    def _append(self, view: TableWriter, draft: Commit, unproved: UnprovedEntries) -> Entry:
+    def _append(
+        self, view: TableWriter, draft: Commit, unproved: UnprovedEntries, marking: Marking | None = None
+    ) -> Entry:
         """In one SQLite transaction: take in what others were read to have committed, check against the table, put the
         entry, take the change in. That the log ends with it proves the others'. Dying after the put leaves the table
         behind the log, and catching up applies the entries."""
@@ -392,7 +401,11 @@ class ObjectDisk(TableDisk, LoggedDisk):
             draft, revision=revision + 1, previous=previous, writer=writer, time=now(), format=self.log.format
         )
         known = view.count_digest()
+        if marking is not None:
+            marking.look(view, commit.operations)
         replay.execute(view, commit)
+        if marking is not None:
+            marking.hold(view, commit.operations)
         settling = isinstance(commit.kind, Repaired) and commit.kind.contradicted is not None
         if view.digest is not None and (settling or is_proved(known)):
             commit = msgspec.structs.replace(commit, table_digest=view.digest.hex)

@@ -7,15 +7,18 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from disks.base import INLINE_LIMIT_BYTES, FileInfo, Transaction, check_path
+from disks.file_table.blob_sets import Marks, Reference
 from disks.host.locks import OwnedDirectory
 from disks.host.moment import Moment
 from disks.object_disk.basis import Basis
 from disks.object_disk.blobs import put_blob
+from disks.object_disk.sharing.marks import Marking, directory_of
 from disks.stores.base import ObjectStore
 from oplog.entry import Commit, Create, Link, Operation, Remove, Rename, now
 from oplog.errors import Conflict, Damaged, Refused
@@ -25,6 +28,7 @@ from oplog.replay import FileRow
 _REVISION_SECONDS = 0.5
 """How old the revision may be that a blob's key names: to read it for each of thousands of small files costs more than
 it tells, and the network delays an upload as long."""
+_HEAD_THREADS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,8 @@ class Target:
     commit: Callable[[Commit, Basis], int]
     shares: bool = False
     """Other logs may name the disk's blobs."""
+    marks: Marks | None = None
+    """Where they learn that this one does."""
 
 
 class ObjectTransaction(Transaction):
@@ -62,6 +68,20 @@ class ObjectTransaction(Transaction):
         self._made_from: tuple[int | None, Sequence[str] | None] = (None, None)
         self._blob_sets: dict[str, str] = {}
         """Directory -> the set that what is uploaded for it belongs to."""
+        self._marking = Marking(target.marks) if target.marks is not None else None
+        self._unproved: list[Create] = []
+        """What others uploaded, to be looked at when it is marked."""
+
+    def reserve(self, sizes: Mapping[str, int]) -> None:
+        self._check_open()
+        if self._marking is not None:
+            paths = [check_path(path) for path, size in sizes.items() if not self._rides_along(path, size)]
+            self._marking.reserve(paths, self._newest())
+
+    def mark(self, references: Collection[Reference]) -> None:
+        self._check_open()
+        if self._marking is not None:
+            self._marking.mark(references)
 
     def create(
         self, path: str, data: bytes | Path, *, sha256: str | None = None, blob_set: str | None = None
@@ -69,7 +89,7 @@ class ObjectTransaction(Transaction):
         check_path(path)
         self._check_open()
         size = data.stat().st_size if isinstance(data, Path) else len(data)
-        if isinstance(data, Path) and size <= self.inline_limit_bytes and path.endswith(".json"):
+        if isinstance(data, Path) and self._rides_along(path, size):
             data = data.read_bytes()
             size = len(data)
         if sha256 is None or isinstance(data, bytes):
@@ -79,21 +99,23 @@ class ObjectTransaction(Transaction):
                     f"{path}: the bytes have SHA-256 {actual}, expected {sha256}", hint="the source is damaged"
                 )
             sha256 = actual
-        small = size <= self.inline_limit_bytes and path.endswith(".json")
-        inline = data if isinstance(data, bytes) and small else None
-        key = None if inline is not None else self._upload(path, data, sha256)
-        if key is not None and blob_set is None:
-            blob_set = self._blob_set(path)
+        inline = data if isinstance(data, bytes) and self._rides_along(path, size) else None
+        key = None
+        if inline is None:
+            key, own_set = self._upload(path, data, sha256)
+            blob_set = blob_set or own_set
         with self._lock:
             self._operations.append(Create(path, size, sha256, key, inline, blob_set))
         return FileInfo(path, size, sha256, key, blob_set)
 
-    def adopt(self, row: FileRow) -> None:
+    def adopt(self, row: FileRow, *, copied: bool = False) -> None:
         """Stage a file whose blob the bucket holds already, or whose bytes ride in the row: nothing is uploaded.
 
         The caller has proved that the blob is there, and keeps gc away from it (a pin) until the commit. Raises
         `Refused` for a file in several objects, which the log has no words for.
         """
+        if copied and self._marking is not None and row.key is not None and row.blob_set is not None:
+            self._marking.arrived(row.path, row.key, row.blob_set)
         if row.more:
             raise Refused(f"{row.path} lies in {1 + len(row.more)} objects", hint="upload it anew, as one object")
         self._add(Create(check_path(row.path), row.size_bytes, row.sha256, row.key, row.inline, row.blob_set))
@@ -111,7 +133,11 @@ class ObjectTransaction(Transaction):
             if since is not None:
                 self._began_at = 0  # nobody knows what the newest revision was then
         operation = Create(check_path(path), size_bytes, sha256, key, None, self._blob_set(path))
-        self._basis().check_blob(operation)
+        if self._marking is not None and operation.blob_set is not None:
+            self._marking.arrived(path, key, operation.blob_set)
+            self._unproved.append(operation)
+        else:
+            self._basis().check_blob(operation)
         self._add(operation)
 
     def _blob_set(self, path: str) -> str | None:
@@ -120,20 +146,33 @@ class ObjectTransaction(Transaction):
         if not self._target.shares:
             return None
         with self._lock:
-            return self._blob_sets.setdefault(path.rpartition("/")[0], secrets.token_hex(16))
+            return self._blob_sets.setdefault(directory_of(path), secrets.token_hex(16))
 
-    def _upload(self, path: str, data: bytes | Path, sha256: str) -> str:
+    def _upload(self, path: str, data: bytes | Path, sha256: str) -> tuple[str, str | None]:
+        """The key of the object, and its set."""
         with self._lock:
             self._first_upload = self._first_upload or Moment()
-        return self._put(path, data, sha256)
+        if self._marking is None:
+            return self._put(path, data, sha256), self._blob_set(path)
+        revision = self._newest()
+        with self._lock:
+            key, blob_set = self._marking.take(path, revision)
+        return self._put(path, data, sha256, key), blob_set
 
-    def _put(self, path: str, data: bytes | Path, sha256: str) -> str:
+    def _put(self, path: str, data: bytes | Path, sha256: str, key: str | None = None) -> str:
+        revision = 0 if key is not None else self._newest()
+        return put_blob(self._target.store, path, data, sha256, revision=revision, key=key)
+
+    def _newest(self) -> int:
         with self._lock:
             steady = time.monotonic()
             if steady - self._revision_read >= _REVISION_SECONDS:
                 self._revision, self._revision_read = self._target.revision(), steady
-            revision = self._revision
-        return put_blob(self._target.store, path, data, sha256, revision=revision)
+            return self._revision
+
+    def _rides_along(self, path: str, size_bytes: int) -> bool:
+        """Whether the file is no object: its bytes are in the commit."""
+        return size_bytes <= self.inline_limit_bytes and path.endswith(".json")
 
     def scratch(self) -> Path:
         with self._lock:
@@ -176,12 +215,28 @@ class ObjectTransaction(Transaction):
             absent=tuple(self._absent),
             operations=tuple(self._operations),
         )
-        revision = self._target.commit(draft, self._basis())
+        try:
+            basis = self._basis()
+            if self._marking is not None:
+                self._marking.begin()
+                with ThreadPoolExecutor(_HEAD_THREADS, thread_name_prefix="head") as pool:
+                    list(pool.map(basis.check_blob, self._unproved))
+            revision = self._target.commit(draft, basis)
+        except (Conflict, Refused):  # nothing was committed
+            raise
+        except BaseException:
+            if self._marking is not None:
+                self._marking.leave()
+            raise
+        if self._marking is not None:
+            self._marking.end()
         self.abandon()
         return revision
 
     def abandon(self) -> None:
         self._finished = True
+        if self._marking is not None:
+            self._marking.abandon()
         if self._scratch is not None:
             self._scratch.remove()
             self._scratch = None
@@ -189,7 +244,9 @@ class ObjectTransaction(Transaction):
     def _basis(self) -> Basis:
         blobs = [one for one in self._operations if isinstance(one, Create) and one.key is not None]
         made_from, within = self._made_from
-        return Basis(self._target.store, self._kind.word, blobs, self._first_upload, self._began_at, made_from, within)
+        basis = Basis(self._target.store, self._kind.word, blobs, self._first_upload, self._began_at, made_from, within)
+        basis.marking = self._marking
+        return basis
 
     def _add(self, operation: Operation) -> None:
         self._check_open()

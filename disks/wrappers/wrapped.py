@@ -205,6 +205,7 @@ class _WrappedLoggedDisk(_WrappedBucketDisk, LoggedDisk):
     def __init__(self, outer: WrappedDisk, inner: LoggedDisk) -> None:
         super().__init__(outer, inner)
         self.log = inner.log
+        self.marks = inner.marks
         self._log = inner
 
     @property
@@ -222,6 +223,9 @@ class _WrappedLoggedDisk(_WrappedBucketDisk, LoggedDisk):
 
     def table_at(self, revision: int, *, path: Path | None = None) -> FileTable:
         return self._log.table_at(revision, path=path)
+
+    def claim(self) -> None:
+        self._log.claim()
 
     def write_snapshot(self) -> int:
         return self._log.write_snapshot()

@@ -289,7 +289,7 @@ class _Transfer:
                 transaction.remove(path)
             rows = (_held_here(row, copied) for row in batch.rows)
             for row in rows if self.disk.log_name is None else _in_new_sets(rows):
-                transaction.adopt(row)
+                transaction.adopt(row, copied=True)
             return transaction.commit()
 
 

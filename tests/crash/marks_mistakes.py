@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 _MARKS = "tests/replicas/zero_copy/test_marks.py"
+_VERBS = "tests/replicas/zero_copy/test_verbs.py"
 _AUDIT = "tests/replicas/zero_copy/test_audit.py"
 
 
@@ -92,6 +93,85 @@ def _own_log_alone() -> None:
     auditing.other_logs = lambda disk: []  # type: ignore[attr-defined]
 
 
+def _bytes_before_marks() -> None:
+    from disks.object_disk.sharing.marks import Marking
+
+    class Late:
+        def __init__(self, marks: Any) -> None:
+            self.sets: list[Any] = []
+            self.marks = marks
+
+        def create(self, sets: Any) -> None:
+            self.sets += sets
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.marks, name)
+
+    made, began = Marking.__init__, Marking.begin
+
+    def init(self: Any, marks: Any) -> None:
+        made(self, Late(marks))  # type: ignore[arg-type]
+
+    def begin(self: Any) -> None:
+        began(self)
+        self._marks.marks.create(self._marks.sets)
+
+    Marking.__init__ = init  # type: ignore[method-assign]
+    Marking.begin = begin  # type: ignore[method-assign]
+
+
+def _marks_after_the_commit() -> None:
+    from disks.object_disk.sharing.marks import Marking
+
+    held, ended = Marking.hold, Marking.end
+
+    def hold(self: Any, table: Any, operations: Any) -> None:
+        class Later:
+            def add(later, references: Any) -> None:  # noqa: N805
+                self.coming = references
+
+            def seen(later, references: Any) -> Any:  # noqa: N805
+                return self.known.seen(references)
+
+        self.coming, self.known = set(), self._marks
+        self._marks = Later()
+        try:
+            held(self, table, operations)
+        finally:
+            self._marks = self.known
+
+    def end(self: Any) -> None:
+        self._marks.add(self.coming)
+        ended(self)
+
+    Marking.hold = hold  # type: ignore[method-assign]
+    Marking.end = end  # type: ignore[method-assign]
+
+
+def _marks_go_before_the_commit() -> None:
+    from disks.object_disk.sharing.marks import Marking
+
+    original = Marking.hold
+
+    def hold(self: Any, table: Any, operations: Any) -> None:
+        original(self, table, operations)
+        self._take_away(self._ended)
+
+    Marking.hold = hold  # type: ignore[method-assign]
+
+
+def _one_file_is_the_whole_directory() -> None:
+    from disks.object_disk.sharing import marks
+
+    marks.names = lambda table, reference: False
+
+
+def _what_is_unknown_is_taken_back() -> None:
+    from disks.object_disk.sharing.marks import Marking
+
+    Marking.leave = lambda self: None  # type: ignore[method-assign]
+
+
 def _mistake(name: str, what: str, check: str, apply: Callable[[], None]) -> tuple[str, str, str, Callable[[], None]]:
     return f"marks: {name}", what, check, apply
 
@@ -138,6 +218,36 @@ MISTAKES = (
         "a machine collects by another one's audit, and by that of a Keeper that was set back",
         f"{_AUDIT}::test_nothing_goes_before_an_audit_of_this_machine",
         _any_audit_counts,
+    ),
+    _mistake(
+        "bytes before marks",
+        "a part's objects go up before anything holds them",
+        f"{_VERBS}::test_wherever_it_is_killed_no_mark_is_missing[move_more]",
+        _bytes_before_marks,
+    ),
+    _mistake(
+        "marks after the commit",
+        "a detached part is marked when the log names it already",
+        f"{_VERBS}::test_wherever_it_is_killed_no_mark_is_missing[detach]",
+        _marks_after_the_commit,
+    ),
+    _mistake(
+        "marks go before the commit",
+        "the mark of a part that is dropped goes while the log still names it",
+        f"{_VERBS}::test_wherever_it_is_killed_no_mark_is_missing[drop_partition]",
+        _marks_go_before_the_commit,
+    ),
+    _mistake(
+        "one file is the whole directory",
+        "the mark goes with the first file that is removed",
+        f"{_VERBS}::test_a_file_of_a_set_that_stays_keeps_its_mark",
+        _one_file_is_the_whole_directory,
+    ),
+    _mistake(
+        "what is unknown is taken back",
+        "a commit whose answer was lost counts as none, and its marks go",
+        f"{_VERBS}::test_a_commit_of_which_nobody_knows_leaves_its_marks",
+        _what_is_unknown_is_taken_back,
     ),
     _mistake(
         "the own log alone",

@@ -32,9 +32,12 @@ def stage_part(
     """
     transaction.require(present=(definition.path,))
     target = target or definition.part_directory(part.name)
+    description = parts_format.encode(part)
+    sizes = {f"{target}/{file.name}": file.size_bytes for file in part.files}
+    transaction.reserve({**sizes, f"{target}/{PART_FILE}": len(description)})
     for file in part.files:
         transaction.create(f"{target}/{file.name}", directory / file.name, sha256=file.sha256)
-    transaction.create(f"{target}/{PART_FILE}", parts_format.encode(part))
+    transaction.create(f"{target}/{PART_FILE}", description)
 
 
 def first_block_on_its_way(claims: Iterable[str]) -> int | None:

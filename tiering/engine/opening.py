@@ -16,6 +16,7 @@ from tiering.catalog.identity import Identities
 from tiering.catalog.reservation import Reservations
 from tiering.config.places import place_of
 from tiering.config.settings import Config
+from tiering.engine import replicated
 from tiering.journal.journal import Journal
 from tiering.journal.kept_parts import KeptParts
 
@@ -43,7 +44,7 @@ def make_context(
     places = {name: place_of(disk, os.environ).text for name, disk in config.disks.items()}
     identities = Identities(disks, places, journal)
     identities.look()
-    return Context(
+    context = Context(
         config=config,
         disks=disks,
         catalog=Catalog(
@@ -62,3 +63,5 @@ def make_context(
         clock=clock,
         identities=identities,
     )
+    replicated.put_marks(disks.values(), config, context)
+    return context

@@ -6,15 +6,19 @@ A store without replicated tables loads nothing of it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from disks.base import Disk
+from disks.base import Disk, LoggedDisk
+from disks.file_table.blob_sets import Marks
+from disks.object_disk.sharing.marks import LateMarks
 from oplog.errors import FrostlineError, Refused, UsageError
 from tiering.catalog import reachability
 from tiering.catalog.context import Context
+from tiering.config.settings import Config
 from tiering.move import mover
 from tiering.move.report import FailedMove, MoveReport
 from tiering.policy.plan import Move, TtlDelete
@@ -116,6 +120,35 @@ def references(context: Context, disk: Disk) -> References | None:
         return None
     found: References | None = work().references(context, logged)
     return found
+
+
+def put_marks(disks: Iterable[Disk], config: Config, context: Context | None = None) -> Callable[[], None]:
+    """From now on commits on disks whose objects several logs share are told to the replicas that share them, where
+    Keeper is configured. Nothing is opened before the first of them: the session is that of the `context`, else one
+    that the returned function ends."""
+    sessions: list[Any] = []
+
+    def session() -> Any:
+        if context is not None:
+            return work().connections(context).keeper
+        if not sessions:
+            sessions.append(work().open_keeper(config.keeper))
+        return sessions[0]
+
+    def marks_of(logged: LoggedDisk) -> Marks:
+        found: Marks = work().marks_of(session(), logged)
+        return found
+
+    for disk in disks if config.keeper.hosts else ():
+        logged = disk.logged
+        if logged is not None and logged.log_name is not None and disk.broken is None:
+            logged.marks = LateMarks(partial(marks_of, logged))
+
+    def end() -> None:
+        for opened in sessions:
+            opened.close()
+
+    return end
 
 
 def refuse(definition: TableDefinition, what: str, instead: str) -> None:

@@ -36,6 +36,9 @@ class FileCopies:
         Without a read lease: the claims keep the files in place, and one that a drop of its table takes away fails its
         part. A lease would make the removals of every other batch wait for this one.
         """
+        sizes = {f"{item.directory}/{file.name}": file.size_bytes for item in items for file in part_of(item).files}
+        sizes |= {f"{item.directory}/{PART_FILE}": len(item.part_bytes) for item in items}
+        transaction.reserve(sizes)
         work = [(item, number) for item in items for number in range(len(part_of(item).files))]
         queue = Queue(work)
         if self._pool is None:

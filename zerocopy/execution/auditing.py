@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from disks.base import LoggedDisk
+from disks.file_table.blob_sets import Reference
 from disks.object_disk.doomed import announced
 from disks.object_disk.sharing.other_log import OtherLog, other_logs
 from disks.object_disk.sharing.prefix import store_identity
@@ -28,7 +29,7 @@ from zerocopy.keeper.operations import Set
 from zerocopy.marks import audit, census, verdict
 from zerocopy.marks.audit import Difference, Marked, Named, Repair
 from zerocopy.marks.marks import Gone, Marks
-from zerocopy.marks.nodes import Reference, encode_keys
+from zerocopy.marks.nodes import encode_keys
 from zerocopy.marks.verdict import MarkReferences, Verdict
 from zerocopy.replica.connections import connections
 

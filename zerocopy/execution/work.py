@@ -22,6 +22,8 @@ from zerocopy.execution import altering, cleaning, dropping, giving_up, merging,
 from zerocopy.execution.auditing import references
 from zerocopy.execution.perform import Done
 from zerocopy.execution.queue import FellBehind, missing
+from zerocopy.keeper.opening import open_keeper
+from zerocopy.marks.marks import marks_of
 from zerocopy.replica import arrivals, presence, shared
 from zerocopy.replica.connections import connections
 from zerocopy.replica.entries import Entry
@@ -35,14 +37,17 @@ if TYPE_CHECKING:
 __all__ = [
     "Made",
     "alter",
+    "connections",
     "create",
     "delete_due",
     "drop",
     "drop_dead",
     "drop_partition",
     "inserting",
+    "marks_of",
     "merge",
     "move",
+    "open_keeper",
     "read_all",
     "references",
     "restore",

@@ -6,8 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from disks.file_table.blob_sets import NewSet, Reference
 from zerocopy.marks.census import MarkedSet
-from zerocopy.marks.nodes import Holder, NewSet, Reference
+from zerocopy.marks.nodes import Holder
 
 MARK_MISSING, KEYS_DIFFER, OBJECT_MISSING = "mark_missing", "keys_differ", "object_missing"
 LEFT_OVER, OF_THE_DEAD = "mark_left_over", "mark_of_the_dead"

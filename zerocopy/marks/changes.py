@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 
+from disks.file_table.blob_sets import NewSet, Reference
 from zerocopy.keeper.operations import Check, Create, Delete, Operation, Set, portions
-from zerocopy.marks.nodes import NewSet, Reference, StoreNodes, encode_keys
+from zerocopy.marks.nodes import StoreNodes, encode_keys
 
 
 def creating(nodes: StoreNodes, log: str, sets: Iterable[NewSet], token: bytes) -> list[list[Operation]]:

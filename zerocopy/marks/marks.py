@@ -15,11 +15,14 @@ import secrets
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
+from disks.base import LoggedDisk
+from disks.file_table.blob_sets import NewSet, Reference
+from disks.object_disk.sharing.prefix import store_identity
 from oplog.errors import AlreadyExists, Conflict, NotFound, OutcomeUnknown
 from zerocopy.keeper.client import Keeper, Witness
 from zerocopy.keeper.operations import Create, Delete, Operation, Set
 from zerocopy.marks import changes
-from zerocopy.marks.nodes import NewSet, Reference, StoreNodes
+from zerocopy.marks.nodes import StoreNodes
 
 _ATTEMPTS = 10
 
@@ -63,7 +66,7 @@ class Marks:
                 if self._lacks_set(references):
                     raise Gone(
                         f"objects that {_first(references)} needs are being collected, or were",
-                        hint="nothing was changed; whoever has the part gives it whole",
+                        hint="nothing was changed; if Keeper lost its data: 'frostline replica audit --repair'",
                     ) from error
                 there = self._there(references)  # one that an earlier attempt left was tidied up meanwhile
         raise Conflict(f"the marks of {_first(references)} keep changing in Keeper", hint="run it again")
@@ -111,6 +114,16 @@ class Marks:
     def _lacks_set(self, references: Collection[Reference]) -> bool:
         self.keeper.sync(self.nodes.path)
         return None in self.keeper.find_all([self.nodes.blob_set(one.blob_set) for one in references])
+
+
+def marks_of(keeper: Keeper, disk: LoggedDisk) -> Marks:
+    """Those of the disk's log. Whoever is first on its prefix gives it an id."""
+    identity = store_identity(disk)
+    if identity is None:
+        disk.claim()
+        identity = store_identity(disk)
+    assert identity is not None
+    return Marks(keeper, identity, str(disk.log_name))
 
 
 def _witness(request: Sequence[Operation]) -> Witness:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
+from disks.file_table.blob_sets import Reference
 from oplog.errors import Damaged
 from oplog.paths import is_safe
 from oplog.revision import blob_prefix, is_blob_key, parse_blob_key
@@ -22,25 +23,6 @@ from oplog.revision import blob_prefix, is_blob_key, parse_blob_key
 ROOT = "/zero_copy"
 _LETTERS = 32
 """How many random letters a blob's key ends with."""
-
-
-class Reference(NamedTuple):
-    """Files of a directory on a disk are blobs of this set."""
-
-    blob_set: str
-    directory: str
-
-
-class NewSet(NamedTuple):
-    """A blob set that is to be written: the keys of all its objects, and the directory that it is for."""
-
-    blob_set: str
-    keys: tuple[str, ...]
-    directory: str
-
-    @property
-    def reference(self) -> Reference:
-        return Reference(self.blob_set, self.directory)
 
 
 class Holder(NamedTuple):

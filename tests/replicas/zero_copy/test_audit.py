@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from disks.file_table.blob_sets import NewSet, Reference
 from disks.garbage.collect import GcReport, collect
 from disks.garbage.rules import GcRules
 from tests.homes import Home
@@ -24,7 +25,7 @@ from zerocopy.marks import audit, census
 from zerocopy.marks.audit import Marked, differences, repair
 from zerocopy.marks.census import MarkedSet
 from zerocopy.marks.marks import Marks
-from zerocopy.marks.nodes import ROOT, Holder, NewSet, Reference, StoreNodes
+from zerocopy.marks.nodes import ROOT, Holder, StoreNodes
 from zerocopy.marks.verdict import MarkReferences
 
 LATER = datetime.now(UTC) + timedelta(days=3)
@@ -34,16 +35,16 @@ LATER = datetime.now(UTC) + timedelta(days=3)
 def machines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: KeeperConfig, keeper: Keeper
 ) -> tuple[Home, Home]:
-    """Each has its own table with a part in the bucket, and knows Keeper."""
+    """Each has its own table with a part in the bucket from before it knew Keeper: nothing is marked."""
     found = []
     for number, name in enumerate(("a", "b")):
         home = Home(tmp_path, name, capsys, log=name)
-        document = yaml.safe_load(home.configuration.read_text())
-        document["keeper"] = {"hosts": list(settings.hosts), "root": settings.root}
-        home.configuration.write_text(yaml.safe_dump(document))
         home.create()
         home.insert(*range(10 * number, 10 * number + 3))
         home.to_bucket()
+        document = yaml.safe_load(home.configuration.read_text())
+        document["keeper"] = {"hosts": list(settings.hosts), "root": settings.root}
+        home.configuration.write_text(yaml.safe_dump(document))
         found.append(home)
     return found[0], found[1]
 
@@ -211,7 +212,9 @@ def test_what_was_dropped_goes_when_its_mark_does(
     a, b = machines
     run(a, "--repair")
     before = blobs(tmp_path)
-    a("partition", "drop", "d.t", "all")
+    with monkeypatch.context() as killed:
+        killed.setattr(Marks, "remove", lambda marks, seen: None)
+        a("partition", "drop", "d.t", "all")
     found = run(b)
     assert kinds(found) == []
     monkeypatch.setattr(auditing, "_SETTLED", timedelta(days=-1))

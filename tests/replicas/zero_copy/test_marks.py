@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from disks.file_table.blob_sets import NewSet, Reference
 from oplog.errors import AlreadyExists, Conflict, Damaged, FrostlineError
 from oplog.revision import LARGEST_REVISION, blob_key
 from tests.replicas.keeper.line import KeeperLine
@@ -19,7 +20,7 @@ from zerocopy.keeper.operations import MOST_OPERATIONS
 from zerocopy.marks import census, changes, nodes
 from zerocopy.marks.census import Gate
 from zerocopy.marks.marks import Gone, Marks
-from zerocopy.marks.nodes import Holder, NewSet, Reference, StoreNodes
+from zerocopy.marks.nodes import Holder, StoreNodes
 
 STORE = "5" * 32
 PART = "store/000/00000001-0000-4000-8000-000000000000/202401_1_1_0"

@@ -201,6 +201,7 @@ class Session:
         from oplog.errors import NotFound
         from tiering.catalog.identity import Identities
         from tiering.config.places import place_of
+        from tiering.engine import replicated
         from tiering.journal.journal import Journal
 
         config = self.config
@@ -215,6 +216,7 @@ class Session:
         places = {name: place_of(disk, os.environ).text for name, disk in config.disks.items()}
         identities = Identities(disks, places, journal)
         identities.look()
+        self._stack.callback(replicated.put_marks(disks.values(), config))
         return identities
 
     def object_disk(self, name: str) -> "LoggedDisk":
