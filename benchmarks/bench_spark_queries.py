@@ -25,7 +25,7 @@ from benchmarks.bench_spark_reader import start
 from benchmarks.measure import paired, ratio_figure, report, scratch, timed
 from tiering.engine.store import Store
 from tiering.table.schema import Column, TableDefinition
-from tiering.table.types import type_text
+from tiering.table.type_texts import type_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,8 +1,8 @@
 """Column types on their way into Spark and back: what its Arrow boundary carries, and what becomes of the rest.
 
 Spark takes signed integers, floats, decimals up to 38 digits, UTF-8 and binary, dates, microsecond timestamps with UTC
-or without a zone, and lists of these. Everything else is converted to the next type that holds every value, or refused
-by name when there is none.
+or without a zone, durations, and lists, maps and structs of these. Everything else is converted to the next type that
+holds every value, times of a day and UUIDs to texts, or refused by name when there is none.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from oplog.errors import UsageError
 from tiering.table.schema import Column
-from tiering.table.types import arrow_type
+from tiering.table.type_texts import arrow_type
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -47,6 +47,12 @@ def _carried(kind: pa.DataType, column: Column, truncate: bool) -> pa.DataType:
         return pa.timestamp("us", "UTC" if kind.tz else None)
     if pa.types.is_list(kind):
         return pa.list_(_carried(kind.value_type, column, truncate))
+    if pa.types.is_map(kind):
+        return pa.map_(_carried(kind.key_type, column, truncate), _carried(kind.item_type, column, truncate))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _carried(field.type, column, truncate)) for field in kind])
+    if pa.types.is_time(kind) or kind == pa.uuid():
+        return pa.string()
     return _WIDER.get(kind, kind)
 
 
@@ -79,9 +85,11 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema, *, truncate_nanoseconds: b
 def _converted(array: pa.Array, field: pa.Field, truncate: bool) -> pa.Array:
     if array.type.equals(field.type):
         return array
+    if array.type == pa.uuid():
+        return pa.array([None if value is None else str(value) for value in array.to_pylist()], pa.string())
     try:
         # Truncation is the one loss that may have been allowed, and only Arrow's time casts know it.
-        return array.cast(field.type, safe=not (truncate and _has_nanoseconds(array.type)))
+        return array.cast(field.type, safe=not (truncate and has_nanoseconds(array.type)))
     except pa.ArrowException as error:
         raise UsageError(
             f"column {field.name} holds a value that does not fit {field.type}: {error}",
@@ -89,7 +97,7 @@ def _converted(array: pa.Array, field: pa.Field, truncate: bool) -> pa.Array:
         ) from error
 
 
-def _has_nanoseconds(kind: pa.DataType) -> bool:
-    if pa.types.is_list(kind):
-        return _has_nanoseconds(kind.value_type)
+def has_nanoseconds(kind: pa.DataType) -> bool:
+    if pa.types.is_nested(kind):
+        return any(has_nanoseconds(kind.field(number).type) for number in range(kind.num_fields))
     return bool(pa.types.is_timestamp(kind) and kind.unit == "ns")

@@ -88,13 +88,13 @@ def coalesced(ranges: Iterable[ByteRange], hole_bytes: int) -> list[ByteRange]:
     return joined
 
 
-def column_ranges(metadata: pq.FileMetaData, row_group: int, columns: set[str]) -> list[ByteRange]:
-    """Where the columns' data of a row group lies in the file."""
+def column_ranges(metadata: pq.FileMetaData, row_group: int, columns: set[int]) -> list[ByteRange]:
+    """Where the data of these leaves of a row group lies in the file."""
     group = metadata.row_group(row_group)
     found = []
     for number in range(group.num_columns):
         column = group.column(number)
-        if column.path_in_schema.split(".")[0] in columns:
+        if number in columns:
             offsets = [column.data_page_offset, column.dictionary_page_offset]
             start = min(offset for offset in offsets if offset)
             found.append(ByteRange(start, start + column.total_compressed_size))

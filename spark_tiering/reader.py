@@ -28,7 +28,8 @@ from tiering.parquet.column_ranges import stated_ranges
 from tiering.query.row_masks import columns_of, row_mask
 from tiering.table.pruning import TRUE, Predicate, rows_may_match
 from tiering.table.schema import TableDefinition
-from tiering.table.types import arrow_type, default_array, field_ids
+from tiering.table.type_texts import arrow_type, leaf_ranges
+from tiering.table.types import default_array, field_ids
 
 BATCH_ROWS = 65_536
 """Rows that cross to the JVM at once: measured, smaller ones cost more there and larger ones gain nothing."""
@@ -99,7 +100,9 @@ def _from_local_file(piece: Piece, wanted: Projection) -> Iterator[pa.RecordBatc
     with _opened(pa.memory_map(piece.path), wanted) as file:
         numbers = _numbers(file, piece, wanted)
         names = _stored_names(file, wanted).values()
-        _check_local(piece, wanted, [file.schema_arrow.get_field_index(name) for name in names], numbers)
+        leaves = leaf_ranges(file.schema_arrow.types)
+        columns = [leaf for name in names for leaf in leaves[file.schema_arrow.get_field_index(name)]]
+        _check_local(piece, wanted, columns, numbers)
         yield from _batches(file, numbers, wanted)
 
 
@@ -149,7 +152,9 @@ def _by_row_groups(store: ObjectStore, piece: Piece, wanted: Projection) -> Iter
         ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as ahead,
     ):
         names = set(_stored_names(file, wanted).values())
-        ranges = {number: column_ranges(file.metadata, number, names) for number in _numbers(file, piece, wanted)}
+        leaves = leaf_ranges(file.schema_arrow.types)
+        columns = {leaf for name in names for leaf in leaves[file.schema_arrow.get_field_index(name)]}
+        ranges = {number: column_ranges(file.metadata, number, columns) for number in _numbers(file, piece, wanted)}
         sizes = {number: sum(item.size_bytes for item in found) for number, found in ranges.items()}
         waiting = _together(sizes)
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from oplog.errors import Refused
-from spark_tiering.arrow_types import carried_type, spark_schema
+from spark_tiering.arrow_types import carried_type, has_nanoseconds, spark_schema
 from spark_tiering.queries.references import quoted
 from spark_tiering.queries.required import Need
 from spark_tiering.read_options import ReadOptions
@@ -31,7 +31,8 @@ from spark_tiering.scan_planning import Piece, choose_files, places
 from tiering.engine.store import Store
 from tiering.parquet.checked_local import LocalRead, check_local
 from tiering.table.schema import Column, TableDefinition
-from tiering.table.types import arrow_type, default_scalar, field_ids, type_text
+from tiering.table.type_texts import arrow_type, type_text
+from tiering.table.types import default_scalar, field_ids
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
@@ -115,10 +116,10 @@ def _check(store: Store, definition: TableDefinition, asked: ReadOptions) -> int
         raise _Obstacle("the executors may run on other machines (local_disks='shared' says that all see the files)")
     for column in definition.columns:
         kind = arrow_type(column.type)
-        while pa.types.is_list(kind):
-            kind = kind.value_type
-        if pa.types.is_timestamp(kind) and kind.unit == "ns":
+        if has_nanoseconds(kind):
             raise _Obstacle(f"it reads no nanoseconds, as those of column {column.name}")
+        if pa.types.is_time(kind) or pa.types.is_duration(kind) or kind == pa.uuid():
+            raise _Obstacle(f"it reads no {column.type}, as column {column.name} is")
     context = store.context
     limits = context.config.limits
     found = places(store, asked)

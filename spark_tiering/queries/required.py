@@ -20,7 +20,7 @@ from oplog.errors import UsageError
 from spark_tiering.queries.references import elements
 from tiering.query.sql_filter import parse_filter
 from tiering.table.schema import TableDefinition
-from tiering.table.types import arrow_type
+from tiering.table.type_texts import arrow_type
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -51,7 +51,7 @@ def _lines_are_records() -> None:
 
 def _types_by_the_names_of_the_table() -> None:
     from tiering.insert import source_csv
-    from tiering.table.types import arrow_type
+    from tiering.table.type_texts import arrow_type
 
     source_csv.source_types = lambda reshaping: {
         column.name: arrow_type(column.type) for column in reshaping.definition.columns

@@ -34,7 +34,7 @@ from tiering.table.pruning import (
 )
 from tiering.table.schema import PartitionField, TableDefinition
 from tiering.table.transforms import apply_transform, partition_values_json
-from tiering.table.types import arrow_type
+from tiering.table.type_texts import arrow_type
 
 NEGATIVE_NAN = struct.unpack("<d", struct.pack("<Q", 0xFFF8000000000000))[0]
 TYPES = {

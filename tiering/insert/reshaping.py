@@ -16,10 +16,13 @@ import pyarrow.compute as pc
 
 from oplog.errors import UsageError
 from tiering.table.definitions import typed_default
+from tiering.table.names import NAME, split_pair, unquoted
+from tiering.table.nested import without_unknown
 from tiering.table.schema import Column, TableDefinition
-from tiering.table.types import arrow_type, cast_column, default_array, default_scalar
+from tiering.table.type_texts import arrow_type, split_outside
+from tiering.table.types import cast_column, default_array, default_scalar
 
-_ITEM = re.compile(r"\s*(.+?)(?:\s+as\s+(\S+))?\s*\Z", re.IGNORECASE)
+_ITEM = re.compile(r'\s*(.+?)(?:\s+as\s+("(?:[^"]|"")+"|\S+))?\s*\Z', re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +60,10 @@ class Reshaping:
         """
         batch = self._picked(batch, where, seen) if self.select else self._renamed(batch, where, seen)
         if self.ignore_unknown:
-            known = {column.name for column in self.definition.columns}
-            batch = batch.select([name for name in batch.schema.names if name in known])
+            known = {column.name: arrow_type(column.type) for column in self.definition.columns}
+            named = zip(batch.schema.names, batch.columns, strict=True)
+            kept = [(name, without_unknown(array, known[name])) for name, array in named if name in known]
+            batch = pa.RecordBatch.from_arrays([array for _, array in kept], [name for name, _ in kept])
         for name, column in self.defaults.items():
             if name not in batch.schema.names:
                 batch = batch.append_column(name, default_array(column, batch.num_rows))
@@ -122,11 +127,13 @@ def parse_reshaping(
 
 def _parse_select(text: str) -> dict[str, str]:
     chosen: dict[str, str] = {}
-    for item in text.split(","):
+    for item in split_outside(text):
         match = _ITEM.match(item)
         if match is None:
             raise UsageError(f"not a list of columns: {text!r}", hint="write --select 'a,b.c as d'")
-        path, name = match[1], match[2] or match[1].rpartition(".")[2]
+        path = NAME.sub(lambda quoted: unquoted(quoted[0]), match[1])
+        last = path if NAME.fullmatch(match[1]) else path.rpartition(".")[2]
+        name = unquoted(match[2]) if match[2] else last
         if path in chosen:
             raise UsageError(f"--select names {path} twice", hint="name each column of the input once")
         chosen[path] = name
@@ -134,10 +141,10 @@ def _parse_select(text: str) -> dict[str, str]:
 
 
 def _pair(text: str, between: str, how: str) -> tuple[str, str]:
-    name, found, value = text.partition(between)
-    if not found or not name.strip():
+    name, value = split_pair(text, between) or ("", "")
+    if not name:
         raise UsageError(f"not understood: {text!r}", hint=f"write {how}")
-    return name.strip(), value.strip() if between == ":" else value
+    return name, unquoted(value.strip()) if between == ":" else value
 
 
 def _check_once(names: Iterable[str]) -> None:

@@ -146,8 +146,10 @@ def _whole_records(stream: Any) -> Iterator[bytes]:
 
 
 def _csv_type(kind: pa.DataType) -> pa.DataType:
-    """How a column is read: times as text that is cast later, since files write them with and without a zone."""
-    return pa.string() if pa.types.is_timestamp(kind) else kind
+    """How a column is read. Times are texts that are cast later, since files write them with and without a zone; so is
+    what CSV has no form for: lists, maps and structs are JSON."""
+    as_text = pa.types.is_temporal(kind) or pa.types.is_nested(kind) or kind == pa.uuid()
+    return pa.string() if as_text and not pa.types.is_date(kind) else kind
 
 
 def _without_needless_nulls(table: pa.Table, columns: Mapping[str, Column]) -> pa.Table:

@@ -14,6 +14,7 @@ from oplog.errors import UsageError
 from tiering.insert.intake import Intake, Record
 from tiering.insert.reshaping import Reshaping, explicit_type, source_types
 from tiering.insert.source_files import BLOCK_BYTES, Source, open_binary
+from tiering.table.nested import holds_map, with_texts
 
 
 def read_json(intake: Intake, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
@@ -67,14 +68,24 @@ def _types(block: bytes, reshaping: Reshaping) -> Mapping[str, pa.DataType | Non
     found: dict[str, pa.DataType | None] = {}
     for path, kind in source_types(reshaping).items():
         if all(_occurs(block, step) for step in _steps(block, path)):
-            as_text = chosen and pa.types.is_temporal(kind)
-            found[path] = pa.string() if as_text else None if _has_many_forms(kind) else kind
+            as_text = chosen and pa.types.is_temporal(kind) and not pa.types.is_duration(kind)
+            found[path] = pa.string() if as_text or kind == pa.uuid() else _read_as(kind)
     return found
 
 
 def _steps(block: bytes, path: str) -> tuple[str, ...]:
     """A name that has a dot itself is one step."""
     return (path,) if _occurs(block, path) else tuple(path.split("."))
+
+
+def _read_as(kind: pa.DataType) -> pa.DataType | None:
+    if pa.types.is_struct(kind) or pa.types.is_list(kind):
+        return None if holds_map(kind) else with_texts(kind, _is_text_in_json)
+    return None if _has_many_forms(kind) or pa.types.is_map(kind) else kind
+
+
+def _is_text_in_json(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_temporal(kind) or pa.types.is_binary(kind))
 
 
 def _has_many_forms(kind: pa.DataType) -> bool:

@@ -19,7 +19,8 @@ import pyarrow.parquet as pq
 from tiering.parquet.dictionaries import used_values
 from tiering.table.part import ColumnRange, DataFile
 from tiering.table.schema import TableDefinition
-from tiering.table.types import arrow_type, as_json, from_json
+from tiering.table.type_texts import arrow_type
+from tiering.table.types import as_json, from_json
 
 _TEXT_LIMIT = 64
 KEY_TEXT_LIMIT = 256
@@ -104,7 +105,7 @@ class RangeSoFar:
         if pa.types.is_dictionary(column.type) and column.null_count < len(column):
             column = used_values(column)
         kind = column.type
-        if column.null_count == len(column) or pa.types.is_nested(kind):
+        if column.null_count == len(column) or not _is_bounded(kind):
             return
         if pa.types.is_floating(kind) and pc.any(pc.is_nan(column)).as_py():
             # Engines sort NaN above every number, so no number is an upper bound.
@@ -122,6 +123,11 @@ class RangeSoFar:
             max=as_json(_short_upper(self._max)) if self._bounded_above else None,
             nulls=self._nulls,
         )
+
+
+def _is_bounded(kind: pa.DataType) -> bool:
+    """Whether values of the type have an order that everybody knows."""
+    return not (pa.types.is_nested(kind) or pa.types.is_duration(kind) or kind == pa.uuid())
 
 
 def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any]:

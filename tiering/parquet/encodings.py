@@ -35,9 +35,9 @@ def choose_encodings(rows: pa.Table, definition: TableDefinition) -> Encodings:
     encodings: dict[str, str] = {}
     for field in sample.schema:
         kind = field.type
-        if pa.types.is_nested(kind) or pa.types.is_boolean(kind):
+        if pa.types.is_nested(kind) or pa.types.is_boolean(kind) or kind == pa.uuid():
             continue
-        whole = pa.types.is_integer(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind)
+        whole = pa.types.is_integer(kind) or (pa.types.is_temporal(kind) and not pa.types.is_duration(kind))
         if _dictionary_pays(sample.column(field.name), group_rows, delta=whole):
             dictionary.append(field.name)
         elif whole:

@@ -24,6 +24,7 @@ from tiering.parquet.sections import MAGIC, chunk_sums, crc32_of
 from tiering.parquet.writer import ParquetFileWriter
 from tiering.table.part import DataFile, RowGroup
 from tiering.table.schema import TableDefinition
+from tiering.table.type_texts import leaf_ranges
 from tiering.table.types import arrow_schema
 
 NULLS = "at_end"
@@ -176,6 +177,7 @@ class _OpenFile:
         self._digest = hashlib.sha256()
         self._schema = schema
         self.rows = 0
+        leaves = leaf_ranges([field.type for field in schema])
         with op("fs.create", path):
             self._writer = ParquetFileWriter(
                 path,
@@ -186,7 +188,8 @@ class _OpenFile:
                 write_page_index=True,
                 write_page_checksum=True,
                 sorting_columns=[
-                    pq.SortingColumn(schema.get_field_index(name), nulls_first=False) for name in definition.order_by
+                    pq.SortingColumn(leaves[schema.get_field_index(name)].start, nulls_first=False)
+                    for name in definition.order_by
                 ],
                 metadata_collector=self._footer,
                 store_schema=False,

@@ -15,7 +15,8 @@ import pyarrow as pa
 from tiering.parquet.column_ranges import KEY_TEXT_LIMIT
 from tiering.table.part import DataFile
 from tiering.table.schema import TableDefinition
-from tiering.table.types import arrow_type, from_json
+from tiering.table.type_texts import arrow_type
+from tiering.table.types import from_json
 
 Key = tuple[tuple[int, Any], ...]
 

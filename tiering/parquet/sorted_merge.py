@@ -31,7 +31,8 @@ from tiering.parquet.sorting import sort_table
 from tiering.parquet.writer import ParquetFileWriter
 from tiering.table.part import DataFile
 from tiering.table.schema import TableDefinition
-from tiering.table.types import arrow_schema, arrow_type, default_array, from_json
+from tiering.table.type_texts import arrow_type
+from tiering.table.types import arrow_schema, default_array, from_json
 
 MAX_OPEN_FILES = 64
 

@@ -39,7 +39,8 @@ from tiering.query.filesystem import FrostlineFileSystem, read_schema
 from tiering.query.selection import SelectedFile
 from tiering.table.part import ColumnRange, DataFile
 from tiering.table.schema import Column, TableDefinition
-from tiering.table.types import arrow_schema, arrow_type, default_array, default_scalar, field_ids
+from tiering.table.type_texts import arrow_type
+from tiering.table.types import arrow_schema, default_array, default_scalar, field_ids
 
 MAX_CONVERTED_BYTES = 256 * 1024 * 1024
 """Parts older than a rename or a new default cannot be fragments; up to this size they are read at once instead."""
@@ -251,7 +252,11 @@ def _bounds(column: Column, known: ColumnRange, rows: int) -> pc.Expression | No
     if known.nulls >= rows > 0:
         return field.is_null()
     # NaN is in no range, and a filter may select it.
-    if column.type.startswith(("float", "list", "binary", "bool")) or known.min is None or known.max is None:
+    if (
+        column.type.startswith(("float", "list", "map", "struct", "binary", "bool", "uuid", "duration"))
+        or known.min is None
+        or known.max is None
+    ):
         return None
     if isinstance(known.max, str) and column.type == "string" and len(known.max.encode()) >= _LONGEST_BOUND:
         return None

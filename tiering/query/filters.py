@@ -26,7 +26,7 @@ from tiering.table.pruning import (
     domain_value,
 )
 from tiering.table.schema import Column, TableDefinition
-from tiering.table.types import arrow_type
+from tiering.table.type_texts import arrow_type
 
 _OPERATORS: dict[str, Operator] = {
     "=": "=",

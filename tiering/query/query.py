@@ -29,7 +29,7 @@ from tiering.query.system_tables import NAMES as SYSTEM_TABLES
 from tiering.query.system_tables import system_table
 from tiering.table.pruning import Or
 from tiering.table.schema import TableDefinition
-from tiering.table.types import type_text
+from tiering.table.type_texts import type_text
 
 Resolve = Callable[[str], tuple[TableDefinition, list[StoredPart]]]
 """Full table name -> the table and its parts. Raises `NotFound`."""

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from oplog.errors import UsageError
 from tiering.table.pruning import And, Compare, In, IsNull, Not, Or, Predicate, StartsWith
 from tiering.table.schema import TableDefinition
-from tiering.table.types import arrow_type
+from tiering.table.type_texts import arrow_type
 
 _COMPARISONS = {
     "=": pc.equal,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import uuid as uuids
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, get_type_hints
 
 import msgspec
@@ -18,14 +18,16 @@ import pyarrow as pa
 from oplog.errors import UsageError
 from tiering.config.units import parse_duration, parse_size
 from tiering.table.merge_modes import check_merge_mode, parse_merge_mode
-from tiering.table.rule_texts import IDENTIFIER, parse_partition_by, parse_ttl
+from tiering.table.names import check_name, split_pair, unquoted
+from tiering.table.rule_texts import parse_partition_by, parse_ttl
 from tiering.table.schema import (
     Column,
     TableDefinition,
     TableSettings,
     split_table_name,
 )
-from tiering.table.types import arrow_type, default_scalar, type_text
+from tiering.table.type_texts import arrow_type, split_outside, type_text
+from tiering.table.types import default_scalar
 
 _WIDER = {
     "int8": ("int16", "int32", "int64"),
@@ -40,20 +42,19 @@ _WIDER = {
 
 def parse_column(text: str, *, column_id: int = 0) -> Column:
     """The column of `NAME:TYPE`, optionally followed by `not null`. Raises `UsageError`."""
-    name, colon, rest = text.partition(":")
-    name, kind = name.strip(), rest.strip()
-    nullable = True
+    name, kind = split_pair(text, ":") or (text, "")
+    kind, nullable = kind.strip(), True
     if match := re.search(r"\s+not\s+null\Z", kind, re.IGNORECASE):
         kind, nullable = kind[: match.start()], False
-    if not colon or not kind:
+    if not kind:
         raise UsageError(f"not a column: {text!r}", hint="write columns as NAME:TYPE, such as 'ts:timestamp[us, UTC]'")
-    _check_column_name(name)
+    check_name(name)
     return Column(id=column_id, name=name, type=type_text(arrow_type(kind)), nullable=nullable)
 
 
 def parse_order_by(text: str) -> tuple[str, ...]:
     """The columns of `carrier, time_hour`. Raises `UsageError` when empty or doubled."""
-    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    names = tuple(unquoted(name.strip()) for name in split_outside(text) if name.strip())
     if not names or len(set(names)) != len(names):
         raise UsageError(f"not a sort order: {text!r}", hint="write --order-by COLUMN[,COLUMN], each column once")
     return names
@@ -75,20 +76,36 @@ def parse_settings(pairs: Iterable[str], base: TableSettings | None = None) -> T
     return msgspec.structs.replace(base, **changes)
 
 
-def columns_like(schema: pa.Schema) -> tuple[Column, ...]:
-    """The columns of a file's schema, numbered from 1. Raises `UsageError` naming a column that tables cannot hold."""
+def columns_like(schema: pa.Schema, given: Collection[str] = ()) -> tuple[Column, ...]:
+    """The columns of a sample's schema, numbered from 1; those that are `given` have no type yet.
+
+    The next file may have what this one has not: so columns may be null, times are in microseconds at least, and what
+    has no value here is a text. Raises `UsageError` naming a column that tables cannot hold.
+    """
     columns = []
     for number, field in enumerate(schema, start=1):
         try:
-            _check_column_name(field.name)
-            columns.append(Column(id=number, name=field.name, type=type_text(field.type), nullable=field.nullable))
+            check_name(field.name)
+            kind = "" if field.name in given else type_text(_roomy(field.type))
+            columns.append(Column(id=number, name=field.name, type=kind))
         except UsageError as error:
-            whose = f"column {field.name}: " if IDENTIFIER.match(field.name) else ""
             raise UsageError(
-                f"{whose}{error.message}",
+                f"column {field.name}: {error.message}",
                 hint=f"{error.hint}. Name the columns yourself, with --column; then insert with {_way_in(field)}",
             ) from error
     return tuple(columns)
+
+
+def _roomy(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind) and kind.unit in ("s", "ms"):
+        return pa.timestamp("us", kind.tz)
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _roomy(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_roomy(kind.key_type), _roomy(kind.item_type))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(_roomy(kind.value_type))
+    return pa.string() if pa.types.is_null(kind) else kind
 
 
 def _way_in(field: pa.Field) -> str:
@@ -115,8 +132,9 @@ def define_table(
     Raises `UsageError` or `NotFound` for whatever does not fit together.
     """
     database, table = split_table_name(name)
-    named: dict[str, Column] = {column.name: column for column in columns_like(like)} if like is not None else {}
     parsed = [parse_column(text) for text in columns]
+    sampled = columns_like(like, {column.name for column in parsed}) if like is not None else ()
+    named: dict[str, Column] = {column.name: column for column in sampled}
     for column in parsed:
         if sum(other.name == column.name for other in parsed) > 1:
             raise UsageError(f"column {column.name} is named twice", hint="name each column once")
@@ -149,8 +167,11 @@ def check_definition(definition: TableDefinition) -> None:
 
     for name in definition.order_by:
         kind = arrow_type(definition.column(name).type)
-        if pa.types.is_nested(kind):
-            raise UsageError(f"cannot order by {name}: it is a {definition.column(name).type}")
+        if pa.types.is_nested(kind) or pa.types.is_duration(kind) or kind == pa.uuid():
+            raise UsageError(
+                f"cannot order by {name}: it is a {definition.column(name).type}",
+                hint="order by a column of its own, such as a field of it, a text or a number",
+            )
     for field in definition.partition_by:
         check_transform(field, definition.column(field.column))
     for rule in definition.ttl:
@@ -179,10 +200,10 @@ def add_column(definition: TableDefinition, text: str, *, default: str | None = 
 
 def rename_column(definition: TableDefinition, text: str) -> TableDefinition:
     """With column A called B (`A:B`), also in the sort order, partitions, TTL rules and merge mode."""
-    old, colon, new = (piece.strip() for piece in text.partition(":"))
-    if not colon:
+    pair = split_pair(text, ":")
+    if pair is None:
         raise UsageError(f"not a renaming: {text!r}", hint="write --rename-column OLD:NEW")
-    _check_column_name(new)
+    old, new = pair[0], check_name(unquoted(pair[1].strip()))
     definition.column(old)
     if any(known.name == new for known in definition.columns):
         raise UsageError(f"table {definition.full_name} has a column {new} already", hint="choose another name")
@@ -265,11 +286,6 @@ def _changed(definition: TableDefinition, **changes: Any) -> TableDefinition:
 
 def _last_id(definition: TableDefinition) -> int:
     return max(definition.last_column_id, *(column.id for column in definition.columns))
-
-
-def _check_column_name(name: str) -> None:
-    if not IDENTIFIER.match(name):
-        raise UsageError(f"not a column name: {name!r}", hint="letters, digits and '_', not starting with a digit")
 
 
 def _setting_value(key: str, value: str) -> int:

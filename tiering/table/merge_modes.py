@@ -20,8 +20,9 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from oplog.errors import UsageError
+from tiering.table.names import name_text, split_pair, unquoted
 from tiering.table.schema import TableDefinition
-from tiering.table.types import arrow_type
+from tiering.table.type_texts import arrow_type, split_outside
 
 FUNCTIONS = ("min", "max", "sum", "any", "anyLast")
 """All skip nulls; a key without a value gets null. `any` is the first value, `anyLast` the last. NaN is above all
@@ -63,23 +64,23 @@ class MergeMode:
 
     def __str__(self) -> str:
         if self.name == "aggregating":
-            words = [f"{column}={function}" for column, function in self.functions]
+            words = [f"{name_text(column)}={function}" for column, function in self.functions]
         else:
-            words = list(self.columns)
+            words = list(map(name_text, self.columns))
         return f"{self.name}:{','.join(words)}" if words else self.name
 
 
 def parse_merge_mode(text: str) -> MergeMode:
     """The mode of a text such as `replacing:version`. Raises `UsageError`."""
     name, _, rest = (piece.strip() for piece in text.partition(":"))
-    words = [word.strip() for word in rest.split(",")] if rest else []
+    words = [word.strip() for word in split_outside(rest)] if rest else []
     if name == "ordinary" and not words:
         return MergeMode()
     if name == "replacing" and len(words) <= 2:
-        version, deleted = (*words, None, None)[:2]
+        version, deleted = (*map(unquoted, words), None, None)[:2]
         mode = MergeMode(name, version, deleted)
     elif name == "summing" and words:
-        mode = MergeMode(name, functions=tuple((word, "sum") for word in words))
+        mode = MergeMode(name, functions=tuple((unquoted(word), "sum") for word in words))
     elif name == "aggregating" and words:
         mode = MergeMode(name, functions=tuple(_function(word, text) for word in words))
     else:
@@ -122,13 +123,14 @@ def _check_function(definition: TableDefinition, name: str, function: str, parti
             f"cannot sum {name}: the sum could belong to another partition than its rows",
             hint="leave the column out of --partition-by or of the merge mode",
         )
-    if function in ("min", "max") and pa.types.is_nested(kind):
+    if function in ("min", "max") and (pa.types.is_nested(kind) or kind == pa.uuid()):
         raise UsageError(f"{function} of {name} has no meaning: a {column.type} has no order")
 
 
 def _function(word: str, text: str) -> tuple[str, str]:
-    column, equals, function = (piece.strip() for piece in word.partition("="))
-    if not equals or function not in FUNCTIONS:
+    column, function = split_pair(word, "=") or (word, "")
+    function = function.strip()
+    if function not in FUNCTIONS:
         raise UsageError(
             f"not a function of a column: {word!r} in the merge mode {text!r}",
             hint=f"write COLUMN=FUNCTION with one of {', '.join(FUNCTIONS)}; a count is the sum of a column of ones",

@@ -368,7 +368,7 @@ def domain_value(type_text: str, value: Any) -> Any:
             return value if isinstance(value, bool) else None
         if type_text.startswith("decimal"):
             return Decimal(value) if isinstance(value, (str, int, Decimal)) else float(value)
-        if _is_float(type_text) or "int" in type_text:
+        if _is_float(type_text) or type_text.removeprefix("u").startswith("int"):
             return value if isinstance(value, (int, float, Decimal)) and not isinstance(value, bool) else None
     except (ValueError, TypeError, InvalidOperation, OverflowError):
         return None

@@ -7,11 +7,12 @@ from typing import get_args, get_type_hints
 
 from oplog.errors import UsageError
 from tiering.config.units import format_duration, parse_duration
+from tiering.table.names import name_text, read_names, unquoted
 from tiering.table.schema import Delete, MoveToDisk, MoveToVolume, PartitionField, Recompress, TtlRule
+from tiering.table.type_texts import split_outside
 
-IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}\Z")
-_TRANSFORM = re.compile(r"(?P<name>[A-Za-z]+)\s*\(\s*(?P<arguments>[^()]*)\s*\)\Z")
-_TTL = re.compile(r"(?P<after>.+?)\s+on\s+(?P<column>\S+)\s+(?P<action>.+)\Z", re.IGNORECASE | re.DOTALL)
+_TRANSFORM = re.compile(r"(?P<name>[A-Za-z]+)\s*\((?P<arguments>.*)\)\Z", re.DOTALL)
+_TTL = re.compile(r'(?P<after>.+?)\s+on\s+(?P<column>"(?:[^"]|"")+"|\S+)\s+(?P<action>.+)\Z', re.IGNORECASE | re.DOTALL)
 _CODEC = re.compile(r"(?P<codec>[a-z0-9]+)(?:\s*\(\s*(?P<level>\d+)\s*\)|\s+(?P<bare>\d+))?\Z", re.IGNORECASE)
 _TTL_HINT = (
     "rules look like '7d on ts to volume cold', '30d on ts to disk s3', '365d on ts delete' or "
@@ -35,7 +36,7 @@ def parse_ttl(text: str) -> TtlRule:
         raise UsageError(f"not a TTL rule: {text!r}", hint=_TTL_HINT)
     after = parse_duration(match["after"].removeprefix("after ").strip())
     words = match["action"].split()
-    return TtlRule(int(after.total_seconds()), match["column"].rstrip(":"), _parse_action(words, text))
+    return TtlRule(int(after.total_seconds()), unquoted(match["column"].rstrip(":")), _parse_action(words, text))
 
 
 def ttl_text(rule: TtlRule) -> str:
@@ -51,11 +52,11 @@ def ttl_text(rule: TtlRule) -> str:
             action = f"recompress {codec}({level})"
     exact = format_duration(rule.after)
     shown = exact if parse_duration(exact) == rule.after else f"{rule.after_seconds}s"
-    return f"{shown} on {rule.column} {action}"
+    return f"{shown} on {name_text(rule.column)} {action}"
 
 
 def _split_outside_parentheses(text: str) -> list[str]:
-    pieces = [piece.strip() for piece in re.split(r",(?![^(]*\))", text)]
+    pieces = [piece.strip() for piece in split_outside(text)]
     if pieces == [""]:
         return []
     if "" in pieces:
@@ -64,25 +65,25 @@ def _split_outside_parentheses(text: str) -> list[str]:
 
 
 def _parse_partition_field(text: str) -> PartitionField:
-    if IDENTIFIER.match(text):
-        return PartitionField("identity", text)
     match = _TRANSFORM.match(text)
+    if match is None:
+        return PartitionField("identity", read_names([text])[0])
     known = get_args(get_type_hints(PartitionField)["transform"])
-    name = _PLURALS.get(match["name"].lower(), match["name"].lower()) if match else ""
-    if not match or name not in known:
+    name = _PLURALS.get(match["name"].lower(), match["name"].lower())
+    if name not in known:
         raise UsageError(
             f"not a partition field: {text!r}", hint=f"write TRANSFORM(column) with one of: {', '.join(known)}"
         )
-    arguments = [argument.strip() for argument in match["arguments"].split(",")]
+    arguments = [argument.strip() for argument in split_outside(match["arguments"])]
     if name not in ("bucket", "truncate"):
-        if len(arguments) != 1 or not IDENTIFIER.match(arguments[0]):
+        if len(arguments) != 1 or not arguments[0]:
             raise UsageError(f"not a partition field: {text!r}", hint=f"write {name}(column)")
-        return PartitionField(name, arguments[0])  # type: ignore[arg-type]
+        return PartitionField(name, read_names(arguments)[0])  # type: ignore[arg-type]
     numbers = [argument for argument in arguments if argument.isdecimal()]
-    names = [argument for argument in arguments if IDENTIFIER.match(argument)]
+    names = [argument for argument in arguments if argument and not argument.isdecimal()]
     if len(arguments) != 2 or len(numbers) != 1 or len(names) != 1 or not 0 < int(numbers[0]) < 2**31:
         raise UsageError(f"not a partition field: {text!r}", hint=f"write {name}(16, column)")
-    return PartitionField(name, names[0], int(numbers[0]))  # type: ignore[arg-type]
+    return PartitionField(name, read_names(names)[0], int(numbers[0]))  # type: ignore[arg-type]
 
 
 def _parse_action(words: list[str], text: str) -> MoveToVolume | MoveToDisk | Delete | Recompress:

@@ -16,6 +16,7 @@ import msgspec
 
 from oplog import bounds
 from oplog.errors import Damaged, NotFound, UsageError
+from tiering.table.names import name_text
 
 TABLE_FILE = "table.json"
 FORMAT = 1
@@ -44,7 +45,8 @@ class PartitionField(msgspec.Struct, frozen=True, omit_defaults=True):
     parameter: int | None = None
 
     def __str__(self) -> str:
-        inside = f"{self.parameter}, {self.column}" if self.parameter is not None else self.column
+        name = name_text(self.column)
+        inside = f"{self.parameter}, {name}" if self.parameter is not None else name
         return f"{self.transform}({inside})"
 
 

@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 
 from oplog.errors import UsageError
 from tiering.table.schema import Column, PartitionField, TableDefinition
-from tiering.table.types import arrow_type, as_json
+from tiering.table.type_texts import arrow_type
+from tiering.table.types import as_json
 
 UNPARTITIONED = "all"
 NULL_ID = "null"
@@ -38,9 +39,9 @@ def check_transform(field: PartitionField, column: Column) -> None:
         case "hour":
             fits = pa.types.is_timestamp(kind)
         case "identity":
-            fits = not pa.types.is_nested(kind) and not pa.types.is_floating(kind)
+            fits = _is_plain(kind) and not pa.types.is_floating(kind)
         case "bucket":
-            fits = not pa.types.is_nested(kind) and not pa.types.is_floating(kind) and not pa.types.is_boolean(kind)
+            fits = _is_plain(kind) and not pa.types.is_floating(kind) and not pa.types.is_boolean(kind)
         case "truncate":
             fits = (
                 pa.types.is_integer(kind)
@@ -297,3 +298,8 @@ def _hashed(value: str | bytes) -> str:
     data = value.encode() if isinstance(value, str) else value
     prefix = re.sub(rb"[^A-Za-z0-9]+", b"-", data[:16]).decode().strip("-")
     return f"{prefix}={hashlib.sha256(data).hexdigest()[:20]}"
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """Whether values have an order and a text of their own."""
+    return not (pa.types.is_nested(kind) or pa.types.is_duration(kind) or pa.types.is_time(kind) or kind == pa.uuid())

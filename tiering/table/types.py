@@ -1,118 +1,26 @@
-"""Column types: the text in `table.json`, its Arrow type, and casting what comes in to what the table says.
+"""Columns as Arrow fields, and casting what comes in to what the table says.
 
-`arrow_type` and `type_text` are inverse on canonical texts. Field ids ride in the Arrow field metadata as
-`PARQUET:field_id`, which Parquet writers store, so a column keeps its identity through renames.
+Field ids ride in the Arrow field metadata as `PARQUET:field_id`, which Parquet writers store, so a column keeps its
+identity through renames.
 """
 
 from __future__ import annotations
 
-import re
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from math import isfinite
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from oplog.errors import UsageError
+from tiering.table.nested import cast_nested
 from tiering.table.schema import Column, TableDefinition
+from tiering.table.type_texts import arrow_type
 
 FIELD_ID = b"PARQUET:field_id"
-
-_SIMPLE: dict[str, pa.DataType] = {
-    "bool": pa.bool_(),
-    "int8": pa.int8(),
-    "int16": pa.int16(),
-    "int32": pa.int32(),
-    "int64": pa.int64(),
-    "uint8": pa.uint8(),
-    "uint16": pa.uint16(),
-    "uint32": pa.uint32(),
-    "uint64": pa.uint64(),
-    "float32": pa.float32(),
-    "float64": pa.float64(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
-}
-_ALIASES = {
-    "boolean": "bool",
-    "tinyint": "int8",
-    "smallint": "int16",
-    "int": "int32",
-    "integer": "int32",
-    "bigint": "int64",
-    "long": "int64",
-    "float": "float32",
-    "real": "float32",
-    "double": "float64",
-    "str": "string",
-    "text": "string",
-    "varchar": "string",
-    "bytes": "binary",
-    "date32": "date",
-    "timestamp": "timestamp[us, UTC]",
-    "datetime": "timestamp[us, UTC]",
-}
-_NAMES = {arrow: text for text, arrow in _SIMPLE.items()}
-_TIMESTAMP = re.compile(
-    r"timestamp\[\s*(s|ms|us|ns)\s*(?:,\s*(?:tz\s*=\s*)?([A-Za-z0-9_+:/-]+)\s*)?\]\Z", re.IGNORECASE
-)
-_DECIMAL = re.compile(r"decimal(?:128)?\(\s*(\d+)\s*,\s*(-?\d+)\s*\)\Z", re.IGNORECASE)
-_LIST = re.compile(r"list<\s*(?:item:\s*)?(.+?)\s*>\Z", re.IGNORECASE)
-_KNOWN = (
-    "types are bool, int8 to int64, uint8 to uint64, float32, float64, string, binary, date, timestamp[us], "
-    "timestamp[us, UTC], decimal(10, 2) and list<TYPE>"
-)
-
-
-def arrow_type(text: str) -> pa.DataType:
-    """The Arrow type of a type text or a common alias (`int`, `double`, `timestamp` = microseconds UTC).
-
-    Raises `UsageError` that lists the known types.
-    """
-    wanted = text.strip()
-    lowered = wanted.lower()
-    lowered = _ALIASES.get(lowered, lowered)
-    if lowered in _SIMPLE:
-        return _SIMPLE[lowered]
-    source = wanted if lowered == wanted.lower() else lowered
-    if match := _TIMESTAMP.match(source):
-        return pa.timestamp(match[1].lower(), tz=match[2])
-    if match := _DECIMAL.match(source):
-        precision, scale = int(match[1]), int(match[2])
-        if not 1 <= precision <= 38 or not 0 <= scale <= precision:
-            raise UsageError(f"not a decimal type: {text!r}", hint="precision is 1 to 38 and scale 0 to the precision")
-        return pa.decimal128(precision, scale)
-    if match := _LIST.match(source):
-        return pa.list_(arrow_type(match[1]))
-    raise UsageError(f"not a column type: {text!r}", hint=_KNOWN)
-
-
-def type_text(kind: pa.DataType) -> str:
-    """The canonical text of an Arrow type; variants that store the same values (large_string, dictionary, decimal64)
-    map to the plain type. Raises `UsageError` for types that tables cannot hold.
-    """
-    if kind in _NAMES:
-        return _NAMES[kind]
-    if pa.types.is_dictionary(kind):
-        return type_text(kind.value_type)
-    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return "string"
-    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind) or pa.types.is_fixed_size_binary(kind):
-        return "binary"
-    if pa.types.is_date(kind):
-        return "date"
-    if pa.types.is_float16(kind):
-        return "float32"
-    if pa.types.is_timestamp(kind):
-        return f"timestamp[{kind.unit}, {kind.tz}]" if kind.tz else f"timestamp[{kind.unit}]"
-    if pa.types.is_decimal(kind) and kind.precision <= 38 and 0 <= kind.scale <= kind.precision:
-        return f"decimal({kind.precision}, {kind.scale})"
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return f"list<{type_text(kind.value_type)}>"
-    raise UsageError(f"tables cannot hold the type {kind}", hint=_KNOWN)
 
 
 def arrow_field(column: Column) -> pa.Field:
@@ -152,7 +60,8 @@ def default_scalar(column: Column) -> pa.Scalar:
 
 def default_array(column: Column, rows: int) -> pa.Array:
     """The column's default, `rows` times."""
-    return pa.repeat(default_scalar(column), rows)
+    value = default_scalar(column)
+    return pa.repeat(value, rows) if value.is_valid else pa.nulls(rows, value.type)
 
 
 def cast_batch(
@@ -222,6 +131,8 @@ def cast_column(array: pa.Array, column: Column, *, where: str, first_row: int) 
         )
     try:
         return _cast(array, kind)
+    except UsageError as error:
+        raise UsageError(f"{where}column {column.name}: {error.message}", hint=error.hint) from error
     except pa.ArrowException as error:
         row = _first_failing(array, kind)
         shown = f"row {first_row + row + 1} has {array[row].as_py()!r}" if row is not None else str(error)
@@ -233,6 +144,8 @@ def cast_column(array: pa.Array, column: Column, *, where: str, first_row: int) 
 def _loses_meaning(source: pa.DataType, target: pa.DataType) -> bool:
     """Casts that Arrow would do but nobody means: numbers to times or text, times to numbers, numbers to truth."""
     numeric = pa.types.is_integer(source) or pa.types.is_floating(source) or pa.types.is_decimal(source)
+    if pa.types.is_duration(target):
+        return not (pa.types.is_integer(source) or pa.types.is_duration(source) or pa.types.is_string(source))
     if pa.types.is_temporal(target):
         return bool(numeric or pa.types.is_boolean(source))
     if pa.types.is_string(target):
@@ -253,6 +166,12 @@ def _loses_meaning(source: pa.DataType, target: pa.DataType) -> bool:
 def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
+    if pa.types.is_nested(kind):
+        return cast_nested(array, kind, _cast_inner)
+    if kind == pa.uuid():
+        return _as_uuids(array)
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
     if pa.types.is_timestamp(kind) and pa.types.is_date(array.type):
         return array.cast(pa.timestamp(kind.unit)).cast(kind)
     if pa.types.is_timestamp(kind) and pa.types.is_timestamp(array.type) and array.type.tz is None and kind.tz:
@@ -260,10 +179,55 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return array.cast(pa.timestamp(kind.unit)).cast(pa.timestamp(kind.unit, "UTC")).cast(kind)
     if pa.types.is_timestamp(kind) and pa.types.is_string(array.type):
         return _parse_times(array, kind)
+    if pa.types.is_time(kind) and pa.types.is_string(array.type):
+        return pa.array([_time_of_day(text) for text in array.to_pylist()], kind)
+    if pa.types.is_duration(kind) and pa.types.is_string(array.type):
+        return pa.array([_microseconds(text) for text in array.to_pylist()], pa.int64()).cast(kind)
     if pa.types.is_decimal(kind) and pa.types.is_integer(array.type):
         # Arrow judges by the type, not by the values: go through a decimal that holds any whole number.
         return array.cast(pa.decimal128(38, kind.scale)).cast(kind)
     return array.cast(kind)
+
+
+def _cast_inner(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    if array.type != kind and _loses_meaning(array.type, kind):
+        raise pa.ArrowInvalid(f"{array.type} is no {kind}")
+    return _cast(array, kind)
+
+
+def _as_uuids(array: pa.Array) -> pa.Array:
+    """Of texts, as everybody writes them, or of sixteen bytes."""
+    if pa.types.is_string(array.type) or pa.types.is_large_string(array.type) or pa.types.is_string_view(array.type):
+        try:
+            values = [None if text is None else UUID(text).bytes for text in array.to_pylist()]
+        except ValueError as error:
+            raise pa.ArrowInvalid(f"a text is no UUID: {error}") from error
+        return pa.ExtensionArray.from_storage(pa.uuid(), pa.array(values, pa.binary(16)))
+    storage = array.storage if isinstance(array, pa.ExtensionArray) else array
+    return pa.ExtensionArray.from_storage(pa.uuid(), storage.cast(pa.binary(16)))
+
+
+def _microseconds(text: str | None) -> int | None:
+    """Of `1.5 seconds`, as a query answers it; of a whole number, itself."""
+    try:
+        if text is None or not text.rstrip().endswith(" seconds"):
+            return None if text is None else int(text)
+        count = Decimal(text.rstrip().removesuffix(" seconds")).scaleb(6)
+        if count != int(count):
+            raise ValueError("finer than microseconds")
+        return int(count)
+    except (ValueError, ArithmeticError) as error:
+        raise pa.ArrowInvalid(f"a text is no duration: {text!r}; write '1.5 seconds'") from error
+
+
+def _time_of_day(text: str | None) -> time | None:
+    try:
+        found = None if text is None else time.fromisoformat(text.strip())
+    except ValueError as error:
+        raise pa.ArrowInvalid(f"a text is no time of a day: {text!r}") from error
+    if found is not None and found.tzinfo is not None:
+        raise pa.ArrowInvalid(f"a time of a day has no zone: {text!r}")
+    return found
 
 
 def _parse_times(texts: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -306,7 +270,7 @@ def as_json(value: Any) -> Any:
         case datetime():
             utc = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
             return utc.replace(tzinfo=None).isoformat() + "Z"
-        case date():
+        case date() | time():
             return value.isoformat()
         case Decimal():
             return str(value)
@@ -322,6 +286,8 @@ def from_json(value: Any, kind: pa.DataType) -> Any:
     """The Python value of what `as_json` wrote for a column of this type. Times with a zone come back in UTC."""
     if value is None or pa.types.is_nested(kind):
         return value
+    if pa.types.is_time(kind):
+        return time.fromisoformat(value)
     if pa.types.is_timestamp(kind):
         moment = datetime.fromisoformat(value)
         return moment if kind.tz else moment.replace(tzinfo=None)

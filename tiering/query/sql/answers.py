@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
+import numpy
 import pyarrow as pa
+
+from tiering.table.schema import Column
+from tiering.table.types import cast_column
 
 WHOLE_NUMBER = {b"frostline:whole": b"1"}
 """Of a decimal that is a sum of whole numbers: a number like any other, but for its width."""
@@ -49,6 +54,10 @@ def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 def _conformed(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if array.type.equals(kind):
         return array
+    if pa.types.is_interval(array.type) and pa.types.is_duration(kind):
+        return _durations(array).cast(kind)
+    if kind == pa.uuid():
+        return cast_column(array, Column(0, "", "uuid"), where="", first_row=0)
     if pa.types.is_interval(array.type):
         return pa.array([None if value is None else _interval(value) for value in array.to_pylist()], kind)
     if isinstance(array, pa.ExtensionArray):
@@ -56,6 +65,19 @@ def _conformed(array: pa.Array, kind: pa.DataType) -> pa.Array:
     return array if array.type.equals(kind) else array.cast(kind)
 
 
+def _durations(array: pa.Array) -> pa.Array:
+    """Of intervals that were made of microseconds, and hold neither months nor days."""
+    numbers = numpy.frombuffer(array.buffers()[1], numpy.int64)[1::2]
+    nanoseconds = numbers[array.offset : array.offset + len(array)]
+    return pa.array(nanoseconds // 1000, pa.int64(), mask=array.is_null().to_numpy(zero_copy_only=False)).cast(
+        pa.duration("us")
+    )
+
+
 def _interval(value: Any) -> str:
-    """As SQL writes it."""
-    return f"{value.months} months {value.days} days {value.nanoseconds / 1e9:.6f} seconds"
+    """As SQL writes it, without what is 0."""
+    counted = [f"{count} {unit}" for count, unit in ((value.months, "months"), (value.days, "days")) if count]
+    microseconds = value.nanoseconds // 1000
+    if microseconds or not counted:
+        counted.append(f"{Decimal(microseconds).scaleb(-6):f} seconds")
+    return " ".join(counted)

@@ -22,6 +22,9 @@ _NAMES = {
     pa.string(): "VARCHAR",
     pa.binary(): "BLOB",
     pa.date32(): "DATE",
+    pa.time64("us"): "TIME",
+    pa.duration("us"): "INTERVAL",
+    pa.uuid(): "UUID",
 }
 
 
@@ -36,6 +39,10 @@ def sql_type(kind: pa.DataType) -> str:
         return f"DECIMAL({kind.precision}, {kind.scale})"
     if pa.types.is_list(kind):
         return f"{sql_type(kind.value_type)}[]"
+    if pa.types.is_map(kind):
+        return f"MAP({sql_type(kind.key_type)}, {sql_type(kind.item_type)})"
+    if pa.types.is_struct(kind):
+        return f"STRUCT({', '.join(f'{identifier(field.name)} {sql_type(field.type)}' for field in kind)})"
     raise UsageError(f"query cannot read columns of type {kind}", hint="read the table with Store.table(…).dataset()")
 
 

@@ -139,8 +139,11 @@ class _Reader:
         read = [index.get("index", 0) for index in node["column_indexes"]]
         given = node.get("projection_ids") or range(len(read))
 
+        whole = ["child_indexes" not in index for index in node["column_indexes"]]
+
         def column(place: int) -> Column | None:
-            return definition.columns[read[place]] if read[place] < len(definition.columns) else None
+            """None also for a field of a struct: it may be null where the struct is not."""
+            return definition.columns[read[place]] if whole[place] and read[place] < len(definition.columns) else None
 
         filters: list[Predicate] = []
         for entry in (node.get("table_filters") or {}).get("filters", []):

@@ -15,7 +15,8 @@ from tiering.query.sql.errors import sql_error
 from tiering.query.sql.plan import OPTIMIZERS_OFF, PlanReads, plan_reads
 from tiering.query.sql.statement import schema_of
 from tiering.table.schema import TableDefinition
-from tiering.table.types import arrow_type, default_scalar
+from tiering.table.type_texts import arrow_type
+from tiering.table.types import default_scalar
 
 _CONFIG = {
     "autoinstall_known_extensions": False,
@@ -97,6 +98,8 @@ def selected(
             value = literal(default_scalar(column))
         elif number in known:
             value = f"c{held[column.id]}"
+            if kind == "INTERVAL" and places is not None:  # files hold the number
+                value = f"to_microseconds({value})"
         else:
             value = f"error({text(f'column {column.name} was not compared')})"
         columns.append(f"CAST({value} AS {kind})")

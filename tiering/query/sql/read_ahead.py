@@ -38,6 +38,16 @@ _THREADS = 12
 
 
 @dataclass(frozen=True, slots=True)
+class FilePlace:
+    """Where a file has a column."""
+
+    column: int
+    """Among its columns."""
+    leaves: range
+    """Among what it keeps values of: of one that is nested, there are several."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Piece:
     file: CheckedFile
     start: int
@@ -56,15 +66,15 @@ class Scan:
         self.held = HeldSections(2 * window_bytes)
         """For the files that are added."""
         self._window_bytes = window_bytes
-        self._files: list[tuple[CheckedFile, Mapping[int, int]]] = []
+        self._files: list[tuple[CheckedFile, Mapping[int, FilePlace]]] = []
         self._pieces: list[_Piece] = []
         self._starts: dict[CheckedFile, tuple[int, list[int]]] = {}
         self._next = 0
         self._reached = 0
         self._begun = False
 
-    def add(self, file: CheckedFile, places: Mapping[int, int]) -> None:
-        """One more file; `places` says which of its columns a column id is."""
+    def add(self, file: CheckedFile, places: Mapping[int, FilePlace]) -> None:
+        """One more file; `places` says where it has which column id."""
         self._files.append((file, places))
 
     @property
@@ -80,7 +90,7 @@ class Scan:
                 _matching_groups(file, self.access.predicate, self.definition, places) if self.is_filtered else None
             )
             ids = (self.definition.columns[number].id for number in self.access.columns)
-            columns = {places[number] for number in ids if number in places}
+            columns = {leaf for number in ids if number in places for leaf in places[number].leaves}
             first = len(self._pieces)
             for start, stop in _wanted_ranges(file.sections, columns, groups):
                 self._pieces.append(_Piece(file, start, stop, size_bytes))
@@ -183,18 +193,27 @@ def _wanted_ranges(
     return joined
 
 
+def _is_flat(leaf: pq.ColumnSchema) -> bool:
+    """Whether the values are a column's own, and not those of something within it."""
+    return bool(leaf.max_repetition_level == 0 and leaf.max_definition_level <= 1)
+
+
 def _matching_groups(
-    file: CheckedFile, predicate: Predicate, definition: TableDefinition, places: Mapping[int, int]
+    file: CheckedFile, predicate: Predicate, definition: TableDefinition, places: Mapping[int, FilePlace]
 ) -> Collection[int] | None:
     """The row groups that can hold a row for which the predicate is true, by the footer, which must be known; None for
-    all. `places` says which column of the file a column id is."""
+    all. `places` says where the file has a column id."""
     if not file.tail_bytes:
         return None
     with suppress(pa.ArrowException):  # the engine will say what is wrong with it
         tail = b"".join(file.pieces(file.size() - file.tail_bytes, file.size()))
         metadata = pq.read_metadata(pa.BufferReader(tail))
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-        names = {metadata.schema.column(place).path: number for number, place in places.items()}
+        names = {
+            metadata.schema.column(place.leaves.start).path: number
+            for number, place in places.items()
+            if _is_flat(metadata.schema.column(place.leaves.start))
+        }
         return {
             number
             for number, group in enumerate(groups)

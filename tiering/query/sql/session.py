@@ -32,10 +32,11 @@ from tiering.query.sql.column_types import text
 from tiering.query.sql.errors import engine_error
 from tiering.query.sql.plan import Access
 from tiering.query.sql.planning import connect, declare, selected
-from tiering.query.sql.read_ahead import LEAST_WINDOW_BYTES, WINDOW_BYTES, Scan
+from tiering.query.sql.read_ahead import LEAST_WINDOW_BYTES, WINDOW_BYTES, FilePlace, Scan
 from tiering.query.sql.served_files import PREFIX, ServedFiles
 from tiering.table.schema import TableDefinition
-from tiering.table.types import field_ids
+from tiering.table.type_texts import leaf_ranges
+from tiering.table.types import arrow_schema, field_ids
 
 BATCH_ROWS = 65_536
 _AHEAD = 2
@@ -185,9 +186,10 @@ class SqlSession:
                 if local:
                     places = self._places(definition, version, local[0])
                     wanted = sorted(
-                        places[definition.columns[column].id]
+                        leaf
                         for column in access.columns
                         if definition.columns[column].id in places
+                        for leaf in places[definition.columns[column].id].leaves
                     )
                     self._local += [(file, wanted) for file in local]
         reads = [local_read(file, wanted) for file, wanted in self._local]
@@ -200,13 +202,15 @@ class SqlSession:
             self._local_bytes += sum(one.stop - one.start for one in sections if one.column in wanted)
         return True
 
-    def _places(self, definition: TableDefinition, version: int, file: SelectedFile) -> dict[int, int]:
-        """Column id -> which column of the files of this schema version it is."""
-        if version == definition.schema_version:
-            return {column.id: place for place, column in enumerate(definition.columns)}
-        schema = read_schema(self._context, file.stored, file.file)
+    def _places(self, definition: TableDefinition, version: int, file: SelectedFile) -> dict[int, FilePlace]:
+        """Column id -> where the files of this schema version have it."""
+        current = version == definition.schema_version
+        schema = arrow_schema(definition) if current else read_schema(self._context, file.stored, file.file)
         names = {name: number for number, name in field_ids(schema).items()}
-        return {names[name]: place for place, name in enumerate(schema.names) if name in names}
+        leaves = leaf_ranges(schema.types)
+        return {
+            names[name]: FilePlace(place, leaves[place]) for place, name in enumerate(schema.names) if name in names
+        }
 
     def _rows(self, scan: Scan, files: Sequence[SelectedFile], serve_local: bool, paths: list[str]) -> str:
         """The rows of the files with exactly the table's columns, in its order and types."""
@@ -228,7 +232,7 @@ class SqlSession:
             files = [file for file in files if file.local_path is not None]
         for version, members in _by_version(files).items():
             places = self._places(scan.definition, version, members[0])
-            width = max(places.values()) + 1
+            width = max(place.column for place in places.values()) + 1
             urls = [self._url(scan, file, places, serve_local) for file in members]
             paths += urls
             # Where names are the same but for their case, the engine could take one column of a file for another.
@@ -236,10 +240,10 @@ class SqlSession:
                 yield (
                     f"read_parquet([{', '.join(map(text, group))}], can_have_nan = true, hive_partitioning = false, "
                     f"union_by_name = false) AS f({', '.join(f'c{place}' for place in range(width))})",
-                    places,
+                    {number: place.column for number, place in places.items()},
                 )
 
-    def _url(self, scan: Scan, file: SelectedFile, places: Mapping[int, int], serve_local: bool) -> str:
+    def _url(self, scan: Scan, file: SelectedFile, places: Mapping[int, FilePlace], serve_local: bool) -> str:
         if not serve_local and _opens_itself(file):
             return str(file.local_path)
         served = checked_file(self._context, file, scan.held, cache=self._cache)

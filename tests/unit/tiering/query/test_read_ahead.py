@@ -17,7 +17,7 @@ from tiering.parquet.part_files import write_part_files
 from tiering.parquet.sections import stated_sections
 from tiering.query.sql import read_ahead
 from tiering.query.sql.plan import Access
-from tiering.query.sql.read_ahead import ReadAhead, Scan
+from tiering.query.sql.read_ahead import FilePlace, ReadAhead, Scan
 from tiering.table.definitions import define_table
 from tiering.table.pruning import TRUE, Compare, Predicate
 from tiering.table.schema import TableDefinition
@@ -55,7 +55,7 @@ class Store:
 
     def opened(self, scan: Scan) -> CheckedFile:
         file = CheckedFile(self.facts, self.fetch, label="it", hint="", held=scan.held)
-        scan.add(file, {1: 0, 2: 1, 3: 2})
+        scan.add(file, {number + 1: FilePlace(number, range(number, number + 1)) for number in range(3)})
         return file
 
     def wait(self, stop: int) -> None:

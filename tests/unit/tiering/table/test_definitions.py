@@ -97,7 +97,12 @@ def test_columns_orders_modes_and_settings() -> None:
     assert parse_merge_mode("aggregating:a=min, b = anyLast").functions == (("a", "min"), ("b", "anyLast"))
     settings = parse_settings(["target_file_size_bytes=10MiB", "min_part_age_to_move_seconds=1h", "row_group_rows=5"])
     assert (settings.target_file_size_bytes, settings.min_part_age_to_move_seconds) == (10 << 20, 3600)
-    for bad in ("id", "id:", "1id:int64", ":int64", "a b:int64"):
+    assert parse_column('"a:b, ""c""": int64').name == 'a:b, "c"'
+    assert parse_order_by('größe, "a, b", 2nd') == ("größe", "a, b", "2nd")
+    assert parse_merge_mode('aggregating:"a=b"=min').functions == (("a=b", "min"),)
+    for mode in ('replacing:"a, b"', 'summing:"a:b",größe', 'aggregating:"a=b"=min'):
+        assert parse_merge_mode(str(parse_merge_mode(mode))) == parse_merge_mode(mode)
+    for bad in ("id", "id:", ":int64", "a\tb:int64", " :int64", "\ud800:int64", f"{'a' * 256}:int64"):
         with pytest.raises(UsageError):
             parse_column(bad)
     for bad in ("", "a,a", ","):
@@ -153,17 +158,39 @@ def test_a_file_gives_the_columns_and_words_override_them() -> None:
         (2, "b", "int32"),
         (3, "c", "date"),
     ]
+    unknown = pa.schema([("t", pa.decimal256(50, 2)), ("a", pa.int64())])
     with pytest.raises(UsageError, match="column t: tables cannot hold"):
-        define_table("x.y", like=pa.schema([("t", pa.time64("us"))]), order_by="t", policy="p")
+        define_table("x.y", like=unknown, order_by="a", policy="p")
+    made = define_table("x.y", like=unknown, columns=["t:string"], order_by="a", policy="p")
+    assert [(column.name, column.type) for column in made.columns] == [("t", "string"), ("a", "int64")]
+
+
+def test_a_sample_does_not_bind_the_files_after_it() -> None:
+    like = pa.schema(
+        [
+            pa.field("k", pa.int64(), nullable=False),
+            ("at", pa.timestamp("s")),
+            ("seen", pa.list_(pa.struct([("at", pa.timestamp("ms", "UTC")), ("nothing", pa.null())]))),
+        ]
+    )
+    made = define_table("x.y", like=like, order_by="k", policy="p")
+    assert all(column.nullable for column in made.columns)
+    assert [column.type for column in made.columns] == [
+        "int64",
+        "timestamp[us]",
+        "list<struct<at: timestamp[us, UTC], nothing: string>>",
+    ]
 
 
 @pytest.mark.parametrize(
     ("field", "message", "way"),
     [
-        (("Price (€)", pa.int64()), r"^not a column name: 'Price \(€\)'", "--rename 'Price (€):NEW'"),
-        (("t", pa.time64("us")), "^column t: tables cannot hold", "--rename 't:NEW', and --ignore-unknown"),
-        (("user", pa.struct([("name", pa.string())])), "^column user: tables", "--select 'A, B, user.name as NEW'"),
-        (("none", pa.struct([])), "^column none: tables", "--select 'A, B, none.FIELD as NEW'"),
+        (("a\tb", pa.int64()), r"^column a.b: not a column name: 'a\\tb'", "--rename 'a\tb:NEW'"),
+        (("t", pa.time64("ns")), "^column t: tables cannot hold", "--rename 't:NEW', and --ignore-unknown"),
+        (("d", pa.decimal256(39, 1)), "^column d: tables cannot hold", "keep the numbers as string"),
+        (("u", pa.list_(pa.uuid())), "^column u: the type uuid cannot be inside", "string holds the same"),
+        (("user", pa.struct([("a", pa.int8()), ("A", pa.int8())])), "^column user: the fields a and A", "rename one"),
+        (("none", pa.struct([])), "^column none: a struct without", "--select 'A, B, none.FIELD as NEW'"),
     ],
 )
 def test_what_a_sample_has_and_tables_do_not_is_told_with_a_way_round(

@@ -12,16 +12,8 @@ import pytest
 from oplog.errors import UsageError
 from tiering.table.definitions import define_table
 from tiering.table.schema import Column
-from tiering.table.types import (
-    arrow_schema,
-    arrow_type,
-    as_json,
-    cast_batch,
-    default_array,
-    field_ids,
-    from_json,
-    type_text,
-)
+from tiering.table.type_texts import arrow_type, type_text
+from tiering.table.types import arrow_schema, as_json, cast_batch, default_array, field_ids, from_json
 
 CANONICAL = [
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64", "string",

@@ -1,0 +1,74 @@
+"""Names of columns and fields, any text of UTF-8, and how they are written where a list, a rule or a type holds them.
+
+A plain name stands as it is. One with other characters than letters, digits and `_` is in double quotes where something
+else could follow it, a quote within it doubled, as in SQL: `"user id"`. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+
+from oplog.errors import UsageError
+
+NAME = re.compile(r'"(?:[^"]|"")+"')
+_PLAIN = re.compile(r"[^\W\d]\w*\Z")
+_BARE = re.compile(r"[^\s:,()<>\[\]\"=][^:,()<>\[\]\"=]*")
+_LONGEST = 255
+
+
+def check_name(name: str) -> str:
+    """The name. Raises `UsageError` for one that a column cannot have."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"not a column name: {name!r}", hint="it is no text of UTF-8") from None
+    if not name or len(name) > _LONGEST or name != name.strip():
+        raise UsageError(
+            f"not a column name: {name!r}", hint=f"a name has 1 to {_LONGEST} characters, no blanks around it"
+        )
+    if any(unicodedata.category(character) == "Cc" for character in name):
+        raise UsageError(f"not a column name: {name!r}", hint="control characters are no part of a name")
+    return name
+
+
+def name_text(name: str) -> str:
+    """The name as it is written where something else may follow."""
+    return name if _PLAIN.match(name) else '"' + name.replace('"', '""') + '"'
+
+
+def read_name(text: str) -> tuple[str, str]:
+    """The name at the beginning, and what follows it. Raises `UsageError`."""
+    text = text.strip()
+    match = NAME.match(text) or _BARE.match(text)
+    if match is None:
+        raise UsageError(f"not a column name: {text!r}", hint="quote a name of other characters: '\"a, b\"'")
+    return check_name(unquoted(match[0].strip())), text[match.end() :].strip()
+
+
+def unquoted(text: str) -> str:
+    """The name that is written so."""
+    return text[1:-1].replace('""', '"') if NAME.fullmatch(text) else text
+
+
+def read_names(pieces: Sequence[str]) -> list[str]:
+    """The names of a list that was split. Raises `UsageError`."""
+    found = []
+    for piece in pieces:
+        name, rest = read_name(piece)
+        if rest:
+            raise UsageError(
+                f"not a column name: {piece.strip()!r}", hint="quote a name of other characters: '\"a, b\"'"
+            )
+        found.append(name)
+    return found
+
+
+def split_pair(text: str, between: str) -> tuple[str, str] | None:
+    """A name, which may be quoted, and what stands after `between`; None where that is not there."""
+    if match := NAME.match(text.strip()):
+        rest = text.strip()[match.end() :].lstrip()
+        return (unquoted(match[0]), rest[len(between) :]) if rest.startswith(between) else None
+    name, found, rest = text.partition(between)
+    return (name.strip(), rest) if found else None

@@ -1,0 +1,160 @@
+"""Lists, maps and structs of one type as another: field by field, by name. Pure.
+
+A struct's fields may come in any order, and some of them not at all: they are null then. A map comes as a map, as a
+list of structs of a key and a value, or as a struct (a JSON object), whose fields that are null are not in it. A text
+is JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from oplog.errors import UsageError
+
+Cast = Callable[[pa.Array, pa.DataType], pa.Array]
+"""For values that are not nested."""
+
+
+def cast_nested(array: pa.Array, kind: pa.DataType, cast: Cast) -> pa.Array:
+    """The array as the nested type. Raises `pa.ArrowException` for what does not fit, `UsageError` for fields that the
+    type does not have."""
+    source = array.type
+    if source.equals(kind):
+        return array
+    if pa.types.is_null(source):
+        return pa.nulls(len(array), kind)
+    if pa.types.is_string(source) or pa.types.is_large_string(source) or pa.types.is_string_view(source):
+        return _of_texts(array, kind, cast)
+    if not pa.types.is_nested(kind):
+        return cast(array, kind)
+    if pa.types.is_struct(kind) and pa.types.is_struct(source):
+        return _struct(array, kind, cast)
+    if pa.types.is_map(kind):
+        return _map(array, kind, cast)
+    if pa.types.is_list(kind) and (pa.types.is_list(source) or pa.types.is_large_list(source) or _is_fixed(source)):
+        plain = _plain_list(array)
+        values = _inner(plain.values, kind.value_type, cast)
+        return pa.ListArray.from_arrays(plain.offsets, values, mask=plain.is_null()).cast(kind)
+    raise pa.ArrowInvalid(f"{source} is no {kind}")
+
+
+def without_unknown(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The array without those fields of structs that the type does not have."""
+    if pa.types.is_struct(kind) and pa.types.is_struct(array.type):
+        known = {field.name: field.type for field in kind}
+        kept = {
+            field.name: without_unknown(pc.struct_field(array, [number]), known[field.name])
+            for number, field in enumerate(array.type)
+            if field.name in known
+        }
+        if kept:
+            return pa.StructArray.from_arrays(list(kept.values()), names=list(kept), mask=array.is_null())
+        return pa.nulls(len(array), kind)
+    if pa.types.is_list(kind) and pa.types.is_list(array.type):
+        plain = _plain_list(array)
+        values = without_unknown(plain.values, kind.value_type)
+        return pa.ListArray.from_arrays(plain.offsets, values, mask=plain.is_null())
+    return array
+
+
+def holds_map(kind: pa.DataType) -> bool:
+    """Whether there is a map anywhere in the type."""
+    if pa.types.is_struct(kind):
+        return any(holds_map(field.type) for field in kind)
+    return bool(pa.types.is_map(kind) or (pa.types.is_list(kind) and holds_map(kind.value_type)))
+
+
+def with_texts(kind: pa.DataType, is_text: Callable[[pa.DataType], bool]) -> pa.DataType:
+    """The type, with texts in the place of those that are read as such."""
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, with_texts(field.type, is_text)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(with_texts(kind.value_type, is_text))
+    return pa.string() if is_text(kind) else kind
+
+
+def _inner(array: pa.Array, kind: pa.DataType, cast: Cast) -> pa.Array:
+    if pa.types.is_nested(kind) or pa.types.is_null(array.type):
+        return cast_nested(array, kind, cast)
+    return cast(array, kind)
+
+
+def _struct(array: pa.StructArray, kind: pa.StructType, cast: Cast) -> pa.Array:
+    given = {field.name: number for number, field in enumerate(array.type)}
+    if unknown := sorted(set(given) - {field.name for field in kind}):
+        raise UsageError(
+            f"there are fields that the table does not have: {', '.join(unknown)}",
+            hint=f"it has: {', '.join(field.name for field in kind)}; --ignore-unknown leaves the others out",
+        )
+    fields = [
+        _inner(pc.struct_field(array, [given[field.name]]), field.type, cast)
+        if field.name in given
+        else pa.nulls(len(array), field.type)
+        for field in kind
+    ]
+    return pa.StructArray.from_arrays(fields, fields=list(kind), mask=array.is_null())
+
+
+def _map(array: pa.Array, kind: pa.MapType, cast: Cast) -> pa.Array:
+    if pa.types.is_struct(array.type):
+        names = [field.name for field in array.type]
+        values = [_inner(field, kind.item_type, cast).to_pylist() for field in array.flatten()]
+        rows = zip(*values, strict=True) if values else [()] * len(array)
+        pairs = [
+            [(name, item) for name, item in zip(names, row, strict=True) if item is not None] if there else None
+            for row, there in zip(rows, array.is_valid().to_pylist(), strict=True)
+        ]
+        array = pa.array(pairs, pa.map_(pa.string(), kind.item_type))
+    elif pa.types.is_list(array.type) and pa.types.is_struct(array.type.value_type):
+        plain = _plain_list(array)
+        if plain.values.type.num_fields != 2:
+            raise pa.ArrowInvalid(f"{array.type} is no {kind}")
+        return _map_of(plain, plain.values.field(0), plain.values.field(1), kind, cast)
+    if not pa.types.is_map(array.type):
+        raise pa.ArrowInvalid(f"{array.type} is no {kind}")
+    plain = _copied(array)
+    return _map_of(plain, plain.keys, plain.items, kind, cast)
+
+
+def _map_of(array: pa.Array, keys: pa.Array, items: pa.Array, kind: pa.MapType, cast: Cast) -> pa.Array:
+    keys, items = _inner(keys, kind.key_type, cast), _inner(items, kind.item_type, cast)
+    return pa.MapArray.from_arrays(array.offsets, keys, items, type=kind, mask=array.is_null())
+
+
+def _plain_list(array: pa.Array) -> pa.ListArray:
+    kind = pa.list_(array.type.value_type)
+    return _copied(array if array.type.equals(kind) else array.cast(kind))
+
+
+def _copied(array: pa.Array) -> Any:
+    """Beginning at the first of its values, as building an array from offsets wants it."""
+    return array if array.offset == 0 else array.take(pa.array(range(len(array)), pa.int64()))
+
+
+def _is_fixed(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_fixed_size_list(kind))
+
+
+def _of_texts(array: pa.Array, kind: pa.DataType, cast: Cast) -> pa.Array:
+    try:
+        values = [None if text is None else json.loads(text) for text in array.to_pylist()]
+        found = pa.array([_as_pairs(value, kind) for value in values], kind if holds_map(kind) else None)
+    except ValueError as error:
+        raise pa.ArrowInvalid(f"a text is no JSON for {kind}: {error}") from error
+    return cast_nested(found, kind, cast) if pa.types.is_nested(found.type) or pa.types.is_null(found.type) else found
+
+
+def _as_pairs(value: Any, kind: pa.DataType) -> Any:
+    """The value with lists of pairs where the type has maps."""
+    if pa.types.is_map(kind) and isinstance(value, dict):
+        return [(key, _as_pairs(item, kind.item_type)) for key, item in value.items()]
+    if pa.types.is_struct(kind) and isinstance(value, dict):
+        return {field.name: _as_pairs(value.get(field.name), field.type) for field in kind}
+    if pa.types.is_list(kind) and isinstance(value, list):
+        return [_as_pairs(item, kind.value_type) for item in value]
+    return value
