@@ -237,3 +237,23 @@ def test_a_plan_of_a_field_restricts_nothing() -> None:
 def _leaves(predicate: Any) -> list[Any]:
     children = getattr(predicate, "children", None)
     return [predicate] if children is None else [leaf for child in children for leaf in _leaves(child)]
+
+
+def test_damage_in_any_leaf_is_found(home: Home) -> None:
+    """Of a column that a query reads, wherever in it: the leaves of a file are not its columns."""
+    home("merge", "d.t", "--final")
+    (path,) = (home.path / "ssd").glob("store/*/*/all_1_2_1/data-0000.parquet")
+    whole = path.read_bytes()
+    group = pq.read_metadata(path).row_group(0)
+    for number in range(group.num_columns):
+        chunk = group.column(number)
+        place = chunk.data_page_offset + chunk.total_compressed_size // 2
+        if chunk.dictionary_page_offset:
+            place = chunk.dictionary_page_offset + chunk.total_compressed_size // 2
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        column = chunk.path_in_schema.split(".")[0] if not chunk.path_in_schema.startswith("x.y") else "x.y"
+        quoted = f'"{column.replace(chr(34), chr(34) * 2)}"'
+        home("query", f"SELECT count({quoted}), max(k) FROM d.t", code=1)
+        assert "is not what was written" in home.error, column
+    path.write_bytes(whole)
+    home("query", "SELECT count(matrix) FROM d.t")
