@@ -14,6 +14,7 @@ _KILLS = "tests/replicas/test_kills.py::test_killed_at_every_change"
 _INTERSERVER = "tests/replicas/test_interserver.py"
 _BEHIND = "tests/replicas/test_behind.py"
 _QUORUM = "tests/replicas/test_quorum.py"
+_LOST = "tests/replicas/keeper/test_lost_keeper.py"
 
 
 def _pointer_first() -> None:
@@ -114,6 +115,23 @@ def _merges_by_the_wall_clock() -> None:
         return original(dataclasses.replace(context, clock=wall_clock), *arguments, **options)
 
     perform.merger.merge = merge
+
+
+def _whole_before_decided() -> None:
+    from zerocopy.keeper.client import Keeper
+    from zerocopy.rebuilding import rebuilding
+
+    original, write = Keeper.multi, rebuilding._write_log
+    later: list[Callable[[], None]] = []
+    rebuilding._write_log = lambda replica, agreement: later.append(lambda: write(replica, agreement))
+
+    def multi(self: Any, operations: Any, *, witness: Any = None) -> Any:
+        answers = original(self, operations, witness=witness)
+        while later:
+            later.pop()()
+        return answers
+
+    Keeper.multi = multi  # type: ignore[method-assign]
 
 
 def _peer_believed() -> None:
@@ -261,5 +279,29 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "an insert with a quorum goes in though nobody is there to take it",
         f"{_QUORUM}::test_nothing_goes_in_while_too_few_replicas_are_heard_of",
         replaced("zerocopy.replica.quorum", "needed", lambda replica, quorum: quorum.replicas or 2),
+    ),
+    (
+        "replicas: nobody waited for",
+        "the nodes of a table are whole when the first replica has said what it has",
+        f"{_LOST}::test_all_nodes_come_back_out_of_what_the_replicas_have",
+        replaced("zerocopy.rebuilding.rebuilding", "_join", lambda replica, without: ()),
+    ),
+    (
+        "replicas: numbers from the beginning",
+        "after Keeper was lost numbers are given again",
+        f"{_LOST}::test_all_nodes_come_back_out_of_what_the_replicas_have",
+        replaced("zerocopy.rebuilding.rebuilding", "_raise_numbers", nothing),
+    ),
+    (
+        "replicas: whole before it is decided",
+        "the table may be written before the log says what somebody lacks",
+        f"{_KILLS}[rebuild]",
+        _whole_before_decided,
+    ),
+    (
+        "replicas: an older Keeper is believed",
+        "nobody looks whether Keeper still has what was taken over",
+        f"{_LOST}::test_a_keeper_with_yesterdays_data_deletes_nothing_and_is_built_anew",
+        replaced("zerocopy.replica.history", "check", nothing),
     ),
 )

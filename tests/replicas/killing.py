@@ -20,6 +20,7 @@ from tiering.table import definitions
 from tiering.table.schema import Column, PartitionField, TableDefinition
 from zerocopy.execution import moving, perform, queue, work
 from zerocopy.replica.arrivals import ARRIVING
+from zerocopy.replica.connections import connections
 from zerocopy.replica.replica import Replica
 
 TABLE = "d.t"
@@ -29,6 +30,7 @@ NEW = [(1, 11), (2, 21)]
 COLUMN = "added"
 ONE = [(1, 12)]
 """Of the partition that is dropped, on one replica alone."""
+LATER = [(1, 13)]
 _RESERVE_BYTES = 16 * 1024
 _HOT = VolumeConfig(name="hot", disks=("ssd",))
 _COLD = VolumeConfig(name="cold", disks=("s3",))
@@ -183,6 +185,23 @@ def _prepare_insert(a: Store, b: Store) -> None:
     sync(b)
 
 
+def _rebuild(a: Store, b: Store) -> None:
+    """Both say what they have; the second one makes the table whole."""
+    for store in (a, b):
+        work.restore(store.context, store.definition(TABLE))
+
+
+def _prepare_wiped(a: Store, b: Store) -> None:
+    """One has merged, each has a part alone, and Keeper is empty."""
+    insert(a, BEFORE)
+    sync(b)
+    insert(a, NEW)
+    a.merge(TABLE, MergeRequest(final=True))
+    insert(b, ONE)
+    queue.pull(Replica.open(a.context, a.definition(TABLE)))  # it has heard of the other one
+    connections(a.context).keeper.delete_tree("/tables")
+
+
 def _prepare_new(a: Store, b: Store) -> None:
     insert(a, BEFORE)
     insert(a, NEW)
@@ -210,6 +229,7 @@ OPERATIONS: Mapping[str, tuple[Callable[[Store, Store], None], Callable[[Store, 
     "drop": (_prepare_drop, _drop),
     "delete": (_prepare_drop, _delete),
     "alter": (_prepare_cold, _alter),
+    "rebuild": (_prepare_wiped, _rebuild),
 }
 
 
@@ -239,6 +259,8 @@ def examine(operation: str, pair: Pair) -> list[str]:
         return _examine_drop(operation, pair)
     if operation == "alter":
         return _examine_alter(pair)
+    if operation == "rebuild":
+        return _examine_rebuilt(pair)
     wrong: list[str] = []
     with _both(pair) as (a, b):
         for store in (a, b):
@@ -312,6 +334,26 @@ def _examine_alter(pair: Pair) -> list[str]:
             replica = Replica.open(store.context, table)
             if replica.keeper.get(replica.own.metadata_version).data != b"2":
                 wrong.append(f"{name}: Keeper says that it has another definition")
+    return wrong
+
+
+def _examine_rebuilt(pair: Pair) -> list[str]:
+    """Nobody writes before all is said; once it is, all that was acknowledged is there, once, and numbers go on."""
+    wrong: list[str] = []
+    with _both(pair) as (a, b):
+        _rebuild(a, b)
+        for store in (a, b, a):
+            done = sync(store)
+        wrong += [f"postponed: {one.reason}" for one in done.postponed]
+        insert(a, NEW)
+        insert(a, LATER)
+        for store in (b, a):
+            sync(store)
+        expected = sorted(BEFORE + NEW + ONE + LATER)
+        for name, store in (("a", a), ("b", b)):
+            wrong += [f"{name}: {sentence}" for sentence in _faults(store, expected)]
+    if _files(pair, "a") != _files(pair, "b"):
+        wrong.append("the replicas hold other files")
     return wrong
 
 

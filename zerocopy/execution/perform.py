@@ -155,7 +155,13 @@ class _Run:
         self.done.skipped += 1
 
     def _check(self, here: StoredPart, entry: Entry) -> None:
-        """Raise `Conflict` where a part on the shared disk is not the one that Keeper knows."""
+        """Raise `Conflict` where the part is not the one that was inserted, or on the shared disk not the one that
+        Keeper knows."""
+        if isinstance(entry, Get) and entry.part == here.facts.name and entry.digest != content_digest(here.part):
+            raise Conflict(
+                f"part {here.facts.name} is another one here than the one that was inserted on {entry.replica}",
+                hint="'frostline replica restore' sets this one aside and fetches that one",
+            )
         if not self.replica.context.disk(here.disk).capabilities.shared:
             return
         known = {source.digest for source in self.fetcher.registered(here.name)}

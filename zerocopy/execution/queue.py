@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from oplog.errors import AlreadyExists, Conflict, Transient
 from tiering.table.part import PartName
 from zerocopy.keeper.client import Witness
-from zerocopy.keeper.operations import Create, Operation, Set, portions
-from zerocopy.replica import entries, quorum
+from zerocopy.keeper.operations import Create, Set, portions
+from zerocopy.replica import entries, history, quorum
 from zerocopy.replica.entries import Entry, Get
 from zerocopy.replica.nodes import number_of
 from zerocopy.replica.replica import Replica
@@ -60,11 +60,12 @@ def pull(replica: Replica) -> int:
         new = sorted(number for number in numbers if number >= begin)[:_AT_ONCE]
         if not new:
             return pulled
-        copies: list[Operation] = []
+        copies: list[Create] = []
+        by: set[str] = set()
         for number in new:
             path = f"{replica.table.log}/{numbers[number]}"
             data = keeper.get(path).data
-            entries.decode(data, path=path)
+            by.add(entries.decode(data, path=path).replica)
             copies.append(Create(replica.own.queued(number), data))
         following = str(new[-1] + 1).encode()
         moved = Set(replica.own.log_pointer, following, pointer.version)
@@ -76,6 +77,7 @@ def pull(replica: Replica) -> int:
         with suppress(Conflict, AlreadyExists):  # another process of this replica was first
             keeper.multi(first, witness=Witness(replica.own.log_pointer, following))
             pulled += taken
+            history.note(replica.context, replica.definition, new[taken - 1], copies[taken - 1].data, by)
             if taken == len(copies) < _AT_ONCE:  # what came since then is told by the next look
                 return pulled
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,9 @@ from zerocopy.execution.perform import Done
 from zerocopy.execution.queue import FellBehind, missing
 from zerocopy.keeper.opening import open_keeper
 from zerocopy.marks.marks import marks_of
-from zerocopy.replica import arrivals, presence, shared
+from zerocopy.rebuilding import rebuilding
+from zerocopy.rebuilding.rebuilding import Rebuilt
+from zerocopy.replica import arrivals, history, presence, shared
 from zerocopy.replica.connections import connections
 from zerocopy.replica.entries import Entry
 from zerocopy.replica.inserting import ReplicatedInserting
@@ -134,7 +137,9 @@ def tick(context: Context, definition: TableDefinition) -> list[str]:
         definition = context.catalog.table(definition.uuid)
         if not paused and merging.assign(Replica.open(context, definition), MergeRequest()):
             done = sync(context, definition)
-        cleaning.clean(Replica.open(context, definition))
+        replica = Replica.open(context, definition)
+        history.note_names(context, definition, [replica.name, *replica.others()])
+        cleaning.clean(replica)
     except Locked:  # another process of this machine is at it
         return []
     return [f"{definition.full_name}: {one.queued.entry.brings}: {one.reason}" for one in done.postponed]
@@ -218,22 +223,45 @@ def drop_dead(context: Context, definition: TableDefinition, name: str, *, give_
     return list(map(str, gone))
 
 
-def restore(context: Context, definition: TableDefinition, *, give_up: bool = False) -> tuple[Done, list[str]]:
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What a restore did."""
+
+    done: Done
+    gone: list[str]
+    """The parts that no replica has."""
+    rebuilt: Rebuilt | None = None
+    """What was put back into Keeper, where it had lost it."""
+
+
+def restore(
+    context: Context,
+    definition: TableDefinition,
+    *,
+    give_up: bool = False,
+    without: Collection[str] = (),
+    from_parts: bool = False,
+) -> Restored:
     """Make this replica what Keeper and the others say: fetch what is lacking or another one here, set aside what
-    nobody knows. Returns what was done, and the parts that no replica has: while there are any nothing is changed,
-    unless they are given up."""
+    nobody knows. While there are parts that no replica has nothing is changed, unless they are given up.
+
+    Where Keeper has lost the table, say there what is here; the table is whole when all replicas but `without` have
+    done so. `from_parts`: where it was set back to an older state, too."""
+    rebuilt = rebuilding.rebuild(context, definition, without=without, from_parts=from_parts)
+    if rebuilt is not None:
+        return Restored(Done() if rebuilt.waits_for else sync_patiently(context, definition), [], rebuilt)
     done = sync_patiently(context, definition)
     own = Replica.open(context, context.catalog.table(definition.uuid))
     here = {stored.name for stored in context.catalog.parts(own.definition, include_outdated=True)}
     alone = giving_up.lost(own, without=own.name)
     gone = [name for name in alone if name not in here and not any(one.covers(name) for one in here)]
     if gone and not give_up:
-        return done, list(map(str, gone))
+        return Restored(done, list(map(str, gone)))
     if gone:
         giving_up.assign(own, gone, "no replica has it", without=own.name)
     if own.others():
         own.keeper.set(own.own.is_lost, b"1")
-    return sync_patiently(context, definition), list(map(str, gone))
+    return Restored(sync_patiently(context, definition), list(map(str, gone)))
 
 
 def serve(context: Context, beside: Callable[[], Store] | None = None) -> str:

@@ -25,14 +25,11 @@ from typing import Any, Self, TypeVar
 
 from kazoo import exceptions as zk
 from kazoo.client import KazooClient, KazooState
-from kazoo.retry import KazooRetry
 from kazoo.security import make_digest_acl
 
 from disks.effects import op
 from oplog.errors import (
-    AccessDenied,
     AlreadyExists,
-    Conflict,
     FrostlineError,
     NotFound,
     OutcomeUnknown,
@@ -40,14 +37,18 @@ from oplog.errors import (
     UsageError,
 )
 from tiering.config.settings import KeeperConfig
+from zerocopy.keeper.connecting import unconnected
 from zerocopy.keeper.gathered import AtOnce
 from zerocopy.keeper.operations import ANY_VERSION, Check, Create, Delete, Operation, Set, check_size
 from zerocopy.keeper.patience import LOOK_SECONDS, Patience
+from zerocopy.keeper.refusals import answer_of, refusal
 
 _PAUSE_SECONDS = 0.02
 _LONGEST_PAUSE_SECONDS = 0.5
 _AT_ONCE = 1000
 """Questions that are on their way at the same time, at most."""
+_ANEW_SECONDS = 5.0
+"""How long nothing is heard, at least, before a client begins anew; and between two such beginnings."""
 _END_SECONDS = 3.0
 """How long the end of a session is waited for; who does not hear of it ends it when it times out."""
 _NONE_CONFIGURED = "name the servers in the configuration: keeper: {hosts: [host:2181]}"
@@ -80,6 +81,12 @@ def _node(answer: Any) -> Node | None:
     return Node(data, stat.version, stat.numChildren, stat.cversion, *times)
 
 
+def _end(client: KazooClient) -> None:
+    with suppress(zk.WriterNotClosedException):
+        client.stop()
+        client.close()
+
+
 @dataclass(frozen=True, slots=True)
 class Witness:
     """The node that tells whether a change took place: it then holds this."""
@@ -99,40 +106,45 @@ class Keeper:
             raise UsageError("no ZooKeeper is configured", hint=_NONE_CONFIGURED)
         self._settings = settings
         self._stopped = stopped
-        self._acl = None
-        authentication = None
-        if settings.user:
-            self._acl = [make_digest_acl(settings.user, settings.password, all=True)]
-            authentication = [("digest", f"{settings.user}:{settings.password}")]
-        self._client = KazooClient(
-            ",".join(settings.hosts),
-            timeout=settings.session_timeout_seconds,
-            auth_data=authentication,
-            connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1.0),
-            use_ssl=settings.tls,
-            ca=settings.ca_bundle,
-            certfile=settings.certificate,
-            keyfile=settings.certificate_key,
-            check_hostname=settings.tls and settings.check_host,
-        )
+        self._acl = [make_digest_acl(settings.user, settings.password, all=True)] if settings.user else None
         self._connected = threading.Event()
         self._silent_since: float | None = time.monotonic()
         self._made: set[str] = set()
         self.requests = 0
         """How many were sent, repeats included, heartbeats not."""
-        self._client.add_listener(self._changed)
-        self._client.start_async()
+        self._starting = threading.Lock()
+        self._begun = time.monotonic()
+        self._client = self._start()
+
+    def _start(self) -> KazooClient:
+        client = unconnected(self._settings)
+
+        def changed(state: str) -> None:
+            if self._client is client:
+                self._changed(state)
+
+        self._client = client
+        client.add_listener(changed)
+        client.start_async()
+        return client
+
+    def _start_anew(self) -> None:
+        """Begin as a new process does, when nothing was heard for so long that the session is over: a server that knows
+        less than the client has seen, as one that lost its data, refuses it for ever."""
+        with self._starting:
+            longest = max(2 * self._settings.session_timeout_seconds, _ANEW_SECONDS)
+            if self.silent_seconds < longest or time.monotonic() - self._begun < longest:
+                return
+            self._begun = time.monotonic()
+            self._made.clear()
+            old, _ = self._client, self._start()
+            threading.Thread(target=_end, args=(old,), name="keeper-end", daemon=True).start()
 
     def close(self) -> None:
         """End the session. A server that does not answer is not waited for."""
-        ending = threading.Thread(target=self._end, name="keeper-end", daemon=True)
+        ending = threading.Thread(target=_end, args=(self._client,), name="keeper-end", daemon=True)
         ending.start()
         ending.join(_END_SECONDS if self._connected.is_set() else LOOK_SECONDS)
-
-    def _end(self) -> None:
-        with suppress(zk.WriterNotClosedException):
-            self._client.stop()
-            self._client.close()
 
     def __enter__(self) -> Self:
         return self
@@ -253,6 +265,7 @@ class Keeper:
 
     def delete_tree(self, path: str) -> None:
         """Take the node and all below it away, the deepest first. Nothing when it is missing."""
+        self._made = {made for made in self._made if not f"{made}/".startswith(f"{self._full(path)}/")}
         try:
             names = self.children(path)
         except NotFound:
@@ -329,7 +342,7 @@ class Keeper:
         patience = Patience(time.monotonic() + self._settings.request_timeout_seconds, self._stopped)
         lost, pause = False, _PAUSE_SECONDS
         while True:
-            if not patience.until(self._connected.wait):
+            if not patience.until(self._is_connected):
                 raise self._silent(what, lost=lost and look is not None)
             if lost and (found := self._looked(what, look)) is not None:
                 return found
@@ -337,7 +350,7 @@ class Keeper:
                 self.requests += 1
                 asked = start()
                 patience.until(asked.wait)
-                return self._answer(asked.get(block=False))
+                return answer_of(asked.get(block=False))
             except self._unanswered as error:
                 lost = True
                 logger.debug("no answer while %s: %s", what, type(error).__name__)
@@ -346,9 +359,16 @@ class Keeper:
             except zk.ZookeeperError as error:
                 if lost and (found := self._looked(what, look)) is not None:
                     return found
-                raise self._refused(what, error) from error
+                raise refusal(what, error) from error
             time.sleep(min(pause, patience.left_seconds))
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    def _is_connected(self, seconds: float) -> bool:
+        """Whether the server can be reached within so many seconds."""
+        if self._connected.wait(seconds):
+            return True
+        self._start_anew()
+        return False
 
     def _looked(self, what: str, look: Callable[[], Any] | None) -> Any:
         """What an earlier try did, whose answer was lost; None when it did nothing that is known."""
@@ -362,18 +382,6 @@ class Keeper:
         timeout: type[Exception] = self._client.handler.timeout_exception
         return (zk.ConnectionLoss, zk.OperationTimeoutError, zk.SessionExpiredError, zk.ConnectionClosedError, timeout)
 
-    @staticmethod
-    def _answer(answer: Any) -> Any:
-        """The answer; of a multi that was refused, the error that it was refused for."""
-        if isinstance(answer, list):
-            errors = [one for one in answer if isinstance(one, Exception)]
-            for error in errors:
-                if not isinstance(error, zk.RolledBackError | zk.RuntimeInconsistency):
-                    raise error
-            if errors:
-                raise errors[0]
-        return answer
-
     def _silent(self, what: str, *, lost: bool) -> FrostlineError:
         seconds, servers = self._settings.request_timeout_seconds, ", ".join(self._settings.hosts)
         when = "when the process was told to stop" if self._stopped() else f"after {seconds:g} s"
@@ -386,19 +394,3 @@ class Keeper:
             f"Keeper ({servers}) cannot be reached: {what} was given up {when}, and nothing was changed",
             hint="'frostline keeper check' says which server answers; queries need none",
         )
-
-    def _refused(self, what: str, error: zk.ZookeeperError) -> FrostlineError:
-        match error:
-            case zk.NoNodeError():
-                return NotFound(f"{what}: there is no such node in Keeper", hint="look with 'frostline keeper ls'")
-            case zk.NodeExistsError():
-                return AlreadyExists(f"{what}: the node is there already", hint="look with 'frostline keeper get'")
-            case zk.BadVersionError() | zk.NotEmptyError():
-                return Conflict(f"{what}: somebody else changed the node first", hint="look at it again, then retry")
-            case zk.NoAuthError() | zk.AuthFailedError():
-                return AccessDenied(
-                    f"{what}: Keeper refuses this user",
-                    hint="check keeper.user and keeper.password of the configuration",
-                )
-            case _:
-                return FrostlineError(f"{what}: Keeper says {type(error).__name__}", hint="see the server's log")

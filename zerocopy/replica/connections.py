@@ -26,6 +26,8 @@ class Connections:
         self.keeper = keeper
         self.server: PartServer | None = None
         self.follower: Closeable | None = None
+        self.proved: set[tuple[int, str]] = set()
+        """Sessions and tables of which Keeper was seen to know what it knew before."""
 
     def close(self) -> None:
         """Stop following and giving parts, and end the session."""

@@ -26,7 +26,7 @@ from tiering.insert.insert import Inserting, NewPart
 from tiering.table.part import PartName
 from zerocopy.keeper.client import Witness
 from zerocopy.keeper.operations import Check, Create, Delete, Operation
-from zerocopy.replica import arrivals, entries, quorum
+from zerocopy.replica import arrivals, entries, history, quorum
 from zerocopy.replica.nodes import number_of
 from zerocopy.replica.replica import Replica
 
@@ -134,13 +134,22 @@ class ReplicatedInserting(Inserting):
                 keeper.make_path(parent)
                 node = keeper.create_numbered(f"{parent}/block-{uuid.uuid4().hex}-", ephemeral=True)
                 number = number_of(node)
-                arriving.append(_Arriving(new, node, str(PartName(new.partition.id, number, number, 0))))
+                name = str(PartName(new.partition.id, number, number, 0))
+                arriving.append(_Arriving(new, node, name))
+                self._check_number(name)
             yield arriving
         except BaseException:
             with suppress(FrostlineError):  # nobody answers: the nodes go with the session
                 for one in arriving:
                     keeper.delete(one.node)
             raise
+
+    def _check_number(self, name: str) -> None:
+        """Raise `ReadOnly` for a number that Keeper has given before."""
+        context, directory = self.context, self.definition.part_directory(name)
+        for disk in map(context.disk, context.catalog.policy_disks(self.definition)):
+            if not disk.capabilities.shared and disk.exists(directory):
+                raise history.rolled_back(self.definition, f"it gives the number of {name}, which is here, once more")
 
     @contextmanager
     def _claimed(self, arriving: list[_Arriving]) -> Iterator[None]:

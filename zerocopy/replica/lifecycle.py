@@ -29,7 +29,7 @@ from zerocopy.replica import identity, shared
 from zerocopy.replica.connections import connections, secret_of
 from zerocopy.replica.identity import ReplicaIdentity
 from zerocopy.replica.nodes import ANY_POLICY, TableNodes
-from zerocopy.replica.replica import Replica
+from zerocopy.replica.replica import Replica, restoring_token
 
 DEFAULT_PATH = "/tables/{shard}/{database}.{table}"
 _COMPARED = ("columns", "order_by", "partition_by", "merge_mode", "settings", "ttl")
@@ -76,6 +76,8 @@ def create(
         first = theirs.uuid == wanted.uuid
     if _is_being_dropped(keeper, nodes):
         raise _half_dropped(nodes)
+    if keeper.exists(nodes.restoring):
+        raise _being_restored(theirs)
     if wanted is not None and (unlike := list(_differences(wanted, theirs))):
         raise Refused(
             f"the table at {path} in Keeper is another one: {'; '.join(unlike)}",
@@ -125,6 +127,8 @@ def _leave(
     context: Context, definition: TableDefinition, keeper: Keeper, nodes: TableNodes, known: ReplicaIdentity
 ) -> None:
     node = keeper.find(nodes.replica(known.replica).path)
+    if node is not None and node.data == restoring_token(known.token):
+        raise _being_restored(definition)
     if node is None or node.data != known.token.encode():
         return  # it is out already, or another machine's by now
     _check_not_alone(keeper, nodes, known.replica, _shared_parts(context, definition))
@@ -252,6 +256,13 @@ def _create_table(
     return definition
 
 
+def _being_restored(definition: TableDefinition) -> Refused:
+    return Refused(
+        f"the nodes of {definition.full_name} are being put back into Keeper",
+        hint=f"'frostline replica restore {definition.full_name}' on its replicas comes first",
+    )
+
+
 def _half_dropped(nodes: TableNodes) -> Conflict:
     return Conflict(
         f"{nodes.path} in Keeper is being dropped, or is no table's",
@@ -288,20 +299,8 @@ def _write_here(context: Context, definition: TableDefinition, name: str, keeper
         known = ReplicaIdentity(replica=name, token=uuid.uuid4().hex)
     identity.write(context, definition, known)
     own, token = nodes.replica(name), known.token.encode()
-    made = [
-        Create(own.path, token),
-        Create(own.host),
-        Create(own.log_pointer, b"0"),
-        Create(own.queue),
-        Create(own.parts),
-    ]
-    made += [
-        Create(own.is_lost, b"0"),
-        Create(own.metadata_version, str(definition.version).encode()),
-    ]
-    made += [Create(f"{own.path}/min_unprocessed_insert_time")]
     try:
-        keeper.multi(made, witness=Witness(own.path, token))
+        keeper.multi(own.made(token, definition.version), witness=Witness(own.path, token))
     except AlreadyExists:
         if keeper.get(own.path).data != token:
             raise _name_in_use(definition, name) from None

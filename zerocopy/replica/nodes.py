@@ -8,7 +8,9 @@
 <table>/outputs/<part>               the digest of what a merge makes: whoever is first says it
 <table>/mover                        of a table with a shared disk: who moves which parts there now; empty: nobody
 <table>/mover/alive-<id>             goes with that one's session
-<table>/replicas/<name>              who the replica is: a token that its machine knows
+<table>/restoring                    while the nodes are put back out of what the replicas have: who is waited for
+<table>/replicas/<name>              who the replica is: a token that its machine knows; with a word before it while
+                                     the nodes are put back
     host                             where it gives parts to the others
     is_active                        goes with the session of its daemon
     log_pointer                      the number of the first entry of the log that it has not taken over
@@ -24,6 +26,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from oplog.errors import Damaged
+from zerocopy.keeper.operations import Create
 
 ANY_POLICY = "-"
 """What the definition in Keeper says of the policy."""
@@ -50,6 +53,10 @@ class TableNodes:
     @property
     def mover(self) -> str:
         return f"{self.path}/mover"
+
+    @property
+    def restoring(self) -> str:
+        return f"{self.path}/restoring"
 
     def alive(self, claim: str) -> str:
         return f"{self.mover}/alive-{claim}"
@@ -106,6 +113,19 @@ class ReplicaNodes:
     @property
     def parts(self) -> str:
         return f"{self.path}/parts"
+
+    def made(self, token: bytes, version: int, *, pointer: int = 0, is_lost: bool = False) -> list[Create]:
+        """What a replica begins with: it has this version of the definition, and took the log over to there."""
+        return [
+            Create(self.path, token),
+            Create(self.host),
+            Create(self.log_pointer, str(pointer).encode()),
+            Create(self.queue),
+            Create(self.parts),
+            Create(self.is_lost, b"1" if is_lost else b"0"),
+            Create(self.metadata_version, str(version).encode()),
+            Create(f"{self.path}/min_unprocessed_insert_time"),
+        ]
 
     def part(self, name: str) -> str:
         return f"{self.parts}/{name}"

@@ -11,7 +11,7 @@ from tiering.table.part import PartName
 from tiering.table.schema import TableDefinition
 from zerocopy.keeper.client import Keeper, Witness
 from zerocopy.keeper.operations import Create, Delete, Operation
-from zerocopy.replica import identity
+from zerocopy.replica import history, identity
 from zerocopy.replica.connections import connections
 from zerocopy.replica.nodes import ReplicaNodes, TableNodes
 
@@ -47,13 +47,20 @@ class Replica:
             what = "the table" if not keeper.exists(table.metadata) else f"replica {known.replica}"
             raise ReadOnly(
                 f"{name} can only be read here: Keeper knows nothing of {what} at {table.path}",
-                hint="was it dropped, or another keeper.root configured? 'frostline keeper ls' shows what is there",
+                hint="was it dropped, or another keeper.root configured? If Keeper lost its data: 'frostline replica "
+                f"restore {name}' puts it back out of what the replicas have",
+            )
+        if node.data == restoring_token(known.token):
+            raise ReadOnly(
+                f"{name} can only be read here: its nodes are being put back into Keeper out of what the replicas have",
+                hint=f"'frostline replica restore {name}' says which replicas are waited for",
             )
         if node.data != known.token.encode():
             raise ReadOnly(
                 f"{name} can only be read here: replica {known.replica} is another machine's now",
                 hint="it was dropped and created anew under this name; drop the table here, and join by another one",
             )
+        history.check(context, definition, keeper, table)
         return cls(context, definition, known.replica, keeper, table, own, known.token)
 
     def parts(self) -> set[PartName]:
@@ -80,3 +87,8 @@ class Replica:
         """Say that the queued entry is done, or needs not be done."""
         if queued is not None:
             self.keeper.delete(queued)
+
+
+def restoring_token(token: str) -> bytes:
+    """By which Keeper knows a replica while the nodes of its table are put back."""
+    return f"restoring {token}".encode()

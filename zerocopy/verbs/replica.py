@@ -11,6 +11,7 @@ from zerocopy.verbs import audit
 
 if TYPE_CHECKING:
     from tiering.table.schema import TableDefinition
+    from zerocopy.rebuilding.rebuilding import Rebuilt
 
 TableName = Annotated[str, typer.Argument(metavar="DB.TABLE", help="the table")]
 OptionalTable = Annotated[str | None, typer.Argument(metavar="DB.TABLE", help="only this table")]
@@ -199,13 +200,25 @@ def restore(
     give_up_parts: Annotated[
         bool, typer.Option("--give-up-parts", help="wait no more for parts that no replica has: they are lost")
     ] = False,
+    without: Annotated[
+        list[str] | None,
+        typer.Option("--without", metavar="NAME", help="after Keeper was lost: do not wait for this replica"),
+    ] = None,
+    from_parts: Annotated[
+        bool, typer.Option("--from-parts", help="Keeper was set back to an older state: build its nodes anew")
+    ] = False,
 ) -> None:
     """Make this machine's replica what Keeper and the other replicas say, as 'fsck' compares it.
+
+    Where Keeper has lost the table, put its nodes back: say there what is here. The table can be written again when
+    all of its replicas have done so, but those that --without names. Exit 3: some are waited for.
 
     Parts that are lacking here, or are other ones, are fetched; what no other replica knows is set aside in detached/,
     and what here is another one too. Exit 3: some of it could not be done yet. Exit 4: no replica has a part that the
     log brings.
     """
+    import dataclasses
+
     from oplog.errors import UsageError
     from tiering.cli.frame.session import fail_if_partly
     from zerocopy.execution import work
@@ -215,7 +228,10 @@ def restore(
     store = session.store()
     (definition,) = _replicated(session, table)
     session.confirm(f"Make the replica of {table} here what the others say?")
-    done, gone = work.restore(store.context, definition, give_up=give_up_parts)
+    restored = work.restore(
+        store.context, definition, give_up=give_up_parts, without=without or (), from_parts=from_parts
+    )
+    done, gone, rebuilt = restored.done, restored.gone, restored.rebuilt
     if session.options.json:
         session.output.document(
             {
@@ -225,14 +241,39 @@ def restore(
                 "postponed": [{"part": one.queued.entry.brings, "reason": one.reason} for one in done.postponed],
                 "lost": gone,
                 "given_up": give_up_parts and bool(gone),
+                "rebuilt": dataclasses.asdict(rebuilt) if rebuilt is not None else None,
             }
         )
+    if rebuilt is not None:
+        _tell_rebuilt(session, table, rebuilt)
+        if rebuilt.waits_for:
+            fail_if_partly(len(rebuilt.waits_for), 1, "replicas")
+        for postponed in done.postponed:
+            session.output.note(f"later: {postponed.queued.entry.brings}: {postponed.reason}")
+        return
     session.output.line(f"{table}: {counted(len(done.fetched), 'part')} fetched{_like(done.cloned)}.")
     for name in gone:
         session.output.line(f"  {name} {'is given up' if give_up_parts else 'is on no replica: --give-up-parts'}")
     if gone and not give_up_parts:
         session.found_something()
     fail_if_partly(len(done.postponed), len(done.fetched), "entries")
+
+
+def _tell_rebuilt(session: Session, table: str, rebuilt: "Rebuilt") -> None:
+    if rebuilt.came_late:
+        session.output.line(f"{table}: this replica is in Keeper again; what it alone had is in detached/.")
+        return
+    session.output.line(f"{table}: {counted(rebuilt.parts, 'part')} of this machine said in Keeper.")
+    if rebuilt.waits_for:
+        session.output.line(
+            f"  waits for {', '.join(rebuilt.waits_for)}: 'frostline replica restore {table}' there, or --without NAME "
+            "for a machine that is gone; until then the table can only be read"
+        )
+        return
+    session.output.line(
+        f"  whole again, out of {', '.join(rebuilt.replicas)}: {counted(rebuilt.lacking, 'part')} to fetch, "
+        f"{rebuilt.refused} that do not fit"
+    )
 
 
 def _like(cloned: str) -> str:

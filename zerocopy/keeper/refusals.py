@@ -1,0 +1,39 @@
+"""What ZooKeeper's answers mean where it says no. Only `client` uses it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kazoo import exceptions as zk
+
+from oplog.errors import AccessDenied, AlreadyExists, Conflict, FrostlineError, NotFound
+
+
+def answer_of(answer: Any) -> Any:
+    """The answer; of a multi that was refused, the error that it was refused for."""
+    if isinstance(answer, list):
+        errors = [one for one in answer if isinstance(one, Exception)]
+        for error in errors:
+            if not isinstance(error, zk.RolledBackError | zk.RuntimeInconsistency):
+                raise error
+        if errors:
+            raise errors[0]
+    return answer
+
+
+def refusal(what: str, error: zk.ZookeeperError) -> FrostlineError:
+    """What is raised for the server's no."""
+    match error:
+        case zk.NoNodeError():
+            return NotFound(f"{what}: there is no such node in Keeper", hint="look with 'frostline keeper ls'")
+        case zk.NodeExistsError():
+            return AlreadyExists(f"{what}: the node is there already", hint="look with 'frostline keeper get'")
+        case zk.BadVersionError() | zk.NotEmptyError():
+            return Conflict(f"{what}: somebody else changed the node first", hint="look at it again, then retry")
+        case zk.NoAuthError() | zk.AuthFailedError():
+            return AccessDenied(
+                f"{what}: Keeper refuses this user",
+                hint="check keeper.user and keeper.password of the configuration",
+            )
+        case _:
+            return FrostlineError(f"{what}: Keeper says {type(error).__name__}", hint="see the server's log")

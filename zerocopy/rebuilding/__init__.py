@@ -1,0 +1,1 @@
+"""Putting the nodes of a replicated table back into Keeper, out of what its replicas have."""
