@@ -11,8 +11,8 @@ from tiering.journal.opened import JournalFile, now_text
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS replicas (
-  table_uuid TEXT PRIMARY KEY, number INTEGER NOT NULL, digest TEXT NOT NULL, names TEXT NOT NULL, updated TEXT NOT NULL)
-  WITHOUT ROWID;
+  table_uuid TEXT PRIMARY KEY, number INTEGER NOT NULL, digest TEXT NOT NULL, names TEXT NOT NULL,
+  updated TEXT NOT NULL) WITHOUT ROWID;
 """
 
 

@@ -172,12 +172,14 @@ def test_a_session_outlives_the_data_of_its_server(tmp_path: Path) -> None:
     with KeeperServer(tmp_path / "keeper") as server:
         way = KeeperConfig(hosts=(f"127.0.0.1:{server.port}",), session_timeout_seconds=2, request_timeout_seconds=120)
         with Keeper(way) as session:
+            session.make_path("/")
             for number in range(20):
                 session.create(f"/node-{number}")
             server.kill()
             shutil.rmtree(tmp_path / "keeper" / "data")
             server.start()
             assert session.find("/node-1") is None
+            session.make_path("/")
             session.create("/node-1")
 
 
