@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
 
@@ -12,9 +13,12 @@ import pyarrow.json as jsonlines
 
 from oplog.errors import UsageError
 from tiering.insert.intake import Intake, Record
+from tiering.insert.json_texts import with_json_texts
 from tiering.insert.reshaping import Reshaping, explicit_type, source_types
 from tiering.insert.source_files import BLOCK_BYTES, Source, open_binary
 from tiering.table.nested import holds_map, with_texts
+
+_CHANGED = re.compile(r"Column\(/(.*)\) changed from", re.DOTALL)
 
 
 def read_json(intake: Intake, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:
@@ -45,8 +49,19 @@ def _parse_some(records: Sequence[Record], reshaping: Reshaping) -> pa.Table:
 
 
 def _parse(block: bytes, reshaping: Reshaping) -> pa.Table:
-    """The columns that occur in the block. Where only some are wanted, and all of these have a type, the others are not
-    even looked at: they may be of any form."""
+    """The columns that occur in the block. What is no text, in a column of texts, becomes the JSON that it is."""
+    try:
+        return _parse_strictly(block, reshaping)
+    except pa.ArrowInvalid:
+        texts = with_json_texts(block, source_types(reshaping))
+        if texts is None:
+            raise
+        return _parse_strictly(texts, reshaping)
+
+
+def _parse_strictly(block: bytes, reshaping: Reshaping) -> pa.Table:
+    """Where only some columns are wanted, and all of these have a type, the others are not even looked at: they may be
+    of any form."""
     types = _types(block, reshaping)
     all_known = bool(reshaping.select or reshaping.ignore_unknown) and None not in types.values()
     explicit = {_steps(block, path): kind for path, kind in types.items() if kind is not None}
@@ -95,6 +110,30 @@ def _has_many_forms(kind: pa.DataType) -> bool:
 def _occurs(block: bytes, name: str) -> bool:
     """Whether a JSON block mentions the column; the parser adds every column of its schema."""
     return json.dumps(name).encode() in block or json.dumps(name, ensure_ascii=False).encode() in block
+
+
+def guess_schema(stream: Any) -> pa.Schema:
+    """The columns of the first lines, for `--like`. One whose values have several forms holds texts, and so does one of
+    which there are but empty objects. Raises `pa.ArrowInvalid` for what is no JSON lines."""
+    block = next(_whole_lines(stream), b"")
+    texts: dict[str, pa.DataType] = {}
+    while True:
+        try:
+            return jsonlines.read_json(
+                io.BytesIO(with_json_texts(block, texts) or block), jsonlines.ReadOptions(block_size=len(block) * 2 + 2)
+            ).schema
+        except pa.ArrowInvalid as error:
+            name = _many_forms(block, str(error))
+            if name is None or name in texts:
+                raise
+            texts[name] = pa.string()
+
+
+def _many_forms(block: bytes, problem: str) -> str | None:
+    """The column that the parser complains of; of a path the first step, which may have slashes itself."""
+    path = match[1] if (match := _CHANGED.search(problem)) else ""
+    steps = path.split("/")
+    return next((name for end in range(len(steps), 0, -1) if _occurs(block, name := "/".join(steps[:end]))), None)
 
 
 def _whole_lines(stream: Any) -> Iterator[bytes]:

@@ -18,7 +18,6 @@ from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.csv as csv
-import pyarrow.json as jsonlines
 import pyarrow.parquet as pq
 
 from oplog.errors import UsageError
@@ -27,7 +26,7 @@ from tiering.insert.intake import Intake
 from tiering.insert.reshaping import Reshaping
 from tiering.insert.source_csv import NULLS, read_csv
 from tiering.insert.source_files import ARROW_FILE, BLOCK_BYTES, STDIN, Source, find_sources, open_binary, reading
-from tiering.insert.source_json import read_json
+from tiering.insert.source_json import guess_schema, read_json
 from tiering.table.schema import TableDefinition
 
 _BATCH_ROWS = 131_072
@@ -75,7 +74,7 @@ def source_schema(path: str) -> pa.Schema:
                 )
                 return reader.schema
             case "json":
-                return jsonlines.open_json(stream, read_options=jsonlines.ReadOptions(block_size=BLOCK_BYTES)).schema
+                return guess_schema(stream)
             case "orc":
                 return _open_orc(stream).schema
             case _:

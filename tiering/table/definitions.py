@@ -80,7 +80,7 @@ def columns_like(schema: pa.Schema, given: Collection[str] = ()) -> tuple[Column
     """The columns of a sample's schema, numbered from 1; those that are `given` have no type yet.
 
     The next file may have what this one has not: so columns may be null, times are in microseconds at least, and what
-    has no value here is a text. Raises `UsageError` naming a column that tables cannot hold.
+    has no value here, or only empty objects, is a text. Raises `UsageError` naming a column that tables cannot hold.
     """
     columns = []
     for number, field in enumerate(schema, start=1):
@@ -99,20 +99,19 @@ def columns_like(schema: pa.Schema, given: Collection[str] = ()) -> tuple[Column
 def _roomy(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_timestamp(kind) and kind.unit in ("s", "ms"):
         return pa.timestamp("us", kind.tz)
-    if pa.types.is_struct(kind):
+    if pa.types.is_struct(kind) and kind.num_fields:
         return pa.struct([(field.name, _roomy(field.type)) for field in kind])
     if pa.types.is_map(kind):
         return pa.map_(_roomy(kind.key_type), _roomy(kind.item_type))
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pa.list_(_roomy(kind.value_type))
-    return pa.string() if pa.types.is_null(kind) else kind
+    return pa.string() if pa.types.is_null(kind) or pa.types.is_struct(kind) else kind
 
 
 def _way_in(field: pa.Field) -> str:
     if not pa.types.is_struct(field.type):
         return f"--rename '{field.name}:NEW', and --ignore-unknown for what you leave out"
-    inner = field.type.field(0).name if field.type.num_fields else "FIELD"
-    return f"--select 'A, B, {field.name}.{inner} as NEW'"
+    return f"--select 'A, B, {field.name}.{field.type.field(0).name} as NEW'"
 
 
 def define_table(

@@ -190,7 +190,6 @@ def test_a_sample_does_not_bind_the_files_after_it() -> None:
         (("d", pa.decimal256(39, 1)), "^column d: tables cannot hold", "keep the numbers as string"),
         (("u", pa.list_(pa.uuid())), "^column u: the type uuid cannot be inside", "string holds the same"),
         (("user", pa.struct([("a", pa.int8()), ("A", pa.int8())])), "^column user: the fields a and A", "rename one"),
-        (("none", pa.struct([])), "^column none: a struct without", "--select 'A, B, none.FIELD as NEW'"),
     ],
 )
 def test_what_a_sample_has_and_tables_do_not_is_told_with_a_way_round(
