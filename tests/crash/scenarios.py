@@ -47,6 +47,7 @@ SCHEMA = pa.schema([("ts", pa.timestamp("us", tz="UTC")), ("key", pa.int64()), (
 def import_everything() -> None:
     """Load what operations and looks at a store use, so that no child pays for it: pyarrow's `read_table` imports its
     data sets when it is first called, and these import pandas, in 0.2 s."""
+    import pyarrow.dataset  # noqa: F401
 
     import tests.crash.backing_up
     import tests.replicas.killing  # noqa: F401
