@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from tiering.engine.store import Store
 
 
+_LEFT = (("orphaned", "deleted"), ("orphaned_bytes", "deleted_bytes"))
+
+
 def _gc(config: Config, store: Store) -> Sequence[Sequence[str]]:
     """One command line a bucket that answers, unless gc is paused. Collecting is what lets the log forget, too."""
     if "gc" in store.context.journal.wishes.paused(None):
@@ -32,7 +35,9 @@ def _fsck(config: Config, store: Store) -> Sequence[Sequence[str]]:
 
 def _tell_gc(document: Mapping[str, Any]) -> Told:
     deleted, orphaned = document.get("deleted", 0), document.get("orphaned", 0)
-    return Told(f"{deleted} objects deleted" if deleted else f"{orphaned} objects that nothing names")
+    text = f"{deleted} objects deleted" if deleted else f"{orphaned} objects that nothing names"
+    left = {name: document.get(name, 0) - document.get(gone, 0) for name, gone in _LEFT}
+    return Told(text, figures=left)
 
 
 def _tell_fsck(document: Mapping[str, Any]) -> Told:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -18,8 +20,11 @@ from tiering.daemon import daemon
 from tiering.daemon.jobs.kinds import kinds
 from tiering.daemon.jobs.record import read
 from tiering.daemon.jobs.runs import Place, RunOrder, run
-from tiering.daemon.status import read_status
+from tiering.daemon.jobs.status import job_documents
+from tiering.daemon.status import DaemonStatus, read_status
 from tiering.engine.store import Store
+from tiering.facts.metrics import looking
+from tiering.facts.metrics.process import process_families
 from tiering.merge.request import MergeRequest
 from tiering.table.definitions import define_table
 
@@ -86,6 +91,27 @@ def test_tables_that_are_paused_or_have_nothing_due_are_left_alone(store: Store)
     store.apply(store.plan_manual_move("d.t", partition="all", to_disk="ssd"))
     store.refresh()
     assert steps(config, store) == []
+
+
+def test_what_gc_found_is_kept_as_numbers(store: Store, tmp_path: Path) -> None:
+    """An object that nothing names is counted by the job, for the metrics."""
+    stored = store.parts("d.t")[0]
+    key = store.object_disk("s3").stat(stored.path(stored.part.files[0].name)).key
+    assert key is not None
+    named = tmp_path / "bucket" / "store" / key
+    stray = named.with_name(named.name[:-32] + "a" * 32)
+    stray.write_bytes(b"x" * 7)
+    before = time.time() - 3 * 86400
+    os.utime(stray, (before, before))
+    assert daemon.run_job(store, "gc", threading.Event()).result == "done"
+    figures = read(store.context.config.state_directory)["gc"].figures
+    assert figures == {"orphaned": 1, "orphaned_bytes": 7}
+    found = {family.name: family.samples for family in process_families(looking.process(DaemonStatus(), jobs(store)))}
+    assert found["frostline_orphaned_bytes"] == [((), 7)]
+
+
+def jobs(store: Store) -> list[dict[str, Any]]:
+    return job_documents(store.context.config)
 
 
 def test_a_run_ends_with_the_daemon(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,19 +67,22 @@ def _run(order: RunOrder) -> RunReport:
     results: list[Result] = []
     said: list[str] = []
     merged = code = 0
+    figures: Counter[str] = Counter()
     for step in steps:
         document, problem, ended = _step([*order.options, *step])
         if ended in (TERMINATED, INTERRUPTED):
             return RunReport(run=order.run, result="stopped", code=ended)
         told = kind.tell(document) if document else None
         merged += told.merged if told else 0
+        figures.update(told.figures if told else {})
         well = ended in kind.fine or ended in kind.found
         results.append("done" if ended in kind.fine else "found" if ended in kind.found else "failed")
         said.append(told.text if told and well else problem or f"exit code {ended}")
         code = code or (0 if ended in kind.fine else ended)
     worst: Result = "failed" if "failed" in results else "found" if "found" in results else "done"
     telling = [text for text, result in zip(said, results, strict=True) if result == worst]
-    return RunReport(run=order.run, result=worst, said="; ".join(telling) or "nothing to do", merged=merged, code=code)
+    text = "; ".join(telling) or "nothing to do"
+    return RunReport(run=order.run, result=worst, said=text, merged=merged, code=code, figures=dict(figures))
 
 
 def _steps(kind: "JobKind", order: RunOrder) -> list[list[str]]:

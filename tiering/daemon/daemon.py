@@ -333,8 +333,8 @@ class _Daemon:
             self._record(failures=self.status.failures + 1, last_error=problem, trouble=problem, **self._ticked())
             return problem
         beside, self._beside = self._beside, []
-        budgets = tuple(report.budgets)
-        problems = [*beside, *self._note("passes", report, budgets=budgets, **self._ticked())]
+        paced = {"budgets": tuple(report.budgets), "held": dict(report.held)}
+        problems = [*beside, *self._note("passes", report, **paced, **self._ticked())]
         if is_quiet and not (report.left or report.is_failing):
             self.trouble.met(_BESIDE, [])
         self._record(trouble=problems[-1] if problems else self.trouble.away)

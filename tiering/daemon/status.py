@@ -65,6 +65,8 @@ class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Fals
     hooks: tuple[HookStatus, ...] = ()
     budgets: tuple[str, ...] = ()
     """Budgets that hold moves back, as of the last pass. They resume by themselves: it is no trouble."""
+    held: dict[str, int] = {}
+    """How many due parts the pacing of policies held back in the last pass, by what held them."""
 
 
 class Watch(Protocol):

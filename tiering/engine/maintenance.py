@@ -6,7 +6,7 @@ dropped.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -23,7 +23,7 @@ from tiering.merge.request import ColdOptions, MergeRequest
 from tiering.move import policy_facts as planning
 from tiering.move.report import MoveReport
 from tiering.policy.backoff import wait_after
-from tiering.policy.plan import NO_DISK, Plan, TtlDelete
+from tiering.policy.plan import HELD, NO_DISK, Plan, TtlDelete
 from tiering.table.schema import TableDefinition
 
 if TYPE_CHECKING:  # the merge engine is a heavy import that planning does not need
@@ -67,6 +67,8 @@ class TickReport:
     """Something failed before and waits to be tried again: that nothing failed in this pass does not make it well."""
     budgets: list[str] = field(default_factory=list)
     """Why moves wait for money, requests or bytes: a sentence a policy."""
+    held: Counter[str] = field(default_factory=Counter)
+    """How many due parts the pacing of policies holds back, by what holds them (`plan.HELD`)."""
     left: set[TickStep] = field(default_factory=set)
     """The steps of which something is due that is not of the sizes that this pass does."""
 
@@ -111,6 +113,7 @@ def _tick(context: Context, only: TickStep | None, sizes: Sizes, *, merges: bool
         report.problems += {stay.reason.detail for stay in plan.stays if stay.reason.kind == "clock"}
         report.waiting += _held_back(plan)
         report.budgets = sorted({stay.reason.detail for stay in plan.stays if stay.reason.kind == "budget"})
+        report.held = Counter(stay.reason.kind for stay in plan.stays if stay.reason.kind in HELD)
         report.deleted = delete_due(context, plan, report.problems)
         _move_all(context, plan, report, sizes)
         if plan.moves or plan.deletes:

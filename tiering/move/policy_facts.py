@@ -13,10 +13,12 @@ from oplog.errors import Refused, UsageError
 from tiering.catalog import blocks, reachability
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context, wall_clock
+from tiering.journal.records import MoveRecord
 from tiering.policy import change as policy_change
 from tiering.policy import decide as policy
+from tiering.policy import pacing
 from tiering.policy.pacing import has_budget, interval_of, price_of
-from tiering.policy.plan import Explanation, Move, Options, Plan, Spent
+from tiering.policy.plan import Budget, Explanation, Move, Options, Plan, Spent
 from tiering.table.part import Part, PartFacts, PartName, range_of
 from tiering.table.schema import Delete, TableDefinition
 
@@ -186,18 +188,38 @@ def _paced(context: Context, now: datetime) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if any(pacing.cool_down_seconds for pacing in paced.values()):
         found["arrived"] = context.journal.work.arrivals()
-    begins = {name: interval_of(pacing, now)[0] for name, pacing in paced.items() if has_budget(pacing)}
-    if begins:
-        policies = {definition.uuid: definition.policy for definition in context.catalog.tables()}
-        remote, prices = frozenset(context.config.buckets()), context.config.prices
-        spent: dict[str, Spent] = {}
-        for move in context.journal.work.paid_moves(min(begins.values())):
-            name = policies.get(move.table_uuid, "")
-            if name in begins and move.created >= begins[name]:
-                price = price_of(move.bytes, move.source, move.target, remote, prices)
-                spent[name] = spent.get(name, Spent()) + price
-        found["spent"] = spent
+    if any(has_budget(pacing) for pacing in paced.values()):
+        found["spent"] = _spent(context, now)
     return found
+
+
+def _spent(context: Context, now: datetime) -> dict[str, Spent]:
+    """What moves of each policy that has budgets took from them, in the interval of now."""
+    paced = {name: policy.pacing for name, policy in context.config.policies.items()}
+    begins = {name: interval_of(pacing, now)[0] for name, pacing in paced.items() if has_budget(pacing)}
+    policies = {definition.uuid: definition.policy for definition in context.catalog.tables()}
+    spent: dict[str, Spent] = {}
+    for move in context.journal.work.paid_moves(min(begins.values())) if begins else ():
+        name = policies.get(move.table_uuid, "")
+        if name in begins and move.created >= begins[name]:
+            spent[name] = spent.get(name, Spent()) + _price(context, move)
+    return spent
+
+
+def _price(context: Context, move: MoveRecord) -> Spent:
+    remote = frozenset(context.config.buckets())
+    return price_of(move.bytes, move.source, move.target, remote, context.config.prices)
+
+
+def budgets(context: Context) -> list[Budget]:
+    """How far each budget of the policies is used up now. Reads the journal where there is any."""
+    now = context.clock()
+    return pacing.budgets(context.config.policies, _spent(context, now), now)
+
+
+def money_since(context: Context, since: datetime) -> float:
+    """What the moves that rules asked for since then cost, those that failed included."""
+    return sum(_price(context, move).money for move in context.journal.work.paid_moves(since))
 
 
 def _leaving(context: Context, claimed: Mapping[tuple[str, str], str]) -> dict[str, int]:

@@ -18,7 +18,7 @@ from tiering.config.units import format_size
 from tiering.policy import cost, ttl
 from tiering.policy.cost import Cost
 from tiering.policy.items import PolicyItem
-from tiering.policy.plan import Reason, Spent
+from tiering.policy.plan import Budget, Reason, Spent
 
 _GOLDEN = 0.6180339887498949
 """Multiples of it, without their whole part, lie evenly between 0 and 1, wherever one begins and ends."""
@@ -144,3 +144,18 @@ class Pacing:
 def has_budget(pacing: PacingConfig) -> bool:
     """Whether anything is limited by interval."""
     return any(limit is not None for limit in (pacing.bytes, pacing.requests, pacing.money))
+
+
+def budgets(policies: Mapping[str, PolicyConfig], spent: Mapping[str, Spent], now: datetime) -> list[Budget]:
+    """How far each budget is used up."""
+    found = []
+    for name, policy in policies.items():
+        pacing, used = policy.pacing, spent.get(name, Spent())
+        amounts = (
+            ("bytes", used.bytes, pacing.bytes),
+            ("requests", used.requests, pacing.requests),
+            ("money", used.money, pacing.money),
+        )
+        _, until = interval_of(pacing, now)
+        found += [Budget(name, of, value, limit, until) for of, value, limit in amounts if limit is not None]
+    return found

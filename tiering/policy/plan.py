@@ -41,6 +41,22 @@ class Spent:
         return Spent(self.bytes + other.bytes, self.requests + other.requests, self.money + other.money)
 
 
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """One budget of a policy in its interval of now."""
+
+    policy: str
+    of: str
+    """`bytes`, `requests` or `money`."""
+    spent: float
+    limit: float
+    until: datetime
+    """When the next interval begins."""
+
+
+HELD = ("window", "spread", "merge_first", "cool_down", "budget")
+"""Kinds of reasons of parts that the pacing of their policy holds back."""
+
 NO_DISK = ("unusable_disk", "no_space")
 """Kinds of reasons of parts that wait for a disk: theirs, or the one that a rule wants them on, cannot be used now or
 has no room."""

@@ -25,6 +25,7 @@ def metrics(session: Session) -> None:
 
     For the textfile collector of node_exporter, write to another name first and rename.
     """
+    from tiering.daemon.jobs.status import job_documents
     from tiering.daemon.status import read_status
     from tiering.facts.metrics import exposition, looking
     from tiering.facts.metrics.families import families
@@ -33,7 +34,8 @@ def metrics(session: Session) -> None:
         exposition.check_installed()
     store = session.store()
     seen = looking.look(store, _backups(session, store))
-    found = families(seen, looking.process(read_status(session.config.state_directory)), version=version())
+    process = looking.process(read_status(session.config.state_directory), job_documents(session.config))
+    found = families(seen, process, version=version())
     if session.options.json:
         session.output.document({"metrics": exposition.document(found)})
         return

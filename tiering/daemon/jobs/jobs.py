@@ -152,6 +152,7 @@ class Jobs:
             wanted=record.wanted or is_owed,
             result=report.result,
             said=report.said,
+            figures=report.figures if report.result in ("done", "found") else record.figures,
             runs=record.runs + 1,
             failures=failures,
         )

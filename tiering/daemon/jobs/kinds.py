@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,8 @@ class Told:
 
     text: str
     merged: int = 0
+    figures: Mapping[str, int] = field(default_factory=dict)
+    """What it counted, for the metrics."""
 
 
 @dataclass(frozen=True, slots=True)

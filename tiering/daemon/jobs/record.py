@@ -35,6 +35,8 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of the last run that ended. `found`: it did its work, and that is bad news. `stopped`: to go on with the next."""
     said: str = ""
     """What that run did, or what was wrong."""
+    figures: dict[str, int] = {}
+    """What the last run that was done counted."""
     runs: int = 0
     failures: int = 0
     """In a row."""

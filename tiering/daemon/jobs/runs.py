@@ -51,6 +51,8 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     said: str = ""
     merged: int = 0
     code: int = 0
+    figures: dict[str, int] = {}
+    """What all of it counted."""
 
 
 _reports = msgspec.json.Decoder(RunReport)

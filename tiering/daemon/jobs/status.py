@@ -32,6 +32,7 @@ def _document(name: str, record: JobRecord, configured: str, *, is_running: bool
         "last_end": record.ended,
         "result": record.result or None,
         "said": record.said,
+        "figures": record.figures,
         "runs": record.runs,
         "failures_in_a_row": record.failures,
         "wanted": record.wanted,

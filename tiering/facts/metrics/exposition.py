@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from oplog.errors import UsageError
-from tiering.facts.metrics.families import Family
+from tiering.facts.metrics.family import Family
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

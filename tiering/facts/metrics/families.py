@@ -6,56 +6,11 @@ Names are those of Prometheus: units last, `_total` for what only grows while th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Literal
+from collections.abc import Callable
 
+from tiering.facts.metrics.family import Family
+from tiering.facts.metrics.process import Process, process_families
 from tiering.facts.metrics.seen import Amount, Overdue, Place, Seen, WorkSeen, bounded
-
-Kind = Literal["gauge", "counter"]
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """Numbers of one meaning. A sample is the values of `labels`, in order, and the number."""
-
-    name: str
-    kind: Kind
-    help: str
-    labels: tuple[str, ...] = ()
-    samples: list[tuple[tuple[str, ...], float]] = field(default_factory=list)
-
-    def add(self, value: float, *labels: str) -> None:
-        """One more sample."""
-        self.samples.append((labels, value))
-
-
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """What this process sent to one disk's store."""
-
-    disk: str
-    requests: Mapping[str, int]
-    """By verb."""
-    sent: int
-    received: int
-
-
-@dataclass(frozen=True, slots=True)
-class Process:
-    """The daemon, at the moment of the answer."""
-
-    up: bool
-    passes: int = 0
-    moved: int = 0
-    merged: int = 0
-    failures: int = 0
-    last: Mapping[str, datetime] = field(default_factory=dict)
-    """By job: when it ran last."""
-    traffic: tuple[Traffic, ...] = ()
-    concurrency: int | None = None
-    """Requests that may run at once now: a throttling store halves it."""
 
 
 def families(seen: Seen | None, process: Process, *, version: str) -> list[Family]:
@@ -63,11 +18,20 @@ def families(seen: Seen | None, process: Process, *, version: str) -> list[Famil
     the store was seen (None), those of the process."""
     info = Family("frostline_build_info", "gauge", "1, with the version.", ("version",))
     info.add(1, version)
-    found = [info, *_process(process)]
+    found = [info, *process_families(process)]
     return (
         found
         if seen is None
-        else [*found, _at(seen), *_parts(seen), *_work(seen), *_disks(seen), *_backups(seen), *_inbox(seen)]
+        else [
+            *found,
+            _at(seen),
+            *_parts(seen),
+            *_work(seen),
+            *_disks(seen),
+            *_backups(seen),
+            *_inbox(seen),
+            *_budgets(seen),
+        ]
     )
 
 
@@ -213,34 +177,20 @@ def _inbox(seen: Seen) -> list[Family]:
     return [waiting, sizes, failed, oldest]
 
 
-def _process(process: Process) -> list[Family]:
-    up = Family("frostline_daemon_up", "gauge", "1 while a daemon runs on this store.")
-    up.add(process.up)
-    counters = [
-        Family("frostline_daemon_passes_total", "counter", "Passes since the daemon began."),
-        Family("frostline_daemon_moves_total", "counter", "Moves of those passes."),
-        Family("frostline_daemon_merges_total", "counter", "Merges of those passes."),
-        Family("frostline_daemon_failures_total", "counter", "What failed in them."),
-    ]
-    for family, value in zip(counters, (process.passes, process.moved, process.merged, process.failures), strict=True):
-        family.add(value)
-    last = Family("frostline_job_last_run_timestamp_seconds", "gauge", "When the daemon's job ran last.", ("job",))
-    for job, moment in sorted(process.last.items()):
-        last.add(moment.timestamp(), job)
-    requests = Family(
-        "frostline_store_requests_total", "counter", "Requests of this daemon to a disk's store.", ("disk", "verb")
+def _budgets(seen: Seen) -> list[Family]:
+    labels = ("policy", "budget")
+    spent = Family("frostline_budget_spent", "gauge", "What moves took from a budget in its interval.", labels)
+    limit = Family("frostline_budget_limit", "gauge", "Where it ends: bytes, requests, or money.", labels)
+    renewed = Family("frostline_budget_renewed_timestamp_seconds", "gauge", "When its next interval begins.", labels)
+    for budget in seen.budgets:
+        for family, value in ((spent, budget.spent), (limit, budget.limit), (renewed, budget.until.timestamp())):
+            family.add(value, budget.policy, budget.of)
+    money = Family(
+        "frostline_day_money",
+        "gauge",
+        "What the moves of the last 24 hours cost, by the section `prices`.",
+        ("currency",),
     )
-    traffic = Family(
-        "frostline_store_bytes_total", "counter", "Bytes of this daemon to and from it.", ("disk", "direction")
-    )
-    for one in process.traffic:
-        for verb, count in one.requests.items():
-            requests.add(count, one.disk, verb)
-        traffic.add(one.sent, one.disk, "sent")
-        traffic.add(one.received, one.disk, "received")
-    allowed = Family(
-        "frostline_store_concurrency", "gauge", "Requests that may run at once: a store that throttles halves it."
-    )
-    if process.concurrency is not None:
-        allowed.add(process.concurrency)
-    return [up, *counters, last, requests, traffic, allowed]
+    if seen.day_money is not None:
+        money.add(seen.day_money, seen.currency)
+    return [spent, limit, renewed, money]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +13,18 @@ from disks.base import BucketDisk
 from disks.stores.wrappers.metered import MeteredStore
 from oplog.errors import FrostlineError
 from tiering.daemon.inbox import place, records
-from tiering.facts.metrics.families import Process, Traffic
+from tiering.facts.metrics.process import Calls, Process, Traffic
 from tiering.facts.metrics.seen import Amount, DiskSeen, InboxSeen, Place, Seen, WorkSeen, overdue
+from tiering.move import policy_facts
 
 if TYPE_CHECKING:
     from disks.base import Disk
     from disks.stores.wrappers.limit import Limiter
     from tiering.daemon.status import DaemonStatus
     from tiering.engine.store import Store
+
+
+_DAY = timedelta(days=1)
 
 
 def look(store: Store, backups: Mapping[str, Any] | None = None) -> Seen:
@@ -49,21 +54,35 @@ def look(store: Store, backups: Mapping[str, Any] | None = None) -> Seen:
         backups=known,
         failed_proofs=failed,
         inbox=_inbox(context.config.inbox.path),
+        budgets=tuple(policy_facts.budgets(context)),
+        day_money=policy_facts.money_since(context, now - _DAY),
+        currency=context.config.prices.currency,
     )
 
 
-def process(status: DaemonStatus, store: Store | None = None, limiter: Limiter | None = None) -> Process:
-    """The daemon by its status; with its store and limiter, what it sends as well."""
-    last = {"tick": status.last_tick, "gc": status.last_gc, "cold_merge": status.last_cold_merge}
+def process(
+    status: DaemonStatus,
+    jobs: Sequence[Mapping[str, Any]],
+    store: Store | None = None,
+    limiter: Limiter | None = None,
+) -> Process:
+    """The daemon by its status and that of its jobs; with its store and limiter, what it sends as well."""
     return Process(
         up=status.running,
         passes=status.ticks,
         moved=status.moved,
         merged=status.merged,
         failures=status.failures,
-        last={job: moment for job, moment in last.items() if moment is not None},
+        last_pass=status.last_tick,
+        is_troubled=bool(status.trouble or status.config_problem),
+        needs_restart=bool(status.config_kept),
+        jobs=jobs,
+        lanes=status.lanes,
+        hooks=status.hooks,
+        held=status.held,
         traffic=tuple(_traffic(store)) if store is not None else (),
         concurrency=limiter.concurrency if limiter is not None else None,
+        answered={call: Calls(*astuple(found)) for call, found in limiter.answered().items()} if limiter else {},
     )
 
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 from tiering.config.settings import PolicyConfig
 from tiering.policy import ttl
 from tiering.policy.placement import ordered_volumes, volume_index
-from tiering.policy.plan import PlacedPart
+from tiering.policy.plan import Budget, PlacedPart
 from tiering.table.schema import MoveToDisk, MoveToVolume
 
 MOST_NAMES = 500
@@ -118,6 +118,10 @@ class Seen:
     """Tables whose last verification or drill found something."""
     inbox: Mapping[str, InboxSeen] = field(default_factory=dict)
     """By table, or what is called like one."""
+    budgets: tuple[Budget, ...] = ()
+    day_money: float | None = None
+    """What moves cost in the last 24 hours."""
+    currency: str = ""
 
 
 def overdue(parts: Iterable[PlacedPart], policies: Mapping[str, PolicyConfig], now: datetime) -> dict[str, Overdue]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from oplog.errors import UsageError
 from tiering.facts.metrics import exposition
-from tiering.facts.metrics.families import Family
+from tiering.facts.metrics.family import Family
 from tiering.facts.metrics.health import Health
 
 if TYPE_CHECKING:

@@ -6,8 +6,10 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from tiering.daemon.jobs.status import job_documents
 from tiering.facts.metrics import looking
-from tiering.facts.metrics.families import Family, families
+from tiering.facts.metrics.families import families
+from tiering.facts.metrics.family import Family
 from tiering.facts.metrics.health import Health, judge
 from tiering.facts.metrics.seen import Seen
 from tiering.facts.metrics.server import MetricsServer
@@ -58,7 +60,7 @@ class Metrics:
 
     def _families(self) -> list[Family]:
         assert self._status is not None
-        process = looking.process(self._status, self._store, self._limiter)
+        process = looking.process(self._status, job_documents(self._store.context.config), self._store, self._limiter)
         return families(self._seen, process, version=self._version)
 
     def _health(self) -> Health:

@@ -12,10 +12,19 @@ import pytest
 from disks.stores.base import ObjectStore
 from disks.stores.checks import Truncated, Unreachable
 from disks.stores.memory import MemoryStore
-from disks.stores.wrappers.limit import LimitedStore, Limiter
+from disks.stores.wrappers.limit import Answered, LimitedStore, Limiter
 from disks.stores.wrappers.metered import MeteredStore
 from disks.stores.wrappers.retry import Backoff, RetryingStore
-from oplog.errors import AccessDenied, AlreadyExists, CredentialsExpired, Damaged, OutcomeUnknown, Throttled, Transient
+from oplog.errors import (
+    AccessDenied,
+    AlreadyExists,
+    CredentialsExpired,
+    Damaged,
+    NotFound,
+    OutcomeUnknown,
+    Throttled,
+    Transient,
+)
 from tests.faulty_store import Fault, FaultyStore, bit_flipped, lost_answer, storm, truncated
 
 DATA = b"some bytes"
@@ -237,6 +246,22 @@ def test_limiter_halves_once_for_a_storm_and_recovers_one_by_one() -> None:
     for number in range(200):
         write(store, f"n{number}")
     assert limiter.concurrency == 16
+
+
+def test_the_limiter_knows_what_became_of_calls() -> None:
+    """Each try is counted by its kind, with its time; a key that is not there is an answer like any other."""
+    now = iter(range(100))
+    limiter = Limiter(max_concurrency=16, clock=lambda: float(next(now)))
+    faults = [storm(times=1), Fault("get", error=AccessDenied("no"))]
+    store = LimitedStore(FaultyStore(MemoryStore(), faults), limiter)
+    with pytest.raises(Throttled):
+        write(store)
+    write(store)
+    with pytest.raises(AccessDenied):
+        store.get("key")
+    with pytest.raises(NotFound):
+        store.head("other")
+    assert limiter.answered() == {"put": Answered(2, 2.0, 0, 1), "get": Answered(1, 1.0, 1), "head": Answered(1, 1.0)}
 
 
 def test_requests_that_were_under_way_together_count_as_one_throttling() -> None:

@@ -23,16 +23,21 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from oplog.errors import FrostlineError, UsageError
 from tests.command_line import Frostline
-from tiering.config.settings import DaemonConfig, embedded
+from tiering.config.settings import DaemonConfig, PacingConfig, embedded
 from tiering.daemon import daemon
-from tiering.daemon.status import DaemonStatus
+from tiering.daemon.hooks.outbox import HookStatus
+from tiering.daemon.jobs.status import job_documents
+from tiering.daemon.status import DaemonStatus, LaneStatus
 from tiering.engine.store import Store
 from tiering.facts.metrics import exposition, looking
-from tiering.facts.metrics.families import Family, Process, Traffic, families
+from tiering.facts.metrics.families import families
+from tiering.facts.metrics.family import Family
 from tiering.facts.metrics.health import judge
+from tiering.facts.metrics.process import Calls, Process, Traffic
 from tiering.facts.metrics.seen import OTHERS, Amount, DiskSeen, InboxSeen, Overdue, Place, Seen, WorkSeen
 from tiering.facts.metrics.watching import Metrics
 from tiering.journal.records import NewMove
+from tiering.policy.plan import Budget
 from tiering.table.definitions import define_table
 
 CONFIGS = Path(__file__).parents[5] / "configs"
@@ -54,9 +59,44 @@ FULL = Seen(
     backups={"d.t": {"taken": OLD, "verified": OLD, "drilled": OLD}, "d.u": {}},
     failed_proofs=1,
     inbox={"d.t": InboxSeen(2, 20, 1, OLD.timestamp())},
+    budgets=(Budget("hot_cold", "money", 0.5, 0.5, NOW),),
+    day_money=0.25,
+    currency="USD",
 )
-RUNNING = Process(True, 4, 3, 2, 1, {"tick": NOW}, (Traffic("s3", {"PUT": 5, "GET": 0}, 10, 20),), 16)
 
+
+def job(name: str, result: str, moment: datetime, **more: Any) -> dict[str, Any]:
+    known = {"job": name, "state": "idle", "runs": 3, "failures_in_a_row": 0, "result": result, "figures": {}}
+    return {**known, "last_run": moment, "next_run": moment, **more}
+
+
+RUNNING = Process(
+    up=True,
+    passes=4,
+    moved=3,
+    merged=2,
+    failures=1,
+    last_pass=NOW,
+    jobs=[job("policy", "done", NOW), job("gc", "done", NOW, figures={"orphaned": 2, "orphaned_bytes": 9})],
+    lanes=[LaneStatus(lane="large moves", doing="moving parts", since=NOW, bytes=100, bytes_done=40)],
+    hooks=[HookStatus(hook="pager", delivered=3)],
+    held={"window": 4},
+    traffic=(Traffic("s3", {"PUT": 5, "GET": 0}, 10, 20),),
+    concurrency=16,
+    answered={"put": Calls(5, 0.5, 1, 2)},
+)
+ILL = Process(
+    up=False,
+    failures=1,
+    last_pass=OLD,
+    jobs=[job("gc", "failed", OLD, figures={"orphaned": 2, "orphaned_bytes": 10**12})],
+    lanes=[LaneStatus(lane="large moves", doing="moving parts", since=OLD)],
+    hooks=[HookStatus(hook="pager", waiting=2, given_up=1)],
+    concurrency=1,
+)
+TROUBLED = Process(up=True, is_troubled=True, needs_restart=True)
+
+TROUBLE = "frostline_daemon_trouble"
 Values = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
@@ -101,7 +141,7 @@ class TestSeen:
     def test_parts_by_table_and_tier_and_what_is_due(self, store: Store) -> None:
         insert(store, OLD, NEW)
         stored = store.parts("d.t")
-        found = values(exposition.text(families(looking.look(store), Process(False), version="1")))
+        found = values(exposition.text(families(looking.look(store), Process(up=False), version="1")))
         where = {"table": "d.t", "disk": "ssd", "volume": "hot", "state": "active"}
         assert one(found, "frostline_parts", **where) == 2
         assert one(found, "frostline_part_rows", **where) == 20
@@ -111,7 +151,7 @@ class TestSeen:
         assert one(found, "frostline_oldest_due_timestamp_seconds", table="d.t") == due.timestamp()
         store.tick(only="moves")  # a merge of the two would be as young as the younger
         store.refresh()
-        found = values(exposition.text(families(looking.look(store), Process(False), version="1")))
+        found = values(exposition.text(families(looking.look(store), Process(up=False), version="1")))
         assert one(found, "frostline_parts", table="d.t", disk="s3", volume="cold", state="active") == 1
         assert not [name for name, _ in found if name.startswith("frostline_due")], "nothing waits any more"
         assert one(found, "frostline_moves", state="done", reason="ttl") == 1
@@ -153,6 +193,28 @@ class TestSeen:
         store.context.config = msgspec.structs.replace(config, inbox=msgspec.structs.replace(inbox, path="/nowhere"))
         assert looking.look(store).inbox == {}
 
+    def test_what_moves_took_from_budgets_and_what_is_held(self, store: Store) -> None:
+        """A spent budget stops the second of two moves, and both the numbers and the daemon's status say so."""
+        pacing = PacingConfig(bytes=1, every_seconds=10**9)
+        policy = msgspec.structs.replace(store.context.config.policies["hot_cold"], pacing=pacing)
+        store.context.config = msgspec.structs.replace(store.context.config, policies={"hot_cold": policy})
+        assert [(one.spent, one.limit) for one in looking.look(store).budgets] == [(0, 1)]
+        insert(store, OLD, OLD + timedelta(seconds=1))
+        sizes = {part.facts.size_bytes for part in store.parts("d.t")}
+        store.context.journal.wishes.pause(None, ["merges"], actor="test")
+        done = daemon.run(store, DaemonConfig(), threading.Event(), once=True)
+        done = daemon.run(store, DaemonConfig(), threading.Event(), once=True)
+        assert (done.held, len(done.budgets)) == ({"budget": 1}, 1)
+        seen = looking.look(store)
+        assert [one.spent for one in seen.budgets] == [sizes.pop()]
+        assert seen.day_money is not None
+        assert seen.day_money > 0
+        process = looking.process(done, job_documents(store.context.config), store)
+        found = values(exposition.text(families(seen, process, version="1")))
+        assert one(found, "frostline_held_parts", reason="budget") == 1
+        assert one(found, "frostline_budget_limit", policy="hot_cold", budget="bytes") == 1
+        assert one(found, "frostline_job_trouble", job="gc") == 0
+
     def test_looking_sends_no_request(self, store: Store) -> None:
         insert(store, OLD)
         store.tick()
@@ -160,7 +222,7 @@ class TestSeen:
         before = disk.store.counts()
         looking.look(store)
         assert disk.store.counts() == before
-        traffic = looking.process(DaemonStatus(), store).traffic
+        traffic = looking.process(DaemonStatus(), [], store).traffic
         assert [(one.disk, one.requests["PUT"] > 0) for one in traffic] == [("s3", True)]
 
 
@@ -337,7 +399,8 @@ class TestConfigs:
         """Every rule is a comparison, so it can be tried without a Prometheus: on a store with every trouble there is,
         and on one that has none."""
         later = NOW + timedelta(days=400)
-        ill = values(exposition.text(all_of(FULL, Process(False, failures=1, last={"tick": OLD, "gc": OLD}))))
+        ill = values(exposition.text(all_of(FULL, ILL)))
+        ill["frostline_daemon_trouble", ()] = one(values(exposition.text(all_of(FULL, TROUBLED))), TROUBLE)
         recent = {"d.t": {"taken": NOW, "verified": NOW, "drilled": NOW}}
         place = {Place("d.t", "ssd", "hot", "active"): Amount(2, 20, 200)}
         well = Seen(NOW, place, {}, (DiskSeen("ssd", "local", True, 50, 100),), backups=recent)
@@ -354,7 +417,7 @@ class TestConfigs:
 
 def fires(expression: str, found: Values, now: datetime) -> bool:
     """Whether a rule `[time() -] metric [/ metric] OP number` holds for any sample."""
-    shape = r"(time\(\) - )?(frostline_\w+)(?: / (frostline_\w+))? (<|>|==) ([\d.]+)"
+    shape = r"(time\(\) - )?(frostline_\w+)(?: / (frostline_\w+))? (<|>|==|>=) ([\d.]+)"
     match = re.fullmatch(shape, expression)
     assert match, f"too much for this test: {expression}"
     for (name, labels), value in found.items():
@@ -363,6 +426,6 @@ def fires(expression: str, found: Values, now: datetime) -> bool:
         value = now.timestamp() - value if match[1] else value
         value = value / found[match[3], labels] if match[3] else value
         limit = float(match[5])
-        if {"<": value < limit, ">": value > limit, "==": value == limit}[match[4]]:
+        if {"<": value < limit, ">": value > limit, "==": value == limit, ">=": value >= limit}[match[4]]:
             return True
     return False

@@ -1,0 +1,23 @@
+"""Numbers of one meaning. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Kind = Literal["gauge", "counter"]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Numbers of one meaning. A sample is the values of `labels`, in order, and the number."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+    samples: list[tuple[tuple[str, ...], float]] = field(default_factory=list)
+
+    def add(self, value: float, *labels: str) -> None:
+        """One more sample."""
+        self.samples.append((labels, value))
