@@ -6,6 +6,7 @@
 
     df.write.format("frostline").mode("append").option("config", FILE).save("db.table")
     df.writeStream.format("frostline").option("checkpointLocation", DIRECTORY).start("db.table")
+    spark.readStream.format("frostline").option("changes_since", REVISION).load("db.table")
 
 Columns and filter are options because Spark 4.3 prunes no columns of a Python source, and its push-down of filters
 leaks from one query to others of the same data frame; so nothing is pushed down here, whatever Spark is told to.
@@ -32,11 +33,12 @@ from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceReader,
     DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
     InputPartition,
     WriterCommitMessage,
 )
 
-from oplog.errors import FrostlineError, Refused
+from oplog.errors import FrostlineError, Refused, UsageError
 from spark_tiering.arrow_types import spark_schema
 from spark_tiering.package import shares_python, ship_code
 from spark_tiering.read_options import ReadOptions, read_options
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-    from spark_tiering.scan_planning import Piece
+    from spark_tiering.scan_planning import Piece, Scan
     from spark_tiering.writing.part_writer import WriteJob, WrittenPart
     from spark_tiering.writing.write_job import WriteOptions
 
@@ -96,7 +98,7 @@ class FrostlineSource(DataSource):
 
     def schema(self) -> StructType:
         """The chosen columns with the types in which Spark gets them. Raises `UsageError` for one it cannot get."""
-        with _told():
+        with told():
             asked = self._asked()
             definition = self._table(asked)
             names = asked.columns or tuple(column.name for column in definition.columns)
@@ -105,19 +107,31 @@ class FrostlineSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """What plans the read. A schema that the user gave names the columns."""
-        with _told():
+        with told():
             asked = self._asked()
             definition = self._table(asked)
             for name in schema.fieldNames():
                 definition.column(name)
             return FrostlineReader(asked, definition, schema)
 
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """What plans the batches of a stream of new rows. Raises `Refused` where they cannot be told."""
+        with told():
+            try:
+                from spark_tiering.changes.stream_reader import FrostlineStreamReader
+            except ImportError as error:
+                raise Refused("reading a table as a stream needs pyspark 4.2", hint="pip install -U pyspark") from error
+            asked = replace(self._asked(), changes_since=self._asked().changes_since or 0)
+            if asked.revision is not None or asked.timestamp is not None:
+                raise UsageError("a stream has no end", hint="leave the options revision and timestamp out")
+            return FrostlineStreamReader(asked, self._table(asked), schema)
+
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """What writes a data frame. Raises `UsageError` for columns that the table has not, `Refused` to overwrite when
         it is not said what."""
         from spark_tiering.writing.write_job import begin_job, write_options
 
-        with _told():
+        with told():
             definition, job = begin_job(asked := write_options(self.options, overwrite=overwrite))
             check_columns(schema, definition)
             return FrostlineWriter(asked, job)
@@ -128,7 +142,7 @@ class FrostlineSource(DataSource):
         from spark_tiering.writing.stream_options import stream_options
         from spark_tiering.writing.write_job import begin_job
 
-        with _told():
+        with told():
             asked = stream_options(self.options)
             if overwrite:
                 raise Refused(f"a stream only appends to {asked.table}", hint="outputMode('append')")
@@ -141,10 +155,11 @@ class FrostlineSource(DataSource):
         return read_options(self.options, on_this_machine=self.on_this_machine, cores=self.cores)
 
     def _table(self, asked: ReadOptions) -> TableDefinition:
+        from spark_tiering.changes.planning import check_changes
         from spark_tiering.scan_planning import read_definition
 
         if self._definition is None:
-            self._definition = read_definition(asked)
+            self._definition = read_definition(asked) if asked.changes_since is None else check_changes(asked)
         return self._definition
 
 
@@ -176,11 +191,12 @@ class FrostlineReader(DataSourceReader):
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
 
     def partitions(self) -> list[InputPartition]:
+        from spark_tiering.changes.planning import plan_changes
         from spark_tiering.scan_planning import plan_scan
 
-        with _told():
-            scan = plan_scan(self._asked)
-            return [Share(pieces, scan.until, scan.predicate) for pieces in scan.shares] or [InputPartition(None)]
+        with told():
+            plan = plan_scan if self._asked.changes_since is None else plan_changes
+            return shares_of(plan(self._asked)) or [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         from spark_tiering.reader import Projection, read_share
@@ -189,8 +205,13 @@ class FrostlineReader(DataSourceReader):
             return
         asked, definition = self._asked, self._definition
         wanted = Projection(definition, self._columns, self._schema, partition.predicate, asked.truncate_nanoseconds)
-        with _told(planning=False):
+        with told(planning=False):
             yield from read_share(partition.pieces, wanted, partition.until)
+
+
+def shares_of(scan: Scan) -> list[InputPartition]:
+    """What each task reads."""
+    return [Share(pieces, scan.until, scan.predicate) for pieces in scan.shares]
 
 
 def check_columns(schema: StructType, definition: TableDefinition) -> None:
@@ -228,7 +249,7 @@ class FrostlineWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         from spark_tiering.writing.write_job import commit_job
 
-        with _told():
+        with told():
             commit_job(self._asked, self._job, _parts_of(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -252,7 +273,7 @@ class FrostlineStreamWriter(DataSourceStreamArrowWriter):
         assert isinstance(self._asked.once, OnceABatch)
         asked = replace(self._asked, once=self._asked.once.of(batchId))
         jobs = [message.job for message in messages if isinstance(message, TaskOutput)]
-        with _told():
+        with told():
             commit_job(asked, jobs[0] if jobs else self._job, _parts_of(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -267,7 +288,7 @@ def _written(iterator: Iterator[pa.RecordBatch], job: WriteJob) -> list[WrittenP
 
     context = TaskContext.get()
     task, attempt = (context.partitionId(), context.taskAttemptId()) if context is not None else (0, 0)
-    with _told(planning=False):
+    with told(planning=False):
         return write_parts(iterator, job, task, attempt)
 
 
@@ -276,7 +297,7 @@ def _parts_of(messages: list[WriterCommitMessage | None]) -> list[WrittenPart]:
 
 
 @contextmanager
-def _told(*, planning: bool = True) -> Iterator[None]:
+def told(*, planning: bool = True) -> Iterator[None]:
     """Errors with their hints: Spark shows the message, and nothing else of an error but its traceback. Where Spark
     plans, in a process for this one call, the traceback is left out."""
     try:

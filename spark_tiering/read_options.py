@@ -23,6 +23,9 @@ KNOWN = (
     "filter",
     "revision",
     "timestamp",
+    "changes_since",
+    "deletes",
+    "maxrevisionspertrigger",
     "partition_bytes",
     "local_disks",
     "nanoseconds",
@@ -42,6 +45,12 @@ class ReadOptions:
     filter: str = ""
     revision: int | None = None
     timestamp: datetime | None = None
+    changes_since: int | None = None
+    """Only rows that came after this revision."""
+    skip_deletes: bool = False
+    """Of changes: rows that go, or come back, are no error."""
+    revisions_per_trigger: int | None = None
+    """Of a stream: so many commits a batch."""
     partition_bytes: int = PARTITION_BYTES
     local_disks: Literal["auto", "shared", "skip"] = "auto"
     truncate_nanoseconds: bool = False
@@ -72,6 +81,9 @@ def read_options(given: Mapping[str, str], *, on_this_machine: bool = False, cor
         filter=options.get("filter", ""),
         revision=_option(options, "revision", _revision, None),
         timestamp=_option(options, "timestamp", parse_time, None),
+        changes_since=_option(options, "changes_since", _count, None),
+        skip_deletes=_option(options, "deletes", _deletes, False),
+        revisions_per_trigger=_option(options, "maxrevisionspertrigger", _revision, None),
         partition_bytes=_option(options, "partition_bytes", _partition_bytes, PARTITION_BYTES),
         local_disks=_option(options, "local_disks", _local_disks, "auto"),
         truncate_nanoseconds=_option(options, "nanoseconds", _nanoseconds, False),
@@ -108,6 +120,16 @@ def _revision(text: str) -> int:
     if not text.strip().isdigit() or int(text) < 1:
         raise UsageError(f"not a revision: {text!r}", hint="'frostline log DISK' lists them")
     return int(text)
+
+
+def _count(text: str) -> int:
+    return 0 if text.strip() == "0" else _revision(text)
+
+
+def _deletes(text: str) -> bool:
+    if text.lower() not in ("refuse", "skip"):
+        raise UsageError(f"expected refuse or skip, got {text!r}")
+    return text.lower() == "skip"
 
 
 def _partition_bytes(text: str) -> int:

@@ -102,7 +102,7 @@ def read_definition(options: ReadOptions) -> TableDefinition:
 
 def definition_of(store: Store, options: ReadOptions) -> TableDefinition:
     """The same of a store that is open."""
-    revision = _revision(store, options)
+    revision = asked_revision(store, options)
     context = store.context if revision is None else store.past(revision)
     return context.catalog.table(options.table)
 
@@ -127,7 +127,7 @@ def choose_files(store: Store, options: ReadOptions) -> Chosen:
 
 def places(store: Store, options: ReadOptions) -> Counter[str]:
     """The files of such a read on each disk; nothing is held. Raises `Refused` as `choose_files` does."""
-    revision = _revision(store, options)
+    revision = asked_revision(store, options)
     _, _, chosen = _matching(store.context if revision is None else store.past(revision), options)
     return Counter(stored.disk for stored, files in chosen for _ in files)
 
@@ -197,7 +197,8 @@ def _split(piece: Piece, target_bytes: int) -> Iterator[Piece]:
 # -- the revision --------------------------------------------------------------------------------------------------
 
 
-def _revision(store: Store, options: ReadOptions) -> int | None:
+def asked_revision(store: Store, options: ReadOptions) -> int | None:
+    """The revision that the table is read at; None for the table as it is."""
     if options.revision is None and options.timestamp is None:
         return None
     disks = store.object_disks()
@@ -208,11 +209,17 @@ def _revision(store: Store, options: ReadOptions) -> int | None:
 
 def _pinned_revision(store: Store, options: ReadOptions, until: datetime) -> int | None:
     """The revision that was asked for, kept until then; None for the table as it is, which is kept as long, too."""
-    revision = _revision(store, options)
-    for disk in store.object_disks():
-        if revision is not None or timedelta(seconds=disk.retention_seconds) < options.lease:
-            _pin(disk, revision or disk.revision or 0, until)
+    revision = asked_revision(store, options)
+    hold_revision(store, revision, until)
     return revision
+
+
+def hold_revision(store: Store, revision: int | None, until: datetime) -> None:
+    """Keep what the revision, or the table as it is, names until then, where the retention does not."""
+    lease = until - datetime.now(UTC)
+    for disk in store.object_disks():
+        if revision is not None or timedelta(seconds=disk.retention_seconds) < lease:
+            _pin(disk, revision or disk.revision or 0, until)
 
 
 def _pin(disk: LoggedDisk, revision: int, until: datetime) -> None:
@@ -252,19 +259,10 @@ def _pieces(
     stores: dict[str, StoreAddress] = {}
     for stored, files in chosen:
         for file in files:
-            groups = _row_groups(file, definition, predicate)
-            if groups == ():
+            label = f"{stored.disk}:{stored.path(file.name)}"
+            piece = piece_of(file, definition, predicate, label, stored.part.schema_version)
+            if piece is None:
                 continue
-            piece = Piece(
-                label=f"{stored.disk}:{stored.path(file.name)}",
-                size_bytes=file.size_bytes,
-                sha256=file.sha256,
-                row_groups=groups,
-                wanted_bytes=_wanted_bytes(file, groups),
-                group_bytes=tuple(group.size_bytes for group in file.row_groups),
-                file=_sums_of(file),
-                schema_version=stored.part.schema_version,
-            )
             disk = context.disk(stored.disk)
             reachability.require([disk], f"reading {definition.full_name}")
             if disk.capabilities.remote:
@@ -272,10 +270,29 @@ def _pieces(
                 if info.key is None:
                     raise UsageError(f"{piece.label} has no object of its own", hint="'frostline query' reads it")
                 if stored.disk not in stores:
-                    stores[stored.disk] = _shared(context, stored.disk)
+                    stores[stored.disk] = shared_store(context, stored.disk)
                 yield replace(piece, store=stores[stored.disk], key=info.key)
             else:
                 yield replace(piece, path=stored.path(file.name))
+
+
+def piece_of(
+    file: DataFile, definition: TableDefinition, predicate: Predicate, label: str, schema_version: int
+) -> Piece | None:
+    """The row groups of the file that may hold rows of the answer, without a place; None where there are none."""
+    groups = _row_groups(file, definition, predicate)
+    if groups == ():
+        return None
+    return Piece(
+        label=label,
+        size_bytes=file.size_bytes,
+        sha256=file.sha256,
+        row_groups=groups,
+        wanted_bytes=_wanted_bytes(file, groups),
+        group_bytes=tuple(group.size_bytes for group in file.row_groups),
+        file=_sums_of(file),
+        schema_version=schema_version,
+    )
 
 
 def _sums_of(file: DataFile) -> DataFile:
@@ -284,7 +301,8 @@ def _sums_of(file: DataFile) -> DataFile:
     return msgspec.structs.replace(file, row_groups=groups, columns={})
 
 
-def _shared(context: Context, disk: str) -> StoreAddress:
+def shared_store(context: Context, disk: str) -> StoreAddress:
+    """How executors reach the disk's bucket."""
     limits = context.config.limits
     return StoreAddress.of(
         context.config.bucket(disk),

@@ -112,6 +112,8 @@ def reads_few_files(store: Store, definition: TableDefinition, asked: ReadOption
 
 def _check(store: Store, definition: TableDefinition, asked: ReadOptions) -> int:
     """How many files it would be; nothing is held. Raises `_Obstacle`."""
+    if asked.changes_since is not None:
+        raise _Obstacle("the rows since a revision come from parts that may have been merged")
     if not asked.on_this_machine and asked.local_disks != "shared":
         raise _Obstacle("the executors may run on other machines (local_disks='shared' says that all see the files)")
     for column in definition.columns:

@@ -14,6 +14,7 @@ _NATIVE = "tests/spark/test_native.py"
 _QUERIES = "tests/spark/test_queries.py"
 _STREAMS = "tests/spark/test_stream_writer.py"
 _WRITER = "tests/spark/test_writer.py::TestOnce"
+_CHANGES = "tests/spark/test_changes.py"
 _REPLACE = "tests/spark/test_replace.py"
 
 
@@ -73,6 +74,25 @@ def _merges_hide_newcomers() -> None:
         return "" if int(level) else original(disk, directory, since)
 
     replaced.newcomer = newcomer
+
+
+def _change_lost_at_a_merge() -> None:
+    """Only parts that are still there are read."""
+    from spark_tiering.changes import planning
+
+    original = planning.arrivals
+
+    def arrivals(disk: Any, definition: Any, *more: Any, **named: Any) -> Any:
+        found = original(disk, definition, *more, **named)
+        return (one for one in found if disk.exists(definition.part_directory(one.part.name)))
+
+    planning.arrivals = arrivals
+
+
+def _moves_bring_rows() -> None:
+    from spark_tiering.changes import arrivals
+
+    arrivals._is_new = lambda disk, commit, directory: True
 
 
 def _no_pin() -> None:
@@ -199,6 +219,18 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "rows that came after a job began, and were merged since, go with those that it replaces",
         f"{_REPLACE}::test_a_merge_brings_no_rows_but_shows_those_that_came",
         _merges_hide_newcomers,
+    ),
+    (
+        "change lost at a merge",
+        "rows of parts that were merged since are left out of the changes",
+        f"{_CHANGES}::test_rows_come_in_the_order_of_their_commits_also_when_they_were_merged",
+        _change_lost_at_a_merge,
+    ),
+    (
+        "moves bring rows",
+        "a part that was moved away and back again counts as new",
+        f"{_CHANGES}::test_what_was_inserted_on_an_ssd_comes_when_it_gets_to_the_bucket_once",
+        _moves_bring_rows,
     ),
     (
         "data frame without pin",
