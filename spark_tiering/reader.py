@@ -29,7 +29,7 @@ from tiering.query.row_masks import columns_of, row_mask
 from tiering.table.pruning import TRUE, Predicate, rows_may_match
 from tiering.table.schema import TableDefinition
 from tiering.table.type_texts import arrow_type, leaf_ranges
-from tiering.table.types import default_array, field_ids
+from tiering.table.types import default_array, field_ids, widened
 
 BATCH_ROWS = 65_536
 """Rows that cross to the JVM at once: measured, smaller ones cost more there and larger ones gain nothing."""
@@ -253,7 +253,7 @@ def _as_defined(batch: pa.RecordBatch, names: dict[int, str], wanted: Projection
             continue
         if column.id in names:
             array, kind = batch.column(names[column.id]), arrow_type(column.type)
-            array = array if array.type.equals(kind) else array.cast(kind)
+            array = widened(array, kind)
             if not column.nullable and array.null_count:
                 raise pa.ArrowInvalid(f"column {column.name} takes no nulls, and it holds some")
         else:

@@ -48,6 +48,8 @@ def _check_alter(situation: Situation, result: UndoPlan, current: TableDefinitio
             result.refuse(
                 f"column {column.name} was widened to {known.type}: parts may hold values that {column.type} does not"
             )
+        elif known is not None and known.nullable and not column.nullable:
+            result.refuse(f"column {column.name} takes nulls since: parts may hold some")
         if known is None and not column.nullable and column.default is None:
             result.refuse(f"column {column.name} takes no nulls, and parts written since have no values for it")
     if lost := [column.name for column in current.columns if column.id not in {c.id for c in wanted.columns}]:

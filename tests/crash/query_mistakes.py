@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.crash.seeding import replaced
+from tests.crash.seeding import nothing, replaced
 
 _NESTED = "tests/integration/test_nested_types.py"
+_WIDENING = "tests/integration/test_widening.py"
 
 
 def _fields_are_their_structs() -> None:
@@ -41,6 +42,24 @@ MISTAKES: tuple[Mistake, ...] = (
             "leaf_ranges",
             lambda kinds: [range(number, number + 1) for number, _ in enumerate(kinds)],
         ),
+    ),
+    (
+        "widening: bounds compared as texts",
+        "what part.json says of older parts is compared as it is written",
+        f"{_WIDENING}::test_filters_find_rows_by_values_and_not_by_their_texts",
+        replaced("tiering.table.pruning", "domain_value", lambda kind, value: None if value is None else str(value)),
+    ),
+    (
+        "widening: keys compared as texts",
+        "merges go by keys as they are written",
+        f"{_WIDENING}::test_merges_keep_the_order_of_values",
+        replaced("tiering.parquet.sorted_merge", "from_json", lambda value, kind: str(value)),
+    ),
+    (
+        "widening: any partition",
+        "a column that names partitions gets values that are called otherwise",
+        f"{_WIDENING}::test_a_partition_keeps_its_name",
+        replaced("tiering.table.definitions", "check_partitions", nothing),
     ),
     (
         "insert: null structs have fields",

@@ -23,7 +23,8 @@ from tiering.journal.journal import Journal
 from tiering.journal.records import Drop, PartsDrop, TableDrop
 from tiering.table import schema, tombstones
 from tiering.table.places import is_reservation
-from tiering.table.schema import TABLE_FILE, Delete, MoveToDisk, MoveToVolume, TableDefinition
+from tiering.table.schema import TABLE_FILE, MoveToDisk, MoveToVolume, TableDefinition
+from tiering.table.widening import check_parts
 
 
 def create(context: Context, definition: TableDefinition, *, if_not_exists: bool = False) -> TableDefinition:
@@ -365,6 +366,7 @@ def check_change(context: Context, old: TableDefinition, new: TableDefinition) -
     """Whether the new definition may take the old one's place. Raises as `check` does, and `Refused` for a policy
     without a disk that holds parts of the table: no rule could move them, and nothing would say so."""
     check(context, new)
+    check_parts(old, new, (stored.part for stored in context.catalog.parts(old, include_outdated=True)))
     if new.policy == old.policy:
         return
     if old.is_replicated:
@@ -395,5 +397,3 @@ def _check_target(definition: TableDefinition, policy: PolicyConfig, action: obj
                 f"No such disk: {disk} in policy {definition.policy} (TTL of {definition.full_name})",
                 hint=f"the disks are: {', '.join(sorted(disks))}",
             )
-        case Delete() | _:
-            return

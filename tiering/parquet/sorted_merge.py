@@ -32,7 +32,7 @@ from tiering.parquet.writer import ParquetFileWriter
 from tiering.table.part import DataFile
 from tiering.table.schema import TableDefinition
 from tiering.table.type_texts import arrow_type
-from tiering.table.types import arrow_schema, default_array, from_json
+from tiering.table.types import arrow_schema, default_array, from_json, widened
 
 MAX_OPEN_FILES = 64
 
@@ -377,7 +377,9 @@ class _SortedInput:
             if stored is None:
                 columns.append(default_array(column, batch.num_rows))
             else:
-                columns.append(batch.column(stored).cast(field.type))
+                held = batch.column(stored)
+                texts = pa.types.is_dictionary(field.type)
+                columns.append(held.cast(field.type) if texts else widened(held, field.type))
         return pa.Table.from_arrays(columns, schema=self._schema)
 
     def _reading(self) -> _Reading:

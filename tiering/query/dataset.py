@@ -40,7 +40,7 @@ from tiering.query.selection import SelectedFile
 from tiering.table.part import ColumnRange, DataFile
 from tiering.table.schema import Column, TableDefinition
 from tiering.table.type_texts import arrow_type
-from tiering.table.types import arrow_schema, default_array, default_scalar, field_ids
+from tiering.table.types import arrow_schema, default_array, default_scalar, field_ids, widened
 
 MAX_CONVERTED_BYTES = 256 * 1024 * 1024
 """Parts older than a rename or a new default cannot be fragments; up to this size they are read at once instead."""
@@ -225,12 +225,16 @@ def _convert_file(
         held = pq.ParquetFile(source, pre_buffer=True).read([names[c.id] for c in definition.columns if c.id in names])
     return pa.table(
         {
-            column.name: held.column(names[column.id]).cast(arrow_type(column.type))
+            column.name: _widened(held.column(names[column.id]), arrow_type(column.type))
             if column.id in names
             else default_array(column, held.num_rows)
             for column in definition.columns
         }
     )
+
+
+def _widened(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    return pa.chunked_array([widened(chunk, kind) for chunk in column.chunks], kind)
 
 
 # ---- what a fragment guarantees

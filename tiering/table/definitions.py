@@ -28,16 +28,9 @@ from tiering.table.schema import (
 )
 from tiering.table.type_texts import arrow_type, split_outside, type_text
 from tiering.table.types import default_scalar
+from tiering.table.widening import check_partitions, holds_all, wider_words
 
-_WIDER = {
-    "int8": ("int16", "int32", "int64"),
-    "int16": ("int32", "int64"),
-    "int32": ("int64",),
-    "uint8": ("uint16", "uint32", "uint64", "int16", "int32", "int64"),
-    "uint16": ("uint32", "uint64", "int32", "int64"),
-    "uint32": ("uint64", "int64"),
-    "float32": ("float64",),
-}
+_NULL = re.compile(r"\s+null\Z", re.IGNORECASE)
 
 
 def parse_column(text: str, *, column_id: int = 0) -> Column:
@@ -241,18 +234,22 @@ def drop_column(definition: TableDefinition, name: str) -> TableDefinition:
 
 
 def widen_column(definition: TableDefinition, text: str) -> TableDefinition:
-    """With the column of `NAME:TYPE` of a type that holds all its old values. Raises `UsageError`."""
-    wanted = parse_column(text)
+    """With the column of `NAME:TYPE` of a type that holds all its old values; `NAME:TYPE null` takes nulls from now on.
+    Raises `UsageError`."""
+    nullable = _NULL.search(text) is not None and not re.search(r"\snot\s+null\Z", text, re.IGNORECASE)
+    wanted = parse_column(_NULL.sub("", text) if nullable else text)
     column = definition.column(wanted.name)
-    if wanted.type not in _WIDER.get(column.type, ()):
+    old, new = arrow_type(column.type), arrow_type(wanted.type)
+    if nullable and column.name in definition.order_by and not column.nullable:
+        raise UsageError(f"column {column.name} is in the sort order and takes no nulls", hint="it stays as it is")
+    if not holds_all(old, new) and not (old == new and nullable and not column.nullable):
         raise UsageError(
             f"cannot change column {column.name} from {column.type} to {wanted.type}",
-            hint=f"types may only widen: {column.type} to {' or '.join(_WIDER.get(column.type, ('nothing',)))}",
+            hint=f"types may only widen: {column.type} to {wider_words(old)}",
         )
-    columns = tuple(
-        msgspec.structs.replace(known, type=wanted.type) if known is column else known for known in definition.columns
-    )
-    return _changed(definition, columns=columns)
+    check_partitions(definition, column, new)
+    changed = msgspec.structs.replace(column, type=wanted.type, nullable=column.nullable or nullable)
+    return _changed(definition, columns=tuple(changed if known is column else known for known in definition.columns))
 
 
 def set_ttl(definition: TableDefinition, rules: Sequence[str]) -> TableDefinition:

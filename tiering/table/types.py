@@ -50,7 +50,7 @@ def default_scalar(column: Column) -> pa.Scalar:
         return pa.scalar(None, kind)
     try:
         if isinstance(column.default, str) and not pa.types.is_string(kind):
-            return pa.scalar(column.default, pa.string()).cast(kind)
+            return _cast(pa.array([column.default], pa.string()), kind)[0]
         return pa.scalar(column.default, kind)
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise UsageError(
@@ -189,6 +189,11 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
     return array.cast(kind)
 
 
+def widened(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """What a part holds that is older than the column's type, as that."""
+    return array if array.type.equals(kind) else _cast(array, kind)
+
+
 def _cast_inner(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if array.type != kind and _loses_meaning(array.type, kind):
         raise pa.ArrowInvalid(f"{array.type} is no {kind}")
@@ -289,8 +294,8 @@ def from_json(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_time(kind):
         return time.fromisoformat(value)
     if pa.types.is_timestamp(kind):
-        moment = datetime.fromisoformat(value)
-        return moment if kind.tz else moment.replace(tzinfo=None)
+        moment = datetime.fromisoformat(value)  # of a column that was of dates, a day
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) if kind.tz else moment.replace(tzinfo=None)
     if pa.types.is_date(kind):
         return date.fromisoformat(value)
     if pa.types.is_decimal(kind):

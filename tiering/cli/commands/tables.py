@@ -198,7 +198,9 @@ def alter(
     default: Annotated[str | None, typer.Option(metavar="V", help="what older parts say for an added column")] = None,
     rename_column: Annotated[list[str] | None, typer.Option(metavar="A:B", help="rename column A to B")] = None,
     drop_column: Annotated[list[str] | None, typer.Option(metavar="N", help="drop a column")] = None,
-    widen_column: Annotated[list[str] | None, typer.Option(metavar="N:T", help="widen a column's type")] = None,
+    widen_column: Annotated[
+        list[str] | None, typer.Option(metavar="N:T", help="a wider type, 'N:T null': nulls too")
+    ] = None,
     ttl: Annotated[
         list[str] | None, typer.Option(metavar="RULE", help="replace all TTL rules; '' removes them")
     ] = None,

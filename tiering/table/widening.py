@@ -1,0 +1,111 @@
+"""Which types a column may get without its parts being written anew: those that hold all that its type holds. Pure.
+
+Readers cast what older parts hold (`tiering.table.types.widened`). The order of values stays, so sort orders, ranges and
+sparse indexes of older parts stay true; what `part.json` says in texts is read as values of today's type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+import pyarrow as pa
+
+from oplog.errors import UsageError
+from tiering.table.part import Part
+from tiering.table.schema import Column, PartitionField, TableDefinition
+from tiering.table.type_texts import arrow_type
+from tiering.table.types import from_json
+
+_UNITS = ("s", "ms", "us", "ns")
+_DIGITS = {8: (3, 3), 16: (5, 5), 32: (10, 10), 64: (19, 20)}
+"""Decimal digits of signed and unsigned numbers of so many bits."""
+_TIMES = frozenset({"year", "month", "day", "hour"})
+_NANOSECONDS_FROM, _NANOSECONDS_TO = datetime(1677, 9, 22, tzinfo=UTC), datetime(2262, 4, 11, tzinfo=UTC)
+"""Within these, moments have a place among 64-bit counts of nanoseconds."""
+
+
+def holds_all(old: pa.DataType, new: pa.DataType) -> bool:
+    """Whether every value of the old type is one of the new type, another one. Of nanoseconds, those of their time."""
+    if old == new:
+        return False
+    if pa.types.is_integer(old):
+        if pa.types.is_integer(new):
+            return _holds_whole(old, new)
+        if pa.types.is_decimal(new):
+            return bool(new.precision - new.scale >= _DIGITS[old.bit_width][pa.types.is_unsigned_integer(old)])
+        return bool(new == pa.float64() and old.bit_width <= 32)
+    if pa.types.is_decimal(old) and pa.types.is_decimal(new):
+        return bool(new.scale >= old.scale and new.precision - new.scale >= old.precision - old.scale)
+    if pa.types.is_timestamp(old) and pa.types.is_timestamp(new):
+        return bool(old.tz == new.tz and _UNITS.index(new.unit) > _UNITS.index(old.unit))
+    if pa.types.is_date(old):
+        return bool(pa.types.is_timestamp(new))
+    return bool(old == pa.float32() and new == pa.float64())
+
+
+def _holds_whole(old: pa.DataType, new: pa.DataType) -> bool:
+    was_unsigned, is_unsigned = pa.types.is_unsigned_integer(old), pa.types.is_unsigned_integer(new)
+    return bool(new.bit_width > old.bit_width and (was_unsigned or not is_unsigned))
+
+
+def wider_words(kind: pa.DataType) -> str:
+    """What a column of the type may become, for messages."""
+    if pa.types.is_integer(kind):
+        digits = _DIGITS[kind.bit_width][pa.types.is_unsigned_integer(kind)]
+        known = (pa.int16(), pa.int32(), pa.int64(), pa.uint16(), pa.uint32(), pa.uint64(), pa.float64())
+        found = [str(wider).replace("double", "float64") for wider in known if holds_all(kind, wider)]
+        return " or ".join([*found, f"decimal({digits}, 0) and larger"])
+    if pa.types.is_decimal(kind):
+        return "decimals with as many digits before and after the point, or more"
+    if pa.types.is_timestamp(kind) and kind.unit != "ns":
+        return f"{' or '.join(_UNITS[_UNITS.index(kind.unit) + 1 :])} in the same zone"
+    if pa.types.is_date(kind):
+        return "timestamps"
+    return "float64" if kind == pa.float32() else "nothing"
+
+
+def check_partitions(definition: TableDefinition, column: Column, new: pa.DataType) -> None:
+    """Raise `UsageError` where rows of equal values would get into partitions of other names than they have."""
+    old = arrow_type(column.type)
+    for field in definition.partition_by:
+        if field.column == column.name and not _same_partitions(field, old, new):
+            raise UsageError(
+                f"cannot change column {column.name} from {column.type}: {field} would call its partitions otherwise",
+                hint="years, months, days and hours stay what they are; so do whole numbers among whole numbers",
+            )
+
+
+def _same_partitions(field: PartitionField, old: pa.DataType, new: pa.DataType) -> bool:
+    if field.transform in _TIMES:
+        return True
+    return bool(pa.types.is_integer(old) and pa.types.is_integer(new))
+
+
+def check_parts(old: TableDefinition, new: TableDefinition, parts: Iterable[Part]) -> None:
+    """Raise `UsageError` when a part holds moments that nanoseconds do not reach. Looks at no part without need."""
+    was = {column.id: column for column in old.columns}
+    finer = [
+        column
+        for column in new.columns
+        if column.type.startswith("timestamp[ns") and column.id in was and was[column.id].type != column.type
+    ]
+    for part in parts if finer else ():
+        for column in finer:
+            known = part.columns.get(str(column.id))
+            if known is None or known.nulls >= part.rows:
+                continue
+            kind = arrow_type(was[column.id].type)
+            bounds = [_moment(from_json(bound, kind)) for bound in (known.min, known.max) if bound is not None]
+            if len(bounds) < 2 or not all(_NANOSECONDS_FROM <= bound < _NANOSECONDS_TO for bound in bounds):
+                held = f"part {part.name} has {known.min} to {known.max}"
+                raise UsageError(
+                    f"cannot change column {column.name} to {column.type}: {held}",
+                    hint="nanoseconds reach from 1677-09-22 to 2262-04-10; microseconds reach further",
+                )
+
+
+def _moment(value: object) -> datetime:
+    if not isinstance(value, datetime):
+        return datetime.fromisoformat(str(value)).replace(tzinfo=UTC)
+    return value if value.tzinfo else value.replace(tzinfo=UTC)
