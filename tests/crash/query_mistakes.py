@@ -52,7 +52,7 @@ MISTAKES: tuple[Mistake, ...] = (
     (
         "widening: keys compared as texts",
         "merges go by keys as they are written",
-        f"{_WIDENING}::test_merges_keep_the_order_of_values",
+        f"{_WIDENING}::test_merges_order_parts_by_values_and_not_by_their_texts",
         replaced("tiering.parquet.sorted_merge", "from_json", lambda value, kind: str(value)),
     ),
     (

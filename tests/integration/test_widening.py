@@ -144,6 +144,21 @@ def test_merges_keep_the_order_of_values(home: Home) -> None:
             assert values == sorted(values), name
 
 
+def test_merges_order_parts_by_values_and_not_by_their_texts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The later part is above the earlier one; as texts it would come first."""
+    home = Home(tmp_path, "one", capsys)
+    home("table", "create", "d.t", "--column", "k:int64", "--column", "v:int64", "--order-by", "v")
+    _insert(home, "t", 0, lambda n: 2 + n % 8)
+    home("table", "alter", "d.t", "--widen-column", "v:decimal(22, 2)")
+    _insert(home, "t", 100, lambda n: Decimal(10 + n % 2))
+    home("merge", "d.t", "--final")
+    (path,) = (home.path / "ssd").glob("store/*/*/all_1_2_1/data-0000.parquet")
+    values = pq.read_table(path)["v"].to_pylist()
+    assert values == sorted(values)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
