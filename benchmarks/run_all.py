@@ -14,6 +14,8 @@ BENCHMARKS = {
     "bench_rebuild": False,
     "bench_log": False,
     "bench_check": False,
+    "bench_gc": False,
+    "bench_gc_logs": True,
     "bench_clickhouse": True,
     "bench_insert": True,
     "bench_inbox": True,

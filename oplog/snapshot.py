@@ -49,6 +49,7 @@ _encoder = msgspec.json.Encoder()
 _header_decoder = msgspec.json.Decoder(Header)
 _row_decoder = msgspec.json.Decoder(FileRow)
 _end_decoder = msgspec.json.Decoder(_End)
+_OBJECT = ord("{")
 
 
 def encode(revision: int, digest: str, rows: Iterable[FileRow]) -> bytes:
@@ -70,9 +71,12 @@ def encode(revision: int, digest: str, rows: Iterable[FileRow]) -> bytes:
     return target.getvalue()
 
 
-def decode(data: bytes, *, name: str, digest: TableDigest | None = None) -> tuple[Header, Iterator[FileRow]]:
+def decode(
+    data: bytes, *, name: str, digest: TableDigest | None = None, safe: bool = True
+) -> tuple[Header, Iterator[FileRow]]:
     """The header, and the rows as they are decompressed. Raises `Damaged`, at the latest after the last row: a caller
-    keeps the rows only when the iterator ended by itself. `digest` takes every row.
+    keeps the rows only when the iterator ended by itself. `digest` takes every row. Unless they are to be `safe`, paths
+    and keys may be anything, and in any order: for who only compares them with what is known to be safe.
     """
     lines = _lines(data, name)
     first = next(lines, b"")
@@ -89,14 +93,16 @@ def decode(data: bytes, *, name: str, digest: TableDigest | None = None) -> tupl
     )
     if fault is not None:
         raise _damaged(name, fault)
-    return header, _rows(first, lines, name, digest)
+    return header, _rows(first, lines, name, digest, safe=safe)
 
 
-def _rows(first: bytes, lines: Iterator[bytes], name: str, digest: TableDigest | None) -> Iterator[FileRow]:
+def _rows(
+    first: bytes, lines: Iterator[bytes], name: str, digest: TableDigest | None, *, safe: bool
+) -> Iterator[FileRow]:
     checksum = hashlib.sha256(first)
     last = ""
     for files, line in enumerate(lines):
-        if line.startswith(b"{"):
+        if line[0] == _OBJECT:
             try:
                 end = _end_decoder.decode(line)
             except bounds.UNREADABLE as error:
@@ -109,12 +115,13 @@ def _rows(first: bytes, lines: Iterator[bytes], name: str, digest: TableDigest |
             row = _row_decoder.decode(line)
         except bounds.UNREADABLE as error:
             raise _damaged(name, str(error)) from error
-        fault = _fault_in(row)
-        if fault is not None:
-            raise _damaged(name, fault)
-        if row.path <= last:
-            raise _damaged(name, f"its files are not in path order: {row.path} comes after {last}")
-        last = row.path
+        if safe:
+            fault = _fault_in(row)
+            if fault is not None:
+                raise _damaged(name, fault)
+            if row.path <= last:
+                raise _damaged(name, f"its files are not in path order: {row.path} comes after {last}")
+            last = row.path
         if digest is not None:
             digest.add_line(line)
         yield row
@@ -180,10 +187,12 @@ def revisions(store: LogStore) -> list[int]:
     return [revision for revision in found if revision is not None]
 
 
-def read(store: LogStore, revision: int, *, digest: TableDigest | None = None) -> tuple[Header, Iterator[FileRow]]:
-    """The snapshot of exactly this revision. Raises `NotFound`, `Damaged`. `digest` takes every row."""
+def read(
+    store: LogStore, revision: int, *, digest: TableDigest | None = None, safe: bool = True
+) -> tuple[Header, Iterator[FileRow]]:
+    """The snapshot of exactly this revision. Raises `NotFound`, `Damaged`. `digest` and `safe` as for `decode`."""
     key = snapshot_key(revision)
-    header, rows = decode(store.get(key), name=f"{store.name}{key}", digest=digest)
+    header, rows = decode(store.get(key), name=f"{store.name}{key}", digest=digest, safe=safe)
     if header.revision != revision:
         raise _damaged(f"{store.name}{key}", f"it says it is revision {header.revision}")
     return header, rows
@@ -201,12 +210,12 @@ class Confirmed:
     """The entry of its revision says what its files are, and they are compared with that."""
 
 
-def read_confirmed(log: OperationsLog, revision: int) -> Confirmed:
+def read_confirmed(log: OperationsLog, revision: int, *, safe: bool = True) -> Confirmed:
     """The same, of a snapshot that belongs to this log: its digest is the one in the chain, and its files are those
     that the entry of its revision says, where it does. Raises `Damaged` also for one that is whole and is not that: at
-    the latest after the last row."""
+    the latest after the last row. `safe` as for `decode`."""
     name, digest = f"{log.store.name}{snapshot_key(revision)}", TableDigest()
-    header, rows = read(log.store, revision, digest=digest)
+    header, rows = read(log.store, revision, digest=digest, safe=safe)
     expected = log.table_digest(revision, header.digest)
     if expected is None:
         raise _damaged(name, "the log has another digest for its revision")

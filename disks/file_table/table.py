@@ -112,6 +112,12 @@ class TableReader:
                 yield key, size_bytes - sum(size for _, size in rest)
                 yield from rest
 
+    def naming(self, keys: Iterable[str]) -> Iterator[tuple[str, str]]:
+        """Path and object of the files whose first object is one of these, in no order. One pass, in SQLite."""
+        asked = msgspec.json.encode(list(keys)).decode()
+        query = "SELECT path, key FROM files WHERE key IN (SELECT value FROM json_each(?))"
+        return iter(self._connection.execute(query, (asked,)))
+
     def children(self, directory: str) -> list[str]:
         """Names directly below the directory, sorted; a directory's name ends with `/`. Jumps from child to child, so
         the cost is that of the children, not of everything below them."""

@@ -26,7 +26,7 @@ class LiveReferences:
 
     keys: frozenset[str]
     """Every blob that a retained revision, a pin or the live table names; of a listing that was compared with the
-    table already, those of its doubtful ones."""
+    table already, or a log that was asked only of some, those of the doubtful ones."""
     base: int
     """The oldest revision that the retention keeps; all later ones are covered by `keys`."""
     head: int
@@ -44,24 +44,55 @@ def is_live(pin: Pin, now: datetime) -> bool:
     return pin.until is None or pin.until + FUTURE_TOLERANCE > now
 
 
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How far back a disk's references go."""
+
+    base: int
+    """The oldest revision that the retention keeps."""
+    pinned: tuple[int, ...]
+    """Revisions below it that live pins keep, ascending."""
+    expired: tuple[str, ...]
+    live: tuple[Pin, ...]
+
+    @property
+    def stops(self) -> tuple[int, ...]:
+        """The revisions whose tables count, ascending; and all that came after the last."""
+        return (*self.pinned, self.base)
+
+    def check(self, head: int, name: str) -> None:
+        """Raise `Damaged` for a pin beyond the log's end."""
+        for pin in self.live:
+            if pin.revision > head:
+                raise Damaged(f"pin {pin.name} of {name} names revision {pin.revision}; the log ends at {head}")
+
+
+def reach(disk: LoggedDisk, found: Inventory, *, now: datetime, retention: timedelta) -> Reach:
+    """What pins and retention keep. Raises `Damaged` for a listing without a log."""
+    if found.head == 0:
+        raise Damaged(
+            f"{disk.store.name} holds no log entry, so nothing says which objects are garbage", hint="check the prefix"
+        )
+    known_pins = pins.list_pins(disk.store)
+    base = retained_from(found.commits, now=now, retention=retention)
+    live = tuple(pin for pin in known_pins if is_live(pin, now))
+    pinned = tuple(sorted({pin.revision for pin in live if pin.revision < base}))
+    return Reach(base, pinned, tuple(pin.name for pin in known_pins if not is_live(pin, now)), live)
+
+
 def collect_references(disk: LoggedDisk, found: Inventory, *, now: datetime, retention: timedelta) -> LiveReferences:
     """Read every reference. Raises `FrostlineError` when a source cannot be read whole, or contradicts another."""
     name = disk.store.name
-    if found.head == 0:
-        raise Damaged(f"{name} holds no log entry, so nothing says which objects are garbage", hint="check the prefix")
-    known_pins = pins.list_pins(disk.store)
-    base = retained_from(found.commits, now=now, retention=retention)
-    live = [pin for pin in known_pins if is_live(pin, now)]
-    pinned = sorted({pin.revision for pin in live if pin.revision < base})
+    asked = reach(disk, found, now=now, retention=retention)
     keys: set[str] = set()
     proved: set[int] = set()
     before: TableAsOf | None = None
-    with closing(tables_at(disk.log, found, [*pinned, base], open_end=True)) as tables:
+    with closing(tables_at(disk.log, found, asked.stops, open_end=True)) as tables:
         for past in tables:
             keys |= named_anew(past, found, gone_on=past is before)
             proved.add(past.start)
             before = past
-            if past.revision < base:
+            if past.revision < asked.base:
                 check_start(disk, found, past)
                 continue
             past.balance = None
@@ -71,13 +102,10 @@ def collect_references(disk: LoggedDisk, found: Inventory, *, now: datetime, ret
             past.advance()
             keys |= _among(past.named, found)
             head, digest = past.revision, past.digest
-    _ends_at(disk, head)  # what is committed from now on, the look before each batch will see
+    ends_at(disk, head)  # what is committed from now on, the look before each batch will see
     keys |= _live_keys(disk, found, head)
-    for pin in live:
-        if pin.revision > head:
-            raise Damaged(f"pin {pin.name} of {name} names revision {pin.revision}; the log ends at {head}")
-    expired = tuple(pin.name for pin in known_pins if not is_live(pin, now))
-    return LiveReferences(frozenset(keys), base, head, digest, tuple(pinned), expired, frozenset(proved))
+    asked.check(head, name)
+    return LiveReferences(frozenset(keys), asked.base, head, digest, asked.pinned, asked.expired, frozenset(proved))
 
 
 def named_anew(past: TableAsOf, found: Inventory, *, gone_on: bool) -> set[str]:
@@ -124,7 +152,7 @@ def _check_present(found: Inventory, past: TableAsOf, name: str) -> None:
         )
 
 
-def _ends_at(disk: LoggedDisk, head: int) -> bool:
+def ends_at(disk: LoggedDisk, head: int) -> bool:
     """Whether the next entry, asked for by name, is not there; False when one was committed meanwhile. Raises `Damaged`
     when it exists and no listing shows it."""
     try:
@@ -161,5 +189,5 @@ def renewed(disk: LoggedDisk, evidence: LiveReferences, *, now: datetime) -> set
         for entry in disk.log.entries(after=head, previous=digest):
             head, digest = entry.commit.revision, entry.digest
             keys |= named_blobs(entry.commit)
-        if _ends_at(disk, head):
+        if ends_at(disk, head):
             return keys

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from disks.base import LoggedDisk
 from disks.garbage.live_references import LiveReferences, collect_references, renewed
+from disks.garbage.narrow_references import references_among
 from disks.object_disk.references import Inventory, inventory
 from disks.object_disk.sharing.other_log import OtherLog, other_logs
 from disks.object_disk.sharing.writers import newest_writer
@@ -63,21 +64,25 @@ class Witnesses:
         if self._references is not None and (objection := self._references.objection()) is not None:
             raise Damaged(objection)
         self._own = collect_references(self._disk, found, now=self._now, retention=retention)
-        for name in other_logs(self._disk):
+        names = other_logs(self._disk)
+        doubtful = _doubtful(found, self._own.keys) if names else frozenset()
+        for name in names:
             log = OtherLog(self._disk, name)
             self._others[name] = _Witness(log, _EMPTY)  # which closes it, whatever happens
-            self._others[name] = _Witness(log, self._evidence_of(log, found))
+            self._others[name] = _Witness(log, self._evidence_of(log, found, doubtful))
         if self._references is not None:
             self._held = frozenset(self._references.held())
         return self._own
 
-    def _evidence_of(self, log: OtherLog, found: Inventory) -> LiveReferences:
+    def _evidence_of(self, log: OtherLog, found: Inventory, doubtful: Collection[str]) -> LiveReferences:
         listed = inventory([*log.store.list(OPERATIONS_PREFIX), *log.store.list(SNAPSHOTS_PREFIX)])
         if not listed.head and not listed.snapshots:
             return _EMPTY
         _, writer = newest_writer(log.store)
         retention = _EVERYTHING if writer is None else timedelta(seconds=writer.retention_seconds)
-        return collect_references(log, replace(listed, blobs=found.blobs), now=self._now, retention=retention)
+        listed = replace(listed, blobs=found.blobs)
+        narrow = references_among(log, listed, doubtful, now=self._now, retention=retention)
+        return narrow or collect_references(log, listed, now=self._now, retention=retention)
 
     @property
     def named(self) -> Collection[str]:
@@ -127,13 +132,6 @@ class Witnesses:
         yield from self._others.values()
 
 
-def named_by_logs(disk: LoggedDisk, found: Inventory, *, now: datetime) -> dict[str, Collection[str]]:
-    """Log -> all that its retained revisions, its pins and its newest table name, of each log of the disk's prefix.
-    `found` is a listing of the prefix. Raises `FrostlineError` where one cannot be read whole."""
-    witnesses = Witnesses(disk, None, now=now)
-    try:
-        own = witnesses.gather(found, retention=timedelta(seconds=disk.retention_seconds))
-        others = {name: one.evidence.keys for name, one in witnesses._others.items()}
-        return {disk.log_name or "": own.keys, **others}
-    finally:
-        witnesses.close()
+def _doubtful(found: Inventory, named: Collection[str]) -> Collection[str]:
+    """The listed objects that the disk's own log does not name: of these alone the others are asked."""
+    return frozenset(blob.key for blob in found.blobs.outside(named))

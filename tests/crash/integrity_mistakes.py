@@ -124,7 +124,7 @@ _GC_MISTAKES: tuple[Mistake, ...] = (
         "the end of the log is believed (P29)",
         "gc does not ask for the next entry by name",
         f"{_GC}::test_a_hidden_next_entry_stops_everything",
-        replaced("disks.garbage.live_references", "_ends_at", lambda disk, head: True),
+        replaced("disks.garbage.live_references", "ends_at", lambda disk, head: True),
     ),
     (
         "answers not read (P30)",

@@ -18,31 +18,43 @@ def _unreadable_is_empty() -> None:
 
     original = witnesses.Witnesses._evidence_of
 
-    def evidence(self: Any, log: Any, found: Any) -> Any:
+    def evidence(self: Any, *arguments: Any) -> Any:
         try:
-            return original(self, log, found)
+            return original(self, *arguments)
         except FrostlineError:
             return witnesses._EMPTY
 
-    witnesses.Witnesses._evidence_of = evidence  # type: ignore[method-assign]
+    witnesses.Witnesses._evidence_of = evidence  # type: ignore[assignment,method-assign]
 
 
 def _pins_of_others_unseen() -> None:
-    from disks.garbage import live_references, witnesses
+    from disks.garbage import witnesses
+    from disks.object_disk.sharing.other_log import OtherLog
+    from oplog import pins
 
-    original = live_references.pins.list_pins
+    original = pins.list_pins
 
-    def collected(log: Any, *arguments: Any, **options: Any) -> Any:
-        live_references.pins.list_pins = lambda store: []
-        try:
-            return read(log, *arguments, **options)
-        finally:
-            live_references.pins.list_pins = original
+    def blind(read: Any) -> Any:
+        def collected(log: Any, *arguments: Any, **options: Any) -> Any:
+            pins.list_pins = (lambda store: []) if isinstance(log, OtherLog) else original
+            try:
+                return read(log, *arguments, **options)
+            finally:
+                pins.list_pins = original
 
-    read = witnesses.collect_references
-    witnesses.collect_references = lambda disk, *a, **o: (
-        collected(disk, *a, **o) if isinstance(disk, witnesses.OtherLog) else read(disk, *a, **o)
-    )
+        return collected
+
+    for name in ("collect_references", "references_among"):
+        setattr(witnesses, name, blind(getattr(witnesses, name)))
+
+
+def _what_was_removed_is_forgotten() -> None:
+    from disks.garbage.narrow_references import _Past
+
+    def stop_before(self: Any, revision: int) -> None:
+        self._stops.clear()
+
+    _Past._stop_before = stop_before  # type: ignore[method-assign]
 
 
 def _fence_in_one_log() -> None:
@@ -94,6 +106,18 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "gc reads its own log, and no other of the prefix: found by random work",
         _PROPERTY,
         replaced("disks.garbage.witnesses", "other_logs", lambda disk: []),
+    ),
+    (
+        "logs: removed is forgotten",
+        "of another log only what its newest table names, and what came since the retention's begin, keeps objects",
+        f"{_GC}::test_the_retention_and_the_pins_of_another_log_are_heeded",
+        _what_was_removed_is_forgotten,
+    ),
+    (
+        "logs: links not followed",
+        "an object that another log removed from one path and kept at another, within its retention, goes",
+        f"{_GC}::test_a_file_of_another_log_is_followed_from_path_to_path",
+        replaced("disks.garbage.narrow_references:_Files", "put", nothing),
     ),
     (
         "logs: unreadable is empty",

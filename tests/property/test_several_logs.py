@@ -9,7 +9,7 @@ import contextlib
 import shutil
 import tempfile
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -18,15 +18,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from disks.garbage.collect import collect
+from disks.garbage.live_references import collect_references
+from disks.garbage.narrow_references import references_among
 from disks.garbage.rules import GcRules
 from disks.object_disk.disk import ObjectDisk
+from disks.object_disk.references import inventory
+from disks.object_disk.sharing.other_log import OtherLog, other_logs
 from disks.object_disk.sharing.writers import take_over
 from disks.stores.memory import MemoryStore
 from disks.stores.wrappers.named_log import NamedLogStore
 from oplog import pins
 from oplog.errors import NotFound, Refused
 from oplog.kinds import OtherKind
-from oplog.revision import is_blob_key
+from oplog.revision import OPERATIONS_PREFIX, SNAPSHOTS_PREFIX, is_blob_key
 from restore.rebuild.rebuild import restore
 from restore.rebuild.request import RestoreRequest
 from tests.property.test_restore_history import START, Ageing
@@ -184,6 +188,38 @@ class SeveralLogs(RuleBasedStateMachine):
         self.disks[name].close()
         self.disks[name] = self.open(name)
         take_over(self.disks[name])
+
+    @rule(name=names, source=st.sampled_from((*PATHS, "t/p", "t/q")), links=st.booleans())
+    def link_or_rename(self, name: str, source: str, links: bool) -> None:
+        disk = self.disks[name]
+        target = f"u/{disk.revision}/{source}"
+        if disk.exists(source):
+            with disk.transaction(OtherKind("work")) as transaction:
+                if links and source in PATHS:
+                    transaction.link(source, target)
+                else:
+                    transaction.rename(source, target)
+                transaction.commit()
+            self.note(name)
+
+    @rule(data=st.data(), name=names, hours=st.integers(0, 90))
+    def ask_of_some(self, data: st.DataObject, name: str, hours: int) -> None:
+        """What a log says of some objects is what its tables say of them."""
+        disk, now = self.disks[name], self.store.now + timedelta(hours=hours)
+        everything = inventory(disk.store.list())
+        keys = sorted(blob.key for blob in everything.blobs.outside(()))
+        asked = data.draw(st.sets(st.sampled_from(keys))) if keys else set()
+        for other in other_logs(disk):
+            with contextlib.closing(OtherLog(disk, other)) as log:
+                listed = [*log.store.list(OPERATIONS_PREFIX), *log.store.list(SNAPSHOTS_PREFIX)]
+                found = replace(inventory(listed), blobs=everything.blobs)
+                if not found.head:
+                    continue
+                whole = collect_references(log, found, now=now, retention=RETENTION[other])
+                narrow = references_among(log, found, asked, now=now, retention=RETENTION[other])
+                if narrow is not None:
+                    assert narrow.keys == whole.keys & asked
+                    assert replace(narrow, keys=whole.keys, proved=whole.proved) == whole
 
     @rule(name=names, hours=st.integers(0, 90))
     def gc(self, name: str, hours: int) -> None:

@@ -13,10 +13,10 @@ import pytest
 
 from disks.garbage.collect import GcReport, collect
 from disks.garbage.rules import GcRules
-from disks.garbage.witnesses import References, named_by_logs
+from disks.garbage.witnesses import References
 from disks.object_disk.disk import ObjectDisk
 from disks.object_disk.doomed import announced
-from disks.object_disk.references import INTENTS_PREFIX, inventory
+from disks.object_disk.references import INTENTS_PREFIX
 from disks.stores.memory import MemoryStore
 from disks.stores.wrappers.named_log import NamedLogStore
 from oplog import pins
@@ -140,6 +140,50 @@ def test_what_any_log_names_stays(prefix: Prefix, logs: dict[str, ObjectDisk]) -
     assert run(logs["b"]).refused is None
     assert key not in prefix.blobs()
     assert len(prefix.blobs()) == len(NAMES)
+
+
+def test_the_tables_of_other_logs_are_not_read(logs: dict[str, ObjectDisk], monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are asked only of what the own log does not name, in one pass over their rows and entries."""
+    from disks.garbage import witnesses
+
+    read: list[str | None] = []
+
+    def collected(disk: Any, *arguments: Any, **options: Any) -> Any:
+        read.append(disk.log_name)
+        return collect_references(disk, *arguments, **options)
+
+    collect_references = witnesses.collect_references
+    monkeypatch.setattr(witnesses, "collect_references", collected)
+    key = put(logs["b"], "t/p.parquet")
+    logs["b"].write_snapshot()
+    put(logs["c"], "t/q.parquet")
+    remove(logs["c"], "t/q.parquet")
+    report = run(logs["a"])
+    assert (report.refused, report.deleted) == (None, 1)
+    assert read == ["a"]
+    assert logs["b"].store.head(key)
+
+
+def test_a_file_of_another_log_is_followed_from_path_to_path(prefix: Prefix, logs: dict[str, ObjectDisk]) -> None:
+    """I5: what a pin of it keeps had other paths before, and has none now."""
+    key = put(logs["b"], "t/p/x.parquet")
+    logs["b"].write_snapshot()
+    for step in ("link", "remove", "rename"):
+        with logs["b"].transaction(Inserted()) as transaction:
+            if step == "link":
+                transaction.link("t/p/x.parquet", "u/p/x.parquet")
+            elif step == "remove":
+                transaction.remove("t/p")
+            else:
+                transaction.rename("u/p", "u/q")
+            transaction.commit()
+    pins.create(logs["b"].store, "keep", logs["b"].revision, holder="test")
+    remove(logs["b"], "u/q/x.parquet")
+    assert run(logs["a"]).refused is None
+    assert key in prefix.blobs()
+    pins.release(logs["b"].store, "keep")
+    assert run(logs["a"]).deleted == 1
+    assert key not in prefix.blobs()
 
 
 def test_any_log_collects_what_another_left(prefix: Prefix, logs: dict[str, ObjectDisk]) -> None:
@@ -389,16 +433,6 @@ def test_announcements_of_other_logs_entries_are_not_ones_own(prefix: Prefix, lo
     announce(logs["a"].store, ["operations/x", blob], datetime.now(UTC))
     assert announced(logs["a"], now=None) == {"operations/x", blob}
     assert announced(logs["b"], now=None) == {blob}
-
-
-def test_each_log_tells_what_it_names(prefix: Prefix, logs: dict[str, ObjectDisk]) -> None:
-    """For whoever compares marks with logs."""
-    key = put(logs["a"], "t/p.parquet")
-    adopt(logs["b"], logs["a"], "t/p.parquet")
-    found = named_by_logs(logs["c"], inventory(logs["c"].store.list()), now=datetime.now(UTC))
-    assert set(found) == set(NAMES)
-    assert {name for name, keys in found.items() if key in keys} == {"a", "b"}
-    assert frozenset().union(*found.values()) == prefix.blobs()
 
 
 def test_old_entries_of_one_log_go_and_those_of_others_stay(prefix: Prefix, logs: dict[str, ObjectDisk]) -> None:
