@@ -139,6 +139,8 @@ def test_older_parts_are_read_after_columns_came_and_went(home: Home) -> None:
         for row in _expected()
     ]
     assert held == [{**row, "neu:1": None} for row in expected]
+    plan = home("query", "EXPLAIN SELECT count(*) FROM d.t WHERE \"wer, auch\" || 'x' = 'ä5x'")
+    assert "wer, auch" in plan  # by its name of today, whatever the file calls it
     source = home.path / "new.jsonl"
     source.write_text(json.dumps({"k": 500, "wer, auch": "x", "neu:1": {"b": ["c"]}}) + "\n")
     home("insert", "d.t", str(source))

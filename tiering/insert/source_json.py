@@ -13,9 +13,10 @@ import pyarrow.json as jsonlines
 
 from oplog.errors import UsageError
 from tiering.insert.intake import Intake, Record
+from tiering.insert.json_records import whole_lines
 from tiering.insert.json_texts import with_json_texts
 from tiering.insert.reshaping import Reshaping, explicit_type, source_types
-from tiering.insert.source_files import BLOCK_BYTES, Source, open_binary
+from tiering.insert.source_files import Source, open_binary
 from tiering.table.nested import holds_map, with_texts
 
 _CHANGED = re.compile(r"Column\(/(.*)\) changed from", re.DOTALL)
@@ -25,7 +26,7 @@ def read_json(intake: Intake, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatc
     """The rows, as the table has them. Raises `UsageError` that names the line."""
     line, is_first = 1, True
     with open_binary(intake.source, stdin) as stream:
-        for block in _whole_lines(stream):
+        for block in whole_lines(stream, intake.source.label):
             if intake.bad is None:
                 try:
                     table = _parse(block, intake.reshaping)
@@ -112,10 +113,10 @@ def _occurs(block: bytes, name: str) -> bool:
     return json.dumps(name).encode() in block or json.dumps(name, ensure_ascii=False).encode() in block
 
 
-def guess_schema(stream: Any) -> pa.Schema:
+def guess_schema(stream: Any, label: str) -> pa.Schema:
     """The columns of the first lines, for `--like`. One whose values have several forms holds texts, and so does one of
     which there are but empty objects. Raises `pa.ArrowInvalid` for what is no JSON lines."""
-    block = next(_whole_lines(stream), b"")
+    block = next(whole_lines(stream, label), b"")
     texts: dict[str, pa.DataType] = {}
     while True:
         try:
@@ -134,19 +135,6 @@ def _many_forms(block: bytes, problem: str) -> str | None:
     path = match[1] if (match := _CHANGED.search(problem)) else ""
     steps = path.split("/")
     return next((name for end in range(len(steps), 0, -1) if _occurs(block, name := "/".join(steps[:end]))), None)
-
-
-def _whole_lines(stream: Any) -> Iterator[bytes]:
-    """Blocks that end where a line ends; blank blocks are left out."""
-    rest = b""
-    while data := stream.read(BLOCK_BYTES):
-        data = rest + bytes(data)
-        end = data.rfind(b"\n") + 1
-        rest = data[end:]
-        if data[:end].strip():
-            yield data[:end]
-    if rest.strip():
-        yield rest
 
 
 def _json_error(source: Source, block: bytes, first_line: int, error: pa.ArrowInvalid) -> UsageError:

@@ -74,7 +74,7 @@ def source_schema(path: str) -> pa.Schema:
                 )
                 return reader.schema
             case "json":
-                return guess_schema(stream)
+                return guess_schema(stream, source.label)
             case "orc":
                 return _open_orc(stream).schema
             case _:

@@ -24,10 +24,8 @@ def check_name(name: str) -> str:
         name.encode()
     except UnicodeEncodeError:
         raise UsageError(f"not a column name: {name!r}", hint="it is no text of UTF-8") from None
-    if not name or len(name) > _LONGEST or name != name.strip():
-        raise UsageError(
-            f"not a column name: {name!r}", hint=f"a name has 1 to {_LONGEST} characters, no blanks around it"
-        )
+    if not name.strip() or len(name) > _LONGEST:
+        raise UsageError(f"not a column name: {name!r}", hint=f"a name has 1 to {_LONGEST} characters, not all blank")
     if any(unicodedata.category(character) == "Cc" for character in name):
         raise UsageError(f"not a column name: {name!r}", hint="control characters are no part of a name")
     return name

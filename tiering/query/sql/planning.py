@@ -85,11 +85,13 @@ def declare_rows(connection: duckdb.DuckDBPyConnection, name: str, rows: pa.Reco
 def selected(
     definition: TableDefinition,
     source: str,
-    places: Mapping[int, int] | None = None,
+    places: Mapping[int, str] | None = None,
     compared: Iterable[int] | None = None,
 ) -> str:
-    """Today's columns from those that the source has, c0, c1 and so on; newer ones by their default."""
-    held = {column.id: place for place, column in enumerate(definition.columns)} if places is None else places
+    """Today's columns from those that the source has, which `places` names by their ids, or c0, c1 and so on; those
+    that it has not by their default."""
+    planned = {column.id: f"c{place}" for place, column in enumerate(definition.columns)}
+    held = planned if places is None else {number: identifier(name) for number, name in places.items()}
     known = set(range(len(definition.columns)) if compared is None else compared)
     columns = []
     for number, column in enumerate(definition.columns):
@@ -97,7 +99,7 @@ def selected(
         if column.id not in held:
             value = literal(default_scalar(column))
         elif number in known:
-            value = f"c{held[column.id]}"
+            value = held[column.id]
             if kind == "INTERVAL" and places is not None:  # files hold the number
                 value = f"to_microseconds({value})"
         else:

@@ -28,7 +28,7 @@ from tiering.query.checked_parts import check_local_files, checked_file, local_r
 from tiering.query.filesystem import read_schema
 from tiering.query.selection import SelectedFile
 from tiering.query.sql.answers import conformed
-from tiering.query.sql.column_types import text
+from tiering.query.sql.column_types import engine_names, identifier, text
 from tiering.query.sql.errors import engine_error
 from tiering.query.sql.plan import Access
 from tiering.query.sql.planning import connect, declare, selected
@@ -225,22 +225,22 @@ class SqlSession:
 
     def _reads(
         self, scan: Scan, files: Sequence[SelectedFile], serve_local: bool, paths: list[str]
-    ) -> Iterator[tuple[str, dict[int, int]]]:
-        """Where the engine finds the rows, and which column there a column id is."""
+    ) -> Iterator[tuple[str, dict[int, str]]]:
+        """Where the engine finds the rows, and what a column id is called there."""
         if not scan.access.columns:  # how many rows an object has, part.json says: nobody asks the bucket
             yield f"range({sum(file.file.rows for file in files if file.local_path is None)})", {}
             files = [file for file in files if file.local_path is not None]
         for version, members in _by_version(files).items():
             places = self._places(scan.definition, version, members[0])
-            width = max(place.column for place in places.values()) + 1
+            names = _file_names(scan.definition, places)
             urls = [self._url(scan, file, places, serve_local) for file in members]
             paths += urls
             # Where names are the same but for their case, the engine could take one column of a file for another.
             for group in [urls] if _are_distinct(scan.definition) else [[url] for url in urls]:
                 yield (
                     f"read_parquet([{', '.join(map(text, group))}], can_have_nan = true, hive_partitioning = false, "
-                    f"union_by_name = false) AS f({', '.join(f'c{place}' for place in range(width))})",
-                    {number: place.column for number, place in places.items()},
+                    f"union_by_name = false) AS f({', '.join(map(identifier, names))})",
+                    {number: names[place.column] for number, place in places.items()},
                 )
 
     def _url(self, scan: Scan, file: SelectedFile, places: Mapping[int, FilePlace], serve_local: bool) -> str:
@@ -255,6 +255,21 @@ def _by_version(files: Iterable[SelectedFile]) -> dict[int, list[SelectedFile]]:
     found: dict[int, list[SelectedFile]] = {}
     for file in files:
         found.setdefault(file.stored.part.schema_version, []).append(file)
+    return found
+
+
+def _file_names(definition: TableDefinition, places: Mapping[int, FilePlace]) -> list[str]:
+    """What the columns of a file are called, as far as it needs them: by their names of today, which plans show."""
+    names = engine_names(definition)
+    today = {places[column.id].column: names[column.name] for column in definition.columns if column.id in places}
+    taken = {name.lower() for name in today.values()}
+    found = []
+    for place in range(max(known.column for known in places.values()) + 1):
+        name = today.get(place, f"c{place}")
+        while place not in today and name.lower() in taken:
+            name += "_"
+        taken.add(name.lower())
+        found.append(name)
     return found
 
 

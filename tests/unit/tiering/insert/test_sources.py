@@ -18,6 +18,7 @@ import zstandard
 
 from oplog.errors import NotFound, UsageError
 from tiering.insert import source_csv, sources
+from tiering.insert.json_records import whole_lines
 from tiering.insert.sources import open_sources, source_schema
 from tiering.table.definitions import define_table
 
@@ -233,3 +234,28 @@ def test_bytes_that_are_no_text_are_named_by_line(data: bytes, capfd: pytest.Cap
     with pytest.raises(UsageError, match=r"line [12] is not UTF-8 text"):
         read("-", file_format="csv", stdin=data)
     assert capfd.readouterr().err == ""
+
+
+class Drops:
+    """A stream that gives few bytes at a time."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def read(self, size: int) -> bytes:
+        given, self._data = self._data[:7], self._data[7:]
+        return given
+
+
+@pytest.mark.parametrize("rows", [[], [{"a": 1}], [{"a": "x\ny ]}", "b": [1, {"c": None}]}, {"a": "ä" * 30}, {}] * 3])
+@pytest.mark.parametrize("indent", [None, 2])
+def test_the_elements_of_an_array_are_lines(rows: list[Any], indent: int | None) -> None:
+    text = "\ufeff \n" + json.dumps(rows, indent=indent, ensure_ascii=False) + "\n"
+    lines = b"".join(whole_lines(Drops(text.encode("utf-8-sig")[3:]), "x")).splitlines()
+    assert [json.loads(line) for line in lines] == rows
+
+
+@pytest.mark.parametrize("text", ['[{"a": 1}', '[{"a": 1}, {"a"', '[{"a": 1} x]', "[12"])
+def test_an_array_that_ends_early_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"^x: element \d of the array cannot be read"):
+        list(whole_lines(Drops(text.encode()), "x"))

@@ -1,0 +1,76 @@
+"""JSON text in blocks of whole records, one a line: of JSON lines as they are, of an array of objects its elements."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+from oplog.errors import UsageError
+from tiering.insert.source_files import BLOCK_BYTES
+
+_BETWEEN = re.compile(r"[\s,]*")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def whole_lines(stream: Any, label: str) -> Iterator[bytes]:
+    """Blocks that end where a line ends; blank blocks are left out. In an array, elements count as lines. Raises
+    `UsageError` with the label for an array that cannot be read to its end."""
+    first = bytes(stream.read(BLOCK_BYTES)).removeprefix(_BYTE_ORDER_MARK)
+    if first.lstrip()[:1] == b"[":
+        yield from _elements(stream, first, label)
+        return
+    rest = b""
+    for data in chain((first,), iter(lambda: bytes(stream.read(BLOCK_BYTES)), b"")):
+        known = rest + data
+        end = known.rfind(b"\n") + 1
+        rest = known[end:]
+        if known[:end].strip():
+            yield known[:end]
+    if rest.strip():
+        yield rest
+
+
+def _elements(stream: Any, first: bytes, label: str) -> Iterator[bytes]:
+    decoder, utf8 = json.JSONDecoder(), codecs.getincrementaldecoder("utf-8")("replace")
+    text, place, number = utf8.decode(first).lstrip()[1:], 0, 1
+    lines: list[str] = []
+    size = 0
+    while True:
+        if between := _BETWEEN.match(text, place):
+            place = between.end()
+        if text[place : place + 1] == "]":
+            break
+        end, problem = _end_of(text, place, decoder)
+        if end is None:
+            if not (more := bytes(stream.read(BLOCK_BYTES))):
+                raise UsageError(
+                    f"{label}: element {number} of the array cannot be read: {problem}", hint="is the file complete?"
+                )
+            text, place = text[place:] + utf8.decode(more), 0
+            continue
+        # No line ends within a text: there JSON has a backslash and an n.
+        lines.append(text[place:end].replace("\n", " ").replace("\r", " "))
+        size += end - place
+        place, number = end, number + 1
+        if size >= BLOCK_BYTES:
+            yield _block(lines)
+            lines, size = [], 0
+    if lines:
+        yield _block(lines)
+
+
+def _end_of(text: str, place: int, decoder: json.JSONDecoder) -> tuple[int | None, str]:
+    """Where the element ends that begins there; None and why, when that is not known yet."""
+    try:
+        _, end = decoder.raw_decode(text, place)
+    except (ValueError, RecursionError) as error:
+        return None, str(error)
+    return (end, "") if end < len(text) else (None, "the array has no end")  # and a number could go on
+
+
+def _block(lines: list[str]) -> bytes:
+    return ("\n".join(lines) + "\n").encode()
