@@ -80,7 +80,7 @@ def test_a_sample_with_values_of_several_forms() -> None:
         {"n/m": "5", "deep": {"x": [1]}, "same": 2},
         {"n/m": {"o": 1}, "deep": None, "same": None},
     ]
-    schema = guess_schema(io.BytesIO(b"".join(json.dumps(line).encode() + b"\n" for line in lines)))
+    schema = guess_schema(io.BytesIO(b"".join(json.dumps(line).encode() + b"\n" for line in lines)), "x")
     assert {field.name: field.type for field in schema} == {
         "n/m": TEXT,
         "deep": TEXT,
@@ -91,4 +91,4 @@ def test_a_sample_with_values_of_several_forms() -> None:
 
 def test_a_sample_that_is_no_json_says_so() -> None:
     with pytest.raises(pa.ArrowInvalid, match="JSON parse error"):
-        guess_schema(io.BytesIO(b'{"a": 1}\n{"a": \n'))
+        guess_schema(io.BytesIO(b'{"a": 1}\n{"a": \n'), "x")
