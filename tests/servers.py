@@ -101,9 +101,10 @@ def free_port() -> int:
 
 
 @contextmanager
-def ministack() -> Iterator[Server]:
-    """A fast S3 server in memory: conditional writes and checksums right, no authentication."""
-    port = free_port()
+def ministack(port: int = 0, kept: Path | None = None) -> Iterator[Server]:
+    """A fast S3 server in memory: conditional writes and checksums right, no authentication. One that is to come back
+    has a port, and `kept` is where what it held lies meanwhile."""
+    port = port or free_port()
     with tempfile.TemporaryDirectory(prefix="frostline-ministack-") as directory:
         environment = {
             "GATEWAY_PORT": str(port),
@@ -114,6 +115,9 @@ def ministack() -> Iterator[Server]:
             "LOG_LEVEL": "WARNING",
             "TMPDIR": directory,
         }
+        if kept is not None:
+            environment |= {"S3_PERSIST": "1", "S3_DATA_DIR": f"{kept}/objects"}
+            environment |= {"PERSIST_STATE": "1", "STATE_DIR": f"{kept}/state"}
         command = [sys.executable, "-m", "ministack"]
         with _running("ministack", command, port, Path(directory), environment) as pid:
             yield Server("ministack", f"http://127.0.0.1:{port}", "frostline", "frostline-secret", pid)

@@ -23,9 +23,10 @@ from textual.theme import BUILTIN_THEMES
 from textual.timer import Timer
 from textual.widgets import Footer
 
-from oplog.errors import FrostlineError, Refused, UsageError
+from oplog.errors import Refused, UsageError
 from tiering.facts.escaping import visible
 from tui.actions.action import Action
+from tui.facts.overview import missing_lines
 from tui.rhythm import OTHERS_SECONDS, Rhythm
 from tui.screens.dialogs import Confirm, Text
 from tui.screens.history import Backups, Log
@@ -37,9 +38,10 @@ from tui.screens.storage import Disks, Parts, Tables
 from tui.screens.view import View
 from tui.screens.work import Jobs, Moves, Policy
 from tui.source import Source, fingerprint, state_of_disks
+from tui.widgets.as_of import AsOf
 from tui.widgets.ascii import Ascii
 from tui.widgets.grid import Grid
-from tui.widgets.plain import Plain
+from tui.widgets.plain import Plain, error_lines
 from tui.widgets.tabs import TabLine
 
 if TYPE_CHECKING:
@@ -93,6 +95,7 @@ class Dashboard(App[None]):
         Binding("r", "reload", "Reload", id="app.reload"),
         Binding("question_mark,f1", "help", "Help", id="app.help"),
         Binding("q", "quit", "Quit", id="app.quit"),
+        Binding("ctrl+z", "suspend_process", "Put aside; fg brings it back", show=False, id="app.suspend"),
         Binding("ctrl+c", "quit", "Quit", show=False, priority=True),
     ]
 
@@ -119,6 +122,7 @@ class Dashboard(App[None]):
         """Tabs, what is wrong, the screen, the state of the store, the keys."""
         yield TabLine([("-" if key == "minus" else key, view.name_) for key, view in VIEWS], id="tabs")
         yield Plain(id="error")
+        yield AsOf()
         yield Container(id="views")
         yield Plain(id="state")
         yield Footer(compact=True, show_command_palette=False)
@@ -129,6 +133,7 @@ class Dashboard(App[None]):
             self.theme = self.settings.theme
         if self.settings.keys:
             self.set_keymap(dict(self.settings.keys))
+        self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))  # others wrote on the terminal
         self.action_see("Overview")
         self._bars = self.set_interval(_LOOK_SECONDS, self._show_state, pause=True)
         if self.settings.watch:
@@ -159,6 +164,7 @@ class Dashboard(App[None]):
         for other in views.query(View):
             other.display = isinstance(other, kind)
         self.view = views.query_one(kind)
+        self.query_one(AsOf).see(kind.name_)
         self.view.take_focus()
         self.reload()
 
@@ -234,25 +240,29 @@ class Dashboard(App[None]):
         self._show_state()
 
     async def _read_view(self, view: View) -> None:
-        question, wanted = view.question(), self.rhythm.wanted
+        question, wanted, as_of = view.question(), self.rhythm.wanted, self.query_one(AsOf)
         look = view.needs_store and self.rhythm.needs_look()
 
-        def read(store: Store) -> tuple[Any, object, float]:
+        def read(store: Store) -> tuple[Any, list[str], object, float]:
             began = time.thread_time()
             if look:
                 store.refresh()
             state = state_of_disks(store)
-            return question(store), state, time.thread_time() - began
+            facts, missing = question(store), list(missing_lines(store)) if view.leaves_out_what_is_away else []
+            return facts, missing, state, time.thread_time() - began
 
+        as_of.ask(view.name_)
         try:
-            facts, state, cost_seconds = await self.source.read(read)
+            facts, missing, state, cost_seconds = await self.source.read(read)
         except Exception as error:  # noqa: BLE001  whatever it is, it is said and the screen stays
+            as_of.give_up()
             self._show_problem(error)
             if view.is_mounted:
                 view.no_answer()
             return
         self.rhythm.has_read(state, cost_seconds, looked_for=wanted if look else None)
         self._show_problem(None)
+        as_of.answer(view.name_, missing)
         if view.is_mounted:
             view.answer(facts)
 
@@ -385,10 +395,3 @@ def _bindings(place: Any) -> Iterable[Binding]:
     return (
         binding for kind in place.__mro__ for binding in kind.__dict__.get("BINDINGS", ()) if type(binding) is Binding
     )
-
-
-def error_lines(error: Exception) -> list[str]:
-    """Message and hint; of a fault of ours, what it is."""
-    if isinstance(error, FrostlineError):
-        return [error.message, *([error.hint] if error.hint else [])]
-    return [f"unexpected {type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
@@ -21,6 +21,9 @@ if TYPE_CHECKING:  # the engine is imported by the thread that opens the store: 
     from tiering.engine.store import Store
 
 T = TypeVar("T")
+
+
+_PATIENCE_SECONDS = 4.0
 
 
 class Opener(Protocol):
@@ -181,9 +184,10 @@ class Source:
                 if asked.given_up():  # the cursor has gone on: what was asked of each row that it passed is not read
                     continue
                 try:
-                    if store is None:  # tried again with each question: a journal may be busy for a moment
-                        store = self._open()
-                    done = asked.function(store)
+                    with _patience():
+                        if store is None:  # tried again with each question: a journal may be busy for a moment
+                            store = self._open()
+                        done = asked.function(store)
                 except BaseException as error:  # noqa: BLE001  it is raised where somebody waits for it
                     asked.answer(None, error)
                 else:
@@ -191,6 +195,13 @@ class Source:
         finally:
             if store is not None:
                 store.close()
+
+
+def _patience() -> AbstractContextManager[None]:
+    """A screen shows what was seen last, and says why, rather than wait for a bucket as long as a command would."""
+    from disks.stores.time_budget import time_budget
+
+    return time_budget(_PATIENCE_SECONDS)
 
 
 def _answering(answer: asyncio.Future[Any]) -> Callable[[Any, BaseException | None], None]:

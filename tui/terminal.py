@@ -25,11 +25,20 @@ _GRACE_SECONDS = 5.0
 
 
 class TerminalDriver(LinuxDriver):
-    """textual's own, which survives that its terminal is gone."""
+    """textual's own, which survives that its terminal is gone, and that others had it meanwhile."""
 
     def __init__(self, *arguments: Any, **how: Any) -> None:
         super().__init__(*arguments, **how)
         self._file: Any = _Lasting(self._file)
+
+    def _sigcont_application(self, *_: Any) -> None:
+        """Take the terminal again. Who was stopped by a SIGSTOP could not give it back before: else it would have two
+        threads that read keys."""
+        if self._auto_restart:
+            if not self._must_signal_resume:
+                self.suspend_application_mode()
+                self._must_signal_resume = True
+            self.resume_application_mode()
 
     def _run_input_thread(self) -> None:
         with suppress(OSError):  # EIO: `ended_by` has seen it, too

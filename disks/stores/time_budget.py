@@ -14,9 +14,9 @@ _look: ContextVar[Callable[[], None]] = ContextVar("last look", default=lambda: 
 
 @contextmanager
 def time_budget(seconds: float) -> Iterator[None]:
-    """Within the block, wait no longer than this for a server that fails, and not much longer for one that is silent.
-    Holds for this thread."""
-    before = _budget.set(seconds)
+    """Within the block, wait no longer than this for a server that fails, and not much longer for one that is silent;
+    nor longer than a block around it allows. Holds for this thread."""
+    before = _budget.set(min(seconds, _budget.get()))
     try:
         yield
     finally:

@@ -128,6 +128,24 @@ def test_signals_end_it_orderly(home: Home, number: signal.Signals) -> None:
         assert b"Traceback" not in terminal.drawn
 
 
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGTSTP])
+def test_it_is_drawn_again_when_it_goes_on(home: Home, number: signal.Signals) -> None:
+    """A shell had the terminal meanwhile. It was put aside by the shell's key, or stopped from elsewhere."""
+    with Terminal(home) as terminal:
+        terminal.sees("Overview")
+        terminal.press("2")
+        terminal.sees("d.small")
+        terminal.process.send_signal(number)
+        os.waitid(os.P_PID, terminal.process.pid, os.WSTOPPED)
+        terminal.press("")
+        terminal.process.send_signal(signal.SIGCONT)
+        terminal.sees("d.small")
+        terminal.press("3")
+        terminal.sees("202001_1_1_0")
+        terminal.process.terminate()
+        assert terminal.ends() == 0
+
+
 def test_a_terminal_without_utf_8_gets_ascii(home: Home) -> None:
     with Terminal(home, LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0") as terminal:
         terminal.sees("Overview")

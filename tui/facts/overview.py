@@ -65,7 +65,7 @@ def _trouble(
     for fault in beside.get("broken_disks", ()):
         yield problem(fault["what"], "doctor")
     for name in beside.get("unreachable", ()):
-        yield problem(f"disk {name} cannot be reached: what it holds is shown as it was last seen", f"doctor {name}")
+        yield problem(_as_last_seen(name), f"doctor {name}")
     for item in disks:
         if "problem" in item:
             yield problem(f"disk {item['name']}: {item['problem']}", "doctor")
@@ -85,6 +85,18 @@ def _trouble(
         yield problem(f"the daemon's last error: {status['daemon']['last_error']}", "daemon status")
 
 
+def missing_lines(store: Store) -> Iterator[str]:
+    """What of the store's answers is missing or may be old. Not yet escaped."""
+    for fault in store.faults():
+        yield fault.error.message
+    for name in store.unreachable():
+        yield f"{_as_last_seen(name)}; it is asked again every few seconds"
+
+
+def _as_last_seen(disk: str) -> str:
+    return f"disk {disk} cannot be reached: what it holds is shown as it was last seen"
+
+
 def overview_lines(document: dict[str, Any]) -> Iterator[str]:
     """The same for people, a line at a time; not yet escaped."""
     from tiering.config.units import format_size, format_time
@@ -92,12 +104,9 @@ def overview_lines(document: dict[str, Any]) -> Iterator[str]:
     status = document["status"]
     for item in document["trouble"]:
         yield f"! {item['what']}  [{item['command']}]"
-    yield (
-        f"{status['tables']:,} tables, {status['parts']:,} parts, {status['rows']:,} rows,"
-        f" {format_size(status['bytes'])}; {daemon_text(status['daemon'])}"
-    )
+    yield (f"{', '.join(amounts(status))}, {format_size(status['bytes'])}; {daemon_text(status['daemon'])}")
     for disk in document["disks"]:
-        yield f"  {disk['name']:<12} {disk['kind']:<8} {disk_text(disk)}"
+        yield f"  {disk['name']:<12} {disk['kind']:<11} {disk_text(disk)}"
     yield (
         f"moves: {len(document['moves'])} under way, {status['planned_moves']:,} due,"
         f" {status['failed_moves']:,} failed; merges: {len(document['merges'])} under way"
@@ -112,6 +121,13 @@ def overview_lines(document: dict[str, Any]) -> Iterator[str]:
         yield f"  and {more:,} more: 'frostline plan'"
     if not document["due"] and document["next_due"]:
         yield f"  the next part is due at {format_time(document['next_due'].replace(microsecond=0))}"
+
+
+def amounts(status: dict[str, Any]) -> Iterator[str]:
+    """How many tables, parts and rows there are."""
+    from tiering.config.units import counted
+
+    return (counted(status[f"{what}s"], what) for what in ("table", "part", "row"))
 
 
 def disk_text(disk: dict[str, Any]) -> str:

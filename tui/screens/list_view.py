@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from tiering.engine.store import Store
 
 
+_PATIENCE_SECONDS = 0.5
+"""What comes sooner is not announced."""
+
+
 class ListView(View):
     """A table of facts."""
 
@@ -213,10 +217,15 @@ class ListView(View):
         more = self.more(row)
         if more is None:
             return
+        asked = asyncio.ensure_future(self.board.source.read(more))
         try:
-            told = await self.board.source.read(more)
+            if not (await asyncio.wait({asked}, timeout=_PATIENCE_SECONDS))[0]:
+                pane.say([*lines, "", "Reading the store …"])
+            told = await asked
         except FrostlineError as error:
             told = [error.message, error.hint or ""]
+        finally:
+            asked.cancel()  # the cursor has gone on
         pane.say([*lines, "", *told])
 
     def action_copy(self) -> None:

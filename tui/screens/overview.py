@@ -13,7 +13,7 @@ from textual.containers import VerticalScroll
 
 from tui.actions import moving
 from tui.facts.listing import minute, size
-from tui.facts.overview import daemon_text, disk_text, overview, under_way
+from tui.facts.overview import amounts, daemon_text, disk_text, overview, under_way
 from tui.screens.view import Choice, View
 from tui.widgets.plain import Plain
 
@@ -48,6 +48,7 @@ class Overview(View):
         "What needs somebody stands first, each line with the command that goes on from there. Then the disks, what is"
         " under way, and what is due next."
     )
+    leaves_out_what_is_away: ClassVar[bool] = False
     choices: ClassVar[tuple[Choice, ...]] = (
         Choice("overview.tick", "T", "Pass now", _tick),
         Choice("overview.pause", "P", "Pause all", _pause),
@@ -103,10 +104,7 @@ class Overview(View):
 def overview_text(facts: dict[str, Any]) -> Iterator[str]:
     """The lines below the trouble."""
     status = facts["status"]
-    yield (
-        f"{status['tables']:,} tables   {status['parts']:,} parts   {status['rows']:,} rows   {size(status['bytes'])}"
-        f"   {daemon_text(status['daemon'])}"
-    )
+    yield (f"{'   '.join(amounts(status))}   {size(status['bytes'])}   {daemon_text(status['daemon'])}")
     yield ""
     yield "Disks"
     for disk in facts["disks"]:

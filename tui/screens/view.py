@@ -62,6 +62,8 @@ class View(Vertical):
     choices: ClassVar[tuple[Choice, ...]] = ()
     needs_store: ClassVar[bool] = True
     """Whether what it shows is on disks: these are looked at again before it is read. The journal is always read."""
+    leaves_out_what_is_away: ClassVar[bool] = True
+    """Whether it shows what is on disks and does not itself say which are away: then that is said above it."""
 
     def __init__(self) -> None:
         super().__init__(id=f"view-{self.name_}", classes="view")

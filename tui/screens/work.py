@@ -24,6 +24,7 @@ class Moves(ListView):
     name_: ClassVar[str] = "Moves"
     about: ClassVar[str] = "What is under way, then what failed, then what was done; the detail has reason and error."
     needs_store: ClassVar[bool] = False
+    leaves_out_what_is_away: ClassVar[bool] = False
 
     def facts(self, store: Store) -> Listing:
         """From the journal."""
@@ -87,6 +88,7 @@ class Jobs(ListView):
     name_: ClassVar[str] = "Jobs"
     about: ClassVar[str] = "What the daemon does and when it last did; it is started by frostline daemon run."
     needs_store: ClassVar[bool] = False
+    leaves_out_what_is_away: ClassVar[bool] = False
 
     def facts(self, store: Store) -> Listing:
         """Of the daemon's record."""

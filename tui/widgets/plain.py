@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from textual.content import Content
 from textual.widgets import Static
 
+from oplog.errors import FrostlineError
 from tiering.facts.escaping import visible
 
 
@@ -28,3 +29,10 @@ class Plain(Static):
 def plain_content(lines: Iterable[str]) -> Content:
     """The lines as they can be shown."""
     return Content("\n".join(visible(line) for line in lines))
+
+
+def error_lines(error: Exception) -> list[str]:
+    """Message and hint; of a fault of ours, what it is."""
+    if isinstance(error, FrostlineError):
+        return [error.message, *([error.hint] if error.hint else [])]
+    return [f"unexpected {type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"]

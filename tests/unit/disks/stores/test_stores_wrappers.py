@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -12,6 +13,7 @@ import pytest
 from disks.stores.base import ObjectStore
 from disks.stores.checks import Truncated, Unreachable
 from disks.stores.memory import MemoryStore
+from disks.stores.time_budget import time_budget, time_budget_seconds
 from disks.stores.wrappers.limit import Answered, LimitedStore, Limiter
 from disks.stores.wrappers.metered import MeteredStore
 from disks.stores.wrappers.retry import Backoff, RetryingStore
@@ -354,3 +356,13 @@ def test_meter_counts_what_s3_would_bill() -> None:
     store.delete([f"gone{number}" for number in range(1001)])
     assert store.counts() == {"LIST": 1, "GET": 2, "HEAD": 1, "PUT": 3, "COPY": 1, "DELETE": 2}
     assert (store.bytes_sent, store.bytes_received) == (30, 20)
+
+
+def test_no_block_within_another_waits_longer_than_that_allows() -> None:
+    with time_budget(3.0):
+        with time_budget(4.0):
+            assert time_budget_seconds() == 3.0
+        with time_budget(1.0):
+            assert time_budget_seconds() == 1.0
+        assert time_budget_seconds() == 3.0
+    assert time_budget_seconds() == math.inf
