@@ -47,6 +47,8 @@ class ObjectInfo:
     size_bytes: int
     modified: datetime
     metadata: Mapping[str, str] = field(default_factory=dict)
+    sha256: str | None = None
+    """In hex, as the store keeps it of the object: by `head`, where it does."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 _MARKS = "tests/replicas/zero_copy/test_marks.py"
+_SHARING = "tests/replicas/zero_copy/test_sharing.py"
 _VERBS = "tests/replicas/zero_copy/test_verbs.py"
 _AUDIT = "tests/replicas/zero_copy/test_audit.py"
 
@@ -172,6 +173,42 @@ def _what_is_unknown_is_taken_back() -> None:
     Marking.leave = lambda self: None  # type: ignore[method-assign]
 
 
+def _taken_without(what: str) -> Callable[[], None]:
+    """One clause of the order is left out."""
+
+    def apply() -> None:
+        from disks.object_disk.transaction import ObjectTransaction
+        from zerocopy.replica import sharing
+
+        def nothing(*arguments: Any) -> None:
+            return None
+
+        def only_the_marks_of_own(self: Any, references: Any, log: str | None = None) -> Any:
+            return set() if log is not None else missing(self, references)
+
+        from zerocopy.marks.marks import Marks
+
+        missing = Marks.missing
+        match what:
+            case "mark":
+                ObjectTransaction.mark = nothing  # type: ignore[method-assign, assignment]
+            case "probe":
+                sharing.probe = nothing
+            case "check":
+                Marks.missing = only_the_marks_of_own  # type: ignore[method-assign, assignment]
+            case "look":
+                sharing._look = nothing
+
+    return apply
+
+
+def _every_replica_moves() -> None:
+    from zerocopy.execution import sharing_moves
+
+    sharing_moves.claim = lambda replica, place, parts: (set(parts), {})
+    sharing_moves.say = lambda *arguments: None
+
+
 def _mistake(name: str, what: str, check: str, apply: Callable[[], None]) -> tuple[str, str, str, Callable[[], None]]:
     return f"marks: {name}", what, check, apply
 
@@ -248,6 +285,42 @@ MISTAKES = (
         "a commit whose answer was lost counts as none, and its marks go",
         f"{_VERBS}::test_a_commit_of_which_nobody_knows_leaves_its_marks",
         _what_is_unknown_is_taken_back,
+    ),
+    _mistake(
+        "a part is taken over without a mark",
+        "nothing tells others that its objects are used when it commits",
+        f"{_SHARING}::test_a_set_that_is_being_collected_is_not_marked",
+        _taken_without("mark"),
+    ),
+    _mistake(
+        "a part is taken over without a look at its objects",
+        "one of them is gone, or another one",
+        f"{_SHARING}::test_an_object_that_is_not_the_one_is_not_taken_over",
+        _taken_without("probe"),
+    ),
+    _mistake(
+        "a part is taken over while it is collected",
+        "what is announced is not asked for",
+        f"{_SHARING}::test_what_a_collection_has_announced_is_not_taken_over",
+        _taken_without("probe"),
+    ),
+    _mistake(
+        "a part is taken over without its source's mark",
+        "the source has dropped it meanwhile",
+        f"{_SHARING}::test_a_source_without_its_own_mark_gives_whole_parts",
+        _taken_without("check"),
+    ),
+    _mistake(
+        "a part is taken over without a last look",
+        "its mark went while it was committed, and nobody notices",
+        f"{_SHARING}::test_a_mark_that_went_during_the_commit_is_missed",
+        _taken_without("look"),
+    ),
+    _mistake(
+        "every replica moves its own copy",
+        "the same part goes up once a replica",
+        f"{_SHARING}::test_a_part_goes_up_once",
+        _every_replica_moves,
     ),
     _mistake(
         "the own log alone",

@@ -24,10 +24,19 @@ class Machine:
     """One machine: state, an SSD and an HDD, its macros, the way to Keeper; `bucket` is the one that all share."""
 
     def __init__(
-        self, root: Path, name: str, keeper: KeeperConfig, capsys: pytest.CaptureFixture[str], bucket: str = ""
+        self,
+        root: Path,
+        name: str,
+        keeper: KeeperConfig,
+        capsys: pytest.CaptureFixture[str],
+        bucket: str = "",
+        *,
+        log: str = "",
     ) -> None:
+        """`log`: the machine's own in the bucket, which is then shared by objects alone."""
         self.name = name
         self.bucket = bucket
+        self.log = log
         self.path = root / name
         self.error = ""
         self._capsys = capsys
@@ -40,7 +49,7 @@ class Machine:
         volumes = [{"name": "hot", "disks": ["ssd"]}, {"name": "warm", "disks": ["hdd"]}]
         policies = {"local": {"volumes": volumes}}
         if self.bucket:
-            disks["s3"] = {"type": "object_disk", "url": self.bucket}
+            disks["s3"] = {"type": "object_disk", "url": self.bucket} | ({"log": self.log} if self.log else {})
             policies["cold"] = {"volumes": [*volumes, {"name": "cold", "disks": ["s3"]}]}
         plain = {
             "state_path": str(self.path / "state"),

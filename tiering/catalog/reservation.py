@@ -135,11 +135,11 @@ class Reservations:
         return choice
 
     def _shared(self, volume: VolumeConfig) -> dict[str, tuple[str, str]]:
-        why = "replicas of the table share it: parts are moved there"
+        why = "replicas of the table share it, or its objects: parts are moved there"
         return {
             name: ("shared", f"disk {name}: {why}")
             for name in volume.disks
-            if name in self._disks and self._disks[name].capabilities.shared
+            if name in self._disks and self._disks[name].capabilities.remote
         }
 
     def _states(self) -> dict[str, DiskState]:

@@ -82,7 +82,8 @@ def moved(context: Context, moves: Sequence[Move]) -> MoveReport:
     here, shared = [], defaultdict(list)
     for move in moves:
         disks = [context.disks[name] for name in (move.source, move.target) if name in context.disks]
-        if move.table_uuid in tables and any(disk.capabilities.shared for disk in disks):
+        marked = move.target in context.disks and _is_marked(context.disks[move.target])
+        if move.table_uuid in tables and (marked or any(disk.capabilities.shared for disk in disks)):
             shared[move.table_uuid].append(move)
         else:
             here.append(move)
@@ -93,6 +94,12 @@ def moved(context: Context, moves: Sequence[Move]) -> MoveReport:
         except FrostlineError as error:
             report += MoveReport(failed=tuple(FailedMove.of(move, error.message) for move in group))
     return report
+
+
+def _is_marked(disk: Disk) -> bool:
+    """Whether replicas share its objects by marks."""
+    logged = disk.logged
+    return logged is not None and logged.marks is not None
 
 
 def deleted(context: Context, uuid: str, deletes: Sequence[TtlDelete], problems: list[str]) -> list[TtlDelete]:

@@ -80,7 +80,8 @@ def merge(
     approve = agreed.approve if agreed is not None else None
     with context.journal.claim(definition.uuid, [stored.facts.name for stored in inputs], "merge"):
         check_range(context, definition, inputs, output)
-        merge = _Merge(context, definition, inputs, output, reason, drop_deleted=drop_deleted, approve=approve)
+        on = agreed.on if agreed is not None else ""
+        merge = _Merge(context, definition, inputs, output, reason, drop_deleted=drop_deleted, approve=approve, on=on)
         return merge.run(started)
 
 
@@ -112,6 +113,8 @@ class Agreed:
     output: PartName
     approve: Callable[[Part], None]
     """Called with the output before it is committed; raises when it is not what the others have."""
+    on: str = ""
+    """The disk on which the output takes the place of the inputs, which all lie there; else where merges go."""
 
 
 @dataclass(slots=True)
@@ -127,6 +130,8 @@ class _Merge:
     """The disk on which the output, whose range does not cover the inputs, takes their place; else empty."""
     drop_deleted: bool = False
     approve: Callable[[Part], None] | None = None
+    on: str = ""
+    """The disk for the output, whatever disk merges go to."""
 
     def run(self, started: float) -> MergeResult:
         """Carry the merge out, with its record in the journal."""
@@ -140,7 +145,7 @@ class _Merge:
         rows_in = sum(stored.facts.rows for stored in self.inputs)
         sources = {stored.disk for stored in self.inputs}
         with ExitStack() as stack:
-            disk = self.replacing_on
+            disk = self.replacing_on or self.on
             if disk:  # the inputs leave and the output comes in one transaction, so on one disk
                 stack.enter_context(context.reservations.reserve(disk, bytes_in))
             else:

@@ -40,6 +40,7 @@ def clean(replica: Replica) -> int:
         return 0
     if doomed:
         _clean_blocks(replica)
+        _clean_cold(replica)
     return len(doomed)
 
 
@@ -77,4 +78,23 @@ def _clean_blocks(replica: Replica) -> None:
         oldest = sorted(known)[: max(len(known) - window, 0)]
         with suppress(NotFound):
             for portion in portions([[Delete(path)] for _, path in oldest]):
+                keeper.multi(portion)
+
+
+def _clean_cold(replica: Replica) -> None:
+    """Forget who had parts in a bucket that no replica has any more. A claim goes with its session."""
+    keeper, table = replica.keeper, replica.table
+    known: set[str] | None = None
+    for store in keeper.children(table.all_cold) if keeper.exists(table.all_cold) else ():
+        names = keeper.children(table.cold(store))
+        if known is None:
+            parts = [table.replica(name).parts for name in keeper.children(table.replicas)]
+            known = {part for found in keeper.children_of_all(parts) for part in found or ()}
+        gone = [name for name in names if name not in known]
+        nodes = zip(gone, keeper.find_all([f"{table.cold(store)}/{name}" for name in gone]), strict=True)
+        deletes: list[list[Operation]] = [
+            [Delete(f"{table.cold(store)}/{name}", node.version)] for name, node in nodes if node and not node.owner
+        ]
+        with suppress(NotFound, Conflict):
+            for portion in portions(deletes):
                 keeper.multi(portion)

@@ -81,6 +81,7 @@ def _plans(
     disk = shared.disk_of(context, definition)
     if disk is not None and disk.unreachable:
         return []
+    resting = set() if request.final else {name for name in context.disks if context.disk(name).capabilities.remote}
     own = replica.parts()
     busy: dict[str, str] = {}
     parts = [stored for stored in context.catalog.parts(definition) if _asked_for(stored, request)]
@@ -89,6 +90,8 @@ def _plans(
             busy[stored.facts.name] = "move"
         elif disk is not None and stored.disk == disk.name:
             busy[stored.facts.name] = "rest on the shared disk"
+        elif stored.disk in resting:
+            busy[stored.facts.name] = "rest in a bucket"
         elif stored.name not in own or any(name.covers(stored.name) for name in pending):
             busy[stored.facts.name] = "merge"
         elif ttl.due_delete(ttl.due_times(definition, stored.facts), context.clock()) is not None:

@@ -10,14 +10,15 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from oplog.errors import AlreadyExists, Conflict, FrostlineError
+from disks.base import LoggedDisk
+from oplog.errors import AlreadyExists, Conflict, FrostlineError, Locked, Transient
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.lineage import content_digest
 from tiering.merge import merger
 from tiering.merge.merger import Agreed
 from tiering.merge.output import MergeResult
 from tiering.table.part import Part, PartName
-from zerocopy.execution import altering, dropping, giving_up
+from zerocopy.execution import altering, dropping, giving_up, sharing_moves
 from zerocopy.execution.queue import Queued, pull, queue
 from zerocopy.replica import entries, shared
 from zerocopy.replica.entries import Alter, DropRange, Entry, Get, Merge
@@ -46,6 +47,10 @@ class Done:
     skipped: int = 0
     """Entries that needed nothing: the part was there, or in a larger one."""
     postponed: list[Postponed] = field(default_factory=list)
+    adopted: list[str] = field(default_factory=list)
+    """Those of the fetched parts that came without their bytes: their objects are shared."""
+    whole: dict[str, str] = field(default_factory=dict)
+    """Those that came with them though this machine shares objects with others, and why."""
     cloned: str = ""
     """The replica whose parts this one, which was lost, took over."""
     freed: list[str] = field(default_factory=list)
@@ -61,7 +66,12 @@ def execute(replica: Replica, *, stopped: Callable[[], bool]) -> Done:
     with replica.context.journal.claim(replica.definition.uuid, ["replica-queue"], "replica"):
         done = Done(pulled=pull(replica))
         waiting = queue(replica)
-        _Run(replica, Fetcher(replica), replica.parts(), done).all(waiting, stopped)
+        fetcher = Fetcher(replica)
+        try:
+            _Run(replica, fetcher, replica.parts(), done).all(waiting, stopped)
+        finally:
+            done.adopted = fetcher.adopted
+            done.whole = {part: why for part, why in fetcher.whole.items() if part in done.fetched}
         return done
 
 
@@ -123,7 +133,11 @@ class _Run:
             self._register(here.name, content_digest(here.part), queued.node)
             self.done.skipped += 1
         elif isinstance(queued.entry, Merge) and self._can_merge(queued.entry):
-            self._merge(queued, queued.entry, name)
+            disk = self._bucket_of(queued.entry)
+            if disk is None:
+                self._merge(queued, queued.entry, name)
+            else:
+                self._merge_in_bucket(queued, queued.entry, name, disk)
         else:
             self._fetch(queued, name)
 
@@ -187,7 +201,37 @@ class _Run:
         names = [PartName.parse(name) for name in entry.inputs]
         return all(name in self.own and part_here(self.replica, name) is not None for name in names)
 
-    def _merge(self, queued: Queued, entry: Merge, name: PartName) -> None:
+    def _bucket_of(self, entry: Merge) -> LoggedDisk | None:
+        """The disk on which all inputs are, if others share its objects."""
+        inputs = [part_here(self.replica, PartName.parse(text)) for text in entry.inputs]
+        names = {stored.disk for stored in inputs if stored is not None}
+        logged = self.replica.context.disk(names.pop()).logged if len(names) == 1 else None
+        return logged if logged is not None and logged.marks is not None else None
+
+    def _merge_in_bucket(self, queued: Queued, entry: Merge, name: PartName, disk: LoggedDisk) -> None:
+        """One replica makes the part there, the others take its objects over. Raises `Locked` while another one is at
+        it."""
+        place = sharing_moves.Place.of(self.replica, disk)
+        claimed, words = sharing_moves.claim(self.replica, place, [str(name)])
+        if claimed:
+            try:
+                self._merge(queued, entry, name, on=disk.name)
+            finally:
+                there = disk.exists(self.replica.definition.part_directory(str(name)))
+                sharing_moves.say(self.replica, place, claimed, claimed if there else set())
+            return
+        word = words.get(str(name))
+        if word is None or not word.done:
+            who = f"replica {word.replica} merges" if word is not None else "somebody has merged"
+            raise Locked(f"{who} it in the bucket, once for all", hint="the next pass takes it over")
+        try:
+            self._fetch(queued, name)
+        except Transient:
+            if word.replica not in self.replica.others():  # it was dropped, and so nobody may have it
+                self.replica.keeper.delete(place.part(str(name)))
+            raise
+
+    def _merge(self, queued: Queued, entry: Merge, name: PartName, *, on: str = "") -> None:
         """Make the part as every replica makes it: by the entry's time and name. Where other bytes come out, what was
         made is thrown away, and the part is fetched."""
         replica = self.replica
@@ -201,7 +245,7 @@ class _Run:
                 raise _Differs(f"{part.name} has other bytes here than where it was made first", hint="it is fetched")
             digests.append(digest)
 
-        agreed = Agreed(name, approve)
+        agreed = Agreed(name, approve, on)
         try:
             result = merger.merge(context, replica.definition, inputs, reason=entry.reason, agreed=agreed)
         except _Differs:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from disks.base import Disk
 from oplog.errors import FrostlineError, Locked, Refused, Transient
 from tiering.catalog.context import Context
 from tiering.config.units import counted
@@ -19,7 +20,17 @@ from tiering.merge.request import MergeRequest
 from tiering.move.report import MoveReport
 from tiering.policy.plan import Move
 from tiering.table.schema import TableDefinition
-from zerocopy.execution import altering, cleaning, dropping, giving_up, merging, moving, perform, recovering
+from zerocopy.execution import (
+    altering,
+    cleaning,
+    dropping,
+    giving_up,
+    merging,
+    moving,
+    perform,
+    recovering,
+    sharing_moves,
+)
 from zerocopy.execution.auditing import references
 from zerocopy.execution.perform import Done
 from zerocopy.execution.queue import FellBehind, missing
@@ -125,8 +136,19 @@ def sync_patiently(context: Context, definition: TableDefinition) -> Done:
 
 
 def move(context: Context, definition: TableDefinition, moves: Sequence[Move]) -> MoveReport:
-    """Make the moves to the shared disk that may be made now, as the one replica that does so at a time."""
-    return moving.execute(Replica.open(context, definition), moves)
+    """Make the moves to what replicas share that may be made now: to the shared disk as the one replica that does so at
+    a time, to a disk with a log of several so that the bytes go up once."""
+    replica = Replica.open(context, definition)
+    marked = [move for move in moves if has_several_logs(context.disk(move.target))]
+    others = [move for move in moves if move not in marked]
+    report = sharing_moves.execute(replica, marked)
+    return report + moving.execute(replica, others) if others else report
+
+
+def has_several_logs(disk: Disk) -> bool:
+    """Whether the disk's log is one of several, so that others may share its objects."""
+    logged = disk.logged
+    return logged is not None and logged.log_name is not None
 
 
 def tick(context: Context, definition: TableDefinition) -> list[str]:

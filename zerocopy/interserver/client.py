@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import aiohttp
@@ -22,7 +22,8 @@ from tiering.catalog.lineage import content_digest
 from tiering.table import part as parts_format
 from tiering.table.part import DataFile, Part
 from tiering.table.schema import TableDefinition
-from zerocopy.interserver import signing
+from zerocopy.interserver import offer, signing
+from zerocopy.interserver.offer import Answer
 
 _TRIES = 5
 _MOST_TRIES = 100
@@ -44,6 +45,23 @@ def fetch(
     not answer.
     """
     return asyncio.run(_fetch(address, secret, definition, name, digest, place))
+
+
+def ask(
+    address: str, secret: str, definition: TableDefinition, name: str, digest: str, stores: Collection[str]
+) -> tuple[Part, Answer | None]:
+    """What the peer says of the part's objects in the stores; None with one of a version that does not say. Raises as
+    `fetch`."""
+    return asyncio.run(_ask(address, secret, definition, name, digest, stores))
+
+
+async def _ask(
+    address: str, secret: str, definition: TableDefinition, name: str, digest: str, stores: Collection[str]
+) -> tuple[Part, Answer | None]:
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=_SILENCE_SECONDS, sock_read=_SILENCE_SECONDS)
+    peer = _Peer(address, secret, definition, name)
+    async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session:
+        return await peer.offer(session, digest, stores)
 
 
 async def _fetch(
@@ -76,9 +94,33 @@ class _Peer:
 
     async def description(self, session: aiohttp.ClientSession, digest: str) -> Part:
         """The part, as Keeper knows it."""
+        data, _ = await self._document(session, self._path)
+        return self._described(data, digest)
+
+    async def offer(
+        self, session: aiohttp.ClientSession, digest: str, stores: Collection[str]
+    ) -> tuple[Part, Answer | None]:
+        """The same, with what it is made of in the stores."""
+        path = f"/v2{self._path.removeprefix('/v1')}?stores={','.join(sorted(stores))}"
+        data, speaks = await self._document(session, path, missing=b"")
+        if not data and speaks:
+            raise self._has_none()
+        if not data:
+            return await self.description(session, digest), None
+        answer = offer.decode(data, path=f"{self._address}{path}")
+        return self._described(bytes(answer.part), digest), answer
+
+    async def _document(
+        self, session: aiohttp.ClientSession, path: str, *, missing: bytes | None = None
+    ) -> tuple[bytes, bool]:
+        """What it answers, and whether it says that it speaks a later version than the first; `missing` where there is
+        nothing."""
         data = bytearray()
         try:
-            async with session.get(self._url(self._path), headers=self._headers(self._path)) as answer:
+            async with session.get(self._url(path), headers=self._headers(path)) as answer:
+                speaks = offer.PROTOCOL_HEADER in answer.headers
+                if answer.status == 404 and missing is not None:
+                    return missing, speaks
                 self._check(answer, 200)
                 async for piece in answer.content.iter_chunked(_PIECE_BYTES):
                     data += piece
@@ -86,7 +128,10 @@ class _Peer:
                         raise self._lies("a part.json without end")
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise self._silent(error) from error
-        part = parts_format.decode(bytes(data), path=f"{self._address}{self._path}")
+        return bytes(data), speaks
+
+    def _described(self, data: bytes, digest: str) -> Part:
+        part = parts_format.decode(data, path=f"{self._address}{self._path}")
         if part.table != self._definition.uuid or part.name != self._name or content_digest(part) != digest:
             raise self._lies("another part.json than Keeper knows of")
         return part
@@ -129,7 +174,7 @@ class _Peer:
             case status if status == wanted:
                 return
             case 404:
-                raise NotFound(f"{self._address} has no part {self._name}", hint="another replica may have it")
+                raise self._has_none()
             case 401:
                 raise AccessDenied(
                     f"{self._address} does not know this replica",
@@ -137,6 +182,9 @@ class _Peer:
                 )
             case status:
                 raise Transient(f"{self._address} answered {status} for part {self._name}", hint="see its daemon's log")
+
+    def _has_none(self) -> NotFound:
+        return NotFound(f"{self._address} has no part {self._name}", hint="another replica may have it")
 
     def _lies(self, what: str) -> FrostlineError:
         return Damaged(

@@ -2,6 +2,7 @@
 
     GET /v1/<uuid>/<part>          the `part.json`
     GET /v1/<uuid>/<part>/<file>   a file that it names, or a range of it
+    GET /v2/<uuid>/<part>?stores=  both what the first gives and which objects of those stores it is (`offer`)
 
 Only what is in its place in the table is given, so nothing that is still arriving; a path is never made of what was
 asked for, but of a part's name that was parsed and a file's name that the `part.json` has.
@@ -13,20 +14,36 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Any, NamedTuple
 
+import msgspec
 from aiohttp import web
 
+from disks.base import Disk, LoggedDisk
+from disks.object_disk.sharing.prefix import store_identity
+from disks.stores.base import ByteRange
 from oplog.errors import FrostlineError, NotFound
 from tiering.catalog import copying
 from tiering.catalog.context import Context
+from tiering.table import part as parts_format
 from tiering.table.part import PartName
 from tiering.table.schema import TableDefinition
-from zerocopy.interserver import signing
+from zerocopy.interserver import offer, signing
 
 logger = logging.getLogger(__name__)
+
+_SPEAKS = {offer.PROTOCOL_HEADER: str(offer.PROTOCOL)}
+_PIECE_BYTES = 4 << 20
+
+
+class _Place(NamedTuple):
+    """A disk that has a part."""
+
+    disk: Disk
+    directory: str
+    description: bytes
+    """Its `part.json`."""
 
 
 class PartServer:
@@ -40,6 +57,8 @@ class PartServer:
         self._runner: web.AppRunner | None = None
         self._begun = threading.Event()
         self._error: OSError | None = None
+        self._identities: dict[str, str] = {}
+        """By disk: which store it is."""
         self.port = 0
         self._thread = threading.Thread(target=self._run, name="interserver", daemon=True)
         self._thread.start()
@@ -83,7 +102,11 @@ class PartServer:
     async def _start(self) -> None:
         application = web.Application(middlewares=[self._known_only], client_max_size=1024)
         application.add_routes(
-            [web.get("/v1/{uuid}/{part}", self._part), web.get("/v1/{uuid}/{part}/{file}", self._file)]
+            [
+                web.get("/v1/{uuid}/{part}", self._part),
+                web.get("/v1/{uuid}/{part}/{file}", self._file),
+                web.get("/v2/{uuid}/{part}", self._offer),
+            ]
         )
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
@@ -102,47 +125,98 @@ class PartServer:
         try:
             return await handler(request)
         except NotFound as error:
-            return web.Response(status=404, text=error.message)
+            return web.Response(status=404, text=error.message, headers=_SPEAKS)
         except FrostlineError as error:
             logger.warning("a part could not be given to another replica: %s", error.message)
-            return web.Response(status=409, text=error.message)
+            return web.Response(status=409, text=error.message, headers=_SPEAKS)
 
     async def _part(self, request: web.Request) -> web.StreamResponse:
-        _, data = await asyncio.to_thread(self._find, request.match_info)
-        return web.Response(body=data, content_type="application/json")
+        first, *_ = await asyncio.to_thread(self._find, request.match_info)
+        return web.Response(body=first.description, content_type="application/json")
 
     async def _file(self, request: web.Request) -> web.StreamResponse:
-        directory, data = await asyncio.to_thread(self._find, request.match_info)
-        from tiering.table import part as parts_format
-
-        part = parts_format.decode(data, path=str(directory))
-        wanted = next((file.name for file in part.files if file.name == request.match_info["file"]), None)
+        first, *_ = await asyncio.to_thread(self._find, request.match_info)
+        part = parts_format.decode(first.description, path=first.directory)
+        wanted = next((file for file in part.files if file.name == request.match_info["file"]), None)
         if wanted is None:
             raise NotFound(f"part {part.name} has no file of this name")
-        return web.FileResponse(directory / wanted)
+        path = f"{first.directory}/{wanted.name}"
+        local = first.disk.local_path(path)
+        if local is not None:
+            return web.FileResponse(local)
+        return await _from_bucket(request, first.disk.reader(path), wanted.size_bytes)
 
-    def _find(self, asked: Any) -> tuple[Path, bytes]:
-        """Where the part lies, and its `part.json`. Raises `NotFound`."""
+    async def _offer(self, request: web.Request) -> web.StreamResponse:
+        found = await asyncio.to_thread(self._find, request.match_info)
+        stores = request.query.get("stores", "").split(",")
+        answer = await asyncio.to_thread(self._answer, found, stores)
+        return web.Response(body=offer.encode(answer), content_type="application/json", headers=_SPEAKS)
+
+    def _answer(self, found: Sequence[_Place], stores: Collection[str]) -> offer.Answer:
+        """Of the places of a part, the one that lies in one of the stores."""
+        why = "it lies on a disk of its machine"
+        for place in found:
+            logged = place.disk.logged
+            if logged is None or logged.log_name is None:
+                continue
+            store = self._identity(logged)
+            if store not in stores:
+                why = f"it lies in {logged.store.name}, which is another store"
+                continue
+            infos = {info.path.rpartition("/")[2]: info for info in logged.walk(place.directory)}
+            made = offer.offered(infos, store=store, log=logged.log_name, directory=place.directory)
+            if isinstance(made, offer.Offer):
+                return offer.Answer(part=msgspec.Raw(place.description), offer=made)
+            why = made
+        return offer.Answer(part=msgspec.Raw(found[0].description), why=why)
+
+    def _identity(self, disk: LoggedDisk) -> str:
+        """Asked for once: it does not change."""
+        if disk.name not in self._identities:
+            self._identities[disk.name] = store_identity(disk) or ""
+        return self._identities[disk.name]
+
+    def _find(self, asked: Any) -> list[_Place]:
+        """Where the part lies: on this machine's own disks first. Raises `NotFound`."""
         definition = self._table(str(asked["uuid"]))
         try:
             name = str(PartName.parse(str(asked["part"])))
         except FrostlineError:
             raise NotFound("that is no part's name") from None
-        directory = definition.part_directory(name)
+        directory, found = definition.part_directory(name), []
         for disk_name in self._context.catalog.policy_disks(definition):
             disk = self._context.disk(disk_name)
-            place = disk.local_path(directory)
-            if place is None:
+            if disk.capabilities.shared:
                 continue
             try:
                 _, data = copying.read_part(disk, directory)
             except NotFound:
                 continue
-            return place, data
-        raise NotFound(f"there is no part {name} here")
+            found.append(_Place(disk, directory, data))
+        if not found:
+            raise NotFound(f"there is no part {name} here")
+        return sorted(found, key=lambda place: place.disk.local_path(directory) is None)
 
     def _table(self, uuid: str) -> TableDefinition:
         for definition in self._context.catalog.tables():
             if definition.uuid == uuid and definition.is_replicated:
                 return definition
         raise NotFound("there is no such replicated table here")
+
+
+async def _from_bucket(request: web.Request, read: Callable[[ByteRange], bytes], size_bytes: int) -> web.StreamResponse:
+    """A file of the bucket, or what follows the beginning that the other one has."""
+    try:
+        begin = request.http_range.start or 0
+    except ValueError:
+        begin = -1
+    if not 0 <= begin <= size_bytes:
+        return web.Response(status=416)
+    response = web.StreamResponse(status=206 if "Range" in request.headers else 200)
+    response.content_length = size_bytes - begin
+    await response.prepare(request)
+    for start in range(begin, size_bytes, _PIECE_BYTES):
+        piece = ByteRange(start, min(start + _PIECE_BYTES, size_bytes))
+        await response.write(await asyncio.to_thread(read, piece))
+    await response.write_eof()
+    return response

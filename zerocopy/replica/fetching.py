@@ -5,16 +5,18 @@
     unsaid what it covers on other disks goes                                                                   the same
     word                one multi: parts/<part> comes, parts/<covered> and the queued entry go           done
 
-A fetch that was killed after its commit finds the part here, and only says the word.
+A fetch that was killed after its commit finds the part here, and only says the word. Where the source has the part in a
+store whose objects this machine shares, no bytes come: `sharing`.
 """
 
 from __future__ import annotations
 
+import logging
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from disks.base import Transaction
+from disks.base import LoggedDisk, Transaction
 from disks.effects import make_directory
 from oplog.errors import Conflict, Damaged, NotFound, Transient
 from oplog.kinds import Inserted, Merged
@@ -24,18 +26,12 @@ from tiering.catalog.lineage import content_digest
 from tiering.catalog.new_parts import stage_part
 from tiering.table.part import Part, PartName
 from zerocopy.interserver import client
+from zerocopy.replica import sharing
 from zerocopy.replica.connections import secret_of
 from zerocopy.replica.replica import Replica
+from zerocopy.replica.sharing import Source
 
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A replica that has a part, or one that covers it."""
-
-    replica: str
-    part: PartName
-    digest: str
-    address: str
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -43,7 +39,12 @@ class Fetcher:
     """Fetches for one replica; remembers for one run what the others have."""
 
     replica: Replica
+    adopted: list[str] = field(default_factory=list)
+    """Parts that came without their bytes."""
+    whole: dict[str, str] = field(default_factory=dict)
+    """Parts that came with them though this machine shares objects with others, and why."""
     _parts: dict[str, list[PartName]] = field(default_factory=dict)
+    _stores: dict[str, LoggedDisk] | None = None
 
     def registered(self, part: PartName) -> list[Source]:
         """Who says of itself that it has this very part, wherever it can be reached."""
@@ -77,7 +78,11 @@ class Fetcher:
         """Bring the part, or one that covers it, from whoever has it; returns which. Raises `Transient` when nobody can
         give it now, with every reason."""
         reasons: list[str] = []
-        for source in self.sources(wanted):
+        sources = self.sources(wanted)
+        for source in sources:
+            if self._is_here(source) or self._is_adopted(source):
+                return source.part
+        for source in sources:
             try:
                 self._fetch(source)
             except (Transient, NotFound, Damaged) as error:
@@ -90,16 +95,57 @@ class Fetcher:
             hint="is a daemon running on a replica that has it? 'frostline replica status' says",
         )
 
+    def _is_here(self, source: Source) -> bool:
+        """Whether the part is here already. Raises `Conflict` where it is another one than there."""
+        here = part_here(self.replica, source.part)
+        if here is not None and content_digest(here.part) != source.digest:
+            raise Conflict(
+                f"part {source.part} of {self.replica.definition.full_name} is another one here than on "
+                f"{source.replica}",
+                hint="run 'frostline fsck --read-data' on both machines",
+            )
+        return here is not None
+
+    def _is_adopted(self, source: Source) -> bool:
+        """Whether the part is here now, by its objects; else it is noted why not."""
+        context, definition = self.replica.context, self.replica.definition
+        if self._stores is None:
+            self._stores = sharing.stores(context, definition)
+        if not self._stores:
+            return False
+        name = str(source.part)
+        try:
+            part, offer, description = sharing.asked(self.replica, source, self._stores)
+            disk = self._stores[offer.store]
+            covered = covered_here(self.replica, source.part)
+            kind = Merged() if covered else Inserted()
+            with context.journal.claim(definition.uuid, [name, *(old.facts.name for old in covered)], "fetch"):
+                sharing.take(
+                    self.replica,
+                    disk,
+                    part,
+                    offer,
+                    description,
+                    kind=kind,
+                    reason=f"shared with replica {source.replica}",
+                    covered=[old for old in covered if old.disk == disk.name],
+                )
+                elsewhere = [old for old in covered if old.disk != disk.name]
+                tables.remove_copies(context, elsewhere, reason="replaced by a merge")
+        except sharing.Whole as why:
+            logger.info("%s of %s is fetched whole: %s", name, definition.full_name, why)
+            self.whole.setdefault(name, f"{source.replica}: {why}")
+            return False
+        except (Transient, NotFound, Damaged) as error:
+            self.whole.setdefault(name, f"{source.replica}: {error.message}")
+            return False
+        context.catalog.refresh()
+        self.whole.pop(name, None)
+        self.adopted.append(name)
+        return True
+
     def _fetch(self, source: Source) -> None:
         context, definition = self.replica.context, self.replica.definition
-        here = part_here(self.replica, source.part)
-        if here is not None:
-            if content_digest(here.part) != source.digest:
-                raise Conflict(
-                    f"part {source.part} of {definition.full_name} is another one here than on {source.replica}",
-                    hint="run 'frostline fsck --read-data' on both machines",
-                )
-            return
         covered = covered_here(self.replica, source.part)
         with ExitStack() as stack:
             chosen: list[tuple[str, Transaction]] = []
@@ -108,7 +154,8 @@ class Fetcher:
                 space = context.reservations.for_insert(definition, part.size_bytes, part, context.clock())
                 disk = stack.enter_context(space)
                 kind = Merged() if covered else Inserted()
-                reason = f"fetched from replica {source.replica}"
+                why = self.whole.get(str(source.part))
+                reason = f"fetched from replica {source.replica}" + (f", whole: {why}" if why else "")
                 transaction = context.disk(disk).transaction(kind, reason=reason, actor=context.actor)
                 chosen.append((disk, stack.enter_context(transaction)))
                 directory = transaction.scratch() / "fetched"

@@ -6,6 +6,8 @@
 <table>/block_numbers/<partition>    what was dropped of it last; its version: how often that was
 <table>/block_numbers/<partition>/block-<who>-<number>   an insert on its way; goes with its session
 <table>/outputs/<part>               the digest of what a merge makes: whoever is first says it
+<table>/cold/<store>/<part>          which replica has it in a store whose objects they share; while it is brought there
+                                     the node goes with that one's session
 <table>/mover                        of a table with a shared disk: who moves which parts there now; empty: nobody
 <table>/mover/alive-<id>             goes with that one's session
 <table>/restoring                    while the nodes are put back out of what the replicas have: who is waited for
@@ -57,6 +59,14 @@ class TableNodes:
     @property
     def restoring(self) -> str:
         return f"{self.path}/restoring"
+
+    @property
+    def all_cold(self) -> str:
+        return f"{self.path}/cold"
+
+    def cold(self, store: str) -> str:
+        """Below it, by part: who has it in this store, or brings it there."""
+        return f"{self.all_cold}/{store}"
 
     def alive(self, claim: str) -> str:
         return f"{self.mover}/alive-{claim}"

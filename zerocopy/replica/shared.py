@@ -32,10 +32,15 @@ def disk_of(context: Context, definition: TableDefinition) -> Disk | None:
 def check_policy(context: Context, policy: str) -> Disk | None:
     """The shared disk of a policy that a replicated table may have. Raises `Refused` for one that it may not."""
     disks = [context.disk(name) for volume in ordered_volumes(context.config.policy(policy)) for name in volume.disks]
-    shared = [disk for disk in disks if disk.capabilities.remote]
-    if not shared:
+    remote = [disk for disk in disks if disk.capabilities.remote]
+    shared = [disk for disk in remote if disk.logged is None or disk.logged.log_name is None]
+    if not remote:
         return None
     what, hint = f"policy {policy} cannot be a replicated table's", "give it another one: --policy P"
+    if not shared and disks[0].capabilities.remote:
+        raise Refused(f"{what}: new parts come to disks of the machine, and {disks[0].name} is the first", hint=hint)
+    if not shared:
+        return None
     if len(shared) > 1:
         names = " and ".join(disk.name for disk in shared)
         raise Refused(f"{what}: it has the buckets {names}, and replicas share one at most", hint=hint)
@@ -45,11 +50,6 @@ def check_policy(context: Context, policy: str) -> Disk | None:
             f"{what}: new parts come to disks of the machine, and {disk.name} is not the last of several", hint=hint
         )
     logged = disk.logged
-    if logged is not None and logged.log_name is not None:
-        raise Refused(
-            f"{what}: {disk.name} has a log of this machine alone (`log: {logged.log_name}`), and replicas share one",
-            hint="leave `log:` out for a bucket that replicas have together, in a prefix without such logs",
-        )
     if logged is None or not logged.store.capabilities.conditional_put or disk.capabilities.writers != "many":
         raise Refused(
             f"{what}: on {disk.name} one machine at a time may write, and replicas on several machines do", hint=hint

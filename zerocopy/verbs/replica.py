@@ -127,6 +127,8 @@ def sync(session: Session, table: OptionalTable = None) -> None:
                 "table": definition.full_name,
                 "taken_over": done.pulled,
                 "fetched": done.fetched,
+                "adopted": done.adopted,
+                "whole": [{"part": part, "reason": why} for part, why in done.whole.items()],
                 "merged": [result.output for result in done.merged],
                 "dropped": done.dropped,
                 "altered": done.altered or None,
@@ -149,11 +151,14 @@ def sync(session: Session, table: OptionalTable = None) -> None:
         dropped = f" {counted(len(one['dropped']), 'part')} dropped," if one["dropped"] else ""
         freed = f" {counted(len(one['freed']), 'part')} freed," if one["freed"] else ""
         session.output.line(
-            f"{one['table']}: {counted(len(one['fetched']), 'part')} fetched,"
-            f" {counted(len(one['merged']), 'part')} merged,"
+            f"{one['table']}: {counted(len(one['fetched']), 'part')} fetched"
+            + (f" ({len(one['adopted'])} without a byte)," if one["adopted"] else ",")
+            + f" {counted(len(one['merged']), 'part')} merged,"
             f"{dropped}{freed}"
             f" {counted(len(one['postponed']), 'entry', 'entries')} postponed."
         )
+        for whole in one["whole"]:
+            session.output.note(f"fetched whole: {whole['part']}: {whole['reason']}")
         if one["altered"]:
             session.output.note(f"{one['table']}: its definition is version {one['altered']} now")
         if one["cloned"]:

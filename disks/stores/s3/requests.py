@@ -125,7 +125,7 @@ class S3Requests:
 
     def head(self, key: str) -> Mapping[str, str]:
         """The headers of one object."""
-        answer = self._exchange("HEAD", key, "", {}, None, EMPTY_SHA256.hex())
+        answer = self._exchange("HEAD", key, "", {_CHECKSUM_MODE: "ENABLED"}, None, EMPTY_SHA256.hex())
         if answer.status == 400:  # an answer to HEAD has no body: a GET says what is wrong, such as an expired token
             self._send("GET", key, "", {"range": "bytes=0-0"}, None, EMPTY_SHA256.hex())
         if answer.status >= 300:
@@ -221,6 +221,15 @@ class S3Requests:
                 key = hmac.digest(key, step.encode(), "sha256")
             self._key_of_day = ((secret, day), key)
         return key
+
+
+def kept_sha256(headers: Mapping[str, str]) -> str | None:
+    """The SHA-256 (hex) that the store keeps of the whole object; None where it says none, or one of several parts."""
+    try:
+        digest = base64.b64decode(headers.get(_CHECKSUM, ""), validate=True)
+    except ValueError:
+        return None
+    return digest.hex() if len(digest) == 32 else None
 
 
 def _is_as_kept(answer: HttpAnswer) -> bool:

@@ -53,7 +53,7 @@ from disks.stores.s3 import settings as s3_settings
 from disks.stores.s3.errors import error_of_client, missing_bucket, outcome_unknown
 from disks.stores.s3.http_answers import HttpAnswer
 from disks.stores.s3.multipart import PART_BYTES, MultipartUpload
-from disks.stores.s3.requests import Page, is_whole, pages
+from disks.stores.s3.requests import Page, is_whole, kept_sha256, pages
 from disks.stores.s3.session import S3Session
 from disks.stores.time_budget import take_last_look
 from disks.stores.wrappers.metered import PAGE_KEYS, Meter
@@ -322,7 +322,7 @@ class S3Store(ObjectStore):
             size_bytes = int(headers["content-length"]) if size_bytes is None else size_bytes
         except (KeyError, ValueError) as error:
             raise Transient(f"{self.name}{key}: the headers are not those of S3 ({error})") from error
-        return ObjectInfo(key, size_bytes, modified, metadata)
+        return ObjectInfo(key, size_bytes, modified, metadata, kept_sha256(headers))
 
     def _bucket_exists(self) -> bool:
         self._meter.add("HEAD")

@@ -1,0 +1,115 @@
+"""Three machines with a log each in one bucket, by the command line: as many objects as one machine has, and no byte of
+a cold part from one to another (I3, I4, I9 to I11)."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from disks.garbage.collect import collect
+from disks.garbage.rules import GcRules
+from tests.replicas.machines import Machine
+from tests.replicas.zero_copy.test_sharing import blobs_in, clean, held, machine
+from tests.servers import Server
+from tiering.engine.store import Store
+from zerocopy.execution import auditing
+from zerocopy.interserver import server as interserver
+from zerocopy.keeper.client import Keeper
+
+__all__ = ["machine"]
+
+PARTS = ["all_0_0_0", "all_1_1_0", "all_2_2_0"]
+ROWS = list(range(3000))
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What replicas asked one another for from now on."""
+    asked: list[str] = []
+    original = interserver.PartServer._find
+
+    def find(server: Any, what: Any) -> Any:
+        asked.append(str(what.get("file", "")))
+        return original(server, what)
+
+    monkeypatch.setattr(interserver.PartServer, "_find", find)
+    return asked
+
+
+def collected(one: Machine) -> int:
+    """How many objects a `gc --delete` in three days takes, after an audit."""
+    one.json("replica", "audit")
+    with Store.open(one.configuration) as store:
+        disk = store.disk("s3")
+        assert disk.logged is not None
+        marks = auditing.references(store.context, disk.logged)
+        rules = GcRules(delete=True, max_delete_fraction=1.0)
+        report = collect(disk, rules, now=datetime.now(UTC) + timedelta(days=3), references=marks)
+        assert report.refused is None
+        return report.deleted
+
+
+def test_three_machines(
+    a: Machine, b: Machine, machine: Any, bucket: str, s3_environment: Server, keeper: Keeper, given: list[str]
+) -> None:
+    c = machine("c")
+    c.join("--policy", "cold")
+    for begin in range(0, 3000, 1000):
+        a.insert(*ROWS[begin : begin + 1000])
+    with a.serving():
+        b.sync()
+        c.sync()
+    given.clear()
+    for one in (a, b, c):
+        moved = one.json("move", "d.t", "--partition", "all", "--to-disk", "s3")["moved"]
+        assert sorted(move["part"] for move in moved) == PARTS
+    assert len(blobs_in(bucket, s3_environment)) == len(PARTS)
+    assert not any(given)
+    for one in (a, b, c):
+        assert one.disks() == dict.fromkeys(PARTS, "s3")
+        assert one.on_disk("ssd") == set()
+        assert one.keys() == ROWS
+        one("fsck", "--read-data")
+    clean(a, b, c)
+
+    b("table", "drop", "d.t")  # one goes; nothing of the others does
+    assert [collected(one) for one in (a, b, c)] == [0, 0, 0]
+    assert (a.keys(), c.keys()) == (ROWS, ROWS)
+    clean(a, b, c)
+
+    shutil.rmtree(c.path / "state")  # one loses what it knew of everything
+    c("disk", "adopt", "s3")
+    c("restore", "s3", "--apply")
+    assert c.keys() == ROWS
+    clean(a, b, c)
+
+    a("partition", "drop", "d.t", "all")
+    c.sync()
+    assert (a.keys(), c.keys()) == ([], [])
+    assert held(keeper) == {}
+    assert sum(collected(one) for one in (a, b, c)) == len(PARTS)
+    assert blobs_in(bucket, s3_environment) == []
+
+
+def test_a_machine_that_lost_everything_comes_back(a: Machine, b: Machine, bucket: str, s3_environment: Server) -> None:
+    """Its SSD as well: what is cold, and who it is, comes by its own log; what was on the SSD from the others."""
+    a.insert(1, 2)
+    a.insert(3)
+    with a.serving():
+        b.sync()
+        a.move(PARTS[0])
+        b.move(PARTS[0])
+    for name in ("state", "ssd", "hdd"):
+        shutil.rmtree(b.path / name)
+    b("disk", "adopt", "s3")
+    b("restore", "s3", "--apply")
+    assert b.keys() == [1, 2]
+    with a.serving():
+        assert b.json("replica", "restore", "d.t")["fetched"] == [PARTS[1]]
+    assert b.disks() == {PARTS[0]: "s3", PARTS[1]: "ssd"}
+    assert b.keys() == [1, 2, 3]
+    assert len(blobs_in(bucket, s3_environment)) == 1
+    clean(a, b)

@@ -1,0 +1,133 @@
+"""What a replica says of a part instead of giving its bytes: which objects of which store it is. Pure.
+
+    GET /v2/<uuid>/<part>?stores=<id>,<id>   the stores that the asker has
+
+    {"protocol": 2, "part": {…}, "offer": {"store": …, "log": …, "directory": …, "files": […]}, "why": ""}
+
+`offer` is null, and `why` says why, where the part lies in none of these stores. Who asks believes nothing of it: the
+digest in Keeper vouches for the `part.json`, that for the files, and the bucket for the objects.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from disks.base import FileInfo
+from oplog import bounds
+from oplog.errors import Damaged
+from oplog.paths import is_safe
+from oplog.replay import FileRow
+from oplog.revision import is_blob_key
+from tiering.table.part import PART_FILE, DataFile, Part
+
+PROTOCOL = 2
+PROTOCOL_HEADER = "Frostline-Protocol"
+"""Every answer of a server says how high it speaks; one that says nothing speaks version 1."""
+_ID = re.compile(r"[0-9a-f]{32}\Z")
+_LOG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
+
+
+class OfferedFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A file, and the object that holds it; `part.json` may ride in the log."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+    key: str | None = None
+    blob_set: str | None = None
+
+
+class Offer(msgspec.Struct, frozen=True, kw_only=True):
+    """A part in a store that both have."""
+
+    store: str
+    log: str
+    """Whose marks hold it."""
+    directory: str
+    """Where it lies on that log's disk."""
+    files: tuple[OfferedFile, ...]
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole answer."""
+
+    part: msgspec.Raw
+    """The `part.json` as it is."""
+    protocol: int = PROTOCOL
+    offer: Offer | None = None
+    why: str = ""
+
+
+_decoder = msgspec.json.Decoder(Answer)
+
+
+def offered(infos: Mapping[str, FileInfo], *, store: str, log: str, directory: str) -> Offer | str:
+    """The offer of a part with these files by name, or why there is none."""
+    for name, info in infos.items():
+        if info.sha256 is None or (info.key is not None and info.blob_set is None):
+            return f"{name} was written before its objects could be shared"
+    files = tuple(
+        OfferedFile(
+            name=name, size_bytes=info.size_bytes, sha256=info.sha256 or "", key=info.key, blob_set=info.blob_set
+        )
+        for name, info in infos.items()
+    )
+    return Offer(store=store, log=log, directory=directory, files=files)
+
+
+def encode(answer: Answer) -> bytes:
+    """The answer's body."""
+    return msgspec.json.encode(answer)
+
+
+def decode(data: bytes, *, path: str) -> Answer:
+    """An answer that may be believed in its form. Raises `Damaged`."""
+    try:
+        answer = _decoder.decode(data)
+        fault = _fault(answer.offer) if answer.offer is not None else None
+    except bounds.UNREADABLE as error:
+        fault = str(error)
+    if fault is not None:
+        raise Damaged(f"{path} answered what is no offer of a part: {fault}", hint="which version runs there?")
+    return answer
+
+
+def rows(offer: Offer, part: Part, description: bytes, directory: str) -> list[FileRow] | str:
+    """The files as they become this machine's, or why they are not those of the part. `description`: the `part.json`,
+    where it rides in the log."""
+    wanted: dict[str, DataFile] = {file.name: file for file in part.files}
+    by_name = {file.name: file for file in offer.files}
+    if by_name.keys() != {*wanted, PART_FILE} or len(by_name) != len(offer.files):
+        return "its files there are others than those of its part.json"
+    found = []
+    for name, file in by_name.items():
+        known = wanted.get(name)
+        if known is not None and (known.size_bytes, known.sha256) != (file.size_bytes, file.sha256):
+            return f"{name} there is another file than that of its part.json"
+        if file.key is None and name != PART_FILE:
+            return f"{name} there is no object"
+        path = f"{directory}/{name}"
+        if file.key is not None:
+            found.append(FileRow(path, file.size_bytes, file.sha256, file.key, None, file.blob_set, 0))
+        else:
+            sha256 = hashlib.sha256(description).hexdigest()
+            found.append(FileRow(path, len(description), sha256, None, description, None, 0))
+    return found
+
+
+def _fault(offer: Offer) -> str | None:
+    if not _ID.match(offer.store) or not _LOG.match(offer.log) or not is_safe(offer.directory):
+        return "its store, log or directory is none"
+    for file in offer.files:
+        fault = bounds.fault_in_digest("sha256", file.sha256) or bounds.fault_in_count("size_bytes", file.size_bytes)
+        if fault is not None:
+            return fault
+        if (file.key is None) != (file.blob_set is None):
+            return "a file has an object without a set"
+        if file.key is not None and not (is_blob_key(file.key) and _ID.match(file.blob_set or "")):
+            return "what it names is no object of a set"
+    return None
