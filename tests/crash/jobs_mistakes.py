@@ -9,6 +9,7 @@ from tests.crash.seeding import nothing, replaced
 
 _UNITS = "tests/unit/tiering/daemon/test_jobs.py"
 _PACING = "tests/unit/tiering/policy/test_pacing.py"
+_NEXT_DUE = "tests/unit/tiering/policy/test_policy.py::test_a_rule_that_wants_a_part_where_it_is_has_no_next_time"
 _HOOKS = "tests/crash/test_hooks.py::test_killed_at_every_effect"
 _KILLED = "tests/crash/test_jobs.py::test_killed_at_every_effect"
 
@@ -129,6 +130,38 @@ def _open_in_memory() -> None:
     Outbox._read = read  # type: ignore[method-assign]
 
 
+def _full_disks_wait_for_the_window() -> None:
+    """Whatever moves, also what makes room, waits for the window."""
+    from tiering.policy.pacing import Pacing
+
+    original = Pacing.hold
+
+    def hold(self: Any, item: Any, due: Any) -> Any:
+        return original(self, item, due) or self._window(self._paced[item.table.policy])
+
+    Pacing.hold = hold  # type: ignore[method-assign]
+
+
+def _held_for_ever() -> None:
+    """What holds a part back does not end."""
+    from tiering.policy.pacing import Pacing
+    from tiering.policy.plan import Reason
+
+    def until(self: Any, end: Any, kind: str, detail: str) -> Any:
+        return Reason(kind, detail), end
+
+    Pacing._until = until  # type: ignore[method-assign]
+
+
+def _interval_from_now() -> None:
+    """An interval of a budget begins when it is asked for: it never ends, and each daemon has one of its own."""
+    from datetime import timedelta
+
+    replaced(
+        "tiering.policy.pacing", "interval_of", lambda pacing, now: (now, now + timedelta(seconds=pacing.every_seconds))
+    )()
+
+
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     ("jobs: lost on coalesce", "a run that is asked for while the job runs never comes", _KILLED, _lost_on_coalesce),
     ("jobs: ended before it ran", "a run that was killed is not made again", _KILLED, _ended_before_it_ran),
@@ -158,6 +191,60 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "what became due at once is moved at once",
         f"{_PACING}::test_a_batch_that_became_due_at_once_is_spread_evenly",
         replaced("tiering.policy.pacing", "_GOLDEN", 0.0),
+    ),
+    (
+        "pacing: the window is always open",
+        "what is due by day moves by day",
+        f"{_PACING}::test_a_window_holds_ttl_moves_until_it_opens",
+        replaced("tiering.policy.pacing:Pacing", "_window", nothing),
+    ),
+    (
+        "pacing: a full disk waits for the window",
+        "inserts fail until the night",
+        f"{_PACING}::test_a_full_disk_and_a_pin_wait_for_no_window",
+        _full_disks_wait_for_the_window,
+    ),
+    (
+        "pacing: no cool-down",
+        "a part that has just come is moved on",
+        f"{_PACING}::test_what_was_moved_lately_stays_where_it_came_to",
+        replaced("tiering.policy.pacing:Pacing", "_cool_down", nothing),
+    ),
+    (
+        "pacing: moves do not wait for merges",
+        "a bucket gets each small part",
+        f"{_PACING}::test_parts_merge_before_they_move_but_not_for_ever",
+        replaced("tiering.policy.pacing:Pacing", "_merge_first", nothing),
+    ),
+    (
+        "pacing: held for ever",
+        "parts that do not merge never move",
+        f"{_PACING}::test_parts_merge_before_they_move_but_not_for_ever",
+        _held_for_ever,
+    ),
+    (
+        "pacing: an interval from now on",
+        "each daemon that begins has a budget of its own",
+        f"{_PACING}::test_an_interval_is_the_same_after_a_restart",
+        _interval_from_now,
+    ),
+    (
+        "watermark: moves end where they begin",
+        "each insert begins a move again",
+        f"{_PACING}::test_moves_begin_at_the_high_watermark_and_end_at_the_low_one",
+        replaced("tiering.policy.placement", "move_until", lambda policy: policy.move_factor or 0.0),
+    ),
+    (
+        "next due: rules that were obeyed count",
+        "the next pass is awaited for a part that is where it should be",
+        _NEXT_DUE,
+        replaced("tiering.policy.items", "_would_act", lambda item, due: True),
+    ),
+    (
+        "cold merges: nothing is too much",
+        "late rows leave a part each time, for ever",
+        "tests/integration/test_cold_schedule.py::test_very_many_small_parts_are_merged_and_told_without_being_asked",
+        replaced("tiering.daemon.jobs.own", "crowded", lambda store, most_parts: []),
     ),
     (
         "lanes: all sizes in the passes",

@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from tiering.config.settings import DaemonConfig, embedded
+from tiering.config.settings import Config, DaemonConfig, JobConfig, embedded
 from tiering.daemon import daemon
 from tiering.daemon.jobs.kinds import kinds
 from tiering.daemon.jobs.record import read
@@ -23,8 +23,10 @@ from tiering.daemon.jobs.runs import Place, RunOrder, run
 from tiering.daemon.jobs.status import job_documents
 from tiering.daemon.status import DaemonStatus, read_status
 from tiering.engine.store import Store
+from tiering.facts.growth import of_store
 from tiering.facts.metrics import looking
 from tiering.facts.metrics.process import process_families
+from tiering.facts.status import status_document
 from tiering.merge.request import MergeRequest
 from tiering.table.definitions import define_table
 
@@ -55,7 +57,8 @@ def part_names(store: Store) -> list[str]:
     return [stored.part.name for stored in store.parts("d.t")]
 
 
-def test_the_daemon_merges_what_rests_when_it_is_due(store: Store) -> None:
+def test_the_daemon_merges_what_rests_when_it_is_due(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FROSTLINE_DAEMON__COLD_MERGE_SECONDS", "1")
     settings = DaemonConfig(tick_seconds=60, gc_seconds=3600, cold_merge_seconds=0.2)
     stop = threading.Event()
     worker = threading.Thread(target=daemon.run, args=(store, settings, stop))
@@ -73,6 +76,7 @@ def test_the_daemon_merges_what_rests_when_it_is_due(store: Store) -> None:
 
 def test_what_a_run_says_when_it_fails_is_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FROSTLINE_DAEMON__COLD_MERGE_OPTIONS", "[--target-size=much]")
+    monkeypatch.setenv("FROSTLINE_DAEMON__COLD_MERGE_SECONDS", "60")
     report = daemon.run_job(store, "cold_merges", threading.Event())
     assert (report.result, report.merged, report.code) == ("failed", 0, 2)
     assert "much" in report.said
@@ -81,7 +85,7 @@ def test_what_a_run_says_when_it_fails_is_kept(store: Store, monkeypatch: pytest
 
 
 def test_tables_that_are_paused_or_have_nothing_due_are_left_alone(store: Store) -> None:
-    steps, config = kinds()["cold_merges"].steps, store.context.config
+    steps, config = kinds()["cold_merges"].steps, every(store, 60)
     assert steps is not None
     assert steps(config, store) == [["merge", "d.t", "--cold"]]
     store.context.journal.wishes.pause(None, ["merges"], actor="test")
@@ -91,6 +95,32 @@ def test_tables_that_are_paused_or_have_nothing_due_are_left_alone(store: Store)
     store.apply(store.plan_manual_move("d.t", partition="all", to_disk="ssd"))
     store.refresh()
     assert steps(config, store) == []
+
+
+def every(store: Store, seconds: float | None, most_parts: int = 100) -> Config:
+    """The store's configuration with other times of cold merges."""
+    config = store.context.config
+    daemon = DaemonConfig(cold_merge_seconds=seconds, cold_merge_parts=most_parts)
+    store.context.config = msgspec.structs.replace(config, daemon=daemon)
+    return store.context.config
+
+
+def test_very_many_small_parts_are_merged_and_told_without_being_asked(store: Store) -> None:
+    """Late rows leave a part each time: the job is on by default, for the partitions that have more than so many."""
+    kind = kinds()["cold_merges"]
+    assert kind.steps is not None
+    assert kind.schedule(every(store, None)).is_on
+    assert not kind.schedule(every(store, None, most_parts=0)).is_on
+    for most_parts, expected in ((6, []), (5, [["merge", "d.t", "--cold"]])):
+        config = every(store, None, most_parts=most_parts)
+        assert kind.steps(config, store) == expected
+        crowds = status_document(store)["crowded"]
+        assert crowds == [{"table": "d.t", "disk": "s3", "partition": "all", "parts": 6}] * len(expected)
+        assert [finding.check for finding in of_store(store)] == ["many-parts"] * len(expected)
+        assert looking.look(store).crowded == ({"d.t": 6} if expected else {})
+    job = {"cold_merges": JobConfig(cron="@daily")}
+    explicit = msgspec.structs.replace(config.daemon, jobs=job, cold_merge_parts=100)
+    assert kind.steps(msgspec.structs.replace(config, daemon=explicit), store) == expected, "it has a time of its own"
 
 
 def test_what_gc_found_is_kept_as_numbers(store: Store, tmp_path: Path) -> None:
@@ -108,6 +138,8 @@ def test_what_gc_found_is_kept_as_numbers(store: Store, tmp_path: Path) -> None:
     assert figures == {"orphaned": 1, "orphaned_bytes": 7}
     found = {family.name: family.samples for family in process_families(looking.process(DaemonStatus(), jobs(store)))}
     assert found["frostline_orphaned_bytes"] == [((), 7)]
+    assert status_document(store)["garbage"] == figures
+    assert [finding.check for finding in of_store(store)] == ["garbage"]
 
 
 def jobs(store: Store) -> list[dict[str, Any]]:

@@ -102,7 +102,11 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     gc_guard_seconds: Annotated[float, msgspec.Meta(ge=3600)] = 86400.0
     """Objects that are younger stay, whatever names them: no work under way may have begun earlier."""
     cold_merge_seconds: float | None = None
-    """The time between two runs of `merge --cold` for every table that has such merges due. Default: none."""
+    """The time between two runs of `merge --cold` for every table that has such merges due. Default: an hour, for
+    tables of which a partition has more than `cold_merge_parts` parts."""
+    cold_merge_parts: Annotated[int, msgspec.Meta(ge=0)] = 100
+    """Of a partition in a bucket: rows that come late leave a part each time. 0: nothing is merged there unless
+    `cold_merge_seconds` says so, and nobody is warned."""
     cold_merge_spark: bool = False
     """Those runs are `merge --spark`, on the master of the section `spark`."""
     cold_merge_options: tuple[str, ...] = ()

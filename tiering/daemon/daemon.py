@@ -34,7 +34,7 @@ from tiering.daemon.jobs.runs import RunOrder, RunReport
 from tiering.daemon.jobs.timer import NoTimer, SchedulerTimer
 from tiering.daemon.lanes import Lanes
 from tiering.daemon.reload import FileWatch, Taken, take_over
-from tiering.daemon.status import DaemonStatus, StatusRecord, Watch
+from tiering.daemon.status import DaemonStatus, StatusRecord, Watch, with_rounds
 from tiering.daemon.supervisor import Supervisor
 from tiering.daemon.trouble import Trouble
 from tiering.engine import capacity, replicated
@@ -229,7 +229,7 @@ class _Daemon:
                     self.reload(jobs)
             did = self.status
             done = f"{counted(did.ticks, 'pass', 'passes')}, {counted(did.moved, 'move')}"
-            self._supervisor.alive(did.trouble or did.config_problem or done)
+            self._supervisor.alive(did.problem or done)
             before, apart = apart, time.time() - time.monotonic()
             if abs(apart - before) > _JUMP_SECONDS:
                 log.warning("the clock went %+.0f s, or the machine slept: jobs are reckoned anew", apart - before)
@@ -375,15 +375,10 @@ class _Daemon:
 
     def look_after_inbox(self) -> None:
         """Note what the inbox brought in, and what it could not."""
-        for done in self.inbox.ended() if self.inbox is not None else ():
-            problems = [f"inbox: {file.table}/{file.file}: {file.error}" for file in done.failed]
-            problems += [f"inbox: {item.table}/{item.file}: {item.what}" for item in done.problems if not item.file]
-            self._record(
-                last_inbox=self.store.context.clock(),
-                ingested=self.status.ingested + len(done.files) - len(done.failed),
-                failures=self.status.failures + len(problems),
-                last_error=problems[-1] if problems else self.status.last_error,
-            )
+        if self.inbox is not None:
+            self.trouble.met("the inbox", trouble := self.inbox.trouble[-1:])
+            if changes := with_rounds(self.status, self.inbox.ended(), "".join(trouble), self.store.context.clock()):
+                self._record(**changes)
 
     def _note_unreachable(self) -> None:
         """The pass does what needs the other disks only."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -15,6 +16,9 @@ from disks import effects
 from oplog.errors import FrostlineError
 from tiering.daemon.hooks.outbox import HookStatus
 from tiering.journal.locks import daemon_lock_path, lock_holder
+
+if TYPE_CHECKING:
+    from tiering.daemon.inbox.inbox import Round
 
 STATUS_FILE = "daemon.json"
 
@@ -54,6 +58,8 @@ class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Fals
     last_error: str = ""
     trouble: str = ""
     """What the last pass could not do, or could not do alone for want of a disk. Empty when all is well again."""
+    inbox_trouble: str = ""
+    """What keeps files of the inbox from going in. Empty when nothing does."""
     config_read: datetime | None = None
     """When a changed configuration came into force."""
     config_problem: str = ""
@@ -67,6 +73,11 @@ class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Fals
     """Budgets that hold moves back, as of the last pass. They resume by themselves: it is no trouble."""
     held: dict[str, int] = {}
     """How many due parts the pacing of policies held back in the last pass, by what held them."""
+
+    @property
+    def problem(self) -> str:
+        """What is wrong now, if anything."""
+        return self.trouble or self.inbox_trouble or self.config_problem
 
 
 class Watch(Protocol):
@@ -83,6 +94,22 @@ class Watch(Protocol):
 
 
 _decoder = msgspec.json.Decoder(DaemonStatus)
+_LEAST_BYTES = 64 * 1024
+"""With less than this free, a status cannot be written."""
+
+
+def with_rounds(known: DaemonStatus, rounds: Iterable[Round], trouble: str, now: datetime) -> dict[str, Any]:
+    """What changes by what the inbox did, and by its trouble; nothing where neither is new."""
+    changes: dict[str, Any] = {} if trouble == known.inbox_trouble else {"inbox_trouble": trouble}
+    for done in rounds:
+        problems = [f"inbox: {file.table}/{file.file}: {file.error}" for file in done.failed]
+        problems += [f"inbox: {item.table}/{item.file}: {item.what}" for item in done.problems if not item.file]
+        changes["last_inbox"] = now
+        changes["ingested"] = changes.get("ingested", known.ingested) + len(done.files) - len(done.failed)
+        changes["failures"] = changes.get("failures", known.failures) + len(problems)
+        if problems:
+            changes["last_error"] = problems[-1]
+    return changes
 
 
 def read_status(state_directory: Path) -> DaemonStatus:
@@ -93,7 +120,19 @@ def read_status(state_directory: Path) -> DaemonStatus:
         known = DaemonStatus()
     holder = lock_holder(daemon_lock_path(state_directory))
     lanes = known.lanes if holder is not None else ()
+    if holder is not None and not known.trouble and (full := _full(state_directory)):
+        known = msgspec.structs.replace(known, trouble=full)
     return msgspec.structs.replace(known, running=holder is not None, pid=holder, lanes=lanes)
+
+
+def _full(state_directory: Path) -> str:
+    """Why what is on record of a daemon may be of some time ago; empty when it is not."""
+    try:
+        room = os.statvfs(state_directory)
+    except OSError as error:
+        return f"{state_directory} cannot be looked at: {error.strerror}"
+    is_full = room.f_bavail * room.f_frsize < _LEAST_BYTES
+    return f"the disk of {state_directory} is full: this is what was known before" if is_full else ""
 
 
 class StatusRecord:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -52,10 +52,38 @@ def status_document(store: Store, planned: Plan | None = None) -> dict[str, Any]
             for definition in store.definitions()
             for one, other in repeated(_of_several_writers(store, definition))
         ],
+        "crowded": crowded_documents(store),
+        "garbage": garbage(store.context.config),
         "cache": _cache_document(store.context.config),
         "daemon": daemon_document(store.context.config),
         "recovered": store.recovered,
     }
+
+
+def garbage(config: Config) -> dict[str, int] | None:
+    """What nothing in the buckets names, as the daemon's last gc left it; None where none ran."""
+    from tiering.daemon.jobs.record import read
+
+    known = read(config.state_directory).get("gc")
+    return dict(known.figures) if known is not None and known.figures else None
+
+
+def crowded_documents(store: Store) -> list[dict[str, Any]]:
+    """The partitions in buckets that have very many small parts."""
+    import msgspec
+
+    from tiering.engine.crowding import crowded
+
+    most_parts = store.context.config.daemon.cold_merge_parts
+    return [msgspec.to_builtins(one) for one in crowded(store, most_parts)]
+
+
+def crowded_text(one: Mapping[str, Any]) -> str:
+    """A sentence about a partition that has very many parts in a bucket."""
+    return (
+        f"partition {one['partition']} of {one['table']} has {one['parts']:,} small parts on disk {one['disk']},"
+        " as late rows leave them"
+    )
 
 
 def cache_document(cache: ReadCache) -> dict[str, Any]:

@@ -185,7 +185,8 @@ def _ask(session: Session, what: str, jobs: list[str]) -> None:
 
 def status(session: Session) -> None:
     """Say whether a daemon runs on this store, what it did, and how its jobs are. Exit 0: it runs and all is well; 3:
-    its last pass met trouble, the last run of a job did, or the configuration file is not valid; 1: none runs."""
+    its last pass, the inbox or the last run of a job met trouble, or the configuration file is not valid; 1: none
+    runs."""
     from tiering.daemon.jobs.status import in_trouble, job_documents
     from tiering.daemon.status import read_status
     from tiering.facts.status import daemon_document
@@ -211,6 +212,8 @@ def status(session: Session) -> None:
         line(f"error      {known.last_error}")
     if known.running and known.trouble:
         line(f"trouble    {known.trouble}")
+    if known.running and known.inbox_trouble:
+        line(f"inbox      waits: {known.inbox_trouble}")
     if known.running and known.config_problem:
         line(f"config     not in force: {known.config_problem}")
     if known.running and known.config_kept:
@@ -259,7 +262,7 @@ def _judge(known: "DaemonStatus", problems: list[str]) -> None:
     """The exit code that a supervisor goes by."""
     if not known.running:
         raise Finished(NOT_RUNNING)
-    if known.trouble or known.config_problem or problems:
+    if known.problem or problems:
         raise Finished(PartlyDone.exit_code)
 
 

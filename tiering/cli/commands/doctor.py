@@ -1,12 +1,15 @@
 """`doctor`: what could go wrong with this configuration, before it does."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import verb
+
+if TYPE_CHECKING:
+    from tiering.doctor.diagnosis import Finding
 
 _SIGNS = {"ok": "ok", "note": "note", "unknown": "not known", "warning": "WARNING", "problem": "PROBLEM"}
 
@@ -33,6 +36,8 @@ def doctor(
     config = session.loaded.config
     only = [_known(config.disks, name) for name in disk or ()]
     findings = examination.run(config, only, limiter=session.limiter(), progress=session.progress())
+    if not only and is_clean(findings):  # opening a store may mend what is to be looked at
+        findings += _of_tables(session)
     counts = {level: sum(finding.level == level for finding in findings) for level in LEVELS}
     if session.options.json:
         plain: list[dict[str, Any]] = msgspec.to_builtins(findings)
@@ -53,6 +58,17 @@ def doctor(
         session.output.line(f"{looked}, {found}, {counts['unknown']} not known.")
     if not is_clean(findings):
         session.found_something()
+
+
+def _of_tables(session: Session) -> list["Finding"]:
+    """What grows unnoticed; nothing of a store that cannot be opened."""
+    from oplog.errors import FrostlineError
+    from tiering.facts.growth import of_store
+
+    try:
+        return of_store(session.store(anew=False))
+    except (FrostlineError, OSError):
+        return []
 
 
 def _known(disks: dict[str, Any], name: str) -> str:

@@ -66,6 +66,7 @@ def du(session: Session, table: OptionalTable = None) -> None:
 
 def _print_status(session: Session, document: dict[str, Any]) -> None:
     from tiering.config.units import format_size
+    from tiering.facts.status import crowded_text
 
     line = session.output.line
     for fault in session.output.beside.get("broken_disks", ()):
@@ -88,6 +89,11 @@ def _print_status(session: Session, document: dict[str, Any]) -> None:
     for pin in document["pins"]:
         scope = "part" if "part" in pin else "partition"
         line(f"pinned         {scope} {pin[scope]} of {pin['table']}")
+    for one in document["crowded"]:
+        line(f"many parts     {crowded_text(one)}: 'frostline merge {one['table']} --cold'")
+    if (garbage := document["garbage"]) and garbage["orphaned"]:
+        size = format_size(garbage["orphaned_bytes"])
+        line(f"garbage        {garbage['orphaned']:,} objects, {size}, that nothing names: 'frostline gc --delete'")
     for name in session.output.beside.get("unreachable", ()):
         line(f"unreachable    disk {name}")
     for item in document["broken"]:

@@ -61,6 +61,8 @@ class Inbox:
         self._begun: set[str] = set()
         """Tables that were looked at after the start: what a crash left of theirs is settled."""
         self._failures: dict[str, tuple[int, float]] = {}
+        self.waiting: dict[str, str] = {}
+        """Why tables could not be worked on at the last try, by name: they are tried again."""
         """By table: how often in a row its work failed, and until when it rests."""
         self._closed: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
 
@@ -104,9 +106,11 @@ class Inbox:
             try:
                 self._table(table, done, at_once=at_once)
                 self._failures.pop(table.name, None)
+                self.waiting.pop(table.name, None)
             except (FrostlineError, OSError) as error:
                 hint = f"; {error.hint}" if isinstance(error, FrostlineError) and error.hint else ""
                 done.problems.append(Strange(records.shown(table.name), "", f"{error}{hint}"))
+                self.waiting[table.name] = f"inbox: {records.shown(table.name)}: {error}{hint}"
                 times = self._failures.get(table.name, (0, 0.0))[0]
                 rest = min(_LONGEST_REST_SECONDS, self._settings.poll_seconds * 2 ** min(times, 16))
                 self._failures[table.name] = (times + 1, self._clock() + rest)

@@ -38,6 +38,8 @@ class InboxWorker:
         self._rounds: queue.SimpleQueue[Round] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="inbox", daemon=True)
         self._said: list[str] = []
+        self.trouble: tuple[str, ...] = ()
+        """What keeps files from going in now, a sentence each. It is tried again."""
 
     def begin(self) -> None:
         """Start."""
@@ -63,6 +65,7 @@ class InboxWorker:
                     self._rounds_of(Inbox(store, self._settings, self._stop))
             except (FrostlineError, OSError) as error:
                 self._say([f"the inbox waits: {error}"])
+                self.trouble = (f"the inbox waits: {error}",)
                 self._stop.wait(_REST_SECONDS)
             except Exception:
                 log.exception("the inbox waits")
@@ -75,6 +78,7 @@ class InboxWorker:
                 while not self._stop.is_set():
                     if not inbox.is_idle():
                         self._tell(inbox.round())
+                    self.trouble = tuple(inbox.waiting.values())
                     self._wake.wait(self._settings.poll_seconds)
                     self._wake.clear()
             finally:

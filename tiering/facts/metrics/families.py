@@ -6,7 +6,8 @@ Names are those of Prometheus: units last, `_total` for what only grows while th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 
 from tiering.facts.metrics.family import Family
 from tiering.facts.metrics.process import Process, process_families
@@ -56,7 +57,19 @@ def _parts(seen: Seen) -> list[Family]:
         parts.add(amount.parts, *labels)
         rows.add(amount.rows, *labels)
         sizes.add(amount.bytes, *labels)
-    return [parts, rows, sizes, *_overdue(seen, called)]
+    many = Family(
+        "frostline_crowded_parts", "gauge", "Small parts of partitions in buckets that have very many.", ("table",)
+    )
+    for table, count in sorted(_by_name(seen.crowded, called).items()):
+        many.add(count, table)
+    return [parts, rows, sizes, many, *_overdue(seen, called)]
+
+
+def _by_name(counts: Mapping[str, int], called: Callable[[str], str]) -> Counter[str]:
+    summed: Counter[str] = Counter()
+    for table, count in counts.items():
+        summed[called(table)] += count
+    return summed
 
 
 def _overdue(seen: Seen, called: Callable[[str], str]) -> list[Family]:

@@ -13,6 +13,7 @@ from disks.base import BucketDisk
 from disks.stores.wrappers.metered import MeteredStore
 from oplog.errors import FrostlineError
 from tiering.daemon.inbox import place, records
+from tiering.engine.crowding import crowded
 from tiering.facts.metrics.process import Calls, Process, Traffic
 from tiering.facts.metrics.seen import Amount, DiskSeen, InboxSeen, Place, Seen, WorkSeen, overdue
 from tiering.move import policy_facts
@@ -54,6 +55,7 @@ def look(store: Store, backups: Mapping[str, Any] | None = None) -> Seen:
         backups=known,
         failed_proofs=failed,
         inbox=_inbox(context.config.inbox.path),
+        crowded=_crowded(store),
         budgets=tuple(policy_facts.budgets(context)),
         day_money=policy_facts.money_since(context, now - _DAY),
         currency=context.config.prices.currency,
@@ -74,7 +76,7 @@ def process(
         merged=status.merged,
         failures=status.failures,
         last_pass=status.last_tick,
-        is_troubled=bool(status.trouble or status.config_problem),
+        is_troubled=bool(status.problem),
         needs_restart=bool(status.config_kept),
         jobs=jobs,
         lanes=status.lanes,
@@ -84,6 +86,13 @@ def process(
         concurrency=limiter.concurrency if limiter is not None else None,
         answered={call: Calls(*astuple(found)) for call, found in limiter.answered().items()} if limiter else {},
     )
+
+
+def _crowded(store: Store) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for one in crowded(store, store.context.config.daemon.cold_merge_parts):
+        found[one.table] += one.parts
+    return found
 
 
 class _Known:

@@ -118,6 +118,8 @@ class Seen:
     """Tables whose last verification or drill found something."""
     inbox: Mapping[str, InboxSeen] = field(default_factory=dict)
     """By table, or what is called like one."""
+    crowded: Mapping[str, int] = field(default_factory=dict)
+    """By table: the small parts of the partitions in buckets that have very many."""
     budgets: tuple[Budget, ...] = ()
     day_money: float | None = None
     """What moves cost in the last 24 hours."""

@@ -19,12 +19,14 @@ import pytest
 
 from oplog.errors import Locked, Transient
 from tests.command_line import Frostline
+from tests.mounts import mounted
 from tiering.config.settings import DaemonConfig, embedded
 from tiering.daemon import daemon
 from tiering.daemon.jobs.kinds import kinds
-from tiering.daemon.status import STATUS_FILE, DaemonStatus, read_status
+from tiering.daemon.status import STATUS_FILE, DaemonStatus, StatusRecord, read_status
 from tiering.engine.maintenance import TickReport
 from tiering.engine.store import Store
+from tiering.journal.locks import daemon_lock
 from tiering.table.definitions import define_table
 from tiering.table.schema import Column, MoveToVolume, TableDefinition, TtlRule
 
@@ -326,3 +328,16 @@ def test_a_merge_that_fails_waits_longer_each_time(tmp_path: Path) -> None:
         broken.write_bytes(good)
         moment[0] += timedelta(hours=7)
         assert store.tick(only="merges").merges
+
+
+def test_a_status_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    """On a full state disk the record is that of before: `daemon status` must not call it well."""
+    with mounted(tmp_path / "state", size="1m") as mount, daemon_lock(mount.path):
+        StatusRecord(mount.path, DaemonStatus(running=True, ticks=3))
+        assert read_status(mount.path).problem == ""
+        mount.fill()
+        known = read_status(mount.path)
+        assert (known.ticks, known.running) == (3, True)
+        assert "is full" in known.trouble
+        mount.free()
+        assert read_status(mount.path).problem == ""

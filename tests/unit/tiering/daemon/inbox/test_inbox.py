@@ -217,9 +217,11 @@ class TestOnce:
             patch.setattr(Table, "insert", insert)
             done = place.once()
         assert [problem.what for problem in done.problems] == ["no space left on device: ssd"]
+        assert place.inbox.waiting == {"d.t": "inbox: d.t: no space left on device: ssd"}
         assert place.files("done") == place.files("failed") == []
         assert states(place.once()) == {"a.csv": "done"}
         assert place.keys() == [1]
+        assert place.inbox.waiting == {}
 
 
 class FrostlineErrorOfUse(ingest.UsageError):
@@ -402,6 +404,37 @@ class TestDaemon:
         assert read_status(state).failures == 0
         place.once()
         assert place.keys() == list(range(1, number + 1))
+
+    def test_what_keeps_files_out_is_trouble_until_they_are_in(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A full disk is shown while it lasts, not only as the last error, and `daemon status` ends with 3."""
+        settings = msgspec.structs.replace(place.settings, stable_seconds=0.0, poll_seconds=0.05)
+        stop, until = threading.Event(), threading.Event()
+        place.land("a.csv", 1)
+        insert = Table.insert
+
+        def full(self: Table, batches: Any) -> Any:
+            list(batches)
+            raise NoSpace("no space left on device: ssd")
+
+        monkeypatch.setattr(Table, "insert", full)
+        config = msgspec.structs.replace(place.config, inbox=settings)
+        with Store.open(config, workers=1) as store:
+            thread = threading.Thread(target=daemon.run, args=(store, DaemonConfig(), stop))
+            thread.start()
+            state = store.context.config.state_directory
+            try:
+                while not read_status(state).problem:
+                    until.wait(0.05)
+                assert read_status(state).problem == "inbox: d.t: no space left on device: ssd"
+                monkeypatch.setattr(Table, "insert", insert)
+                while read_status(state).problem:
+                    until.wait(0.05)
+            finally:
+                stop.set()
+                thread.join(60)
+        assert read_status(state).ingested == 1
 
     def test_two_do_not_work_on_one_inbox(self, place: Place) -> None:
         other = Inbox(place.store, place.settings)

@@ -59,6 +59,7 @@ FULL = Seen(
     backups={"d.t": {"taken": OLD, "verified": OLD, "drilled": OLD}, "d.u": {}},
     failed_proofs=1,
     inbox={"d.t": InboxSeen(2, 20, 1, OLD.timestamp())},
+    crowded={"d.t": 101},
     budgets=(Budget("hot_cold", "money", 0.5, 0.5, NOW),),
     day_money=0.25,
     currency="USD",
