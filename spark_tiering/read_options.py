@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from oplog.errors import UsageError
+from oplog.errors import Refused, UsageError
 from tiering.config.units import parse_duration, parse_size, parse_time
 
 T = TypeVar("T")
@@ -64,6 +64,12 @@ class ReadOptions:
 def read_options(given: Mapping[str, str], *, on_this_machine: bool = False, cores: int = 1) -> ReadOptions:
     """The options as Spark hands them over. Raises `UsageError` naming the option and, where it helps, the nearest."""
     options = {name.lower(): value for name, value in given.items()}
+    if "provider" in options:
+        raise Refused(
+            "Spark hands the options of a table in its catalogue to a Python source when it is made, and never again: "
+            "'create table … using frostline' would forget which table it is",
+            hint="create temporary view t using frostline options (path 'db.table'), or spark_tiering.sql",
+        )
     table = options.pop("path", "")
     if not table:
         raise UsageError("which table?", hint="spark.read.format('frostline').option('config', FILE).load('db.table')")

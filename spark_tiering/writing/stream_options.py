@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from oplog.errors import UsageError
+from spark_tiering.writing.gathering import SMALL_PARTS
 from spark_tiering.writing.once import OnceABatch
 from spark_tiering.writing.write_job import WriteOptions, write_options
 
@@ -34,12 +35,20 @@ def stream_options(given: Mapping[str, str]) -> WriteOptions:
     accepts = options.pop("new_checkpoint", "refuse")
     if accepts not in ("accept", "refuse"):
         raise UsageError(f"option new_checkpoint: expected accept or refuse, got {accepts!r}")
+    gathers = _gathers(options.pop("gather", str(SMALL_PARTS)))
     if not name:
         raise UsageError("without a checkpoint of its own nobody can say which stream this is", hint=_HINT)
     asked = write_options({name: value for name, value in options.items() if name not in _OF_SPARK})
     if asked.once is not None:
         raise UsageError("a stream counts its batches by itself", hint="leave the option job_id out")
-    return replace(asked, once=OnceABatch(name, query or _query_id(checkpoint), takes_new=accepts == "accept"))
+    once = OnceABatch(name, query or _query_id(checkpoint), takes_new=accepts == "accept")
+    return replace(asked, once=once, gathers=gathers)
+
+
+def _gathers(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text) != 1):
+        raise UsageError(f"option gather: not a number of parts: {text!r}", hint="0 leaves all parts as they come")
+    return int(text)
 
 
 def _query_id(checkpoint: str) -> str:

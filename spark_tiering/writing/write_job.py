@@ -25,6 +25,7 @@ from disks.stores.address import StoreAddress
 from oplog.errors import Conflict, NotFound, Refused, UsageError
 from oplog.kinds import Inserted
 from restore.history import partitions
+from spark_tiering.writing.gathering import gather
 from spark_tiering.writing.once import Once, OnceAJob
 from spark_tiering.writing.part_writer import WriteJob, WrittenPart
 from spark_tiering.writing.replaced import ATTEMPTS, held_to_replace
@@ -57,6 +58,8 @@ class WriteOptions:
     """None: to write it again appends it again."""
     replaces: Literal["nothing", "partitions", "table"] = "nothing"
     """What goes with the commit: the partitions that the rows are in, or all that there is."""
+    gathers: int = 0
+    """After the commit, so many small parts of a partition are merged; 0: none ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +154,10 @@ def commit_job(options: WriteOptions, job: WriteJob | None, parts: Sequence[Writ
     if not parts and not isinstance(options.once, OnceAJob) and options.replaces != "table":
         return WriteResult()
     with Store.open(load(options.config), actor=_ACTOR) as store:
-        return commit_in(store, options, job, parts)
+        result = commit_in(store, options, job, parts)
+        if options.gathers:
+            gather(store, options.table, result.parts, options.gathers)
+        return result
 
 
 def commit_in(store: Store, options: WriteOptions, job: WriteJob, parts: Sequence[WrittenPart]) -> WriteResult:

@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 import spark_tiering
-from oplog.errors import Refused, UsageError
+from oplog.errors import Locked, Refused, UsageError
+from spark_tiering.changes.planning import plan_changes
+from spark_tiering.read_options import read_options
+from spark_tiering.scan_planning import Piece
+from spark_tiering.writing.gathering import SMALL_PARTS
 from spark_tiering.writing.once import OnceABatch
 from spark_tiering.writing.part_writer import WriteJob, write_parts
 from spark_tiering.writing.stream_options import stream_options
@@ -19,6 +23,8 @@ from spark_tiering.writing.write_job import WriteOptions, WriteResult, begin_job
 from tests.spark import test_writer
 from tests.spark.stores import insert, opened, table
 from tests.spark.test_writer import batches, counts
+from tiering.engine.store import Store
+from tiering.table.part import RowGroup
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,6 +60,42 @@ def test_a_batch_that_comes_again_goes_in_once(config: Path) -> None:
         names = store.object_disk("s3").list(store.definition("db.logs").directory)
     assert len([name for name in names if name.startswith("stream-")]) == 2  # not one a batch
     assert counts(config)[0] == 30
+
+
+def test_small_batches_are_gathered_and_none_is_lost(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = replace(_stream(config), gathers=SMALL_PARTS)
+    with opened(config) as store:
+        before = store.object_disk("s3").revision or 0
+    parts = []
+    for batch in range(60):
+        assert _commit(asked, batch, 10).rows == 10
+        with opened(config) as store:
+            parts.append(len(store.parts("db.logs")))
+    assert max(parts) <= 12
+    assert counts(config)[0] == 600
+    assert _commit(asked, 59, 10).done_before
+    options = read_options({"path": "db.logs", "config": str(config), "changes_since": str(before)})
+    assert sum(group.rows for share in plan_changes(options).shares for one in share for group in _groups(one)) == 600
+    # What fails is tried again after the next batch.
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "merge_cold", _locked)
+        for batch in range(60, 66):
+            assert _commit(asked, batch, 10).rows == 10
+    with opened(config) as store:
+        left = len(store.parts("db.logs"))
+    assert _commit(asked, 66, 10).rows == 10
+    with opened(config) as store:
+        assert len(store.parts("db.logs")) < left
+    assert counts(config)[0] == 670
+
+
+def _locked(*arguments: object) -> None:
+    raise Locked("somebody is at it")
+
+
+def _groups(piece: Piece) -> tuple[RowGroup, ...]:
+    assert piece.file is not None
+    return piece.file.row_groups
 
 
 @pytest.mark.parametrize("before", [(), (0,)])
@@ -128,6 +170,7 @@ def test_the_stream_is_known_by_its_checkpoint(tmp_path: Path) -> None:
         ({"path": "db.t"}, "which stream this is"),
         ({**named, "job_id": "x"}, "counts its batches by itself"),
         ({**named, "new_checkpoint": "yes"}, "expected accept or refuse"),
+        ({**named, "gather": "1"}, "option gather: not a number of parts"),
         ({**named, "colums": "x"}, "no such option: colums"),
     ):
         with pytest.raises(UsageError, match=message):
