@@ -7,7 +7,7 @@ structs (JSON objects); a name that has a dot itself is found first.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -38,6 +38,8 @@ class Reshaping:
     """Columns that the table does not have are left out, and not refused."""
     defaults: Mapping[str, Column] = field(default_factory=dict)
     """The table's columns that get a value, their `default`, where the input has none."""
+    flatten: bool = False
+    """Fields of structs are columns called `struct.field`, as deep as they go, unless the table has the struct."""
 
     def columns(self) -> dict[str, Column]:
         """Path in the input -> the table's column, as far as that is known before the input is."""
@@ -58,6 +60,8 @@ class Reshaping:
 
         `seen`: of an input whose rows need not have all columns; gets the paths that this batch has.
         """
+        if self.flatten:
+            batch = flattened(batch, {column.name for column in self.definition.columns})
         batch = self._picked(batch, where, seen) if self.select else self._renamed(batch, where, seen)
         if self.ignore_unknown:
             known = {column.name: arrow_type(column.type) for column in self.definition.columns}
@@ -106,6 +110,7 @@ def parse_reshaping(
     rename: Sequence[str] = (),
     ignore_unknown: bool = False,
     default: Sequence[str] = (),
+    flatten: bool = False,
 ) -> Reshaping:
     """The reshaping of the words of `insert`. Raises `UsageError` or `NotFound` for what does not fit the table."""
     if select is not None and rename:
@@ -122,7 +127,25 @@ def parse_reshaping(
         if name in defaults:
             raise UsageError(f"--default names column {name} twice", hint="name each column once")
         defaults[name] = msgspec.structs.replace(column, default=typed_default(column, value))
-    return Reshaping(definition, chosen, renames, ignore_unknown, defaults)
+    return Reshaping(definition, chosen, renames, ignore_unknown, defaults, flatten)
+
+
+def flattened(batch: pa.RecordBatch, kept: Collection[str] = ()) -> pa.RecordBatch:
+    """The batch with the fields of structs as columns, but for the structs that are kept."""
+    arrays: list[pa.Array] = []
+    names: list[str] = []
+
+    def add(name: str, array: pa.Array) -> None:
+        if name in kept or not pa.types.is_struct(array.type):
+            arrays.append(array)
+            names.append(name)
+            return
+        for number, inner in enumerate(array.type):
+            add(f"{name}.{inner.name}", pc.struct_field(array, [number]))
+
+    for name, array in zip(batch.schema.names, batch.columns, strict=True):
+        add(name, array)
+    return pa.RecordBatch.from_arrays(arrays, names) if names else batch
 
 
 def _parse_select(text: str) -> dict[str, str]:

@@ -46,6 +46,9 @@ def insert(
     ignore_unknown: Annotated[
         bool, typer.Option("--ignore-unknown", help="leave out columns that the table does not have")
     ] = False,
+    flatten: Annotated[
+        bool, typer.Option("--flatten", help="make columns of the fields of structs: user.name of {user: {name: …}}")
+    ] = False,
     default: Annotated[
         list[str] | None,
         typer.Option(metavar="C=V", help="the value where the input has none, or null; may be repeated"),
@@ -90,6 +93,7 @@ def insert(
         rename=rename or (),
         ignore_unknown=ignore_unknown,
         default=default or (),
+        flatten=flatten,
     )
     with _bad_rows(session, skip_bad_rows, files or [], format) if skip_bad_rows else nullcontext() as bad:
         if files:

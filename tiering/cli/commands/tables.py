@@ -26,7 +26,12 @@ def create(
     session: Session,
     table: TableName,
     like: Annotated[str | None, typer.Option(metavar="FILE", help="take the columns of this data file")] = None,
-    column: Annotated[list[str] | None, typer.Option(metavar="NAME:TYPE", help="a column; may be repeated")] = None,
+    flatten: Annotated[
+        bool, typer.Option("--flatten", help="of the sample's structs, the fields: as insert --flatten brings them")
+    ] = False,
+    column: Annotated[
+        list[str] | None, typer.Option(metavar="NAME:TYPE", help="a column, or another type than the sample's")
+    ] = None,
     order_by: Annotated[str, typer.Option(metavar="C[,C]", help="the sort order")] = "",
     partition_by: Annotated[str, typer.Option(metavar="EXPR", help="such as 'day(ts)' or 'month(ts)'")] = "",
     ttl: Annotated[list[str] | None, typer.Option(metavar="RULE", help="such as '7d on ts to volume cold'")] = None,
@@ -87,7 +92,7 @@ def create(
         order_by=order_by,
         policy=policy or _only_policy(session),
         columns=column or (),
-        like=_schema_of(like) if like else None,
+        like=_schema_of(like, flatten=flatten) if like else None,
         partition_by=partition_by,
         ttl=ttl or (),
         merge_mode=merge_mode,
@@ -107,6 +112,8 @@ def create(
             session.output.note(f"Table {table} exists already and was kept as it is.")
             definition = created
     _answer(session, definition, f"{_would(session, 'Created')} table {definition.full_name} ({definition.uuid}).")
+    if like:
+        _tell_of_sample(session, definition, like, flatten=flatten)
 
 
 def _create_replica(
@@ -269,6 +276,20 @@ def drop(session: Session, table: TableName) -> None:
     )
 
 
+def _tell_of_sample(session: Session, definition: Any, like: str, *, flatten: bool) -> None:
+    """Which columns it gave, and which partition it speaks for."""
+    from tiering.insert.samples import suggest_partition
+
+    chosen = ", ".join(f"{column.name} {column.type}" for column in definition.columns)
+    session.output.note(f"Columns by {like}: {chosen}.")
+    found = None if definition.partition_by else suggest_partition(like, definition, flatten=flatten)
+    if found is not None:
+        session.output.note(
+            f"Its first {counted(found.rows, 'row')} are of {found.first} to {found.last}: with --partition-by "
+            f"'{found.partition_by}' parts move and go by their age."
+        )
+
+
 def _only_policy(session: Session) -> str:
     from oplog.errors import UsageError
 
@@ -278,10 +299,16 @@ def _only_policy(session: Session) -> str:
     raise UsageError("which storage policy?", hint=f"say --policy with one of: {', '.join(policies)}")
 
 
-def _schema_of(path: str) -> Any:
+def _schema_of(path: str, *, flatten: bool = False) -> Any:
+    from tiering.insert.reshaping import flattened
     from tiering.insert.sources import source_schema
 
-    return source_schema(path)
+    schema = source_schema(path)
+    if not flatten:
+        return schema
+    import pyarrow as pa
+
+    return flattened(pa.RecordBatch.from_pylist([], schema)).schema
 
 
 def _refuse_existing(session: Session, table: str) -> None:

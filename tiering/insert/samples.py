@@ -1,0 +1,71 @@
+"""What a sample's rows say of the table that is made from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from oplog.errors import UsageError
+from tiering.insert.reshaping import Reshaping
+from tiering.insert.sources import open_sources
+from tiering.table.names import name_text
+from tiering.table.schema import TableDefinition
+from tiering.table.type_texts import arrow_type
+
+_STEPS = (("day", timedelta(days=1)), ("month", timedelta(days=30)))
+_MOST_PARTITIONS = 62
+"""So many of the sample are not yet too many parts; a coarser step is taken for more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """A partition by time that the sample speaks for."""
+
+    partition_by: str
+    column: str
+    rows: int
+    first: date
+    last: date
+
+
+def suggest_partition(path: str, definition: TableDefinition, *, flatten: bool = False) -> Suggestion | None:
+    """By the first rows of the file, and of several times by the first in the sort order, else in the file. None where
+    there is no time; a sample whose rows cannot be read suggests nothing either."""
+    times = [column.name for column in definition.columns if _is_time(arrow_type(column.type))]
+    names = [name for name in definition.order_by if name in times] or times
+    if not names:
+        return None
+    try:
+        reshaping = Reshaping(definition, flatten=flatten)
+        batch = next(open_sources([path], None, definition, reshaping=reshaping), None)
+    except UsageError:
+        return None
+    if batch is None or batch.column(names[0]).null_count == batch.num_rows:
+        return None
+    found: dict[str, Any] = pc.min_max(batch.column(names[0])).as_py()
+    first, last = found["min"], found["max"]
+    return Suggestion(
+        f"{_transform(_moment(last) - _moment(first))}({name_text(names[0])})",
+        names[0],
+        batch.num_rows,
+        first,
+        last,
+    )
+
+
+def _transform(span: timedelta) -> str:
+    return next((name for name, step in _STEPS if span <= step * _MOST_PARTITIONS), "year")
+
+
+def _is_time(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
+
+
+def _moment(value: Any) -> datetime:
+    if isinstance(value, datetime):
+        return value if value.tzinfo else value.replace(tzinfo=UTC)
+    return datetime(value.year, value.month, value.day, tzinfo=UTC)
