@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.homes import Home
 from tests.tui.conftest import DUE
+from tiering.config.settings import InboxConfig, PacingConfig, embedded
+from tiering.daemon.hooks.outbox import HookStatus
+from tiering.daemon.status import DaemonStatus, LaneStatus, StatusRecord
+from tiering.engine.store import Store
+from tiering.journal.locks import daemon_lock
+from tiering.table.definitions import define_table
+from tui.facts import work
 
 
 @pytest.mark.parametrize("verb", ["top", "dashboard"])
@@ -51,3 +60,36 @@ def test_without_a_terminal_it_says_what_to_ask_for(home: Home) -> None:
 def _without_room(disks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Others write to the file system of the tests meanwhile."""
     return [{name: value for name, value in disk.items() if name != "free_bytes"} for disk in disks]
+
+
+def test_jobs_are_followed_by_what_goes_on_beside_them(tmp_path: Path) -> None:
+    """Lanes, the inbox by table, budgets and hooks, with the numbers that `daemon status` and `inbox status` have."""
+    config = embedded(tmp_path)
+    pacing = PacingConfig(bytes=1_000_000, money=0.5)
+    policy = msgspec.structs.replace(config.policies["hot_cold"], pacing=pacing)
+    inbox = InboxConfig(path=str(tmp_path / "inbox"))
+    config = msgspec.structs.replace(config, policies={"hot_cold": policy}, inbox=inbox)
+    with Store.open(config) as store:
+        store.create_table(define_table("d.t", columns=["k:int64"], order_by="k", policy="hot_cold"))
+        waiting = tmp_path / "inbox" / "d.t"
+        (waiting / "failed").mkdir(parents=True)
+        (waiting / "a.csv").write_text("k\n1\n")
+        (waiting / "failed" / "b.csv").write_text("k\nx\n")
+        begun = store.context.clock()
+        lane = LaneStatus(lane="large moves", doing="moving parts", since=begun, bytes=2048, bytes_done=1024)
+        hook = HookStatus(hook="pager", delivered=2, given_up=1, last_error="pager took more than 10 s")
+        with daemon_lock(config.state_directory):
+            StatusRecord(config.state_directory, DaemonStatus(running=True, lanes=(lane,), hooks=(hook,)))
+            listing = work.jobs(store)
+        rows = {row["job"]: (row["state"], row["said"]) for row in listing.rows}
+        assert next(iter(rows)) == "policy"
+        assert rows["lane large moves"] == ("running", "moving parts: 1.0 KiB of 2.0 KiB")
+        assert rows["inbox d.t"] == ("failed", "1 file 4 B waiting, 0 done, 1 failed")
+        assert rows["budget hot_cold bytes"] == ("open", "0 B of 976.6 KiB in this interval")
+        assert rows["budget hot_cold money"] == ("open", "0 of 0.5 USD in this interval")
+        assert rows["hook pager"][0] == "failed"
+        assert "1 given up; pager took more" in rows["hook pager"][1]
+        assert not [name for name in (row["job"] for row in work.jobs(store).rows) if name.startswith(("lane", "hook"))]
+        for row in listing.rows:
+            assert all(isinstance(column.text(column.value(row)), str) for column in listing.columns)
+            assert listing.document(row)

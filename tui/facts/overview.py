@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from tiering.facts.moves import move_record_document
-from tiering.facts.status import beside_document, disk_documents, disk_state, status_document
+from tiering.facts.status import beside_document, crowded_text, disk_documents, disk_state, status_document
 
 if TYPE_CHECKING:
     from tiering.engine.store import Store
@@ -81,6 +81,10 @@ def _trouble(
     for pause in status["pauses"]:
         table = pause["table"]
         yield problem(f"{pause['kind']} of {table or 'all tables'} are paused", f"resume {table or ''}".rstrip())
+    for one in status["crowded"]:
+        yield problem(crowded_text(one), f"merge {one['table']} --cold")
+    if status["daemon"]["running"] and (now := status["daemon"]["inbox_trouble"]):
+        yield problem(f"files wait: {now}", "inbox status")
     if status["daemon"]["last_error"]:
         yield problem(f"the daemon's last error: {status['daemon']['last_error']}", "daemon status")
 

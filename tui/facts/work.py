@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from oplog.errors import FrostlineError
 from tiering.config.units import counted
 from tiering.facts.moves import move_record_document, plan_document
 from tiering.facts.status import daemon_document
@@ -103,13 +105,15 @@ def policy(store: Store, at: datetime | None = None) -> Listing:
 
 
 def jobs(store: Store) -> Listing:
-    """`daemon status`: what the daemon did, and each of its jobs."""
+    """`daemon status`: what the daemon did, each of its jobs, and what goes on beside them: lanes, the inbox by table
+    (`inbox status`), budgets of policies, hooks."""
     daemon = daemon_document(store.context.config)
     paused = sorted({pause.kind for pause in store.context.journal.wishes.pauses() if pause.table_uuid is None})
     runs = f"daemon: process {daemon['pid']}" if daemon["running"] else "no daemon runs: frostline daemon run"
     did = f"{daemon['moved']:,} moved, {daemon['merged']:,} merged, {daemon['failures']:,} failures"
     held = f"; paused: {', '.join(paused)}" if paused else ""
     error = f"; last error: {daemon['last_error']}" if daemon["last_error"] else ""
+    beside = [*_lanes(daemon), *_inbox(store), *_budgets(store), *_hooks(daemon)]
     return Listing(
         columns=(
             Column("job", "job", 13, of("job")),
@@ -120,9 +124,64 @@ def jobs(store: Store) -> Listing:
             Column("next", "next run", 16, of("next_run"), minute),
             Column("said", "what it said", 40, of("said"), grows=True, least=12),
         ),
-        rows=daemon["jobs"],
+        rows=[*({**job, "document": job} for job in daemon["jobs"]), *beside],
         key=lambda row: str(row["job"]),
-        document=dict,
-        state=lambda row: (row["state"], row["last_run"], row["last_end"]),
+        document=of("document"),
+        state=lambda row: (row["state"], row["last_run"], row["next_run"], row["said"]),
         summary=f"{runs}; {did}{held}{error}",
     )
+
+
+def _beside(name: str, state: str, said: str, document: Any, **more: Any) -> dict[str, Any]:
+    """A row of what is no job."""
+    known = {"schedule": "", "last_run": None, "result": "", "next_run": None}
+    return {"job": name, "state": state, "said": said, "document": document, **known, **more}
+
+
+def _lanes(daemon: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for lane in daemon["lanes"]:
+        total = "" if lane["bytes"] is None else f" of {size(lane['bytes'])}"
+        said = f"{lane['doing']}: {size(lane['bytes_done'])}{total}"
+        yield _beside(f"lane {lane['lane']}", "running", said, lane, last_run=lane["since"])
+
+
+def _inbox(store: Store) -> Iterator[dict[str, Any]]:
+    from pathlib import Path
+
+    from tiering.daemon.inbox.status import status_document
+
+    path = store.context.config.inbox.path
+    if path is None:
+        return
+    try:
+        found = status_document(Path(path), {definition.full_name for definition in store.definitions()})
+    except FrostlineError as error:
+        yield _beside("inbox", "failed", error.message, {"path": path, "problem": error.message})
+        return
+    for table in found["tables"]:
+        waiting, failed = len(table["waiting"]) + table["taken"], len(table["failed"])
+        counts = f"{counted(waiting, 'file')} {size(sum(file['bytes'] for file in table['waiting']))} waiting"
+        said = f"{counts}, {table['done']:,} done, {failed:,} failed"
+        yield _beside(f"inbox {table['table']}", "failed" if failed else "waits" if waiting else "idle", said, table)
+
+
+def _budgets(store: Store) -> Iterator[dict[str, Any]]:
+    from dataclasses import asdict
+
+    from tiering.move.policy_facts import budgets
+
+    currency = store.context.config.prices.currency
+    for budget in budgets(store.context):
+        shown = size if budget.of == "bytes" else (lambda value: f"{value:,.6g}")
+        unit = {"bytes": "", "requests": " requests", "money": f" {currency}"}[budget.of]
+        said = f"{shown(budget.spent)} of {shown(budget.limit)}{unit} in this interval"
+        state = "spent" if budget.spent >= budget.limit else "open"
+        name = f"budget {budget.policy} {budget.of}"
+        yield _beside(name, state, said, asdict(budget), next_run=budget.until)
+
+
+def _hooks(daemon: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for hook in daemon["hooks"] if daemon["running"] else ():
+        said = f"{hook['delivered']:,} delivered, {hook['waiting']:,} waiting, {hook['given_up']:,} given up"
+        state = "failed" if hook["last_error"] else "idle"
+        yield _beside(f"hook {hook['hook']}", state, f"{said}; {hook['last_error']}".rstrip("; "), hook)

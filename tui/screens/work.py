@@ -86,7 +86,10 @@ class Jobs(ListView):
     """The daemon's jobs."""
 
     name_: ClassVar[str] = "Jobs"
-    about: ClassVar[str] = "What the daemon does and when it last did; it is started by frostline daemon run."
+    about: ClassVar[str] = (
+        "What the daemon does and when it last did; then what goes on beside: lanes, the inbox by table, budgets of"
+        " policies, hooks. It is started by frostline daemon run."
+    )
     needs_store: ClassVar[bool] = False
     leaves_out_what_is_away: ClassVar[bool] = False
 

@@ -6,6 +6,7 @@ webhook is asked at an address that was looked at, follows no redirect and no pr
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import http.client
@@ -24,6 +25,7 @@ from tiering.config.settings import HookConfig
 _KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")
 """What a command sees of the daemon's environment, which may hold keys of buckets."""
 _MOST_ANSWER_BYTES = 64 * 1024
+_running: set[subprocess.Popen[bytes]] = set()
 
 
 def deliver(hook: HookConfig, event: bytes) -> None:
@@ -32,6 +34,12 @@ def deliver(hook: HookConfig, event: bytes) -> None:
         _run(hook, event)
     else:
         _post(hook, event)
+
+
+def end_commands() -> None:
+    """End the commands that run now, with what they have started: nobody waits for them any more."""
+    for process in list(_running):
+        _end(process)
 
 
 def signature(secret: str, body: bytes) -> str:
@@ -52,16 +60,23 @@ def _run(hook: HookConfig, event: bytes) -> None:
         )
     except OSError as error:
         raise Refused(f"{hook.command[0]} cannot be run: {error.strerror}", hint="name a program in full") from error
+    _running.add(process)
     try:
         process.communicate(event + b"\n", timeout=hook.timeout_seconds)
     except subprocess.TimeoutExpired:
         raise Transient(f"{hook.command[0]} took more than {hook.timeout_seconds:g} s") from None
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        _end(process)
+        process.wait()
+        _running.discard(process)
     if process.returncode:
         raise Transient(f"{hook.command[0]} ended with {process.returncode}")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _post(hook: HookConfig, event: bytes) -> None:

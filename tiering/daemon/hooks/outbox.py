@@ -22,7 +22,7 @@ from disks import effects
 from oplog.errors import FrostlineError, Refused
 from tiering.config.secrets import without_passwords
 from tiering.config.settings import HookConfig, HookEvent
-from tiering.daemon.hooks.delivery import deliver, why
+from tiering.daemon.hooks.delivery import deliver, end_commands, why
 
 HOOKS_FILE = "hooks.json"
 MOST_WAITING = 1000
@@ -105,13 +105,14 @@ class Outbox:
                     self._threads[name].start()
 
     def end(self) -> None:
-        """Deliver no more. What waits is the next daemon's."""
+        """Deliver no more, and end commands that take longer than a moment. What was not heard is the next daemon's."""
         self._ends = True
         self._stopped.set()
         for changed in self._changed.values():
             changed.set()
         for thread in self._threads.values():
             thread.join(_END_SECONDS)
+        end_commands()
 
     def change(self, hooks: Mapping[str, HookConfig]) -> None:
         """Other hooks from now on. What waits for one that is gone is forgotten."""
@@ -175,6 +176,8 @@ class Outbox:
             if hook is None or event is None:
                 return
             problem = self._try(hook, event)
+            if problem is not None and self._stopped.is_set():  # its command was ended: it is the next daemon's to tell
+                return
             attempts += 1
             is_over = problem is None or isinstance(problem, Refused) or attempts >= hook.attempts
             self._note(name, event, problem, is_over=is_over)

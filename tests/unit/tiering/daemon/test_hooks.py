@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import queue
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -216,6 +217,34 @@ def test_a_dead_hook_holds_nobody_up(tmp_path: Path) -> None:
     deliveries.holds["a"].set()
     until(lambda: status_of(box, "a").delivered == 1)
     box.end()
+
+
+def test_a_command_does_not_outlive_the_daemon_and_its_event_is_told_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with what it started, and with one attempt: nobody heard it."""
+    monkeypatch.setattr(outbox, "_END_SECONDS", 0.0)
+    (tmp_path / "pid").touch()
+    script = f"echo $$ > {tmp_path}/pid; sleep 1000 & sleep 1000"
+    slow = HookConfig(command=("/bin/sh", "-c", script), timeout_seconds=1000, attempts=1)
+    box = Outbox(tmp_path, {"a": slow})
+    box.begin()
+    box.tell("failure", "disk s3", "away", "begins")
+    until(lambda: (tmp_path / "pid").read_text().endswith("\n"))
+    group = int((tmp_path / "pid").read_text())
+    box.end()
+    until(lambda: not alive(group))
+    until(lambda: not box._threads["a"].is_alive())
+    told = tmp_path / "told"
+    box = Outbox(tmp_path, {"a": HookConfig(command=(*READS, str(told)))})
+    box.deliver_waiting("a")
+    assert '"where":"disk s3"' in told.read_text()
+
+
+def alive(group: int) -> bool:
+    """Whether a process of the group is left."""
+    found = subprocess.run(["pgrep", "-g", str(group), "-r", "R,S,D"], capture_output=True, check=False)
+    return found.returncode == 0
 
 
 def test_only_so_many_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
