@@ -180,12 +180,16 @@ class Dashboard(App[None]):
         self.reload()
 
     def reload(self) -> None:
-        """Read what the screen shows anew; once more when something is being read."""
+        """Read what the screen shows; once more when something is being read."""
         if self._reading:
             self._again = True
             return
         self._reading = True
         self._read()
+
+    def read_again(self) -> None:
+        """The same as soon as what reading costs allows it."""
+        self._behind = True
 
     def _look(self) -> None:
         """Read when work on this machine went on."""
@@ -273,8 +277,7 @@ class Dashboard(App[None]):
         line.say([] if error is None else error_lines(error))
 
     def _show_state(self) -> None:
-        running = self.source.running
-        pieces = ["read-only"] if self.read_only else []
+        running, pieces = self.source.running, ["read-only"] if self.read_only else []
         pieces += [item.title if item.share is None else f"{item.title} {bar(item.share)}" for item in running]
         if self._bars is not None:
             (self._bars.resume if running else self._bars.pause)()

@@ -8,15 +8,19 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.homes import Home
-from tests.tui.conftest import DUE, STAYS
+from tests.tui.conftest import DUE, STAYS, due_move
 from tests.tui.pilot import Driver, drive
 from tiering.config.reading import load
 from tiering.engine.store import Store
 from tui.facts.overview import overview
+from tui.facts.throughput import Throughput, throughput
+from tui.screens.list_view import ListView
 from tui.screens.overview import Overview, overview_text
+from tui.screens.storage import Disks
 
 
 def _plain(value: object) -> object:
@@ -114,6 +118,72 @@ def test_what_lay_where_is_drawn_with_its_gaps(home: Home) -> None:
     drive(home, story, read_only=True)
 
 
+def test_disks_show_what_moves_bring_there_and_which_fail(home: Home) -> None:
+    """Also those of another process; the mean of the last ten seconds by the journal, and nothing when it is over."""
+    now = [datetime.now(UTC)]
+    with Store.open(load(home.configuration), actor="another@there") as store:
+        work = store.context.journal.work
+        going, failing = work.plan_moves([due_move(store), due_move(store)])
+        work.set_moves([going, failing], "copying")
+        work.set_move(failing, "failed", error="[bold]no room[/]")
+        work.note_bytes({going: 5 << 20})
+
+        async def story(driver: Driver) -> None:
+            now[0] = work.move(going).updated + timedelta(seconds=5)
+            await driver.press("6")
+            await driver.sees("512.0 KiB")
+            view = driver.app.view
+            assert isinstance(view, Disks)
+            shown = {row["name"]: row for row in driver.rows}
+            assert _without_room([*shown.values()]) == _without_room(driver.beside(home, "disks")["disks"])
+            assert _cells(view, "written") == {"s3": "512.0 KiB", "ssd": ""}
+            assert _cells(view, "read") == {"s3": "", "ssd": "512.0 KiB"}
+            assert _cells(view, "failing") == {"s3": "1", "ssd": ""}
+            await driver.press("home", "enter", *["down"] * [*shown].index("s3"))
+            seen = "moves of the last 10 s: 512.0 KiB/s written, 0 B/s read"
+            await driver.until(lambda: seen in " ".join(driver.text.replace("│", "").split()))
+            await driver.sees("[bold]no room[/]")
+            now[0] += timedelta(seconds=60)
+            work.set_move(going, "cancelled")
+            await driver.press("r")
+            await driver.lacks("512.0 KiB")
+
+        drive(home, story, size=(200, 40), clock=lambda: now[0])
+
+
+def _cells(view: ListView, key: str) -> dict[str, str]:
+    """By disk what stands in a column."""
+    assert view.grid.shown is not None
+    listing = view.grid.shown.listing
+    column = next(column for column in listing.columns if column.key == key)
+    return {row["name"]: column.text(column.value(row)) for row in listing.rows}
+
+
+def test_bytes_of_a_move_are_spread_over_its_time(home: Home) -> None:
+    now = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    with Store.open(load(home.configuration)) as store:
+        number = store.context.journal.work.plan_moves([due_move(store)])[0]
+        record = store.context.journal.work.move(number)
+
+    def moved(state: str, ended_ago: float, seconds: float, **fields: Any) -> Any:
+        ended = now - timedelta(seconds=ended_ago)
+        return msgspec.structs.replace(record, state=state, updated=ended, seconds=seconds, bytes=1_000, **fields)
+
+    for records, written in (
+        ([moved("done", 0, 5)], 100),
+        ([moved("done", 0, 20)], 50),
+        ([moved("done", 5, 10)], 50),
+        ([moved("done", 1, 0)], 100),
+        ([moved("done", 11, 5)], 0),
+        ([moved("copying", 20, 0, bytes_done=600)], 30),
+        ([moved("failed", 1, 1), moved("planned", 1, 0)], 0),
+        ([moved("done", 0, 5, requests=4), moved("committed", 0, 5)], 200),
+    ):
+        rates = throughput(records, now).get("s3", Throughput())
+        assert rates.written_per_second == pytest.approx(written)
+        assert rates.requests_per_second == sum(record.requests for record in records) / 10
+
+
 def test_a_disk_tells_what_was_asked_of_its_bucket(home: Home) -> None:
     home.to_bucket(table="d.small")
 
@@ -121,7 +191,7 @@ def test_a_disk_tells_what_was_asked_of_its_bucket(home: Home) -> None:
         await driver.press("6", "home", "enter")
         names = [row["name"] for row in driver.rows]
         await driver.press(*["down"] * names.index("s3"))
-        await driver.sees("requests of these screens: LIST ", "pins: 0")
+        await driver.sees("requests of these screens: LIST ", "pins: 0", "calls of this dashboard")
 
     drive(home, story, size=(140, 40))
 

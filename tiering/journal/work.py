@@ -96,6 +96,12 @@ class WorkRecords:
         done = self._noted_bytes() if any(row["state"] == "copying" for row in rows) else {}
         return [_move(row, done) for row in rows]
 
+    def moves_since(self, since: datetime) -> list[MoveRecord]:
+        """The moves that are copying, and those that something became of since then."""
+        rows = self._file.read("SELECT * FROM moves WHERE updated >= ? OR state = 'copying'", (since.isoformat(),))
+        done = self._noted_bytes() if any(row["state"] == "copying" for row in rows) else {}
+        return [_move(row, done) for row in rows]
+
     def note_bytes(self, bytes_done: Mapping[int, int]) -> None:
         """Note how much of moves that are copying is on the target. Only for who looks: not durable, nothing is
         decided by it, and what ended is forgotten with the next note."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from backup.documents import listed_document, verified_text
+from backup.documents import drilled_text, listed_document, verified_text
 from tui.facts.listing import Column, Listing, number, of, size
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def backups(store: Store) -> Listing:
             Column("new", "new", 10, of("new_bytes"), size, right=True),
             Column("parts", "parts", 6, of("parts"), number, right=True),
             Column("verified", "verified", 16, _proved),
+            Column("drilled", "drilled", 16, lambda row: drilled_text(row["drilled"])),
             Column("machine", "machine", 16, of("machine")),
         ),
         rows=rows[::-1],

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from tiering.config.units import counted
 from tiering.facts.parts import part_document, table_documents, time_column, usage_documents
 from tiering.facts.status import disk_documents, disk_state
 from tui.facts.listing import Column, Listing, age, minute, number, of, size
+from tui.facts.throughput import WINDOW_SECONDS, Throughput, throughput
 
 if TYPE_CHECKING:
     from tiering.catalog.catalog import StoredPart
@@ -142,7 +145,15 @@ def _age(stored: StoredPart, column: str | None, now: datetime) -> timedelta | N
 
 
 def disks(store: Store) -> Listing:
-    """`disks`."""
+    """`disks`, and what moves of this machine do on each just now: throughput, and those that fail."""
+    now, work = store.context.clock(), store.context.journal.work
+    rates = throughput(work.moves_since(now - timedelta(seconds=WINDOW_SECONDS)), now)
+    failing = Counter(target for _, _, target in work.failures())
+    none = Throughput()
+
+    def rate(kind: str) -> Callable[[dict[str, Any]], float]:
+        return lambda row: getattr(rates.get(row["name"], none), kind)
+
     return Listing(
         columns=(
             Column("name", "disk", 12, of("name"), grows=True),
@@ -151,15 +162,43 @@ def disks(store: Store) -> Listing:
             Column("free", "free", 10, of("free_bytes"), size, right=True),
             Column("parts", "parts", 7, of("parts"), number, right=True),
             Column("state", "state", 11, disk_state),
+            Column("written", "written/s", 10, rate("written_per_second"), _per_second, right=True),
+            Column("read", "read/s", 10, rate("read_per_second"), _per_second, right=True),
+            Column("failing", "failing", 7, lambda row: failing[row["name"]] or None, number, right=True),
             Column("revision", "revision", 8, of("revision"), number, right=True),
             Column("volume", "volume", 14, of("volume")),
             Column("total", "total", 10, of("total_bytes"), size, right=True),
+            Column("requests", "req/s", 6, rate("requests_per_second"), _count_per_second, right=True),
         ),
         rows=disk_documents(store),
         key=lambda row: str(row["name"]),
         document=lambda row: row,
         state=lambda row: (row["parts"], row["used_bytes"], row["revision"], disk_state(row)),
     )
+
+
+def _per_second(size_bytes: float) -> str:
+    return size(size_bytes) if size_bytes else ""
+
+
+def _count_per_second(count: float) -> str:
+    return f"{count:,.1f}" if count else ""
+
+
+def work_lines(store: Store, name: str) -> list[str]:
+    """What moves of this machine do on the disk just now, and why those fail that do."""
+    now, work = store.context.clock(), store.context.journal.work
+    rates = throughput(work.moves_since(now - timedelta(seconds=WINDOW_SECONDS)), now)
+    lines = []
+    if (rate := rates.get(name)) is not None:
+        lines.append(
+            f"moves of the last {WINDOW_SECONDS} s: {size(rate.written_per_second)}/s written,"
+            f" {size(rate.read_per_second)}/s read, {rate.requests_per_second:,.1f} requests/s"
+        )
+    for (_, part, target), why in work.failures().items():
+        if target == name:
+            lines.append(f"move of {part} here failed {counted(why.attempts, 'time')}: {why.error}")
+    return lines
 
 
 def bucket_lines(store: Store, name: str) -> list[str]:
@@ -178,6 +217,11 @@ def bucket_lines(store: Store, name: str) -> list[str]:
         asked = ", ".join(f"{verb} {count:,}" for verb, count in metered.counts().items() if count) or "none"
         lines.append(f"requests of these screens: {asked}")
         lines.append(f"sent {size(metered.bytes_sent)}, received {size(metered.bytes_received)}")
+    if (limiter := store.context.limiter) is not None:
+        answered = limiter.answered().values()
+        failed, throttled = sum(one.failed for one in answered), sum(one.throttled for one in answered)
+        calls = sum(one.calls for one in answered)
+        lines.append(f"calls of this dashboard to all buckets: {calls:,}, {failed:,} failed, {throttled:,} throttled")
     if disk.logged is not None:
         held = pins.list_pins(bucket.store)
         lines.append(

@@ -39,6 +39,10 @@ def moves(store: Store) -> Listing:
             Column("tries", "try", 3, lambda row: row.get("attempts"), number, right=True),
             Column("updated", "when", 16, of("updated"), minute),
             Column("table", "table", 16, of("table")),
+            Column(
+                "seconds", "took", 7, of("seconds"), lambda seconds: f"{seconds:.1f}s" if seconds else "", right=True
+            ),
+            Column("requests", "requests", 8, lambda row: row.get("requests") or None, number, right=True),
             Column("why", "why", 40, _why, least=16),
         ),
         rows=rows,

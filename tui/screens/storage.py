@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tui.actions import keeping, moving
 from tui.facts import history, storage
-from tui.facts.listing import Listing, minute
+from tui.facts.listing import Listing, Shown, minute
 from tui.screens.dialogs import Choose, Text
 from tui.screens.list_view import ListView
 from tui.screens.view import Choice
@@ -148,7 +148,10 @@ class Disks(ListView):
     """The disks."""
 
     name_: ClassVar[str] = "Disks"
-    about: ClassVar[str] = "Space, parts and revision of each disk. gc shows what nothing names before it deletes it."
+    about: ClassVar[str] = (
+        "Space, parts and revision of each disk; what moves of this machine write and read there each second, and how"
+        " many fail. gc shows what nothing names before it deletes it."
+    )
 
     def facts(self, store: Store) -> Listing:
         """The disks."""
@@ -157,7 +160,14 @@ class Disks(ListView):
     def more(self, row: Any) -> Callable[[Store], list[str]]:
         """What is asked of a bucket, and what keeps objects in it."""
         name = row["name"]
-        return lambda store: storage.bucket_lines(store, name)
+        return lambda store: [*storage.work_lines(store, name), *storage.bucket_lines(store, name)]
+
+    def answer(self, facts: Shown) -> None:
+        """Show it. While bytes go, what is shown is the mean of seconds that pass: it is read again."""
+        super().answer(facts)
+        columns = [column for column in facts.listing.columns if column.key in ("written", "read")]
+        if self.display and any(column.value(row) for row in facts.listing.rows for column in columns):
+            self.board.read_again()
 
     async def collect(self) -> None:
         """Delete what nothing names."""

@@ -33,6 +33,9 @@ class Board(Protocol):
     def reload(self) -> None:
         """Read the facts anew."""
 
+    def read_again(self) -> None:
+        """The same as soon as what reading costs allows it."""
+
     async def ask(self, dialog: ModalScreen[Any]) -> Any:
         """What somebody answers; None or False when they leave it."""
 
