@@ -25,7 +25,7 @@ from textual.widgets import Footer
 
 from oplog.errors import Refused, UsageError
 from tiering.facts.escaping import visible
-from tui.actions.action import Action
+from tui.actions.action import Action, NothingToDo
 from tui.facts.overview import missing_lines
 from tui.rhythm import OTHERS_SECONDS, Rhythm
 from tui.screens.dialogs import Confirm, Text
@@ -293,7 +293,9 @@ class Dashboard(App[None]):
         preview = action.preview
         if preview is not None:
             lines = await self.source.act(f"preview: {action.title}", preview)
-            if not await self.ask(Confirm(action, lines)):
+            if isinstance(lines, NothingToDo):
+                await self.ask(Text(f"{action.title}: nothing would be done", lines))
+            if isinstance(lines, NothingToDo) or not await self.ask(Confirm(action, lines)):
                 return
         self._do(action)
 

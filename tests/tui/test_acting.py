@@ -66,11 +66,27 @@ def test_an_undo_shows_what_it_would_do(home: Home) -> None:
         await driver.press("7", "d")
         await driver.sees(f"frostline diff s3 {moved - 1} {moved}", "all_1_1_0")
         await driver.press("escape", "z")
-        await driver.sees(f"Undo revision {moved} of disk s3?")
+        await driver.sees(f"Undo revision {moved} of disk s3: nothing would be done", "REFUSED: ", "all_1_1_0")
+        await driver.write(str(moved))
+        await driver.press("enter", "escape")
+        await driver.press("down", "z")
+        await driver.sees(f"Undo revision {moved - 1} of disk s3")
         await driver.press("escape")
+        await driver.until(lambda: len(driver.app.screen_stack) == 1)
 
     drive(home, story)
     assert home.head() == moved
+
+
+def test_what_would_do_nothing_is_not_asked(home: Home) -> None:
+    async def story(driver: Driver) -> None:
+        await driver.press("3", "m", "enter")
+        await driver.sees("to volume hot: nothing would be done", "Nothing would move: it is all there.")
+        await driver.press("y", "escape")
+        await driver.until(lambda: len(driver.app.screen_stack) == 1)
+        await driver.is_told()
+
+    drive(home, story)
 
 
 def test_merges_pauses_and_cancelled_moves(home: Home) -> None:
@@ -82,7 +98,7 @@ def test_merges_pauses_and_cancelled_moves(home: Home) -> None:
         await driver.press("U")
         assert driver.beside(home, "status")["pauses"] == []
         await driver.press("m")
-        await driver.sees("Merge d.small?")
+        await driver.sees("Merge d.small: nothing would be done", "Nothing is worth merging now.", "Escape closes")
         await driver.press("n", "4", "c")
         await driver.sees("Nothing was ever moved or merged here.")
 

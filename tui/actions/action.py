@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 Lines = Sequence[str]
 
 
+class NothingToDo(list[str]):
+    """A dry run by which nothing would be done, and why: it is shown, and nothing is asked."""
+
+
 @dataclass(frozen=True, slots=True)
 class Action:
     """Something that changes the store, or takes long. Texts are not escaped yet."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from oplog.errors import Refused
 from tiering.config.units import counted, format_size
-from tui.actions.action import Action, Lines
+from tui.actions.action import Action, Lines, NothingToDo
 from tui.facts.backups import repository_of
 
 if TYPE_CHECKING:
@@ -45,8 +45,10 @@ def undo(disk: str, revision: int) -> Action:
         chosen = store.object_disk(disk)
         planned = history.preview(store.context, chosen, revision, change=history.read_change(chosen, revision))
         if planned.done:
-            return [planned.done]
-        return [*undo_lines(planned), *(f"REFUSED: {objection}" for objection in planned.objections)]
+            return NothingToDo([planned.done])
+        if planned.objections:
+            return NothingToDo([*(f"REFUSED: {objection}" for objection in planned.objections), *undo_lines(planned)])
+        return list(undo_lines(planned))
 
     def run(store: Store) -> str:
         from restore.history import undo as history

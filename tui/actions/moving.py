@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from oplog.errors import PartlyDone
 from tiering.config.units import counted, format_size
-from tui.actions.action import Action, Lines, each
+from tui.actions.action import Action, Lines, NothingToDo, each
 
 if TYPE_CHECKING:
     from tiering.engine.store import Store
@@ -61,7 +61,7 @@ def move_lines(moves: Sequence[Move]) -> Lines:
         f"{move.table} {move.part}  {move.source} -> {move.target}  {format_size(move.bytes)}: {move.reason.detail}"
         for move in moves
     ]
-    return lines or ["Nothing would move: it is all there."]
+    return lines or NothingToDo(["Nothing would move: it is all there."])
 
 
 def reported(report: MoveReport) -> str:
@@ -160,8 +160,8 @@ def merge(table: str, partition: str | None = None) -> Action:
             for plan in plans
         ]
         stays = store.explain_merges(table, plans, request)
-        lines += [f"not merged: {stay.partition}: {stay.reason.detail}" for stay in stays]
-        return lines or ["Nothing is worth merging."]
+        unmerged = [f"not merged: {stay.partition}: {stay.reason.detail}" for stay in stays]
+        return [*lines, *unmerged] if lines else NothingToDo(["Nothing is worth merging now.", *unmerged])
 
     def run(store: Store) -> str:
         done = store.merge(table, request)

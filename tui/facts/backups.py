@@ -5,8 +5,9 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from backup.documents import drilled_text, listed_document, verified_text
-from tui.facts.listing import Column, Listing, number, of, size
+from backup.documents import listed_document
+from tiering.config.units import counted
+from tui.facts.listing import Column, Listing, minute, number, of, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,12 +36,12 @@ def backups(store: Store) -> Listing:
     return Listing(
         columns=(
             Column("name", "backup", 24, of("name"), grows=True),
-            Column("taken", "taken", 20, of("taken")),
+            Column("taken", "taken", 16, of("taken"), minute),
             Column("size", "size", 10, of("bytes"), size, right=True),
             Column("new", "new", 10, of("new_bytes"), size, right=True),
             Column("parts", "parts", 6, of("parts"), number, right=True),
-            Column("verified", "verified", 16, _proved),
-            Column("drilled", "drilled", 16, lambda row: drilled_text(row["drilled"])),
+            Column("verified", "verified", 19, _proved),
+            Column("drilled", "drilled", 19, lambda row: _outcome(row["drilled"])),
             Column("machine", "machine", 16, of("machine")),
         ),
         rows=rows[::-1],
@@ -53,4 +54,11 @@ def backups(store: Store) -> Listing:
 
 
 def _proved(row: dict[str, Any]) -> str:
-    return verified_text(row["verified"]) if row["state"] == "complete" else str(row["state"])
+    return _outcome(row["verified"]) if row["state"] == "complete" else str(row["state"])
+
+
+def _outcome(record: dict[str, Any] | None) -> str:
+    """What was found, and when; the detail has how deep it was looked."""
+    if record is None:
+        return "never"
+    return f"{'ok' if record['ok'] else counted(record['problems'], 'problem').upper()} {minute(record['time'])}"

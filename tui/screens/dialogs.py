@@ -113,7 +113,7 @@ class Ask(ModalScreen[str | None]):
 class Text(ModalScreen[None]):
     """Something to read."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark", "dismiss(None)", "Close")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,n,q,question_mark", "dismiss(None)", "Close")]
 
     def __init__(self, title: str, lines: Lines) -> None:
         super().__init__()
@@ -125,6 +125,7 @@ class Text(ModalScreen[None]):
             yield Plain(self.heading, classes="title")
             with VerticalScroll(id="preview"):
                 yield Plain(*self.lines)
+            yield Plain("Escape closes this.", classes="question")
 
     def on_mount(self) -> None:
         """The keys scroll."""
