@@ -295,14 +295,26 @@ class Disk(ABC):
             if child.endswith("/") and name in self.list(f"{prefix}{child[:-1]}"):
                 yield path, self.read(path), self.stat(path).revision
 
-    def look_over(self, directory: str, name: str, known: Mapping[str, Mark]) -> builtins.list[SmallFile]:
-        """The same files, but read are only those whose mark is not the one that is `known` of their path."""
-        return [SmallFile(path, None, data, revision) for path, data, revision in self.small_files(directory, name)]
+    def look_over(
+        self, directory: str, name: str, known: Mapping[str, Mark], among: Collection[str] | None = None
+    ) -> builtins.list[SmallFile]:
+        """The same files, but read are only those whose mark is not the one that is `known` of their path. `among`:
+        only those below these names of the directory, at the cost of these."""
+        return [
+            SmallFile(path, None, data, revision)
+            for path, data, revision in self.small_files(directory, name)
+            if among is None or path.split("/")[-2] in among
+        ]
 
     def state_of(self, directory: str) -> Mark | None:
         """Tells what `look_over` finds there now from what it found before: the same state, the same files, unless a
         hand reached into one of the directories below. None where nothing tells; then only looking does. Cheap for the
         directory of 1,000,000 parts. With `steady` held it is the state of what is looked at meanwhile."""
+        return None
+
+    def changed_between(self, directory: str, before: Mark, after: Mark) -> set[str] | None:
+        """Given two states of the directory, the first from a while ago: all names in it at which `look_over` may find
+        something else since. None where that is not known. Costs what was committed lately."""
         return None
 
     @property

@@ -16,8 +16,13 @@ _CLOCK_REALTIME_COARSE = 5
 
 
 @contextmanager
-def keeping() -> Iterator[None]:
-    """While it lasts, in this process."""
+def keeping(*, settled: bool = True) -> Iterator[None]:
+    """While it lasts, in this process. Unless `settled`, files that were written just now are still such that may be
+    changed in the same moment: who looks at each reads them again, and who looks at none goes by what commits say."""
+    if not settled:
+        with mock.patch("tiering.catalog.looks.look.KEPT_FROM", 1):
+            yield
+        return
     state_of = LocalDisk.state_of
 
     def state_and_tick(self: LocalDisk, directory: str) -> Mark | None:
@@ -29,7 +34,7 @@ def keeping() -> Iterator[None]:
         mock.patch("disks.local.disk.SETTLED_NS", 0),
         mock.patch("disks.local.disk.UNCHANGED_NS", 0),
         mock.patch.object(LocalDisk, "state_of", state_and_tick),
-        mock.patch("tiering.catalog.stored_parts.KEPT_FROM", 1),
+        mock.patch("tiering.catalog.looks.look.KEPT_FROM", 1),
     ):
         yield
 

@@ -25,7 +25,7 @@ from restore.rebuild.held_revision import HeldRevision, pinned
 from tiering.catalog import copying, reachability
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
-from tiering.catalog.stored_parts import KeptPart
+from tiering.catalog.looks.stored import KeptPart
 from tiering.table.part import PART_FILE, PartFile, PartFiles, files_of
 from tiering.table.schema import TableDefinition
 

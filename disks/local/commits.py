@@ -7,6 +7,7 @@ The steps, and what a crash after each leaves:
     moves and removals          part of it is done; an inode that is not at its source was moved before
     the mark `moved`            the same, and no removal is repeated
     arrivals take their paths   those that are still in files/ have not
+    a line in `changes`         all of it; without the line others look at more than they need to
     rename to trash/<tx>        something to delete
 
 Removed files that readers may still have open are hidden, and deleted when nobody reads.
@@ -35,6 +36,7 @@ from disks.effects import (
 )
 from disks.host.locks import file_lock, try_file_lock
 from disks.host.reserve import Reserve
+from disks.local.changes import Changes
 from disks.local.hidden import HiddenFiles, inode_of
 from disks.local.plan import CommitPlan, CommitRecord, Rename, has_chains
 from disks.local.transaction import RECORD, LocalTransaction
@@ -60,7 +62,8 @@ class LocalCommits:
         self.staging = own / "staging"
         self.committed = own / "committed"
         self.trash = Trash(own / "trash")
-        self.hidden = HiddenFiles(root, own, self.trash)
+        self.changes = Changes(root, own)
+        self.hidden = HiddenFiles(root, own, self.trash, self.changes)
         self.tree = LocalTree(name, root, self.hidden)
         self.lock_timeout_seconds = lock_timeout_seconds
         self._name = name
@@ -163,6 +166,13 @@ class LocalCommits:
                 f"{committed / RECORD} cannot be read: {error}",
                 hint="move the directory away and run 'frostline fsck'",
             ) from error
+        with self.changes.noted(record.paths()):
+            self._put_in_place(record, committed)
+        rename(committed, self.trash.path / committed.name)
+        fsync_directory(self.committed)
+        return record.kind
+
+    def _put_in_place(self, record: CommitRecord, committed: Path) -> None:
         touched: set[str] = set()
         if not (committed / _MOVED).exists():
             self._do_moves(record.moves, committed, touched)
@@ -182,9 +192,6 @@ class LocalCommits:
         fsync_directories(touched)
         for parent in {move.source.rpartition("/")[0]: None for move in record.moves}:
             remove_empty_directories(self._root / parent, self._root)
-        rename(committed, self.trash.path / committed.name)
-        fsync_directory(self.committed)
-        return record.kind
 
     def _do_moves(self, moves: tuple[Rename, ...], committed: Path, touched: set[str]) -> None:
         """Every rename and removal that has not been done. What readers may still open is hidden, all at once."""

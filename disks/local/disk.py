@@ -6,6 +6,7 @@
                                        forward at once, or by whoever looks at the disk after a crash
 <root>/.frostline/hidden/<tx>.json     removed files that readers may still open: not listed, swept later
 <root>/.frostline/trash/<tx>/          being deleted
+<root>/.frostline/changes              which names the last commits touched (`disks.local.changes`)
 <root>/.frostline/readers/<id>/        second names of files that other processes read (`disks.local.held_files`)
 <root>/.frostline/disk.json            the id of the disk, written by its first transaction
 <root>/.frostline/reserve              room for what makes room, when there is none (`disks.host.reserve`)
@@ -18,7 +19,7 @@ import builtins
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from operator import attrgetter
@@ -42,7 +43,7 @@ from disks.identity import IdentityGuard, read_file, write_file
 from disks.local.commits import LocalCommits
 from disks.local.held_files import hold_files, let_go
 from disks.local.transaction import LocalTransaction
-from disks.local.tree import OWN_DIRECTORY, TreeNow, directory_mark, join, mark_of, read_range, read_whole
+from disks.local.tree import OWN_DIRECTORY, TreeNow, join, mark_of, read_range, read_whole
 from disks.stores.base import ByteRange
 from oplog.errors import NotFound, ReadOnly, Refused
 from oplog.kinds import CommitKind, Dropped
@@ -54,7 +55,7 @@ _LISTED_AT_ONCE = 200
 SETTLED_NS = 2_000_000_000
 """A file that was changed more recently has no mark: another change may leave the same times, which are coarse."""
 UNCHANGED_NS = 2_000_000_000
-"""A directory that was changed more recently has no state, for the same reason."""
+"""A directory that was changed more recently has a state only where a commit gave it a time of its own."""
 
 
 class LocalDisk(Disk):
@@ -172,16 +173,18 @@ class LocalDisk(Disk):
         for path, data in sorted(found, key=lambda item: item[0].encode()):
             yield path, data, None
 
-    def look_over(self, directory: str, name: str, known: Mapping[str, Mark]) -> builtins.list[SmallFile]:
+    def look_over(
+        self, directory: str, name: str, known: Mapping[str, Mark], among: Collection[str] | None = None
+    ) -> builtins.list[SmallFile]:
         found: builtins.list[SmallFile] = []
         with self._commits.view() as tree:
             hidden = self._hidden.inodes()
             settled_ns = time.time_ns() - SETTLED_NS
-            for entry, is_directory in tree.scan(directory):
-                if not is_directory:
-                    continue
-                path = f"{join(directory, entry.name)}/{name}"
-                mark = mark_of(f"{entry.path}/{name}", settled_ns)
+            root = str(self.root)
+            everything = (entry.name for entry, is_directory in tree.scan(directory) if is_directory)
+            for child in everything if among is None else among:
+                path = f"{join(directory, child)}/{name}"
+                mark = mark_of(f"{root}/{path}", settled_ns)
                 if mark is not None and known.get(path) == mark and hidden.get(path) != mark[0]:
                     found.append(SmallFile(path, mark, None, None))
                     continue
@@ -191,19 +194,20 @@ class LocalDisk(Disk):
         return found
 
     def state_of(self, directory: str) -> Mark | None:
-        """As promised: what a hand does is seen by the directory, every commit by `committed/`, which it passes
-        through, and what is swept after it by `hidden/`."""
+        """As promised: every change moves the time of the directory, and every commit those of all that are above what
+        it touches."""
         with self._commits.view() as tree:
-            if tree.hidden.records():
+            changes = self._commits.changes
+            state = changes.state(directory)
+            if state is None:
                 return None
-            unchanged_since_ns = time.time_ns() - UNCHANGED_NS
-            state: Mark = ()
-            for looked_at in (self.root / directory, self._commits.committed, tree.hidden.directory):
-                mark = directory_mark(looked_at, unchanged_since_ns)
-                if mark is None:
-                    return None
-                state += mark
-        return state
+            is_settled = max(state[3:]) <= time.time_ns() - UNCHANGED_NS
+            if (is_settled and not tree.hidden.records()) or changes.has_left(directory, state):
+                return state
+        return None
+
+    def changed_between(self, directory: str, before: Mark, after: Mark) -> set[str] | None:
+        return self._commits.changes.between(directory, before, after)
 
     def location(self, path: str) -> Location:
         with self._commits.view() as tree:

@@ -17,17 +17,19 @@ import msgspec
 
 from disks.effects import fsync_directories, remove_empty_directories, remove_file, replace_file
 from disks.host.locks import try_file_lock
+from disks.local.changes import Changes
 from disks.local.trash import Trash
 
 
 class HiddenFiles:
     """The hidden files of one disk. Whoever changes them holds the commit lock."""
 
-    def __init__(self, root: Path, own: Path, trash: Trash) -> None:
+    def __init__(self, root: Path, own: Path, trash: Trash, changes: Changes) -> None:
         self.directory = own / "hidden"
         self.readers_lock = own / "readers.lock"
         self._root = root
         self._trash = trash
+        self._changes = changes
         self._held = _Held()
 
     def records(self) -> list[Path]:
@@ -99,7 +101,8 @@ class HiddenFiles:
                 return []
             for record in records:
                 gone = [path for path, inode in _read(record).items() if inode_of(self._root / path) == inode]
-                self._delete(gone, record.stem)
+                with self._changes.noted(gone):
+                    self._delete(gone, record.stem)
                 deleted += gone
                 remove_file(record, missing_ok=True)
         return deleted

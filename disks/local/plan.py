@@ -41,6 +41,14 @@ class CommitRecord(msgspec.Struct, frozen=True):
     moves: tuple[Rename, ...]
     arrivals: tuple[Arrival, ...]
 
+    def paths(self) -> Iterator[str]:
+        """All that it touches."""
+        for move in self.moves:
+            yield move.source
+            if move.target is not None:
+                yield move.target
+        yield from (arrival.path for arrival in self.arrivals)
+
 
 def has_chains(moves: tuple[Rename, ...]) -> bool:
     """Whether one move touches the names of another. Then an inode found at a source does not prove that the move has

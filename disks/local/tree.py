@@ -151,16 +151,6 @@ def mark_of(file: str, settled_ns: int) -> Mark | None:
     return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
-def directory_mark(directory: Path, unchanged_since_ns: int) -> Mark | None:
-    """Tells which names are in the directory; None where there is none, and for one that was changed since then."""
-    found = lstat(directory)
-    if found is None or not stat.S_ISDIR(found.st_mode):
-        return None
-    if max(found.st_ctime_ns, found.st_mtime_ns) > unchanged_since_ns:
-        return None
-    return found.st_dev, found.st_ino, found.st_nlink, found.st_mtime_ns, found.st_ctime_ns
-
-
 def read_whole(descriptor: int, size_bytes: int) -> bytes:
     """The bytes of an open file, which is closed. A file object would cost more than a small file."""
     try:

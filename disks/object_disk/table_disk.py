@@ -87,10 +87,13 @@ class TableDisk(BucketDisk):
         for row in rows:
             yield row.path, contents[row.path], row.revision
 
-    def look_over(self, directory: str, name: str, known: Mapping[str, Mark]) -> builtins.list[SmallFile]:
+    def look_over(
+        self, directory: str, name: str, known: Mapping[str, Mark], among: Collection[str] | None = None
+    ) -> builtins.list[SmallFile]:
         def look(table: FileTable) -> tuple[builtins.list[tuple[str, int, str]], dict[str, FileRow]]:
             with table.read() as view:
-                versions = builtins.list(view.versions(directory, name))
+                found = view.versions(directory, name)
+                versions = [row for row in found if among is None or row[0].split("/")[-2] in among]
                 new = (path for path, *mark in versions if not mark[1] or known.get(path) != tuple(mark))
                 return versions, {row.path: row for row in map(view.get, new) if row is not None}
 

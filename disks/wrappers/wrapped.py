@@ -108,11 +108,16 @@ class WrappedDisk(Disk):
     def small_files(self, directory: str, name: str) -> Iterator[tuple[str, bytes, int | None]]:
         return self.inner.small_files(directory, name)
 
-    def look_over(self, directory: str, name: str, known: Mapping[str, Mark]) -> builtins.list[SmallFile]:
-        return self.inner.look_over(directory, name, known)
+    def look_over(
+        self, directory: str, name: str, known: Mapping[str, Mark], among: Collection[str] | None = None
+    ) -> builtins.list[SmallFile]:
+        return self.inner.look_over(directory, name, known, among)
 
     def state_of(self, directory: str) -> Mark | None:
         return self.inner.state_of(directory)
+
+    def changed_between(self, directory: str, before: Mark, after: Mark) -> set[str] | None:
+        return self.inner.changed_between(directory, before, after)
 
     def read_lease(self) -> AbstractContextManager[None]:
         return self.inner.read_lease()

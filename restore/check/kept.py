@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from disks.base import Disk, Mark
+from disks.base import Disk, Mark, SmallFile
 from oplog.errors import Damaged, FrostlineError
 from restore.check.findings import CheckResult, Findings, Problem
 from restore.check.options import CheckOptions
-from tiering.catalog.stored_parts import facts_are_of, sums_are_of
-from tiering.journal.kept_parts import Kept, KeptParts, Place, everything, looks
+from tiering.journal.kept_parts import UNSETTLED, Kept, KeptParts, Place, everything, looks
+from tiering.policy import part_sums
+from tiering.table import kept_facts
 from tiering.table.part import PART_FILE
 from tiering.table.places import locate
 from tiering.table.schema import TABLE_FILE
@@ -68,25 +69,45 @@ def _problem_of_look(place: Place, name: str) -> Problem:
 
 
 def _wrong_looks(disks: Mapping[str, Disk], path: Path) -> Iterator[Place]:
-    """Those that would be believed, and did not find what is there."""
+    """Those that would be believed, or followed by what was committed since, and did not find what is there."""
     for place, look, kept in looks(path):
         disk = disks.get(place.disk)
         if disk is None or disk.broken is not None:
             continue
         with disk.steady():
-            if disk.state_of(place.directory) != look.state:
+            state = disk.state_of(place.directory)
+            changed = disk.changed_between(place.directory, look.state, state) if state is not None else None
+            if state != look.state and changed is None:
                 continue
             found = disk.look_over(place.directory, PART_FILE, {file: mark for file, (mark, _) in kept.items()})
-        there = {file.path for file in found if file.data is None}
-        if len(there) != len(found) or there != kept.keys() or not sums_are_of(look.sums, kept.values()):
+        facts = [kept_facts.decoded(data) for _, data in kept.values()]
+        if not part_sums.are_of(look.sums, filter(None, facts)) or any(
+            file.split("/")[-2] not in (changed or ()) for file in _differing(place, found, kept)
+        ):
             yield place
 
 
+def _differing(place: Place, found: Sequence[SmallFile], kept: Mapping[str, tuple[Mark, bytes]]) -> set[str]:
+    """The paths of files that are kept and not there, there and not kept, or kept otherwise than they are."""
+    same = {
+        file.path
+        for file in found
+        if file.path in kept
+        and (
+            file.data is None
+            or kept_facts.are_of(kept[file.path][1], file.data, place.columns, path=f"{place.disk}:{file.path}")
+        )
+    }
+    return {*(file.path for file in found), *kept} - same
+
+
 def _current(disk: Disk, place: Place, marks: Mapping[str, Mark]) -> Collection[str]:
-    """The paths of which what is kept would be used: their files have their mark still. In a bucket all."""
+    """The paths of which what is kept would be used: their files have their mark still, or had none. In a bucket
+    all."""
     if disk.bucket is not None:
         return marks.keys()
-    return {file.path for file in disk.look_over(place.directory, PART_FILE, marks) if file.data is None}
+    found = disk.look_over(place.directory, PART_FILE, marks)
+    return {file.path for file in found if file.data is None or marks.get(file.path) == UNSETTLED}
 
 
 def _is_wrong(kept: Kept, disks: Mapping[str, Disk], current: Collection[str]) -> bool:
@@ -100,4 +121,4 @@ def _is_wrong(kept: Kept, disks: Mapping[str, Disk], current: Collection[str]) -
             same = disk.read(kept.path) == kept.data
     except FrostlineError:  # it is going just now, or the check of the disk tells
         return False
-    return not (same and facts_are_of(kept.facts, kept.data, kept.place, path=kept.path))
+    return not (same and kept_facts.are_of(kept.facts, kept.data, kept.place.columns, path=kept.path))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,8 @@ from tests.crash.seeding import nothing, replaced
 
 _PARTS = "tests/unit/tiering/catalog/test_stored_parts.py"
 _LOOKS = "tests/unit/tiering/catalog/test_table_parts.py"
+_CHANGES = "tests/unit/disks/local/test_changes.py"
+_HISTORIES = f"{_CHANGES}::test_what_is_another_than_before_is_among_what_was_touched"
 
 
 def _mark_by_size(file: str, settled_ns: int) -> tuple[int, ...] | None:
@@ -23,7 +26,7 @@ def _mark_by_size(file: str, settled_ns: int) -> tuple[int, ...] | None:
 
 
 def _seen_once() -> None:
-    from tiering.catalog.stored_parts import PartReader
+    from tiering.catalog.looks.reader import PartReader
 
     original = PartReader.look
 
@@ -34,7 +37,7 @@ def _seen_once() -> None:
 
 
 def _kept_while_away() -> None:
-    from tiering.catalog.stored_parts import PartReader
+    from tiering.catalog.looks.reader import PartReader
 
     look, load = PartReader.look, PartReader._load
 
@@ -52,9 +55,9 @@ def _kept_while_away() -> None:
 
 
 def _any_state() -> None:
-    from tiering.catalog.stored_parts import PartReader
+    from tiering.catalog.looks.reader import PartReader
 
-    def known(self: Any, last: Any, empty: Any, state: Any) -> Any:
+    def known(self: Any, last: Any, empty: Any, state: Any, policy: Any) -> Any:
         kept = self._kept.look(empty.place)
         return None if kept is None else replace(empty, state=state, kept=kept, is_unread=True)
 
@@ -70,6 +73,24 @@ def _rows_of_any_look() -> None:
     KeptParts.parts_of = parts_of  # type: ignore[method-assign]
 
 
+def _gaps_not_seen() -> None:
+    from disks.local.changes import Changes
+
+    def between(self: Any, directory: str, before: Any, after: Any) -> set[str]:
+        return {name for touched in self._lately(directory) for name in touched.names}
+
+    Changes.between = between  # type: ignore[method-assign]
+
+
+def _arrivals_only() -> None:
+    from disks.local.plan import CommitRecord
+
+    def paths(self: Any) -> Any:
+        return (arrival.path for arrival in self.arrivals)
+
+    CommitRecord.paths = paths  # type: ignore[method-assign]
+
+
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "catalog: others not seen",
@@ -81,7 +102,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "catalog: always the same",
         "the states of parts are those of the look before, whatever has changed",
         f"{_PARTS}::test_each_step_of_one_process_is_what_the_others_see",
-        replaced("tiering.catalog.stored_parts:_Look", "found_the_same", lambda self: True),
+        replaced("tiering.catalog.looks.look:Look", "found_the_same", lambda self: True),
     ),
     (
         "catalog: kept while away",
@@ -99,7 +120,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "catalog: the ranges of an older rule",
         "which columns tell when a part is due is not asked again when the rules change",
         f"{_PARTS}::test_a_rule_about_another_column_is_followed",
-        replaced("tiering.catalog.stored_parts", "_columns", lambda definition: [str(definition.columns[1].id)]),
+        replaced("tiering.table.kept_facts", "columns_of", lambda definition: [str(definition.columns[1].id)]),
     ),
     (
         "catalog: gone at once",
@@ -117,7 +138,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "catalog: facts believed by fsck",
         "fsck compares the part.json that are kept, and not the facts beside them",
         f"{_PARTS}::test_fsck_names_the_part_of_which_something_else_is_kept",
-        replaced("restore.check.kept", "facts_are_of", lambda *arguments, **options: True),
+        replaced("tiering.table.kept_facts", "are_of", lambda *arguments, **options: True),
     ),
     (
         "looks: always as they were",
@@ -129,7 +150,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "looks: due by the rules of before",
         "when a rule is due is not computed anew when the rules change",
         f"{_LOOKS}::test_a_pass_looks_at_each_part_before_it_moves_one",
-        replaced("tiering.catalog.stored_parts", "rules_digest", lambda definition, policy: ""),
+        replaced("tiering.catalog.looks.reader", "rules_digest", lambda definition, policy: ""),
     ),
     (
         "looks: deleted by a kept look",
@@ -144,6 +165,36 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         _rows_of_any_look,
     ),
     (
+        "changes: commits leave no trace",
+        "a commit that touches only what is in a part's directory leaves the state of the table's",
+        f"{_CHANGES}::test_a_commit_within_a_directory_shows_above_it",
+        replaced("disks.local.changes:Changes", "noted", lambda self, touched: nullcontext()),
+    ),
+    (
+        "changes: gaps not seen",
+        "what commits say they touched is all, whatever else happened in between",
+        _HISTORIES,
+        _gaps_not_seen,
+    ),
+    (
+        "changes: arrivals only",
+        "a commit does not say what it took away",
+        _HISTORIES,
+        _arrivals_only,
+    ),
+    (
+        "looks: followed with the parts of before",
+        "of a name that a commit touched the part that was kept stays",
+        f"{_LOOKS}::test_after_each_step_of_another_process_the_looks_are_what_the_disks_say",
+        replaced("tiering.catalog.looks.look:Look", "gone", lambda self: []),
+    ),
+    (
+        "looks: all are active for ever",
+        "whether parts take the place of others is not looked at where a look goes on from another",
+        f"{_LOOKS}::test_a_part_that_comes_to_a_second_disk_is_a_duplicate",
+        replaced("tiering.catalog.table_parts", "_are_active", lambda found: True),
+    ),
+    (
         "looks: believed by fsck",
         "fsck does not compare the looks that are kept with the disks",
         f"{_LOOKS}::test_fsck_names_the_table_of_which_something_else_is_kept",
@@ -153,7 +204,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "looks: a part that is gone stays summed",
         "sums only grow",
         f"{_LOOKS}::test_after_each_step_of_another_process_the_looks_are_what_the_disks_say",
-        replaced("tiering.policy.part_sums", "_without", lambda sums, parts: sums),
+        replaced("tiering.policy.part_sums", "_without", lambda sums, parts, policy: (sums, ())),
     ),
     (
         "catalog: a flipped bit kept",

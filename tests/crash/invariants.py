@@ -191,7 +191,10 @@ def _sums_are_as_read(
 
 def _but_for_ranges(sums: PartSums) -> PartSums:
     """Which ranges of numbers there were may be known longer than the parts in them."""
-    partitions = {partition: (*whole[:3], 0, 0) for partition, whole in sums.partitions.items()}
+    partitions = {
+        partition: msgspec.structs.replace(found, first_range=0, last_range=0)
+        for partition, found in sums.partitions.items()
+    }
     return msgspec.structs.replace(sums, highest={}, partitions=partitions)
 
 

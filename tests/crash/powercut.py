@@ -45,9 +45,11 @@ class Recorder:
     trace: list[Effect] = field(default_factory=list)
 
     def __call__(self, phase: Literal["before", "after"], name: str, arguments: tuple[object, ...]) -> None:
-        if phase == "before" or name.startswith(("store.", "fs.fsync")):
+        if phase == "before" or name.startswith(("store.", "fs.fsync", "fs.utime")):
             return
         paths = [Path(str(found)) for found in arguments if isinstance(found, Path) or name.startswith("fs.")]
+        if paths and paths[0].name in _TELLS_OF_TIMES:
+            return
         written: list[Path] = []
         if name == "journal.commit" and arguments[0] not in _NOT_DURABLE:
             written = [self.journal, self.journal.with_name("journal.db-wal")]
@@ -90,6 +92,8 @@ class Recorder:
 
 
 _KNOWN = frozenset({"fs.rename", "fs.link", "fs.unlink", "fs.mkdir", "fs.rmdir"})
+_TELLS_OF_TIMES = frozenset({"changes", "changes.old"})
+"""Files of a local disk that say nothing of a tree whose directories have other times, as all trees here do."""
 _NOT_DURABLE = frozenset({"claim", "release", "note_unseen", "seen", "note_bytes", "note_capacity"})
 """Journal commits that may be lost: no owner of a claim survives a power cut, and the others say what helps only with a
 later one, or what is found out again."""

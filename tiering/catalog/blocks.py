@@ -106,7 +106,8 @@ def owners(context: Context, definition: TableDefinition) -> dict[int, str]:
 
 def foreign(context: Context, definition: TableDefinition, disk: Disk) -> set[int]:
     """The ranges that other machines own, as the disk's marks and the parts on it tell."""
-    used = {range_of(number) for number in _in_sight(context, definition, on=disk.name)}
+    everything = context.catalog.parts(definition, include_outdated=True)
+    used = {range_of(stored.name.max_block) for stored in everything if stored.disk == disk.name}
     return (_marks(disk, definition) | used) - owned(context, definition)
 
 
@@ -264,11 +265,15 @@ def _first_unused(context: Context, definition: TableDefinition) -> int:
     return max(used | owned(context, definition), default=-1) + 1
 
 
-def _in_sight(context: Context, definition: TableDefinition, *, on: str | None = None) -> Iterator[int]:
-    """The highest number of every part on the disk, or on any."""
+def _in_sight(context: Context, definition: TableDefinition) -> Iterator[int]:
+    """Of every range that a part has a number of, the highest that one has or had."""
+    sums = context.catalog.sums(definition)
+    if sums is not None:
+        for whole in sums.values():
+            yield from whole.highest.values()
+        return
     for stored in context.catalog.parts(definition, include_outdated=True):
-        if on is None or stored.disk == on:
-            yield stored.name.max_block
+        yield stored.name.max_block
 
 
 def _write_mark(context: Context, definition: TableDefinition, disk: Disk, index: int) -> None:

@@ -15,7 +15,7 @@ from disks.base import Disk
 from disks.stores.time_budget import time_budget
 from oplog.errors import Conflict, Damaged, DiskUnreachable, FrostlineError, NotFound, Transient
 from tiering.catalog.lineage import Lineage, Merges, no_merges
-from tiering.catalog.stored_parts import Broken, PartState, StoredPart
+from tiering.catalog.looks.stored import Broken, PartState, StoredPart
 from tiering.catalog.table_parts import TableParts, TablePartsReader
 from tiering.config.settings import Config
 from tiering.journal.kept_looks import PartSums
@@ -149,6 +149,16 @@ class Catalog:
         return self._last
 
     @property
+    def _as_known(self) -> _Snapshot:
+        """The same for who asks for no part: what shows no change is not looked into, until somebody asks for more."""
+        if self._outdated:
+            with self._reader.lock:
+                if self._outdated:
+                    self._read(anew=False)
+                    self._outdated = True
+        return self._last
+
+    @property
     def broken(self) -> list[Broken]:
         """What could not be read, with its path and the reason."""
         snapshot = self._now
@@ -178,11 +188,11 @@ class Catalog:
 
     def tables(self) -> list[TableDefinition]:
         """All tables by name."""
-        return sorted(self._now.tables.values(), key=lambda table: table.full_name)
+        return sorted(self._as_known.tables.values(), key=lambda table: table.full_name)
 
     def dropped(self) -> list[DroppedTable]:
         """Tables that a bucket says are gone and some disk still has, by name."""
-        return sorted(self._now.dropped.values(), key=lambda table: table.definition.full_name)
+        return sorted(self._as_known.dropped.values(), key=lambda table: table.definition.full_name)
 
     def table(self, full_name: str) -> TableDefinition:
         """The table `db.name`, or the one of this uuid.
@@ -215,11 +225,11 @@ class Catalog:
         raise NotFound(f"No such table: {full_name}", hint=f"the tables are: {known}")
 
     def _called(self, name: str) -> list[TableDefinition]:
-        return [table for table in self._now.tables.values() if name in (table.full_name, table.uuid)]
+        return [table for table in self._as_known.tables.values() if name in (table.full_name, table.uuid)]
 
     def disks_lacking_definition(self, definition: TableDefinition) -> list[str]:
         """Disks of the table's policy that hold no current `table.json`."""
-        held = self._now.copies.get(definition.uuid, set())
+        held = self._as_known.copies.get(definition.uuid, set())
         return [name for name in self.policy_disks(definition) if name not in held]
 
     def policy_disks(self, definition: TableDefinition) -> list[str]:

@@ -53,9 +53,9 @@ def with_several_writers(sums: Mapping[str, PartSums]) -> list[str]:
     wrote all of."""
     ranges: dict[str, set[int]] = defaultdict(set)
     for whole in sums.values():
-        for partition, (*_, first, last) in whole.partitions.items():
-            ranges[partition] |= {first, last}
-    return sorted(partition for partition, found in ranges.items() if len(found) > 1)
+        for partition, found in whole.partitions.items():
+            ranges[partition] |= {found.first_range, found.last_range}
+    return sorted(partition for partition, indexes in ranges.items() if len(indexes) > 1)
 
 
 def repeated(parts: Iterable[StoredPart]) -> list[tuple[StoredPart, StoredPart]]:

@@ -9,12 +9,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import msgspec
 
 from disks.base import Disk
 from tiering.catalog.lineage import Lineage, claims
-from tiering.catalog.stored_parts import Broken, Looked, PartReader, PartState, StoredPart
+from tiering.catalog.looks.look import Looked
+from tiering.catalog.looks.reader import PartReader
+from tiering.catalog.looks.stored import Broken, PartState, StoredPart
 from tiering.config.settings import Config
 from tiering.journal.kept_looks import PartSums
 from tiering.journal.kept_parts import KeptParts
@@ -79,6 +82,11 @@ class TableParts:
                     return found
         return [stored for stored in self.everything() if stored.name.partition == partition]
 
+    def see(self, looks: list[Looked]) -> None:
+        """Go by these looks."""
+        self.looks = looks
+        self._partitions.clear()
+
     def settle(self, parts: list[StoredPart], *, are_all_active: bool) -> None:
         """These are all."""
         self._parts, self.are_all_active = parts, are_all_active
@@ -113,27 +121,26 @@ class TablePartsReader:
     def look(self, definition: TableDefinition, dropping: frozenset[str], *, anew: bool) -> TableParts:
         """The parts of the table now. Unless `anew`, a directory that shows no change is not looked into."""
         table = TableParts(self, definition, self._looks(definition, anew=anew))
-        if not any(look.is_unread for look in table.looks):
-            self._settle(table, dropping)
-        elif dropping or not self._is_settled(table):
-            self.read(table, dropping)
+        self._know(table, dropping)
         return table
 
     def read(self, table: TableParts, dropping: frozenset[str] = frozenset()) -> None:
-        """Read the parts that the looks found; or look anew, where they are kept no more."""
-        if not all(self._reader.read(look) for look in table.looks if look.is_unread):
-            table.looks = self._looks(table.definition, anew=True)
+        """Read the parts that the looks found; or look again, where they are kept no more."""
+        if not self._read(table):
+            self._look_again(table)
+            if not self._read(table):
+                table.see(self._looks(table.definition, anew=True))
         self._settle(table, dropping)
 
     def read_partition(self, table: TableParts, partition: str) -> list[StoredPart] | None:
-        """Its active parts, in name order, where all parts are active; None where they are kept no more."""
-        found: list[StoredPart] = []
-        for look in table.looks:
-            some = self._reader.read_partition(look, partition)
-            if some is None:
-                return None
-            found += some
-        return sorted(found, key=lambda stored: stored.name)
+        """Its active parts, in name order, where all parts are active; None where only reading all of them tells. Looks
+        again where they are kept no more."""
+        found = self._of_partition(table, partition)
+        if found is None:
+            self._look_again(table)
+            self._know(table, frozenset())
+            found = self._of_partition(table, partition) if table.are_all_active else None
+        return found
 
     def forget_all_but(self, uuids: Iterable[str]) -> None:
         """Keep what was seen of these tables, and of no others."""
@@ -141,6 +148,29 @@ class TablePartsReader:
 
     def close(self) -> None:
         self._reader.close()
+
+    def _know(self, table: TableParts, dropping: frozenset[str]) -> None:
+        """Find out which parts are active; without reading them where that is known."""
+        if not any(look.is_unread for look in table.looks):
+            self._settle(table, dropping)
+        elif dropping or not self._is_settled(table):
+            self.read(table, dropping)
+
+    def _look_again(self, table: TableParts) -> None:
+        self._reader.forget_unread(table.definition)
+        table.see(self._looks(table.definition, anew=False))
+
+    def _read(self, table: TableParts) -> bool:
+        return all(self._reader.read(look) for look in table.looks if look.is_unread)
+
+    def _of_partition(self, table: TableParts, partition: str) -> list[StoredPart] | None:
+        found: list[StoredPart] = []
+        for look in table.looks:
+            some = self._reader.read_partition(look, partition)
+            if some is None:
+                return None
+            found += some
+        return sorted(found, key=lambda stored: stored.name)
 
     def _looks(self, definition: TableDefinition, *, anew: bool) -> list[Looked]:
         policy = self.config.policies.get(definition.policy)
@@ -175,8 +205,22 @@ class TablePartsReader:
             kept.settle(table.definition.directory, looks)
 
     def _is_settled(self, table: TableParts) -> bool:
-        looks = _identity(table)
-        return looks is not None and self.kept is not None and self.kept.is_settled(table.definition.directory, looks)
+        """Whether all parts are known to be active: as these looks found them, or as those found that they go on from,
+        and so are all in the partitions that have changed since."""
+        looks, directory = _identity(table), table.definition.directory
+        if looks is None or self.kept is None:
+            return False
+        if self.kept.is_settled(directory, looks):
+            return True
+        before = _identity(table, before=True)
+        if before is None or before == looks or not self.kept.is_settled(directory, before):
+            return False
+        for partition in frozenset[str]().union(*(look.changed for look in table.looks)):
+            found = self._of_partition(table, partition)
+            if found is None or not _are_active(found):
+                return False
+        self.kept.settle(directory, looks)
+        return True
 
     def _with_states(self, table: TableParts, found: list[StoredPart]) -> tuple[list[StoredPart], bool]:
         """The parts in name order, each with its state; and whether that follows from what is found alone."""
@@ -212,12 +256,20 @@ class TablePartsReader:
         return outdated
 
 
-def _identity(table: TableParts) -> str | None:
-    """Tells which looks these are; None where some of them cannot be told from others."""
-    looks = {look.place.disk: look.identity for look in table.looks}
+def _identity(table: TableParts, *, before: bool = False) -> str | None:
+    """Tells which looks these are, or those that they go on from; None where some of them cannot be told from
+    others."""
+    looks = {
+        look.place.disk: str(look.after) if before and look.after is not None else look.identity for look in table.looks
+    }
     if None in looks.values() or not any(look.kept for look in table.looks):
         return None
     return msgspec.json.encode(looks, order="sorted").decode()
+
+
+def _are_active(found: list[StoredPart]) -> bool:
+    """Whether all parts of a partition, in name order, answer queries."""
+    return not _may_be_hidden(found) and all(one.name != other.name for one, other in pairwise(found))
 
 
 def _may_be_hidden(found: list[StoredPart]) -> list[StoredPart]:

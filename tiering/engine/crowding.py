@@ -47,8 +47,8 @@ def _sums(store: Store, definition: TableDefinition) -> Iterator[tuple[tuple[str
     sums = store.context.catalog.sums(definition)
     if sums is not None:
         for disk, whole in sums.items():
-            for partition, (parts, _, size_bytes, *_) in whole.partitions.items():
-                yield (disk, partition), (parts, size_bytes)
+            for partition, held in whole.partitions.items():
+                yield (disk, partition), (held.parts, held.bytes)
         return
     counts: Counter[tuple[str, str]] = Counter()
     sizes: Counter[tuple[str, str]] = Counter()

@@ -111,14 +111,15 @@ class Store:
     ) -> None:
         self.close()
 
-    def refresh(self, *, look: bool = True) -> None:
+    def refresh(self, *, look: bool = True, anew: bool = True) -> None:
         """Take in what other processes and machines committed, and whether the disks are still there. Without `look` a
-        bucket is asked only when nobody here has for its `look_seconds`."""
+        bucket is asked only when nobody here has for its `look_seconds`. Neither then nor without `anew` is what shows
+        no change looked into."""
         if self.context.identities is not None:
             self.context.identities.look()
         unseen = self.context.journal.unseen()
         if look:
-            self.context.catalog.refresh()
+            self.context.catalog.refresh(anew=anew)
         else:
             self.context.catalog.refresh_when_due()
         recovering.note_seen(self.context, unseen)

@@ -72,7 +72,7 @@ def _summed(catalog: Catalog, definition: TableDefinition, *, include_outdated: 
     sums = catalog.sums(definition)
     if sums is not None:
         return [
-            Summed(definition, disk, partition, *found[:3])
+            Summed(definition, disk, partition, found.parts, found.rows, found.bytes)
             for disk, whole in sums.items()
             for partition, found in whole.partitions.items()
         ]

@@ -29,12 +29,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from disks.base import Disk, Transaction
+from disks.base import Transaction
 from disks.effects import op
 from disks.workers.progress import Task
 from oplog.errors import Damaged, FrostlineError, Locked, NotFound
 from oplog.kinds import Inserted
-from tiering.catalog import blocks, copying
+from tiering.catalog import blocks
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.catalog.new_parts import DIGEST_CLAIM, INSERT_CLAIM, stage_part
@@ -51,7 +51,7 @@ from tiering.table.types import cast_batch
 _BLOCK_BYTES = 256 * 1024 * 1024
 """A block ends at this size in memory even if it has fewer rows."""
 _LOOK_AGAIN_SECONDS = 0.02
-_LISTINGS = 5
+_LOOKS = 5
 _FIRST_GUESS = 0.5
 """Size on disk as a share of the size in memory, until the first part tells."""
 
@@ -188,8 +188,8 @@ class Inserting:
     company: OtherInserts
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _known: dict[str, set[str]] = field(init=False)
-    _seen: set[str] = field(init=False)
-    """Parts whose digests are among the known."""
+    _seen: dict[str, set[str]] = field(init=False)
+    """Partition -> its parts whose digests are among the known."""
     _next_block: int = field(init=False)
     _asked: set[str] = field(default_factory=set)
     _done: InsertResult = field(init=False)
@@ -197,7 +197,7 @@ class Inserting:
 
     def __post_init__(self) -> None:
         self._known = {}
-        self._seen = set()
+        self._seen = {}
         self._next_block = 0
         self._done = InsertResult(self.definition.full_name)
         self.begin()
@@ -205,8 +205,6 @@ class Inserting:
     def begin(self) -> None:
         """Find out what is there, before the first block."""
         self._known = known_digests(self.context, self.definition)
-        everything = self.context.catalog.parts(self.definition, include_outdated=True)
-        self._seen = {stored.facts.name for stored in everything}
         self._next_block = blocks.first_free(self.context, self.definition)
 
     def finish(self) -> None:
@@ -286,30 +284,43 @@ class Inserting:
 
     def _learn(self, partitions: set[str]) -> None:
         """Remember the digests of parts that other processes brought to these partitions since this insert began."""
-        for disk in map(self.context.disk, self.context.catalog.policy_disks(self.definition)):
-            for _ in range(_LISTINGS):
-                if self._learn_from(disk, partitions):
-                    break
+        with self._lock:
+            for partition in partitions:
+                self._known_of(partition)
+        for _ in range(_LOOKS):
+            self.context.catalog.refresh(disks=(), anew=False)
+            learned = [self._learn_of(partition) for partition in partitions]
+            if all(learned):
+                break
 
-    def _learn_from(self, disk: Disk, partitions: set[str]) -> bool:
-        """False when a part went away between listing and reading: what it became may not have been listed."""
+    def _known_of(self, partition: str) -> set[str]:
+        """The digests that are known of the partition. Which parts were seen is asked first: of one that comes between,
+        the digests are learned twice, and never not at all."""
+        if partition not in self._seen:
+            self._seen[partition] = {stored.facts.name for stored in self._parts_of(partition)}
+        return self._known[partition]
+
+    def _learn_of(self, partition: str) -> bool:
+        """False when a part went away before it was read: what it became may not have been found."""
         complete = True
-        wanted = tuple(f"{partition}_" for partition in partitions)
-        for name in (entry[:-1] for entry in disk.list(self.definition.directory) if entry.startswith(wanted)):
+        for stored in self._parts_of(partition):
             with self._lock:
-                if name in self._seen:
+                if stored.facts.name in self._seen[partition]:
                     continue
             try:
-                part, _ = copying.read_part(disk, self.definition.part_directory(name))
+                digests = stored.part.digests
             except NotFound:
                 complete = False
                 continue
             except Damaged:  # the catalog reports it
                 continue
             with self._lock:
-                self._seen.add(name)
-                self._known[part.part_name.partition].update(part.digests)
+                self._seen[partition].add(stored.facts.name)
+                self._known[partition].update(digests)
         return complete
+
+    def _parts_of(self, partition: str) -> list[StoredPart]:
+        return self.context.catalog.partition(self.definition, partition, include_outdated=True)
 
     def _begin(self, disk: str) -> Transaction:
         reason = f"insert into {self.definition.full_name}"
@@ -340,7 +351,7 @@ class Inserting:
     def _is_new(self, new: NewPart) -> bool:
         """Whether no remembered block of the partition has the same bytes; remembers it if so."""
         with self._lock:
-            known = self._known[new.partition.id]
+            known = self._known_of(new.partition.id)
             if new.digest not in known:
                 known.add(new.digest)
                 return True
@@ -366,7 +377,8 @@ class Inserting:
     def count_in(self, names: list[str], news: list[NewPart]) -> None:
         """Note for the result that these parts are in."""
         with self._lock:
-            self._seen.update(names)
+            for name, new in zip(names, news, strict=True):
+                self._seen.setdefault(new.partition.id, set()).add(name)
         size_bytes = sum(new.size_bytes for new in news)
         rows = sum(new.rows for new in news)
         self.task.advance(size_bytes=size_bytes, items=rows)
@@ -395,22 +407,22 @@ class Inserting:
 
 def known_digests(context: Context, definition: TableDefinition) -> dict[str, set[str]]:
     """The remembered digests of each partition, the newest `deduplication_window` of them."""
-    return _Remembered(context.catalog.parts(definition), definition.settings.deduplication_window)
+    return _Remembered(context, definition)
 
 
 class _Remembered(dict[str, set[str]]):
     """By partition; the parts of one are read when it is asked for, which of most is never."""
 
-    def __init__(self, parts: Iterable[StoredPart], window: int) -> None:
+    def __init__(self, context: Context, definition: TableDefinition) -> None:
         super().__init__()
-        self._window = window
-        self._parts: dict[str, list[StoredPart]] = defaultdict(list)
-        for stored in parts:
-            self._parts[stored.name.partition].append(stored)
+        self._context = context
+        self._definition = definition
 
     def __missing__(self, partition: str) -> set[str]:
-        digests = [digest for stored in self._parts.pop(partition, ()) for digest in stored.part.digests]
-        known = self[partition] = set(digests[-self._window :] if self._window else ())
+        window = self._definition.settings.deduplication_window
+        parts = self._context.catalog.partition(self._definition, partition) if window else ()
+        digests = [digest for stored in parts for digest in stored.part.digests]
+        known = self[partition] = set(digests[-window:])
         return known
 
 

@@ -24,6 +24,19 @@ FORGET_LOOK = "DELETE FROM looks WHERE disk = ? AND directory = ?"
 INSERT_LOOK = "INSERT INTO looks (disk, directory, shape, state, rules, sums, crc32) VALUES (?, ?, ?, ?, ?, ?, ?)"
 
 
+class PartitionSums(msgspec.Struct, frozen=True, array_like=True):
+    """What the parts of one partition on a disk are together."""
+
+    parts: int
+    rows: int
+    bytes: int
+    first_range: int
+    """Of the block numbers that a part in it had."""
+    last_range: int
+    newest: datetime
+    due: datetime | None
+
+
 class PartSums(msgspec.Struct, frozen=True, array_like=True):
     """What the parts of a table on a disk are together."""
 
@@ -36,8 +49,7 @@ class PartSums(msgspec.Struct, frozen=True, array_like=True):
     """Before this no rule of the table acts on any of them where it lies; None where none ever does."""
     highest: dict[int, int] = {}
     """Range of block numbers -> the highest number that a part in it has."""
-    partitions: dict[str, tuple[int, int, int, int, int]] = {}
-    """Partition -> parts, rows, bytes, and the first and the last range of block numbers that a part in it had."""
+    partitions: dict[str, PartitionSums] = {}
 
 
 class KeptLook(msgspec.Struct, frozen=True):

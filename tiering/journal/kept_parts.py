@@ -17,7 +17,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -35,7 +35,7 @@ from tiering.journal.kept_looks import FORGET_LOOK, INSERT_LOOK, SELECT_LOOK, Ke
 
 logger = logging.getLogger(__name__)
 
-SCHEMA = 4
+SCHEMA = 5
 _BUSY_SECONDS = 2
 _KEPT_SECONDS = 24 * 3600
 """What a part said that is gone stays so long: somebody may have looked at the disk before, and ask for it now."""
@@ -51,6 +51,9 @@ CREATE INDEX gone_documents ON documents (gone) WHERE gone IS NOT NULL;
     + kept_looks.CREATE
 )
 _COLUMNS = "path, mark, revision, facts, document, crc32"
+_AT_ONCE = 500
+UNSETTLED: Mark = ()
+"""The mark of a file that had none yet: no file has this one, so that only a look that found the file uses the row."""
 _T = TypeVar("_T")
 _TROUBLE = (sqlite3.Error, OSError, FrostlineError)
 _marks = msgspec.msgpack.Decoder(Mark)
@@ -74,8 +77,8 @@ class NewLook:
     state: Mark
     rules: str
     sums: PartSums
-    marks: Mapping[str, Mark]
-    """All that was found, by path."""
+    marks: Mapping[str, Mark] = field(default_factory=dict)
+    """All that was found, by path; not asked of a look after another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,11 @@ class Place:
     disk: str
     directory: str
     shape: str
+
+    @property
+    def columns(self) -> list[str]:
+        """Those of which the facts have the ranges."""
+        return [column for column in self.shape.split(",") if column]
 
 
 KeptRow = tuple[str, Mark, int | None, bytes, int]
@@ -118,15 +126,26 @@ class KeptParts:
         """The parts that this look found there, or those of one partition. None where another look has taken its
         place."""
         low = f"{place.directory}/" if partition is None else f"{place.directory}/{partition}_"
-        high = f"{low}\U0010ffff"
+        return self._found_by(place, look, [("path >= ? AND path < ?", (low, f"{low}\U0010ffff"))])
 
+    def parts_at(self, place: Place, look: int, files: Sequence[str]) -> list[KeptRow] | None:
+        """Those of these paths that this look found."""
+        pieces = [files[start : start + _AT_ONCE] for start in range(0, len(files), _AT_ONCE)]
+        return self._found_by(place, look, [(f"path IN ({','.join('?' * len(piece))})", piece) for piece in pieces])
+
+    def _found_by(self, place: Place, look: int, wanted: Sequence[tuple[str, Sequence[str]]]) -> list[KeptRow] | None:
         def asked(connection: sqlite3.Connection) -> list[KeptRow] | None:
             connection.execute("BEGIN")
             try:
-                if connection.execute("SELECT 1 FROM looks WHERE id = ?", (look,)).fetchone() is None:
+                if not _is_kept(connection, look):
                     return None
-                query = f"SELECT {_COLUMNS} FROM parts WHERE disk = ? AND directory = ? AND path >= ? AND path < ?"
-                return _rows(query, (place.disk, place.directory, low, high), connection)
+                query = f"SELECT {_COLUMNS} FROM parts WHERE disk = ? AND directory = ? AND "
+                where = (place.disk, place.directory)
+                return [
+                    row
+                    for condition, values in wanted
+                    for row in _rows(query + condition, (*where, *values), connection)
+                ]
             finally:
                 connection.execute("COMMIT")
 
@@ -176,16 +195,25 @@ class KeptParts:
             return {}
 
     def note(
-        self, place: Place, new: Sequence[NewPart], gone: Iterable[tuple[str, Mark]], look: NewLook | None = None
+        self,
+        place: Place,
+        new: Sequence[NewPart],
+        gone: Iterable[tuple[str, Mark]],
+        look: NewLook | None = None,
+        *,
+        after: int | None = None,
     ) -> tuple[dict[str, int], int | None]:
-        """Keep these, and no longer those that are gone; and the look that found all that is kept of the place then.
-        Path -> number of its document, and that of the look. Nothing where it cannot be."""
+        """Keep these, and no longer those that are gone; and the look that found all that is kept of the place then, or
+        that found these changes `after` another one. Path -> number of its document, and that of the look. Nothing
+        where it cannot be, or the look before is not the last any more."""
         numbers: dict[str, int] = {}
         number: int | None = None
         now = int(time.time())
         where = (place.disk, place.directory)
         try:
             with self._writing() as connection:
+                if after is not None and not _is_kept(connection, after):
+                    return {}, None
                 for path, mark in gone:
                     row = (*where, path, msgspec.msgpack.encode(mark))
                     _forget(connection, "path = ? AND mark = ?", row, now)
@@ -193,7 +221,7 @@ class KeptParts:
                     _forget(connection, "path = ?", (*where, part.path), now)
                     numbers[part.path] = _insert(connection, place, part)
                 connection.execute(FORGET_LOOK, where)
-                if look is not None and _marks_of(connection, place) == look.marks:
+                if look is not None and (after is not None or _marks_of(connection, place) == look.marks):
                     columns = kept_looks.encoded(look.state, look.rules, look.sums)
                     number = connection.execute(INSERT_LOOK, (*where, place.shape, *columns)).lastrowid
                 connection.execute("DELETE FROM documents WHERE gone < ?", (now - _KEPT_SECONDS,))
@@ -308,6 +336,10 @@ def _whole_look(connection: sqlite3.Connection, place: Place) -> tuple[Place, Ke
     look = kept_looks.decoded(connection.execute(SELECT_LOOK, where).fetchone())
     rows = _rows(f"SELECT {_COLUMNS} FROM parts WHERE disk = ? AND directory = ? AND shape = ?", where, connection)
     return place, look, {path: (mark, facts) for path, mark, _, facts, _ in rows}
+
+
+def _is_kept(connection: sqlite3.Connection, look: int) -> bool:
+    return connection.execute("SELECT 1 FROM looks WHERE id = ?", (look,)).fetchone() is not None
 
 
 def _forget(connection: sqlite3.Connection, where: str, values: tuple[object, ...], now: int) -> None:

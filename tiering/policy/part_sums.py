@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
 from typing import Protocol
 
+import msgspec
+
 from tiering.config.settings import PolicyConfig
-from tiering.journal.kept_looks import PartSums
+from tiering.journal.kept_looks import PartitionSums, PartSums
 from tiering.policy.due import first_due
 from tiering.table.part import Part, PartFacts, PartName, range_of
 from tiering.table.schema import TableDefinition
@@ -33,53 +35,94 @@ def of(parts: Iterable[SummedPart], policy: PolicyConfig | None) -> PartSums:
 
 def changed(
     sums: PartSums,
-    gone: Collection[SummedPart],
+    gone: Iterable[SummedPart],
     new: Iterable[SummedPart],
-    everything: Iterable[SummedPart],
+    left_of: Callable[[Collection[str]], Iterable[SummedPart]],
     policy: PolicyConfig | None,
 ) -> PartSums:
-    """Those of `everything`, which is what the sums were of but for these parts. Only where one of those that are gone
-    was the first or the last of all, all are gone through. Ranges of block numbers still tell of parts that are
-    gone."""
-    if gone:
-        least, last = _first_due(gone, policy), max(stored.facts.created for stored in gone)
-        if (least is not None and least == sums.due) or last == sums.newest:
-            return of(everything, policy)
-        sums = _without(sums, gone)
-    return _with(sums, new, policy)
+    """Those of what the sums were of, but for these parts. Of a partition in which the first or the last of all is gone
+    all parts are gone through: `left_of` gives those that such partitions have now. Ranges of block numbers still tell
+    of parts that are gone."""
+    sums, unsure = _without(sums, gone, policy)
+    sums = _with(sums, new, policy)
+    return _gone_through(sums, left_of(unsure), policy) if unsure else sums
+
+
+def are_of(sums: PartSums, facts: Iterable[PartFacts]) -> bool:
+    """Whether the sums are those of parts with these facts, but for when a rule is due and for ranges of numbers."""
+    partitions: dict[str, tuple[int, int, int, datetime]] = {}
+    for fact in facts:
+        name, created = fact.part_name.partition, fact.created
+        count, rows, size_bytes, newest = partitions.get(name, (0, 0, 0, created))
+        partitions[name] = (count + 1, rows + fact.rows, size_bytes + fact.size_bytes, max(newest, created))
+    kept = {name: (one.parts, one.rows, one.bytes, one.newest) for name, one in sums.partitions.items()}
+    return kept == partitions and _together(sums.partitions, sums.highest) == sums
 
 
 def _with(sums: PartSums, parts: Iterable[SummedPart], policy: PolicyConfig | None) -> PartSums:
-    count, rows, size_bytes, newest, due = sums.parts, sums.rows, sums.bytes, sums.newest, sums.due
     highest, partitions = dict(sums.highest), dict(sums.partitions)
     for stored in parts:
         facts, name = stored.facts, stored.name
-        count, rows, size_bytes = count + 1, rows + facts.rows, size_bytes + facts.size_bytes
-        newest = facts.created if newest is None else max(newest, facts.created)
-        first = first_due(stored.definition, facts, stored.disk, policy)
-        if first is not None and (due is None or first < due):
-            due = first
+        due = first_due(stored.definition, facts, stored.disk, policy)
         low, high = range_of(name.min_block), range_of(name.max_block)
         highest[high] = max(highest.get(high, 0), name.max_block)
-        known = partitions.get(name.partition, (0, 0, 0, low, high))
-        sizes = (known[0] + 1, known[1] + facts.rows, known[2] + facts.size_bytes)
-        partitions[name.partition] = (*sizes, min(known[3], low), max(known[4], high))
-    return PartSums(count, rows, size_bytes, newest, due, highest, partitions)
+        known = partitions.get(name.partition)
+        if known is None:
+            partitions[name.partition] = PartitionSums(1, facts.rows, facts.size_bytes, low, high, facts.created, due)
+        else:
+            partitions[name.partition] = PartitionSums(
+                known.parts + 1,
+                known.rows + facts.rows,
+                known.bytes + facts.size_bytes,
+                min(known.first_range, low),
+                max(known.last_range, high),
+                max(known.newest, facts.created),
+                _earlier(known.due, due),
+            )
+    return _together(partitions, highest)
 
 
-def _without(sums: PartSums, parts: Iterable[SummedPart]) -> PartSums:
-    count, rows, size_bytes = sums.parts, sums.rows, sums.bytes
+def _without(
+    sums: PartSums, parts: Iterable[SummedPart], policy: PolicyConfig | None
+) -> tuple[PartSums, Collection[str]]:
+    """And the partitions whose first or last was among these."""
     partitions = dict(sums.partitions)
+    unsure: set[str] = set()
     for stored in parts:
         facts, partition = stored.facts, stored.name.partition
-        count, rows, size_bytes = count - 1, rows - facts.rows, size_bytes - facts.size_bytes
-        known = partitions[partition]
-        partitions[partition] = (known[0] - 1, known[1] - facts.rows, known[2] - facts.size_bytes, *known[3:])
-        if not partitions[partition][0]:
-            del partitions[partition]
-    return PartSums(count, rows, size_bytes, sums.newest, sums.due, sums.highest, partitions)
+        known = partitions.pop(partition)
+        if known.parts == 1:
+            unsure.discard(partition)
+            continue
+        due = first_due(stored.definition, facts, stored.disk, policy)
+        if known.newest == facts.created or (due is not None and known.due == due):
+            unsure.add(partition)
+        partitions[partition] = msgspec.structs.replace(
+            known, parts=known.parts - 1, rows=known.rows - facts.rows, bytes=known.bytes - facts.size_bytes
+        )
+    return _together(partitions, sums.highest), unsure
 
 
-def _first_due(parts: Iterable[SummedPart], policy: PolicyConfig | None) -> datetime | None:
-    found = (first_due(stored.definition, stored.facts, stored.disk, policy) for stored in parts)
-    return min((due for due in found if due is not None), default=None)
+def _gone_through(sums: PartSums, left: Iterable[SummedPart], policy: PolicyConfig | None) -> PartSums:
+    """With the first and the last of these parts, which are all of their partitions."""
+    partitions = dict(sums.partitions)
+    for partition, found in _with(PartSums(), left, policy).partitions.items():
+        partitions[partition] = msgspec.structs.replace(partitions[partition], newest=found.newest, due=found.due)
+    return _together(partitions, sums.highest)
+
+
+def _together(partitions: dict[str, PartitionSums], highest: dict[int, int]) -> PartSums:
+    found = partitions.values()
+    return PartSums(
+        sum(partition.parts for partition in found),
+        sum(partition.rows for partition in found),
+        sum(partition.bytes for partition in found),
+        max((partition.newest for partition in found), default=None),
+        min((partition.due for partition in found if partition.due is not None), default=None),
+        highest,
+        partitions,
+    )
+
+
+def _earlier(one: datetime | None, other: datetime | None) -> datetime | None:
+    return other if one is None or (other is not None and other < one) else one

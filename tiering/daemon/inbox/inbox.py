@@ -151,7 +151,7 @@ class Inbox:
         chosen = choice.choose(found, self._sights[table.name], self._clock(), self._settings, at_once=at_once)
         if not chosen and table.name in self._begun:
             return
-        self._store.refresh()
+        self._store.refresh(anew=False)
         ingest = TableIngest(self._store, table, self._stop)
         try:
             ingest.finish()

@@ -23,10 +23,10 @@ BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @contextmanager
-def kept_store(home: Path, *rules: TtlRule) -> Iterator[Config]:
-    """Its configuration, while what is known of the parts is kept at once."""
+def kept_store(home: Path, *rules: TtlRule, settled: bool = True) -> Iterator[Config]:
+    """Its configuration, while what is known of the parts is kept at once (`tests.keeping`)."""
     config = embedded(home)
-    with keeping():
+    with keeping(settled=settled):
         with Store.open(config) as store:
             columns = ["k:int64", "ts:timestamp", "seen:timestamp"]
             table = define_table(TABLE, columns=columns, order_by="k", partition_by="month(ts)", policy="hot_cold")

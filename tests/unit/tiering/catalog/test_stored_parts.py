@@ -15,7 +15,7 @@ import pytest
 from tests.command_line import Frostline
 from tests.crash.invariants import catalog_is_as_read
 from tests.unit.tiering.catalog.histories import STEPS, TABLE, alter, kept_store, move
-from tiering.catalog.stored_parts import KeptPart
+from tiering.catalog.looks.stored import KeptPart
 from tiering.config.settings import Config
 from tiering.engine.store import Store
 from tiering.journal import kept_parts
@@ -217,7 +217,7 @@ def test_what_is_not_kept_any_more_comes_from_the_disk(config: Config) -> None:
 
 
 def test_what_many_parts_say_is_what_each_does(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tiering.catalog.stored_parts._DOCUMENTS_AT_ONCE", 2)
+    monkeypatch.setattr("tiering.catalog.looks.stored._DOCUMENTS_AT_ONCE", 2)
     with Store.open(config) as store:
         parts = [stored.described for stored in store.parts(TABLE)]
         kept = [part for part in parts if isinstance(part, KeptPart)]

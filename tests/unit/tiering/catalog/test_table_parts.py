@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import msgspec
@@ -13,26 +14,39 @@ import pytest
 
 from disks.local.disk import LocalDisk
 from disks.object_disk.table_disk import TableDisk
+from oplog.errors import FrostlineError
+from oplog.kinds import Inserted
 from tests.command_line import Frostline
+from tests.crash.harness import Failpoints, hooked
 from tests.crash.invariants import looks_are_as_read
-from tests.unit.tiering.catalog.histories import STEPS, TABLE, alter, drop, insert, kept_store
+from tests.unit.tiering.catalog.histories import STEPS, TABLE, alter, drop, insert, kept_store, move
 from tiering.catalog.context import Context
-from tiering.catalog.stored_parts import PartReader, StoredPart
+from tiering.catalog.looks.reader import PartReader
+from tiering.catalog.looks.stored import StoredPart
 from tiering.config.settings import Config
 from tiering.engine import replicated
 from tiering.engine.store import Store
 from tiering.journal.kept_looks import PartSums, crc32_of
 from tiering.journal.kept_parts import KeptParts
+from tiering.merge.request import MergeRequest
 from tiering.move.report import MoveReport
 from tiering.policy.plan import Move
 from tiering.table.schema import MoveToVolume, TtlRule
 
+LATER = TtlRule(after_seconds=10 * 365 * 86400, column="ts", action=MoveToVolume("cold"))
+"""A rule that nothing is due by is kept with the looks."""
+
 
 @pytest.fixture
 def config(tmp_path: Path) -> Iterator[Config]:
-    """A rule that nothing is due by is kept with the looks."""
-    later = TtlRule(after_seconds=10 * 365 * 86400, column="ts", action=MoveToVolume("cold"))
-    with kept_store(tmp_path, later) as config:
+    with kept_store(tmp_path, LATER) as config:
+        yield config
+
+
+@pytest.fixture
+def config_of_now(tmp_path: Path) -> Iterator[Config]:
+    """Of a store whose files were all written just now."""
+    with kept_store(tmp_path, LATER, settled=False) as config:
         yield config
 
 
@@ -44,15 +58,16 @@ def looked_into(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         original = disk.look_over
 
         def look_over(self: LocalDisk | TableDisk, *arguments: object, original: object = original) -> object:
-            seen.append(self.name)
+            among = arguments[3] if len(arguments) > 3 else None
+            seen.append(self.name if among is None else f"{self.name}: {', '.join(sorted(among))}")  # type: ignore[arg-type]
             return original(self, *arguments)  # type: ignore[operator]
 
         monkeypatch.setattr(disk, "look_over", look_over)
     rows_of = PartReader._rows_of
 
-    def read(self: PartReader, looked: object, partition: str | None = None) -> object:
+    def read(self: PartReader, place: object, kept: object, partition: str | None = None) -> object:
         seen.append(f"rows of {partition or 'all'}")
-        return rows_of(self, looked, partition)  # type: ignore[arg-type]
+        return rows_of(self, place, kept, partition)  # type: ignore[arg-type]
 
     monkeypatch.setattr(PartReader, "_rows_of", read)
     return seen
@@ -62,8 +77,12 @@ def where(stored: StoredPart) -> tuple[str, str, int | None]:
     return stored.facts.name, stored.disk, stored.revision
 
 
-def test_after_each_step_of_another_process_the_looks_are_what_the_disks_say(config: Config) -> None:
+@pytest.mark.parametrize("files", ["config", "config_of_now"])
+def test_after_each_step_of_another_process_the_looks_are_what_the_disks_say(
+    request: pytest.FixtureRequest, files: str
+) -> None:
     """Of who opens now, of who is open all the time, and of who looked at nothing since the begin."""
+    config = request.getfixturevalue(files)
     with Store.open(config) as acting, Store.open(config, anew=False) as other, Store.open(config) as late:
         for name, step in {"nothing": lambda store: None, **STEPS}.items():
             step(acting)
@@ -93,7 +112,104 @@ def test_what_shows_no_change_is_neither_looked_into_nor_read(config: Config, lo
         assert "ssd" not in looked_into
         insert(store, 4)
         store.context.catalog.refresh(anew=False)
-        assert "ssd" in looked_into
+        assert "ssd: 202601_4_4_0" in looked_into
+
+
+def test_of_what_was_committed_only_that_is_looked_at(config_of_now: Config, looked_into: list[str]) -> None:
+    """By an insert, a merge, a drop, and while somebody reads what they took away."""
+    with Store.open(config_of_now) as acting, Store.open(config_of_now, anew=False) as other:
+        of_now(other)
+        for step in (lambda store: insert(store, 3), lambda store: insert(store, 41), merge, drop):
+            with acting.disk("ssd").read_lease():
+                before = {stored.facts.name for stored in acting.parts(TABLE)}
+                step(acting)
+                looked_into.clear()
+                other.context.catalog.refresh(disks=(), anew=False)
+                looks = {found for found in looked_into if found.startswith(("ssd", "rows of all"))}
+                sums = other.context.catalog.sums(other.definition(TABLE))
+            acting.refresh()
+            after = {stored.facts.name for stored in acting.parts(TABLE)}
+            assert looks <= {f"ssd: {', '.join(sorted(before ^ after))}"}
+            assert sums is not None
+            assert sums["ssd"].parts == len(after)
+            assert [*looks_are_as_read(other)] == []
+
+
+def merge(store: Store) -> None:
+    store.merge(TABLE, MergeRequest(partition="202601", final=True))
+
+
+def of_now(store: Store) -> None:
+    """It goes by a kept look from now on."""
+    store.context.catalog.refresh(disks=(), anew=False)
+    assert store.context.catalog.sums(store.definition(TABLE)) is not None
+
+
+def test_many_that_insert_side_by_side_each_look_at_what_is_new(config_of_now: Config, looked_into: list[str]) -> None:
+    with Store.open(config_of_now) as one, Store.open(config_of_now, anew=False) as other:
+        of_now(one)
+        of_now(other)
+        looked_into.clear()
+        for day in range(3, 9):
+            insert(one, day)
+            insert(other, day + 40)
+            insert(one, day + 40)  # the same rows
+        assert {found for found in looked_into if found in ("ssd", "rows of all")} == set()
+        for store in (one, other):
+            store.context.catalog.refresh(disks=(), anew=False)
+            assert [*looks_are_as_read(store)] == []
+            assert sum(stored.facts.rows for stored in store.parts(TABLE)) == 3 + 12
+
+
+def test_an_insert_reads_only_its_partition(config_of_now: Config, looked_into: list[str]) -> None:
+    with Store.open(config_of_now, anew=False) as store:
+        of_now(store)
+        looked_into.clear()
+        insert(store, 3)
+        assert {found for found in looked_into if "s3" not in found} == {"rows of 202601"}
+
+
+def test_a_part_that_comes_to_a_second_disk_is_a_duplicate(config_of_now: Config) -> None:
+    """Where all parts were known to be active before."""
+    with Store.open(config_of_now) as store, Store.open(config_of_now, anew=False) as other:
+        disk, stored = store.disk("ssd"), store.parts(TABLE)[0]
+        files = {info.path: disk.read(info.path) for info in disk.walk(stored.directory)}
+        move(store, "cold")
+        of_now(other)
+        with disk.transaction(Inserted()) as transaction:
+            for path, data in files.items():
+                transaction.create(path, data)
+            transaction.commit()
+        other.context.catalog.refresh(disks=(), anew=False)
+        assert [*looks_are_as_read(other)] == []
+        assert other.context.catalog.has_inactive(other.definition(TABLE))
+
+
+def test_a_hand_between_two_commits_is_seen(config_of_now: Config, tmp_path: Path) -> None:
+    """However soon it is after the one, and before the other."""
+    with Store.open(config_of_now) as store, Store.open(config_of_now, anew=False) as other:
+        of_now(other)
+        directory = tmp_path / "ssd" / store.parts(TABLE)[0].directory
+        for begin, end in ((directory, tmp_path / "aside"), (tmp_path / "aside", directory)):
+            insert(store, 5 if end != directory else 6)
+            begin.rename(end)
+            insert(store, 7 if end != directory else 8)
+            other.context.catalog.refresh(disks=(), anew=False)
+            assert [*looks_are_as_read(other)] == []
+
+
+def test_a_commit_that_died_is_seen(config_of_now: Config) -> None:
+    """Wherever it is killed: before its line, or after."""
+    with Store.open(config_of_now) as store, Store.open(config_of_now, anew=False) as other:
+        of_now(other)
+        for at in itertools.count(1):
+            failpoints = Failpoints("raise_before", at)
+            with hooked(failpoints), suppress(FrostlineError, OSError):
+                insert(store, 3 + at % 20)
+            other.context.catalog.refresh(disks=(), anew=False)
+            assert [*looks_are_as_read(other)] == [], at
+            if not failpoints.struck:
+                break
 
 
 def test_a_pass_looks_at_each_part_before_it_moves_one(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,210 @@
+"""The parts of a table on a disk: each `part.json` is read once, and decoded when more is asked for than its facts.
+
+What was read before is known by the file's mark: in this process from the last look, else from what the journal keeps
+(`tiering.journal.kept_parts`). The disk is asked for its files at every look that is made anew, so nothing is shown
+that is not there. One that is not goes by the state of the directory (`Disk.state_of`): while it is that of a look
+before, the parts are those that this one found, and are not even read before somebody asks for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import count
+
+import msgspec
+
+from disks.base import Disk, Mark
+from tiering.catalog.looks import look as looks
+from tiering.catalog.looks.look import Look, Looked
+from tiering.catalog.looks.stored import KeptPart, Source, StoredPart
+from tiering.config.settings import PolicyConfig
+from tiering.journal.kept_looks import KeptLook
+from tiering.journal.kept_parts import KeptParts, KeptRow, NewLook, Place
+from tiering.policy.due import rules_digest
+from tiering.table import kept_facts
+from tiering.table.part import PART_FILE
+from tiering.table.schema import TableDefinition
+
+_FOLLOWED = 2048
+"""So many names that commits touched are looked at one by one: more, and the directory is looked into as a whole."""
+
+
+class PartReader:
+    """Looks at the disks of one catalog, one look at a time."""
+
+    def __init__(self, disks: Mapping[str, Disk], kept: KeptParts | None) -> None:
+        self._disks = disks
+        self._kept = kept
+        self._looked: dict[tuple[str, str], Looked] = {}
+        self._generations = count(1)
+
+    def look(
+        self,
+        definition: TableDefinition,
+        disk: Disk,
+        volume: str | None,
+        policy: PolicyConfig | None = None,
+        *,
+        anew: bool = True,
+    ) -> Looked:
+        """The parts of the table on the disk now. Unless `anew`, they may be those of a look before."""
+        place = Place(disk.name, definition.directory, ",".join(kept_facts.columns_of(definition)))
+        rules = rules_digest(definition, policy)
+        empty = Looked(definition, volume, place, generation=next(self._generations), rules=rules)
+        if disk.broken is not None:
+            return empty
+        last = self._looked.get((disk.name, definition.uuid))
+        if last is not None and last.place != place:
+            last = None
+        with disk.steady():
+            state = disk.state_of(definition.directory)
+            known = None
+            if not anew and state is not None:
+                known = self._known(last, empty, state, policy)
+            if known is not None:
+                self._looked[disk.name, definition.uuid] = known
+                return known
+            if last is None or last.is_unread:
+                last = self._load(empty)
+            look = Look(empty, last, state)
+            for file in disk.look_over(definition.directory, PART_FILE, last.marks):
+                look.take(file)
+        is_same = look.found_the_same()
+        look.result.generation = last.generation if is_same else next(self._generations)
+        if is_same and last.kept is not None and (last.state, last.rules) == (state, rules):
+            look.result.kept = last.kept
+        else:
+            self._keep(look, policy)
+        self._looked[disk.name, definition.uuid] = look.result
+        return look.result
+
+    def read(self, looked: Looked) -> bool:
+        """Give the look its parts; False where they are kept no more."""
+        rows = self._rows_of(looked.place, looked.kept)
+        if rows is None:
+            return False
+        self._take_rows(looked, rows)
+        looked.is_unread = False
+        return True
+
+    def read_partition(self, looked: Looked, partition: str) -> list[StoredPart] | None:
+        """Its parts of one partition, in no order; None where they are kept no more."""
+        if looked.is_unread:
+            return self._parts_of(looked, looked.kept, partition) if looked.kept is not None else None
+        return [stored for stored in looked.parts.values() if stored.name.partition == partition]
+
+    def _parts_of(self, looked: Looked, kept: KeptLook, partition: str) -> list[StoredPart] | None:
+        rows = self._rows_of(looked.place, kept, partition)
+        if rows is None:
+            return None
+        some = Looked(looked.definition, looked.volume, looked.place)
+        self._take_rows(some, rows)
+        return list(some.parts.values())
+
+    def _rows_of(self, place: Place, kept: KeptLook | None, partition: str | None = None) -> list[KeptRow] | None:
+        if self._kept is None or kept is None:
+            return None
+        return self._kept.parts_of(place, kept.id, partition)
+
+    def _known(self, last: Looked | None, empty: Looked, state: Mark, policy: PolicyConfig | None) -> Looked | None:
+        """The look of this process, or of another one, that found the directory in this state, or in one before."""
+        if last is not None and last.state == state and not last.broken and last.asks_the_same(empty):
+            return last
+        kept = self._kept.look(empty.place) if self._kept is not None else None
+        if kept is None or kept.rules != empty.rules:
+            return None
+        if kept.state == state:
+            return replace(empty, state=state, kept=kept, is_unread=True)
+        return self._followed(empty, kept, state, policy)
+
+    def _followed(self, empty: Looked, last: KeptLook, state: Mark, policy: PolicyConfig | None) -> Looked | None:
+        """The kept look, with what commits have changed since then; None where that is not known, or all that is found
+        cannot be kept."""
+        assert self._kept is not None
+        place, directory = empty.place, empty.definition.directory
+        disk = self._disks[place.disk]
+        names = disk.changed_between(directory, last.state, state)
+        if names is None or len(names) > _FOLLOWED:
+            return None
+        files = {f"{directory}/{name}/{PART_FILE}" for name in names}
+        rows = self._kept.parts_at(place, last.id, sorted(files))
+        if rows is None:
+            return None
+        before = replace(empty, kept=last, parts={}, marks={})
+        self._take_rows(before, rows)
+        look = Look(empty, before, state)
+        for file in disk.look_over(directory, PART_FILE, before.marks, names):
+            look.take(file)
+        if len(before.parts) != len(rows) or not look.can_be_kept():
+            return None
+
+        def untouched(partition: str) -> Iterator[StoredPart]:
+            found = self._parts_of(empty, last, partition) or ()
+            return (stored for stored in found if f"{stored.directory}/{PART_FILE}" not in files)
+
+        whole = NewLook(state, empty.rules, look.sums(policy, untouched))
+        _, number = self._kept.note(place, look.new_rows, look.gone(), whole, after=last.id)
+        if number is None:
+            return None
+        kept = KeptLook(number, whole.state, whole.rules, whole.sums)
+        return replace(empty, state=state, kept=kept, is_unread=True, after=last.id, changed=look.changed())
+
+    def close(self) -> None:
+        """Close what is kept. It is opened again when it is needed."""
+        if self._kept is not None:
+            self._kept.close()
+
+    def forget_unread(self, definition: TableDefinition) -> None:
+        """Of the table go by no look of this process whose parts it does not have."""
+        self._looked = {
+            key: looked for key, looked in self._looked.items() if key[1] != definition.uuid or not looked.is_unread
+        }
+
+    def forget_all_but(self, uuids: Iterable[str]) -> None:
+        """Keep what was seen of these tables, and of no others."""
+        known = set(uuids)
+        self._looked = {key: looked for key, looked in self._looked.items() if key[1] in known}
+
+    def _load(self, empty: Looked) -> Looked:
+        """What an earlier process kept."""
+        if self._kept is None:
+            return empty
+        looked = replace(empty, parts={}, marks={})
+        kept = self._kept.look(looked.place)
+        rows = self._kept.parts_of(looked.place, kept.id) if kept is not None else None
+        if kept is not None and rows is not None and kept.rules == looked.rules:
+            looked.kept, looked.state = kept, kept.state
+        self._take_rows(looked, self._kept.load(looked.place) if rows is None else rows)
+        return looked
+
+    def _take_rows(self, looked: Looked, rows: Iterable[KeptRow]) -> None:
+        assert self._kept is not None
+        source = Source(self._disks, self._kept, looked.place.disk)
+        definition, volume, disk = looked.definition, looked.volume, looked.place.disk
+        for path, mark, revision, data, number in rows:
+            facts = kept_facts.decoded(data)
+            if facts is None or not path.endswith(f"/{facts.name}/{PART_FILE}"):
+                continue
+            kept = KeptPart(source, path, facts, number)
+            looked.parts[path] = StoredPart(definition, kept, facts.part_name, disk, volume, revision)
+            looked.marks[path] = mark
+
+    def _keep(self, look: Look, policy: PolicyConfig | None) -> None:
+        """Note what is new, where it is worth it: the parts are then read when they are asked for. And the look, where
+        all that it found is kept."""
+        if self._kept is None:
+            return
+        result, gone = look.result, look.gone()
+        whole = None
+        if len(result.parts) >= looks.KEPT_FROM and result.state is not None and look.can_be_kept():
+            whole = NewLook(result.state, result.rules, look.sums(policy), result.marks)
+        if len(look.new) + len(gone) < looks.KEPT_FROM and whole is None:
+            return
+        numbers, kept = self._kept.note(result.place, look.new_rows, gone, whole)
+        if kept is not None and whole is not None:
+            result.kept = KeptLook(kept, whole.state, whole.rules, whole.sums)
+        source = Source(self._disks, self._kept, result.place.disk)
+        for path, number in numbers.items():
+            part = KeptPart(source, path, look.new[path][1], number)
+            result.parts[path] = msgspec.structs.replace(result.parts[path], described=part)

@@ -1,0 +1,123 @@
+"""A copy of a part on a disk: what it is, where it lies, and its `part.json`, read when somebody asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from disks.base import Disk
+from oplog.errors import Damaged
+from tiering.journal.kept_parts import KeptParts
+from tiering.table import part as part_format
+from tiering.table.part import Part, PartFacts, PartFiles, PartName
+from tiering.table.schema import TableDefinition
+
+PartState = Literal["active", "outdated", "duplicate"]
+
+_DOCUMENTS_AT_ONCE = 500
+
+
+class StoredPart(msgspec.Struct, frozen=True):
+    """One copy of a part: what it is and where it lies."""
+
+    definition: TableDefinition
+    described: Part | KeptPart
+    name: PartName
+    disk: str
+    volume: str | None
+    """None when the disk is not in the table's policy any more."""
+    revision: int | None
+    state: PartState = "active"
+
+    @property
+    def facts(self) -> Part | PartFacts:
+        """What is known without reading more."""
+        return self.described if isinstance(self.described, Part) else self.described.facts
+
+    @property
+    def part(self) -> Part:
+        """All of its `part.json`."""
+        return self.described if isinstance(self.described, Part) else self.described.part()
+
+    @property
+    def directory(self) -> str:
+        """The part's directory, the same on every disk."""
+        return self.definition.part_directory(self.facts.name)
+
+    def path(self, file_name: str) -> str:
+        return f"{self.directory}/{file_name}"
+
+
+class KeptPart:
+    """A part whose `part.json` is read when it is asked for."""
+
+    __slots__ = ("_number", "_part", "_path", "_source", "facts")
+
+    def __init__(self, source: Source, path: str, facts: PartFacts, number: int) -> None:
+        self.facts = facts
+        self._source = source
+        self._path = path
+        self._number = number
+        self._part: Part | None = None
+
+    def part(self) -> Part:
+        """The whole. From the disk itself where it is not kept any more; raises what that raises."""
+        if self._part is None:
+            self._part, _ = self._source.read(self._path, self._number, self.facts)
+        return self._part
+
+    def document(self, known: bytes | None = None) -> tuple[bytes, PartFiles]:
+        """The bytes of its `part.json`, as they were when the disk was looked at, and the files that they name; raises
+        as `part` does. `known`: what is kept of it, where that was asked for."""
+        where = f"{self._source.disk}:{self._path}"
+        if known is not None:
+            files = part_format.files_of(known, path=where)
+            if (files.name, files.rows) == (self.facts.name, self.facts.rows):
+                return known, files
+        self._part, data = self._source.read(self._path, self._number, self.facts)
+        return data, part_format.files_of(data, path=where)
+
+    @staticmethod
+    def documents(parts: Sequence[KeptPart]) -> Iterator[tuple[bytes, PartFiles]]:
+        """The same of each, in their order: one question about some hundreds costs less than one about each."""
+        for start in range(0, len(parts), _DOCUMENTS_AT_ONCE):
+            batch = parts[start : start + _DOCUMENTS_AT_ONCE]
+            kept = batch[0]._source.kept.documents([part._number for part in batch])
+            for part in batch:
+                yield part.document(kept.get(part._number))
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """Something on a disk that cannot be read; it is left as it is."""
+
+    disk: str
+    path: str
+    what: str
+
+    @property
+    def text(self) -> str:
+        """Where and what, in one phrase: most messages name the file themselves."""
+        where = f"{self.disk}:{self.path}"
+        return self.what if where in self.what else f"{where}: {self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where whole parts come from."""
+
+    disks: Mapping[str, Disk]
+    kept: KeptParts
+    disk: str
+
+    def read(self, path: str, number: int, facts: PartFacts) -> tuple[Part, bytes]:
+        for data in (self.kept.documents([number]).get(number), None):
+            if data is None:
+                data = self.disks[self.disk].read(path)
+            part = part_format.decode(data, path=f"{self.disk}:{path}")
+            if part.name == facts.name and part.rows == facts.rows:
+                return part, data
+        raise Damaged(f"{self.disk}:{path} describes another part: {part.name}", hint="run 'frostline fsck'")
