@@ -25,6 +25,7 @@ BENCHMARKS = {
     "bench_backup": True,
     "bench_writers": True,
     "bench_replicas": False,
+    "bench_zero_copy": False,
     "bench_dashboard": True,
     "bench_spark_checks": False,
     "bench_spark_merge": True,

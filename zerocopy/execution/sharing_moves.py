@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -22,19 +23,21 @@ from disks.base import LoggedDisk
 from disks.object_disk.sharing.prefix import store_identity
 from oplog.errors import AlreadyExists, Conflict, Damaged, FrostlineError, Locked, NotFound, OutcomeUnknown, Transient
 from oplog.kinds import Moved
+from tiering.catalog.lineage import content_digest
 from tiering.move import mover
 from tiering.move.report import FailedMove, MoveReport, SkippedMove
 from tiering.policy.plan import Move
-from tiering.table.part import Part, PartName
-from zerocopy.interserver.offer import Offer
+from tiering.table.part import PartName
 from zerocopy.keeper.client import Witness
 from zerocopy.keeper.operations import Create, Delete, Operation, portions
 from zerocopy.replica import sharing
 from zerocopy.replica.fetching import Fetcher
 from zerocopy.replica.replica import Replica
-from zerocopy.replica.sharing import Source
+from zerocopy.replica.sharing import Offered, Source, Whole
 
 _ATTEMPTS = 5
+_AT_ONCE = 100
+"""Parts that are taken over in one commit: what keeps one back keeps these back."""
 _CHANGES = "what the replicas say of it keeps changing; the next pass tries again"
 
 
@@ -97,9 +100,9 @@ def _to_disk(replica: Replica, disk: LoggedDisk, moves: Sequence[Move]) -> MoveR
     try:
         ready = [move for move in moves if move.part in claimed]
         nobodys = []
-        for move in moves:
-            if move.part in claimed:
-                continue
+        others = [move for move in moves if move.part not in claimed]
+        _take_together(replica, disk, place, others, words)
+        for move in others:
             match _taken_over(replica, disk, place, move, words.get(move.part)):
                 case None:
                     ready.append(move)
@@ -159,6 +162,47 @@ def say(replica: Replica, place: Place, claimed: set[str], there: set[str]) -> N
             continue
 
 
+def _take_together(
+    replica: Replica, disk: LoggedDisk, place: Place, moves: Sequence[Move], words: Mapping[str, Word]
+) -> None:
+    """Take over what can be, in one commit for many parts; of the rest each is looked at by itself."""
+    here = {stored.facts.name: stored for stored in replica.context.catalog.parts(replica.definition)}
+    addresses: dict[str, str] = {}
+    found: list[tuple[Move, Offered]] = []
+    for move in moves:
+        word, stored = words.get(move.part), here.get(move.part)
+        if word is None or not word.done or stored is None or _is_there(replica, disk, move.part):
+            continue
+        if word.replica not in addresses:
+            node = replica.keeper.find(replica.table.replica(word.replica).host)
+            addresses[word.replica] = node.data.decode(errors="replace") if node is not None else ""
+        source = Source(word.replica, stored.name, content_digest(stored.part), addresses[word.replica])
+        with suppress(Whole, FrostlineError):
+            try:
+                offered = _asked(replica, place, source)
+            except Transient:
+                addresses[word.replica] = ""  # one wait is enough
+                offered = sharing.read(replica, disk, word.log, move.part, source.digest)
+            found.append((move, offered))
+    for begin in range(0, len(found), _AT_ONCE):
+        portion = found[begin : begin + _AT_ONCE]
+        with suppress(Whole, FrostlineError):
+            _take(replica, disk, portion, f"shared with replica {portion[0][1].offer.log}")
+
+
+def _take(replica: Replica, disk: LoggedDisk, found: Sequence[tuple[Move, Offered]], reason: str) -> None:
+    sources: dict[str, list[str]] = defaultdict(list)
+    for move, _ in found:
+        sources[move.source].append(move.part)
+    kind = Moved(
+        table=replica.definition.full_name,
+        sources={disk_: tuple(parts) for disk_, parts in sources.items()},
+        kept=tuple(move.part for move, _ in found if move.keep_source),
+    )
+    with replica.context.journal.claim(replica.definition.uuid, [move.part for move, _ in found], "move"):
+        sharing.take(replica, disk, [offered for _, offered in found], kind=kind, reason=reason)
+
+
 def _taken_over(replica: Replica, disk: LoggedDisk, place: Place, move: Move, word: Word | None) -> str | None:
     """None when the disk has the part now, else why the move has to wait; empty when nobody has it there any more."""
     if _is_there(replica, disk, move.part):
@@ -167,19 +211,15 @@ def _taken_over(replica: Replica, disk: LoggedDisk, place: Place, move: Move, wo
         return _CHANGES
     if not word.done:
         return f"replica {word.replica} moves it now, and it goes up once; the next pass takes it over"
-    kept = (move.part,) if move.keep_source else ()
-    kind = Moved(table=replica.definition.full_name, sources={move.source: (move.part,)}, kept=kept)
     reasons: list[str] = []
     silent = False
     for source in Fetcher(replica).registered(PartName.parse(move.part)):
-        reason = f"shared with replica {source.replica}"
         try:
-            with replica.context.journal.claim(replica.definition.uuid, [move.part], "move"):
-                part, offer, description = _offered(replica, disk, place, move.part, source, word)
-                sharing.take(replica, disk, part, offer, description, kind=kind, reason=reason)
+            offered = _offered(replica, disk, place, source, word)
+            _take(replica, disk, [(move, offered)], f"shared with replica {source.replica}")
         except Locked as error:
             return error.message
-        except (sharing.Whole, FrostlineError) as error:
+        except (Whole, FrostlineError) as error:
             silent = silent or isinstance(error, Transient)
             reasons.append(f"{source.replica}: {error}")
             continue
@@ -190,18 +230,20 @@ def _taken_over(replica: Replica, disk: LoggedDisk, place: Place, move: Move, wo
     return ""
 
 
-def _offered(
-    replica: Replica, disk: LoggedDisk, place: Place, name: str, source: Source, word: Word
-) -> tuple[Part, Offer, bytes]:
+def _offered(replica: Replica, disk: LoggedDisk, place: Place, source: Source, word: Word) -> Offered:
     """What the source offers of the part; where it does not answer, what its log says."""
     try:
-        if not source.address:
-            raise Transient(f"replica {source.replica} gives no parts", hint="is a daemon running there?")
-        return sharing.asked(replica, source, {place.store})
+        return _asked(replica, place, source)
     except Transient:
         if source.replica != word.replica:
             raise
-        return sharing.read(replica, disk, word.log, name, source.digest)
+        return sharing.read(replica, disk, word.log, str(source.part), source.digest)
+
+
+def _asked(replica: Replica, place: Place, source: Source) -> Offered:
+    if not source.address:
+        raise Transient(f"replica {source.replica} gives no parts", hint="is a daemon running there?")
+    return sharing.asked(replica, source, {place.store})
 
 
 def _is_there(replica: Replica, disk: LoggedDisk, part: str) -> bool:

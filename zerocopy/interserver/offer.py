@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import zlib
 from collections.abc import Mapping
 
 import msgspec
@@ -80,16 +81,17 @@ def offered(infos: Mapping[str, FileInfo], *, store: str, log: str, directory: s
 
 
 def encode(answer: Answer) -> bytes:
-    """The answer's body."""
-    return msgspec.json.encode(answer)
+    """The answer's body: a large part has some hundred row groups, and what is said of them packs well."""
+    return zlib.compress(msgspec.json.encode(answer))
 
 
 def decode(data: bytes, *, path: str) -> Answer:
     """An answer that may be believed in its form. Raises `Damaged`."""
     try:
-        answer = _decoder.decode(data)
+        unpacking = zlib.decompressobj()
+        answer = _decoder.decode(unpacking.decompress(data, bounds.LARGEST_DOCUMENT_BYTES))
         fault = _fault(answer.offer) if answer.offer is not None else None
-    except bounds.UNREADABLE as error:
+    except (zlib.error, *bounds.UNREADABLE) as error:
         fault = str(error)
     if fault is not None:
         raise Damaged(f"{path} answered what is no offer of a part: {fault}", hint="which version runs there?")

@@ -150,7 +150,7 @@ class PartServer:
         found = await asyncio.to_thread(self._find, request.match_info)
         stores = request.query.get("stores", "").split(",")
         answer = await asyncio.to_thread(self._answer, found, stores)
-        return web.Response(body=offer.encode(answer), content_type="application/json", headers=_SPEAKS)
+        return web.Response(body=offer.encode(answer), headers=_SPEAKS)
 
     def _answer(self, found: Sequence[_Place], stores: Collection[str]) -> offer.Answer:
         """Of the places of a part, the one that lies in one of the stores."""

@@ -115,17 +115,15 @@ class Fetcher:
             return False
         name = str(source.part)
         try:
-            part, offer, description = sharing.asked(self.replica, source, self._stores)
-            disk = self._stores[offer.store]
+            offered = sharing.asked(self.replica, source, self._stores)
+            disk = self._stores[offered.offer.store]
             covered = covered_here(self.replica, source.part)
             kind = Merged() if covered else Inserted()
             with context.journal.claim(definition.uuid, [name, *(old.facts.name for old in covered)], "fetch"):
                 sharing.take(
                     self.replica,
                     disk,
-                    part,
-                    offer,
-                    description,
+                    [offered],
                     kind=kind,
                     reason=f"shared with replica {source.replica}",
                     covered=[old for old in covered if old.disk == disk.name],
@@ -139,7 +137,7 @@ class Fetcher:
         except (Transient, NotFound, Damaged) as error:
             self.whole.setdefault(name, f"{source.replica}: {error.message}")
             return False
-        context.catalog.refresh()
+        context.catalog.refresh(disks=())
         self.whole.pop(name, None)
         self.adopted.append(name)
         return True

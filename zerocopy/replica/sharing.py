@@ -14,6 +14,7 @@ In this order. Whatever else is found on the way means that the part is fetched 
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -73,9 +74,18 @@ def stores(context: Context, definition: TableDefinition) -> dict[str, LoggedDis
     return found
 
 
-def asked(replica: Replica, source: Source, stores_: Collection[str]) -> tuple[Part, Offer, bytes]:
-    """The part, what the source offers of it, and its `part.json`. Raises `Whole`; `Transient`, `NotFound` and
-    `Damaged` as a fetch."""
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """A part, and what objects it is."""
+
+    part: Part
+    offer: Offer
+    description: bytes
+    """Its `part.json`."""
+
+
+def asked(replica: Replica, source: Source, stores_: Collection[str]) -> Offered:
+    """What the source offers of the part. Raises `Whole`; `Transient`, `NotFound` and `Damaged` as a fetch."""
     definition, secret = replica.definition, secret_of(replica.context)
     part, answer = client.ask(source.address, secret, definition, str(source.part), source.digest, stores_)
     if answer is None:
@@ -84,10 +94,10 @@ def asked(replica: Replica, source: Source, stores_: Collection[str]) -> tuple[P
         raise Whole(answer.why)
     if answer.offer.store not in stores_:
         raise Whole("it lies in another store")
-    return part, answer.offer, bytes(answer.part)
+    return Offered(part, answer.offer, bytes(answer.part))
 
 
-def read(replica: Replica, disk: LoggedDisk, log: str, name: str, digest: str) -> tuple[Part, Offer, bytes]:
+def read(replica: Replica, disk: LoggedDisk, log: str, name: str, digest: str) -> Offered:
     """The same as another log of the disk's prefix says it, which needs nobody to answer. Raises `Whole`."""
     directory = replica.definition.part_directory(name)
     other = OtherLog(disk, log)
@@ -104,40 +114,43 @@ def read(replica: Replica, disk: LoggedDisk, log: str, name: str, digest: str) -
     made = offer.offered(infos, store=str(store_identity(disk)), log=log, directory=directory)
     if isinstance(made, str):
         raise Whole(made)
-    return part, made, description
+    return Offered(part, made, description)
 
 
 def take(
     replica: Replica,
     disk: LoggedDisk,
-    part: Part,
-    offered: Offer,
-    description: bytes,
+    offered: Sequence[Offered],
     *,
     kind: CommitKind,
     reason: str,
     covered: Sequence[StoredPart] = (),
 ) -> None:
-    """Have the part on this disk, by its objects; the caller holds the claim on it. Raises `Whole` where they are not
-    proved to be there and to stay: nothing is left then."""
+    """Have the parts on this disk, by their objects, in one commit; the caller holds the claims on them. Raises `Whole`
+    where those of one are not proved to be there and to stay: nothing is left then."""
     context, definition, marks = replica.context, replica.definition, disk.marks
     assert marks is not None
-    directory = definition.part_directory(part.name)
-    rows = offer.rows(offered, part, description, directory)
-    if isinstance(rows, str):
-        raise Whole(rows)
+    rows: list[FileRow] = []
+    theirs: dict[str, set[Reference]] = defaultdict(set)
+    for one in offered:
+        found = offer.rows(one.offer, one.part, one.description, definition.part_directory(one.part.name))
+        if isinstance(found, str):
+            raise Whole(found)
+        rows += found
+        theirs[one.offer.log] |= {Reference(own.blob_set, one.offer.directory) for own in _references(found)}
     own = _references(rows)
-    theirs = {Reference(one.blob_set, offered.directory) for one in own}
+    directories = tuple(definition.part_directory(one.part.name) for one in offered)
+    size_bytes = sum(one.part.size_bytes for one in offered)
     try:
         with (
-            context.reservations.reserve(disk.name, part.size_bytes),
+            context.reservations.reserve(disk.name, size_bytes),
             disk.transaction(kind, reason=reason, actor=context.actor) as transaction,
         ):
-            transaction.require(present=(definition.path,), absent=(directory,))
+            transaction.require(present=(definition.path,), absent=directories)
             transaction.mark(own)
             try:
                 probe(disk, rows)
-                if marks.missing(theirs, offered.log):
+                if any(marks.missing(references, log) for log, references in theirs.items()):
                     raise Whole("the source's own mark is gone")
                 for row in rows:
                     transaction.adopt(row)
@@ -145,11 +158,11 @@ def take(
                     transaction.remove(old.directory)
                 transaction.commit()
             except (Whole, NotFound, Refused):
-                _let_go(disk, marks, own, directory)
+                _let_go(disk, marks, own)
                 raise
     except (NoSpace, NotFound, Refused) as error:
         raise Whole(error.message) from error
-    _look(context, disk, marks, own, directory)
+    _look(context, disk, marks, own)
 
 
 def probe(disk: LoggedDisk, rows: Iterable[FileRow]) -> None:
@@ -185,22 +198,22 @@ def _read(disk: LoggedDisk, row: FileRow) -> None:
         raise Whole(f"object {row.key} does not have the bytes that the part names")
 
 
-def _look(context: Context, disk: LoggedDisk, marks: Marks, own: Collection[Reference], directory: str) -> None:
-    """The mark that was set is there after the commit, too: else nothing tells others that the objects are used."""
-    if not marks.missing(own):
+def _look(context: Context, disk: LoggedDisk, marks: Marks, own: Collection[Reference]) -> None:
+    """The marks that were set are there after the commit, too: else nothing tells others that the objects are used."""
+    if not (missing := marks.missing(own)):
         return
     why = "its mark went while it was taken over"
-    with disk.transaction(Tidied(), reason=f"{directory}: {why}", actor=context.actor) as transaction:
-        transaction.remove(directory)
+    with disk.transaction(Tidied(), reason=why, actor=context.actor) as transaction:
+        for directory in sorted({one.directory for one in missing}):
+            transaction.remove(directory)
         transaction.commit()
     raise Whole(why)
 
 
-def _let_go(disk: LoggedDisk, marks: Marks, own: Collection[Reference], directory: str) -> None:
-    """Take the marks back, unless the part is there. Where nobody answers, an audit finds them."""
+def _let_go(disk: LoggedDisk, marks: Marks, own: Collection[Reference]) -> None:
+    """Take the marks back of what is not there. Where nobody answers, an audit finds them."""
     with suppress(FrostlineError):
-        if not disk.exists(directory):
-            marks.remove(marks.seen(own))
+        marks.remove(marks.seen([one for one in own if not disk.exists(one.directory)]))
 
 
 def _references(rows: Iterable[FileRow]) -> set[Reference]:

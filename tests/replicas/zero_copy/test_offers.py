@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import zlib
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,6 +11,7 @@ import msgspec
 import pytest
 
 from disks.base import FileInfo
+from oplog import bounds
 from oplog.errors import Damaged
 from oplog.revision import blob_key
 from tiering.table.part import PART_FILE, DataFile, Part
@@ -71,8 +73,15 @@ def test_a_place_that_is_none_is_refused(what: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{", b'{"part": {}, "offer": 3}', b"\xff"])
 def test_what_is_no_answer_is_refused(data: bytes) -> None:
+    for sent in (data, zlib.compress(data)):
+        with pytest.raises(Damaged):
+            offer.decode(sent, path="there")
+
+
+def test_what_unpacks_without_end_is_refused() -> None:
+    bomb = zlib.compress(b" " * (bounds.LARGEST_DOCUMENT_BYTES + 1))
     with pytest.raises(Damaged):
-        offer.decode(data, path="there")
+        offer.decode(bomb, path="there")
 
 
 def part(name: str = "data.parquet", size_bytes: int = 5, sha256: str = SHA) -> Part:

@@ -353,3 +353,22 @@ def test_what_one_has_merged_the_other_may_have_on_its_ssd(a: Machine, b: Machin
     assert (a.disks(), b.disks()) == ({"all_0_1_1": "s3"}, {"all_0_1_1": "ssd"})
     assert (a.keys(), b.keys()) == ([1, 2], [1, 2])
     clean(a, b)
+
+
+def test_a_part_whose_object_is_gone_keeps_no_other_back(
+    a: Machine, b: Machine, bucket: str, s3_environment: Server, keeper: Keeper
+) -> None:
+    """Many are taken over in one commit. Where one cannot be, each is looked at alone, and that one goes up anew."""
+    for key in (1, 2):
+        a.insert(key)
+    with a.serving():
+        b.sync()
+        a.move(FIRST)
+        (lost,) = blobs_in(bucket, s3_environment)
+        a.move("all_1_1_0")
+        s3_environment.client().delete_object(Bucket=bucket, Key=lost)
+        moved = b.json("move", "d.t", "--partition", "all", "--to-disk", "s3")["moved"]
+    assert sorted(one["part"] for one in moved) == [FIRST, "all_1_1_0"]
+    assert b.keys() == [1, 2]
+    assert len(blobs_in(bucket, s3_environment)) == 2
+    assert sorted(sorted(one.log for one in holders) for holders in held(keeper).values()) == [["a"], ["a", "b"], ["b"]]

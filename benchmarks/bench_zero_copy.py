@@ -1,0 +1,155 @@
+"""Three replicas with a log each in one bucket: what a cold part costs that another replica has there already.
+
+What is counted does not change with the machine: bytes between the replicas, requests to the bucket, objects, requests
+to Keeper. Beside it the time of a fetch, of which the bucket (a directory) takes little.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from benchmarks.bench_replicas import NAMES, TABLE, Node, definition, rows
+from benchmarks.bench_replicas import config as plain_config
+from benchmarks.measure import Figure, bound_figure, report, scratch, timed
+from disks.config import ObjectDiskConfig
+from disks.stores.wrappers.metered import MeteredStore
+from tests.servers import zookeeper
+from tiering.config.settings import Config, KeeperConfig, PolicyConfig, VolumeConfig
+from tiering.engine.store import Store
+from tiering.merge.request import MergeRequest
+from zerocopy.execution import work
+from zerocopy.keeper.client import Keeper
+
+FETCHED_BYTES = 500_000_000
+PARTS = 100
+FETCHES = 5
+
+
+def config(home: Path, name: str, keeper: KeeperConfig) -> Config:
+    """As without a bucket, and a bucket with a log of the machine's own."""
+    from msgspec.structs import replace
+
+    bare = plain_config(home, name, keeper)
+    volumes = (VolumeConfig(name="hot", disks=("ssd",)), VolumeConfig(name="cold", disks=("s3",)))
+    cold = ObjectDiskConfig(url=f"{(home / 'bucket').as_uri()}/", log=name)
+    return replace(bare, disks={**bare.disks, "s3": cold}, policies={"local": PolicyConfig(volumes=volumes)})
+
+
+@contextmanager
+def nodes(home: Path, keeper: KeeperConfig, *names: str) -> Iterator[list[Node]]:
+    with ExitStack() as stack:
+        made: list[Node] = []
+        for name in names:
+            store = stack.enter_context(Store.open(config(home, name, keeper)))
+            work.create(store.context, TABLE, definition(TABLE), "local", None, None, if_not_exists=True)
+            work.serve(store.context, None)
+            made.append(Node(store))
+        yield made
+
+
+def counts(*given: Node) -> dict[str, int]:
+    """Requests to the bucket so far."""
+    found: dict[str, int] = {}
+    for node in given:
+        store = node.store.disk("s3").bucket.store  # type: ignore[union-attr]
+        assert isinstance(store, MeteredStore)
+        for verb, count in store.counts().items():
+            found[verb] = found.get(verb, 0) + count
+    return found
+
+
+def objects(home: Path) -> int:
+    return sum("-file-" in path.name for path in (home / "bucket").iterdir())
+
+
+class Answers:
+    """The bytes that replicas give one another."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+
+    def listen(self) -> None:
+        original = web.Response.__init__
+
+        def made(response: Any, *arguments: Any, **named: Any) -> None:
+            original(response, *arguments, **named)
+            self.sent += len(response.body or b"") if isinstance(response.body, bytes) else 0
+
+        web.Response.__init__ = made  # type: ignore[method-assign]
+
+
+def fetched(home: Path, keeper: KeeperConfig) -> Iterator[Figure]:
+    """A new replica takes a large part over."""
+    answers = Answers()
+    answers.listen()
+    seconds = []
+    with nodes(home, keeper, "a") as (a,):
+        a.store.table(TABLE).insert(rows(1, FETCHED_BYTES // 16).to_batches())
+        a.store.merge(TABLE, MergeRequest(final=True))
+        assert len(a.store.table(TABLE).parts()) == 1
+        a.store.apply(a.store.plan_manual_move(TABLE, partition="all", to_disk="s3"))
+        files = objects(home)
+        for number in range(FETCHES):
+            with nodes(home, keeper, f"new{number}") as (new,):
+                new.store.disk("s3").refresh()
+                before, sent = counts(new), answers.sent
+                seconds.append(timed(lambda new=new: work.sync(new.store.context, new.store.definition(TABLE))))
+                spent = {verb: count - before[verb] for verb, count in counts(new).items()}
+                between = answers.sent - sent
+        assert objects(home) == files
+    yield bound_figure("bytes between replicas of a cold part of 500 MB", between / 1000, at_most=20, unit="KB")
+    told = ", ".join(f"{count} {verb}" for verb, count in spent.items() if count)
+    yield bound_figure(
+        "requests to the bucket for it", sum(spent.values()), at_most=files + 2, unit="requests", detail=told
+    )
+    median = 1000 * sorted(seconds)[FETCHES // 2]
+    yield bound_figure("sync that takes it over, median", median, at_most=60, unit="ms")
+
+
+def moved(home: Path, keeper: KeeperConfig) -> Iterator[Figure]:
+    """Parts that all three move to the bucket, in one batch each."""
+    with nodes(home, keeper, *NAMES) as found:
+        table = found[0].store.table(TABLE)
+        for seed in range(PARTS):
+            table.insert(rows(seed, 100).to_batches())
+        for node in found[1:]:
+            work.sync(node.store.context, node.store.definition(TABLE))
+        asked, puts = [], []
+        for node in found:
+            before, put = node.requests(), counts(node)["PUT"]
+            report_ = node.store.apply(node.store.plan_manual_move(TABLE, partition="all", to_disk="s3"))
+            assert len(report_.moved) == PARTS
+            asked.append(node.requests() - before)
+            puts.append(counts(node)["PUT"] - put)
+    detail = f"the first {asked[0]}, the others {asked[1]} and {asked[2]}"
+    name = "Keeper requests a moved part, all replicas"
+    yield bound_figure(name, sum(asked) / PARTS, at_most=8, unit="requests", detail=detail)
+    yield bound_figure("objects of 3 replicas, a part", objects(home) / PARTS, at_most=1, unit="objects")
+    told = f"the first {puts[0]}, the others {puts[1]} and {puts[2]}"
+    yield bound_figure("PUTs of 3 replicas, a part", sum(puts) / PARTS, at_most=1.1, unit="PUTs", detail=told)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", choices=("fetched", "moved"), help="these alone")
+    options = parser.parse_args()
+    figures: list[Figure] = []
+    with scratch() as home, zookeeper() as server:
+        for measured in (fetched, moved):
+            if options.only in (None, measured.__name__):
+                keeper = KeeperConfig(hosts=(server.endpoint_url,), root=f"/bench-{measured.__name__}")
+                with Keeper(keeper) as session:
+                    session.make_path("/")
+                figures += measured(home / measured.__name__, keeper)
+    report(figures)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
