@@ -9,6 +9,7 @@ asked again (docs/design.md, L5 and L8).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -18,6 +19,7 @@ from disks.garbage.live_references import LiveReferences, collect_references, re
 from disks.garbage.narrow_references import references_among
 from disks.object_disk.references import Inventory, inventory
 from disks.object_disk.sharing.other_log import OtherLog, other_logs
+from disks.object_disk.sharing.retiring import heeded_logs
 from disks.object_disk.sharing.writers import newest_writer
 from oplog.entry import GENESIS_DIGEST
 from oplog.errors import Damaged
@@ -58,13 +60,18 @@ class Witnesses:
         self._own: LiveReferences | None = None
         self._others: dict[str, _Witness] = {}
         self._held: Collection[str] = ()
+        self._ended_at = 0
+        """The highest revision of the logs that count no more: objects were uploaded for them, too."""
 
     def gather(self, found: Inventory, *, retention: timedelta) -> LiveReferences:
         """Ask all of them, after the objects were listed; what the disk's own log says. Raises `FrostlineError`."""
         if self._references is not None and (objection := self._references.objection()) is not None:
             raise Damaged(objection)
         self._own = collect_references(self._disk, found, now=self._now, retention=retention)
-        names = other_logs(self._disk)
+        names = heeded_logs(self._disk, now=self._now)
+        for name in set(other_logs(self._disk)).difference(names):
+            with closing(OtherLog(self._disk, name)) as log:
+                self._ended_at = max(self._ended_at, inventory(log.store.list(OPERATIONS_PREFIX)).head)
         doubtful = _doubtful(found, self._own.keys) if names else frozenset()
         for name in names:
             log = OtherLog(self._disk, name)
@@ -94,7 +101,7 @@ class Witnesses:
     @property
     def head(self) -> int:
         """The highest revision of any log."""
-        return max((one.evidence.head for one in self._all()), default=0)
+        return max(self._ended_at, *(one.evidence.head for one in self._all()), 0)
 
     def fence(self, announcement: str) -> None:
         """Whoever commits from now on, in whatever log, looks at its objects again. Raises `FrostlineError`."""
@@ -113,8 +120,10 @@ class Witnesses:
             keys |= renewed(one.log, one.evidence, now=self._now)
         if self._references is not None:
             keys.update(self._references.held())
-        if new := set(other_logs(self._disk)).difference(self._others):
-            raise Damaged(f"log {min(new)} of {self._disk.store.name} began while the collection ran")
+        if new := set(heeded_logs(self._disk, now=self._now)).difference(self._others):
+            raise Damaged(
+                f"log {min(new)} of {self._disk.store.name} began, or was taken back, while the collection ran"
+            )
         return keys
 
     def release(self, keys: Sequence[str]) -> Collection[str]:

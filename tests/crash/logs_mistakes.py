@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 from tests.crash.seeding import nothing, replaced
 
 _GC = "tests/unit/disks/garbage/test_shared_garbage.py"
 _LOGS = "tests/unit/disks/object_disk/test_several_logs.py"
+_RETIRED = "tests/integration/test_several_logs.py"
 _PROPERTY = "tests/property/test_several_logs.py"
 
 
@@ -99,13 +101,13 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "logs: one's own alone",
         "gc reads its own log, and no other of the prefix",
         f"{_GC}::test_what_any_log_names_stays",
-        replaced("disks.garbage.witnesses", "other_logs", lambda disk: []),
+        replaced("disks.garbage.witnesses", "heeded_logs", lambda disk, now: []),
     ),
     (
         "logs: by chance alone",
         "gc reads its own log, and no other of the prefix: found by random work",
         _PROPERTY,
-        replaced("disks.garbage.witnesses", "other_logs", lambda disk: []),
+        replaced("disks.garbage.witnesses", "heeded_logs", lambda disk, now: []),
     ),
     (
         "logs: removed is forgotten",
@@ -118,6 +120,30 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "an object that another log removed from one path and kept at another, within its retention, goes",
         f"{_GC}::test_a_file_of_another_log_is_followed_from_path_to_path",
         replaced("disks.garbage.narrow_references:_Files", "put", nothing),
+    ),
+    (
+        "logs: retired at once",
+        "a log that was retired a moment ago is heeded no more",
+        f"{_RETIRED}::test_the_log_of_a_machine_that_is_gone",
+        replaced("disks.object_disk.sharing.retiring", "is_over", lambda found, now: found is not None),
+    ),
+    (
+        "logs: fences are life",
+        "a log that collections of others put fences into is that of a machine that lives",
+        f"{_RETIRED}::test_the_log_of_a_machine_that_is_gone",
+        replaced("disks.object_disk.sharing.retiring", "Fenced", type),
+    ),
+    (
+        "logs: nothing alone",
+        "a log that is retired holds nothing that no other one does",
+        f"{_RETIRED}::test_the_log_of_a_machine_that_is_gone",
+        replaced("tiering.engine.retiring", "_fill", nothing),
+    ),
+    (
+        "logs: taken back late",
+        "a machine takes its log back while others collect what it named",
+        f"{_RETIRED}::test_a_machine_that_was_only_quiet_takes_its_log_back",
+        replaced("disks.object_disk.sharing.writers", "_TAKEN_BACK_WITHIN", timedelta(days=30)),
     ),
     (
         "logs: unreadable is empty",

@@ -21,7 +21,8 @@ from disks.base import Disk
 from disks.garbage.collect import collect
 from disks.garbage.rules import GcRules
 from disks.object_disk.disk import ObjectDisk
-from disks.object_disk.sharing.writers import take_over
+from disks.object_disk.sharing.retiring import retire
+from disks.object_disk.sharing.writers import retired, take_over
 from disks.stores.directory import DirectoryStore
 from disks.stores.wrappers.named_log import NamedLogStore
 from oplog.errors import Conflict
@@ -33,6 +34,7 @@ from tests.crash.test_disk_transactions import Effects, Killed, place, release_l
 __all__ = ["place"]
 
 LATER = datetime.now(UTC) + timedelta(days=3)
+SOON = datetime.now(UTC) + timedelta(hours=20)
 LARGE = b"x" * 9_000
 Rows = dict[str, dict[str, bytes]]
 
@@ -83,8 +85,8 @@ def next_commit(root: Path) -> None:
     adopt(open_log(root, "b"), open_log(root, "a"), "t/p/y")
 
 
-def collection(root: Path) -> None:
-    report = collect(open_log(root, "b"), GcRules(delete=True, max_delete_fraction=1.0), now=LATER)
+def collection(root: Path, now: datetime = LATER) -> None:
+    report = collect(open_log(root, "b"), GcRules(delete=True, max_delete_fraction=1.0), now=now)
     assert report.refused is None
 
 
@@ -95,11 +97,17 @@ def replacement(root: Path) -> None:
     commit(disk, "t/again")
 
 
+def retirement(root: Path) -> None:
+    """The log of a counts no more, a day from now on."""
+    retire(open_log(root, "b"), "a")
+
+
 AFTER: dict[Callable[[Path], None], dict[str, set[str]]] = {
     first_commit: {"c": {"t/p/y", "t/c"}},
     next_commit: {"b": {"t/b", "t/p/x", "t/p/y"}},
     collection: {},
     replacement: {"a": {"t/p/y", "t/again"}},
+    retirement: {},
 }
 BEFORE = {"a": {"t/p/y"}, "b": {"t/b", "t/p/x"}, "c": set[str]()}
 
@@ -124,6 +132,8 @@ def violations(root: Path, act: Callable[[Path], None], *, done: bool) -> Iterat
                 disk.close()
         if shown[0] != shown[1]:
             yield f"I7: log {name} shows {sorted(shown[0])} and a rebuild {sorted(shown[1])}"
+        if act is retirement and done and retired(open_log(root, "a").store) is None:
+            yield "nothing says that the log was retired"
         if set(shown[0]) not in allowed or set(shown[0].values()) - {LARGE}:
             yield f"I2: log {name} shows {sorted(shown[0])}"
 
@@ -161,7 +171,7 @@ def test_killed_at_every_effect(act: Callable[[Path], None], place: Path, record
         found = list(violations(root, act, done=not stopped))
         with suppress(Conflict):  # it was done
             act(root)
-        collection(root)
+        collection(root, LATER if act is not retirement else SOON)
         found += violations(root, act, done=True)
         tally.add(f"{act.__name__} {when} effect {at}", found)
         shutil.rmtree(root)

@@ -4,13 +4,21 @@ Guards I6 (one writer a log) and I16 (a disk is what its id says)."""
 
 from __future__ import annotations
 
+import os
 import shutil
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 import yaml
 
+from disks.garbage.collect import collect
+from disks.garbage.rules import GcRules
+from disks.object_disk.sharing import retiring
+from disks.object_disk.sharing.other_log import OtherLog
 from tests.homes import Home
+from tiering.engine.store import Store
 
 
 @pytest.fixture
@@ -167,3 +175,106 @@ def test_a_backup_pins_its_own_log(machines: tuple[Home, Home], tmp_path: Path) 
     assert b.json("gc", "s3", "--delete")["deleted"] == 0
     a("backup", "restore", "one")
     assert a.keys() == [0, 1, 2, 3, 4]
+
+
+def age(root: Path, log: str, hours: int) -> None:
+    """As if all that the log's machine wrote had been written so long ago, and all objects two days ago."""
+    now = datetime.now(UTC)
+    for path in (root / "s3" / "logs" / log).rglob("*"):
+        if path.is_file():
+            os.utime(path, times=((now - timedelta(hours=hours)).timestamp(),) * 2)
+    for path in (root / "s3").glob("*-file-*"):
+        os.utime(path, times=((now - timedelta(days=2)).timestamp(),) * 2)
+
+
+def blobs(root: Path) -> int:
+    return sum("-file-" in path.name for path in (root / "s3").iterdir())
+
+
+def gc(home: Home, *, days: int) -> int:
+    rules = GcRules(delete=True, max_delete_fraction=1.0)
+    with Store.open(home.configuration) as store:
+        report = collect(store.disk("s3"), rules, now=datetime.now(UTC) + timedelta(days=days))
+    assert report.refused is None
+    return report.deleted
+
+
+def test_the_log_of_a_machine_that_is_gone(machines: tuple[Home, Home], tmp_path: Path) -> None:
+    """P5, P13: nobody's objects go by a word alone: the log must be quiet for a day, what it alone has is named, gc
+    heeds it for another day, and only then takes it."""
+    a, b = machines
+    a("disk", "retire-log", "s3", "b", code=13)
+    assert "lives" in a.error
+    age(tmp_path, "b", 25)
+    with Store.open(a.configuration) as store:  # a collection's fences in the log are no sign of life
+        logged = store.disk("s3").logged
+        assert logged is not None
+        with closing(OtherLog(logged, "b")) as log:
+            log.fence("gc/some.json")
+    found = a.json("disk", "retire-log", "s3", "b", "--dry-run")
+    assert [(one["table"], len(one["parts"]), one["rows"]) for one in found["alone"]] == [("d.t", 1, 5)]
+    assert (found["objects"], found["changed"], found["dry_run"]) == (1, False, True)
+    assert "1 part with 5 rows" in found["refused"]
+    a("disk", "retire-log", "s3", "b", code=13)
+    assert "1 part with 5 rows" in a.error
+    assert "--give-up" in a.error
+    assert b.keys() == [10, 11, 12, 13, 14]
+    assert a.json("disk", "retire-log", "s3", "b", "--give-up")["changed"]
+    assert not a.json("disk", "retire-log", "s3", "b")["changed"]
+    assert gc(a, days=0) == 0
+    assert blobs(tmp_path) == 2
+    b.insert(15)
+    assert "was retired by" in b("move", "d.t", "--partition", "all", "--to-disk", "s3", code=1)
+    assert gc(a, days=3) == 2, "and what was sent for that move"
+    assert blobs(tmp_path) == 1
+    assert a.keys() == [0, 1, 2, 3, 4]
+    a("fsck", "--read-data")
+
+
+def test_a_machine_that_was_only_quiet_takes_its_log_back(machines: tuple[Home, Home], tmp_path: Path) -> None:
+    """I4: within twelve hours; gc of others never heeded it less. Later it is refused, whatever is left."""
+    a, b = machines
+    age(tmp_path, "b", 25)
+    a("disk", "retire-log", "s3", "b", "--give-up")
+    b("disk", "adopt", "s3")
+    b.insert(15)
+    b.to_bucket()
+    assert gc(a, days=3) == 0
+    assert b.keys() == [10, 11, 12, 13, 14, 15]
+    age(tmp_path, "b", 25)
+    a("disk", "retire-log", "s3", "b", "--give-up")
+    age(tmp_path, "b", 13)
+    b("disk", "adopt", "s3", code=13)
+    assert "was retired by" in b.error
+
+
+def test_a_log_that_comes_back_while_a_collection_runs(
+    machines: tuple[Home, Home], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was left out is asked for again before anything goes."""
+    a, _ = machines
+    age(tmp_path, "b", 25)
+    a("disk", "retire-log", "s3", "b", "--give-up")
+    answers = iter((True,))
+    monkeypatch.setattr(retiring, "is_over", lambda found, now: next(answers, False))
+    with Store.open(a.configuration) as store:
+        rules = GcRules(delete=True, max_delete_fraction=1.0)
+        report = collect(store.disk("s3"), rules, now=datetime.now(UTC) + timedelta(days=3))
+    assert "taken back" in (report.refused or "")
+    assert blobs(tmp_path) == 2
+
+
+def test_which_logs_are_none_to_retire(machines: tuple[Home, Home], tmp_path: Path) -> None:
+    a, _ = machines
+    a("disk", "retire-log", "s3", "a", code=13)
+    a("disk", "retire-log", "s3", "x", code=10)
+    assert "b" in a.error
+    a("disk", "retire-log", "ssd", "b", code=2)
+    age(tmp_path, "b", 25)
+    entry = next((tmp_path / "s3" / "logs" / "b" / "operations").iterdir())
+    entry.write_bytes(b"nonsense")
+    age(tmp_path, "b", 25)
+    a("disk", "retire-log", "s3", "b", code=13)
+    assert "nobody can tell what" in a.error
+    a("disk", "retire-log", "s3", "b", "--give-up")
+    assert gc(a, days=3) == 1

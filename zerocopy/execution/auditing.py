@@ -6,7 +6,7 @@
     again     the logs that got marks are read again     marks too many
     end       the verdict, here and in the node          done
 
-No object is ever deleted, and no mark of another machine's log.
+No object is ever deleted, and no mark of another machine's log that was not retired.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from disks.file_table.blob_sets import Reference
 from disks.object_disk.doomed import announced
 from disks.object_disk.sharing.other_log import OtherLog, other_logs
 from disks.object_disk.sharing.prefix import store_identity
+from disks.object_disk.sharing.retiring import heeded_logs
 from oplog.errors import AlreadyExists, UsageError
 from oplog.revision import BLOBS_PREFIX, is_blob_key
 from tiering.catalog.context import Context
@@ -85,7 +86,9 @@ def run(context: Context, disk: LoggedDisk, *, repairs: bool, dry_run: bool = Fa
     begun = "" if dry_run else verdict.begin(marks.keeper, marks.nodes, log, now)
     with ExitStack() as stack:
         logs: dict[str, LoggedDisk] = {log: disk}
-        for name in other_logs(disk):
+        heeded = heeded_logs(disk, now=now)
+        retired = {*other_logs(disk)}.difference(heeded)
+        for name in heeded:
             other = OtherLog(disk, name)
             stack.callback(other.close)
             logs[name] = other
@@ -93,7 +96,7 @@ def run(context: Context, disk: LoggedDisk, *, repairs: bool, dry_run: bool = Fa
         found = audit.differences(named, marked, sizes)
         repaired = 0
         if repairs and found and not dry_run:
-            _repair(logs, marks, audit.repair(named, marked, found, log))
+            _repair(logs, marks, audit.repair(named, marked, found, log, retired=retired))
             named, marked, sizes = _read(logs, marks, now)
             left = audit.differences(named, marked, sizes)
             repaired, found = len({*found} - {*left}), left
@@ -157,6 +160,9 @@ def _repair(logs: Mapping[str, LoggedDisk], own: Marks, plan: Repair) -> None:
     seen = own.seen(plan.left_over)
     still = _named(logs[own.log])
     own.remove({one: version for one, version in seen.items() if one not in still})
+    for log, references_ in plan.retired.items():
+        marks = Marks(own.keeper, own.nodes.store, log)
+        marks.remove(marks.seen(references_))
 
 
 def _hold(marks: Marks, reference: Reference, keys: frozenset[str] | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from disks.file_table.blob_sets import NewSet, Reference
@@ -98,10 +98,15 @@ class Repair:
     """Log -> the marks that it lacks."""
     left_over: tuple[Reference, ...]
     """Of the own log: what is not mended by anybody else."""
+    retired: Mapping[str, tuple[Reference, ...]]
+    """The same of logs that count no more."""
 
 
-def repair(logs: Mapping[str, Named], marked: Marked, found: list[Difference], own: str) -> Repair:
-    """What mends the differences. Nothing that deletes an object, and no mark of another log goes."""
+def repair(
+    logs: Mapping[str, Named], marked: Marked, found: list[Difference], own: str, *, retired: Collection[str] = ()
+) -> Repair:
+    """What mends the differences. Nothing that deletes an object, and no mark of another log goes that was not
+    retired."""
     listed = {name: frozenset(known.keys) for name, known in marked.sets.items()}
     keys: dict[str, set[str]] = defaultdict(set)
     for named in (*logs.values(), {Reference(name, ""): some for name, some in listed.items()}):
@@ -114,7 +119,15 @@ def repair(logs: Mapping[str, Named], marked: Marked, found: list[Difference], o
         if one.kind == MARK_MISSING:
             marks[one.log].append(one.reference)
     left = tuple(one.reference for one in found if one.kind == LEFT_OVER and one.log == own)
-    return Repair(sets, {log: tuple(some) for log, some in marks.items()}, left)
+    dead: dict[str, list[Reference]] = defaultdict(list)
+    for one in found:
+        if one.kind == OF_THE_DEAD and one.log in retired:
+            dead[one.log].append(one.reference)
+    return Repair(sets, _frozen(marks), left, _frozen(dead))
+
+
+def _frozen(found: Mapping[str, list[Reference]]) -> dict[str, tuple[Reference, ...]]:
+    return {log: tuple(some) for log, some in found.items()}
 
 
 def as_new(name: str, keys: frozenset[str], reference: Reference) -> NewSet:

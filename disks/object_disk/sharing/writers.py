@@ -5,7 +5,7 @@
 The one with the highest number counts. `writer` is a random word of the machine's state of this disk, so that a second
 machine that is configured with the name of another's log is refused before it writes anything. One that takes the place
 of a lost machine says so (`take_over`). Several processes with one state are one writer. What cannot be seen: copies of
-a state directory.
+a state directory. One with `retired` ends the log (`disks.object_disk.sharing.retiring`).
 
 The record tells how long the log's owner wants what was removed to stay: the collections of other logs go by it.
 """
@@ -16,8 +16,9 @@ import hashlib
 import re
 import secrets
 import socket
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -34,16 +35,27 @@ from oplog.revision import WRITERS_PREFIX
 _LOOK_SECONDS = 60.0
 """A machine whose place was taken learns it so late."""
 _ATTEMPTS = 5
+_TAKEN_BACK_WITHIN = timedelta(hours=12)
+"""A log that was retired can be written again so long: half the time after which collections heed it no more."""
 _KEY = re.compile(rf"{WRITERS_PREFIX}([0-9]{{10}})\.json\Z")
 
 
-class Writer(msgspec.Struct, frozen=True, kw_only=True):
+class Writer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One record."""
 
     writer: str
     holder: str
     time: datetime
     retention_seconds: int
+    retired: bool = False
+    """Nobody writes the log any more; `holder` is who said so."""
+
+
+class Retired(NamedTuple):
+    """Since when a log is no longer written, by the store's clock, and the machine that said so."""
+
+    since: datetime
+    holder: str
 
 
 _decoder = msgspec.json.Decoder(Writer)
@@ -66,6 +78,8 @@ class WriterClaim:
             return
         for _ in range(_ATTEMPTS):
             number, newest = newest_writer(self._store)
+            if newest is not None and newest.retired:
+                raise self._is_retired(newest)
             if newest is not None and newest.writer != self._own():
                 raise Refused(
                     f"the log of disk {self._disk}, {self._store.name}, is written by another machine: "
@@ -84,7 +98,18 @@ class WriterClaim:
             number, newest = newest_writer(self._store)
             if newest is not None and newest.writer == self._own():
                 return
+            found = retired(self._store)
+            if newest is not None and found is not None and now() - found.since > _TAKEN_BACK_WITHIN:
+                raise self._is_retired(newest)
             self._put(number + 1)
+
+    def _is_retired(self, newest: Writer) -> Refused:
+        return Refused(
+            f"the log of disk {self._disk}, {self._store.name}, was retired by {newest.holder} at "
+            f"{newest.time:%Y-%m-%d %H:%M} UTC: what it alone names is being collected, or will be",
+            hint=f"within 12 hours 'frostline disk adopt {self._disk}' takes it back; later give this machine another "
+            "log (`log:`), and bring back what it had from a backup",
+        )
 
     def _put(self, number: int) -> None:
         """Where another one was first, the next look finds it."""
@@ -94,9 +119,8 @@ class WriterClaim:
             time=now(),
             retention_seconds=self._retention_seconds,
         )
-        data = msgspec.json.encode(record)
         try:
-            self._store.put_if_absent(_key(number), data, sha256=hashlib.sha256(data).digest())
+            _put_record(self._store, number, record)
         except (AlreadyExists, OutcomeUnknown):
             return
 
@@ -124,9 +148,27 @@ def take_over(disk: LoggedDisk) -> None:
 
 def newest_writer(store: ObjectStore) -> tuple[int, Writer | None]:
     """The number of the record that counts, and what it says; 0 and None where nobody ever wrote. Raises `Damaged`."""
+    found = _newest(store)
+    return (0, None) if found is None else found[:2]
+
+
+def retired(store: ObjectStore) -> Retired | None:
+    """What the record that counts says of a retirement. Raises `Damaged`."""
+    found = _newest(store)
+    return Retired(found[2], found[1].holder) if found is not None and found[1].retired else None
+
+
+def put_retired(store: ObjectStore) -> None:
+    """Say that nobody writes the log any more, unless somebody has just begun to."""
+    number, _ = newest_writer(store)
+    record = Writer(writer="", holder=socket.gethostname(), time=now(), retention_seconds=0, retired=True)
+    _put_record(store, number + 1, record)
+
+
+def _newest(store: ObjectStore) -> tuple[int, Writer, datetime] | None:
     found = [(item, match) for item in store.list(WRITERS_PREFIX) if (match := _KEY.match(item.key))]
     if not found:
-        return 0, None
+        return None
     item, match = found[-1]
     name = f"{store.name}{item.key}"
     try:
@@ -140,7 +182,12 @@ def newest_writer(store: ObjectStore) -> tuple[int, Writer | None]:
             raise ValueError(fault)
     except bounds.UNREADABLE as error:
         raise Damaged(f"{name} cannot be read: {error}", hint="delete it; the log's machine puts it again") from error
-    return int(match[1]), writer
+    return int(match[1]), writer, item.modified
+
+
+def _put_record(store: ObjectStore, number: int, record: Writer) -> None:
+    data = msgspec.json.encode(record)
+    store.put_if_absent(_key(number), data, sha256=hashlib.sha256(data).digest())
 
 
 def _key(number: int) -> str:

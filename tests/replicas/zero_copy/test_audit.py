@@ -5,6 +5,7 @@ P11, P13)."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -238,6 +239,26 @@ def test_marks_of_the_dead_are_told_and_stay(machines: tuple[Home, Home], keeper
     assert kinds(found) == [("mark_of_the_dead", "ghost")]
     assert found["clean"]
     assert not ghost.missing([Reference(first, "t/p")])
+
+
+def test_marks_of_a_log_that_was_retired_go_when_it_counts_no_more(
+    machines: tuple[Home, Home], keeper: Keeper, tmp_path: Path
+) -> None:
+    """P13: an audit of any machine takes them away, a day after the retirement and no earlier."""
+    a, _ = machines
+    run(a, "--repair")
+    for path in (tmp_path / "s3" / "logs" / "b").rglob("*"):
+        os.utime(path, (1.7e9, 1.7e9))
+    a("disk", "retire-log", "s3", "b", "--give-up")
+    assert run(a, "--repair")["differences"] == []
+    assert {one.log for some in held(keeper).values() for one in some} == {"a", "b"}
+    record = max((tmp_path / "s3" / "logs" / "b" / "writers").iterdir())
+    os.utime(record, (1.7e9, 1.7e9))
+    assert kinds(run(a, code=4)) == [("mark_of_the_dead", "b")]
+    assert run(a, "--repair")["clean"]
+    assert {one.log for some in held(keeper).values() for one in some} == {"a"}
+    assert gc(a).deleted == 1
+    assert a.keys() == [0, 1, 2]
 
 
 def test_an_object_that_is_gone_is_told(machines: tuple[Home, Home], tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""`disk adopt|replace|forget`: what a person who knows says of a disk that is not what it was."""
+"""`disk adopt|replace|forget|retire-log`: what a person who knows says of a disk that is not what it was, or of a
+machine that is gone."""
 
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +13,7 @@ from tiering.cli.frame.verb import new_app, verb
 
 if TYPE_CHECKING:
     from tiering.catalog.identity import Identities
+    from tiering.engine.retiring import Asked
     from tiering.journal.known_disks import Holdings, KnownDisk
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="as the configuration calls it")]
@@ -24,6 +26,7 @@ def register(app: typer.Typer) -> None:
     verb(group, changes=True)(adopt)
     verb(group, changes=True)(replace)
     verb(group, changes=True)(forget)
+    verb(group, changes=True)(retire_log)
 
 
 def adopt(session: Session, name: Name) -> None:
@@ -73,6 +76,96 @@ def forget(session: Session, name: Name) -> None:
     if known is None:
         raise NotFound(f"this machine knows no disk {name}", hint="'frostline disks' lists them")
     _decide(session, "forget", name, identities, known, None)
+
+
+LogName = Annotated[str, typer.Argument(metavar="LOG", help="the name of the other log")]
+GiveUp = Annotated[bool, typer.Option("--give-up", help="also when it holds what no other log does")]
+
+
+def retire_log(session: Session, disk: Name, log: LogName, give_up: GiveUp = False) -> None:
+    """Take the log of a machine that is gone for good out of a prefix that several share (`log:`).
+
+    Shows what that log alone holds. From 24 hours later on gc heeds it no more, and collects what it alone named; for
+    12 hours its machine can take it back with 'disk adopt'. Deletes nothing.
+
+    Exit 13: it was written in the last 24 hours, or holds something alone, and not --give-up.
+    """
+    from disks.object_disk.sharing import retiring
+    from tiering.engine.retiring import look
+
+    context = session.store().context
+    logged = context.disk(disk).logged
+    if logged is None:
+        raise UsageError(f"disk {disk} has no log of commits")
+    found = look(context, logged, log)
+    refusal = None
+    if found.holds_something and not give_up and found.retired is None:
+        refusal = f"log {log} of disk {disk} holds what no other log does: {_held_alone(found)}"
+    if not session.options.json:
+        _print_asked(session, found)
+    if refusal is not None and not session.dry_run:
+        hint = f"a machine with `log: {log}` and 'disk adopt {disk}' has it; --give-up gives it up"
+        raise Refused(refusal, hint=hint)
+    if found.retired is None:
+        session.confirm(f"Retire log {log} of disk {disk} for good?")
+        if not session.dry_run:
+            retiring.retire(logged, log)
+    if session.options.json:
+        session.output.document(_asked_document(session, found, refusal))
+    elif found.retired is not None:
+        session.nothing_to_do(f"Log {log} was retired already.")
+    elif session.dry_run:
+        session.output.line("Dry run: nothing was changed.")
+    else:
+        session.output.line("Retired: in 24 hours gc heeds it no more.")
+
+
+def _held_alone(found: "Asked") -> str:
+    if found.unreadable is not None:
+        return f"nobody can tell what ({found.unreadable})"
+    parts = sum(len(one.parts) for one in found.alone)
+    rows = sum(one.rows for one in found.alone)
+    objects = f"{counted(found.objects, 'object')} of {found.size_bytes:,} bytes"
+    told = f"{counted(parts, 'part')} with {rows:,} rows, {objects}"
+    return f"{told}; pins: {', '.join(found.pins)}" if found.pins else told
+
+
+def _asked_document(session: Session, found: "Asked", refusal: str | None) -> dict[str, Any]:
+    alone = [
+        {"table": one.table, "parts": list(one.parts), "rows": one.rows, "bytes": one.size_bytes} for one in found.alone
+    ]
+    return {
+        "disk": found.disk,
+        "log": found.log,
+        "holder": found.holder,
+        "last_sign": found.last_sign,
+        "alone": alone,
+        "objects": found.objects,
+        "bytes": found.size_bytes,
+        "pins": found.pins,
+        "unreadable": found.unreadable,
+        "refused": refusal,
+        "retired_since": found.retired.since if found.retired is not None else None,
+        "changed": found.retired is None and not session.dry_run,
+        "dry_run": session.dry_run,
+    }
+
+
+def _print_asked(session: Session, found: "Asked") -> None:
+    line = session.output.line
+    if found.retired is not None:
+        line(f"log {found.log}: retired by {found.retired.holder} at {found.retired.since:%Y-%m-%d %H:%M} UTC")
+        return
+    seen = f"last wrote at {found.last_sign:%Y-%m-%d %H:%M} UTC" if found.last_sign is not None else "never wrote"
+    line(f"log {found.log} of disk {found.disk}: machine {found.holder or 'unknown'}, {seen}")
+    for one in found.alone:
+        line(f"alone  {one.table}: {counted(len(one.parts), 'part')}, {one.rows:,} rows, {one.size_bytes:,} bytes")
+        for part in one.parts:
+            line(f"       {part}")
+    if found.holds_something:
+        line(f"alone  in all: {_held_alone(found)}")
+    else:
+        line("It holds nothing that no other log does.")
 
 
 def _configured(session: Session, name: str) -> "tuple[Identities, KnownDisk | None]":
