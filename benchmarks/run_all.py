@@ -19,6 +19,7 @@ BENCHMARKS = {
     "bench_clickhouse": True,
     "bench_insert": True,
     "bench_inbox": True,
+    "bench_daemon": False,
     "bench_merge": True,
     "bench_scan": True,
     "bench_move": True,
