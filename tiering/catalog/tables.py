@@ -24,7 +24,6 @@ from tiering.journal.records import Drop, PartsDrop, TableDrop
 from tiering.table import schema, tombstones
 from tiering.table.places import is_reservation
 from tiering.table.schema import TABLE_FILE, MoveToDisk, MoveToVolume, TableDefinition
-from tiering.table.widening import check_parts
 
 
 def create(context: Context, definition: TableDefinition, *, if_not_exists: bool = False) -> TableDefinition:
@@ -366,6 +365,8 @@ def check_change(context: Context, old: TableDefinition, new: TableDefinition) -
     """Whether the new definition may take the old one's place. Raises as `check` does, and `Refused` for a policy
     without a disk that holds parts of the table: no rule could move them, and nothing would say so."""
     check(context, new)
+    from tiering.table.widening import check_parts  # which needs Arrow, as few commands do
+
     check_parts(old, new, (stored.part for stored in context.catalog.parts(old, include_outdated=True)))
     if new.policy == old.policy:
         return
