@@ -98,14 +98,24 @@ def selected(
         kind = sql_type(arrow_type(column.type))
         if column.id not in held:
             value = literal(default_scalar(column))
-        elif number in known:
+        else:
             value = held[column.id]
             if kind == "INTERVAL" and places is not None:  # files hold the number
                 value = f"to_microseconds({value})"
-        else:
-            value = f"error({text(f'column {column.name} was not compared')})"
+            if number not in known:
+                value = _failing(f"column {column.name} was not compared", value if places is not None else None)
         columns.append(f"CAST({value} AS {kind})")
     return f"SELECT {', '.join(columns)} FROM {source}"
+
+
+def _failing(fault: str, value: str | None) -> str:
+    """What fails where it is computed. Of a column of a file it is no `error(…)`: the engine takes that for what gives
+    another value each time, and computes correlated subqueries for every pair of rows then; nor is it a constant, which
+    the engine might compute though nobody wants it, or leave out."""
+    if value is None:
+        return f"error({text(fault)})"
+    said = f"concat({text(fault + ', null: ')}, {value} IS NULL)"
+    return f"CASE WHEN CAST({said} AS BOOLEAN) THEN {value} END"
 
 
 def table_name(full_name: str) -> str:
