@@ -31,6 +31,7 @@ BENCHMARKS = {
     "bench_spark_checks": False,
     "bench_spark_merge": True,
     "bench_spark_reader": True,
+    "bench_spark_streams": True,
 }
 """In their order; whether each runs everyone in turn several times. The others repeat by themselves what is short."""
 
