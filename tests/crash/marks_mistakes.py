@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tests.crash.seeding import replaced
+
 _MARKS = "tests/replicas/zero_copy/test_marks.py"
 _SHARING = "tests/replicas/zero_copy/test_sharing.py"
 _VERBS = "tests/replicas/zero_copy/test_verbs.py"
@@ -86,12 +88,6 @@ def _any_audit_counts() -> None:
         return None if found is not None and any(one.clean for one in found[0].audits.values()) else "never compared"
 
     verdict.objection = objection
-
-
-def _own_log_alone() -> None:
-    from zerocopy.execution import auditing
-
-    auditing.other_logs = lambda disk: []  # type: ignore[attr-defined]
 
 
 def _bytes_before_marks() -> None:
@@ -326,6 +322,6 @@ MISTAKES = (
         "the own log alone",
         "an audit reads no log but its own machine's",
         f"{_AUDIT}::test_marks_are_made_of_what_the_logs_name",
-        _own_log_alone,
+        replaced("zerocopy.execution.auditing", "heeded_logs", lambda disk, now: []),
     ),
 )
