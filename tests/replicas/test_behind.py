@@ -162,8 +162,7 @@ def test_fsck_names_what_the_log_brings_and_nobody_has(a: Machine, b: Machine, k
     assert (found["invariant"], found["part"]) == ("I9", "all_2_2_0")
     assert "no replica has it" in found["what"]
     assert b.json("replica", "restore", "d.t", code=4)["lost"] == ["all_2_2_0"]
-    with a.serving():
-        assert b.json("replica", "restore", "d.t", "--give-up-parts")["given_up"]
+    assert b.json("replica", "restore", "d.t", "--give-up-parts")["given_up"]
     b("fsck")
     assert b.insert(3)["rows"] == 1
     assert b.keys() == [1, 2, 3]

@@ -19,7 +19,7 @@ from zerocopy.replica import identity
 from zerocopy.replica.connections import connections
 from zerocopy.replica.nodes import TableNodes
 
-_LOOK_SECONDS = 20.0
+_LOOK_SECONDS = 60.0
 _AGAIN_SECONDS = 0.2
 """Another thread or process of this machine is at the queue."""
 
@@ -72,7 +72,7 @@ class Follower:
             names = connections(store.context).keeper.watch(nodes.log, self._wake.set)
             if self._seen.get(nodes.path) == names:
                 return True
-            work.sync(store.context, table)
+            work.sync(store.context, table, log=names)
         except Locked:
             return False
         except FrostlineError as error:

@@ -39,6 +39,8 @@ def assign(replica: Replica, request: MergeRequest) -> list[str]:
             f"{replica.definition.full_name} is replicated: its merges take no --adopt, --drop-deleted or --cold",
             hint="merge it with --final, or without options",
         )
+    if not _plans(replica, request, (), (), None):  # what the others know can only take from it
+        return []
     keeper, table = replica.keeper, replica.table
     keeper.sync(table.path)
     version = keeper.get(table.log).version
@@ -46,7 +48,7 @@ def assign(replica: Replica, request: MergeRequest) -> list[str]:
     on_their_way = _on_their_way(replica)
     pull(replica)
     pending = [name for queued in queue(replica) for name in queued.entry.touches]
-    plans = _plans(replica, request, pending, moving_now)
+    plans = _plans(replica, request, pending, moving_now, replica.parts())
     plans = [plan for plan in plans if _is_whole(plan, on_their_way, pending)]
     if not plans:
         return []
@@ -72,17 +74,20 @@ def assign(replica: Replica, request: MergeRequest) -> list[str]:
 
 
 def _plans(
-    replica: Replica, request: MergeRequest, pending: Sequence[PartName], moving_now: Collection[str]
+    replica: Replica,
+    request: MergeRequest,
+    pending: Sequence[PartName],
+    moving_now: Collection[str],
+    own: Collection[PartName] | None,
 ) -> list[MergePlan]:
     """What is due among the parts that are on this machine's own disks and in no merge or move that is agreed upon
-    already. None while nobody knows what is on the shared disk."""
+    already; `own`: and that Keeper says are here. None while nobody knows what is on the shared disk."""
     context, definition = replica.context, replica.definition
     context.catalog.refresh()
     disk = shared.disk_of(context, definition)
     if disk is not None and disk.unreachable:
         return []
     resting = set() if request.final else {name for name in context.disks if context.disk(name).capabilities.remote}
-    own = replica.parts()
     busy: dict[str, str] = {}
     parts = [stored for stored in context.catalog.parts(definition) if _asked_for(stored, request)]
     for stored in parts:
@@ -92,7 +97,7 @@ def _plans(
             busy[stored.facts.name] = "rest on the shared disk"
         elif stored.disk in resting:
             busy[stored.facts.name] = "rest in a bucket"
-        elif stored.name not in own or any(name.covers(stored.name) for name in pending):
+        elif (own is not None and stored.name not in own) or any(name.covers(stored.name) for name in pending):
             busy[stored.facts.name] = "merge"
         elif ttl.due_delete(ttl.due_times(definition, stored.facts), context.clock()) is not None:
             busy[stored.facts.name] = "delete"  # whole, by an entry of its own

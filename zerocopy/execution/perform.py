@@ -7,7 +7,7 @@ definition, all parts. A drop waits for nothing before it: what brings parts tha
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from disks.base import LoggedDisk
@@ -61,11 +61,13 @@ class _Differs(Conflict):
     """A merge made other bytes here than elsewhere."""
 
 
-def execute(replica: Replica, *, stopped: Callable[[], bool]) -> Done:
-    """Do what is in the queue, as far as it can be done now. Raises `Locked` when another process is at it."""
+def execute(replica: Replica, *, stopped: Callable[[], bool], log: Sequence[str] | None = None) -> Done:
+    """Do what is in the queue, as far as it can be done now; `log` as of `pull`. Raises `Locked` when another process
+    is at it."""
     with replica.context.journal.claim(replica.definition.uuid, ["replica-queue"], "replica"):
-        done = Done(pulled=pull(replica))
-        waiting = queue(replica)
+        done = Done(pulled=pull(replica, log))
+        if not (waiting := queue(replica)):
+            return done
         fetcher = Fetcher(replica)
         try:
             _Run(replica, fetcher, replica.parts(), done).all(waiting, stopped)
@@ -190,7 +192,8 @@ class _Run:
         if isinstance(queued.entry, Merge) and is_empty(self.replica, str(name)):
             self._vanish(queued, queued.entry, name)
             return
-        came = self.fetcher.fetch(name)
+        entry = queued.entry
+        came = self.fetcher.fetch(name, (entry.replica, entry.digest) if isinstance(entry, Get) else None)
         here = part_here(self.replica, came)
         assert here is not None
         self._register(came, content_digest(here.part), queued.node)

@@ -6,14 +6,14 @@ of one replica the second finds the pointer moved. An entry leaves the queue in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import suppress
+import dataclasses
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from oplog.errors import AlreadyExists, Conflict, Transient
 from tiering.table.part import PartName
-from zerocopy.keeper.client import Witness
-from zerocopy.keeper.operations import Create, Set, portions
+from zerocopy.keeper.client import Node, Witness
+from zerocopy.keeper.operations import Check, Create, Operation, Set, portions
 from zerocopy.replica import entries, history, quorum
 from zerocopy.replica.entries import Entry, Get
 from zerocopy.replica.nodes import number_of
@@ -43,15 +43,25 @@ class FellBehind(Transient):
     """Entries of the log are gone that the replica never took over."""
 
 
-def pull(replica: Replica) -> int:
-    """Take over what is new in the log; returns how many entries that were. Raises `Damaged` for what cannot be
-    read."""
-    keeper, pulled = replica.keeper, 0
+def pull(replica: Replica, log: Sequence[str] | None = None) -> int:
+    """Take over what is new in the log; returns how many entries that were. `log`: what is in it, as whoever follows it
+    just heard. Raises `Damaged` for what cannot be read."""
+    keeper, kept, pulled, follows = replica.keeper, replica.kept, 0, log is not None
     while True:
-        pointer = keeper.get(replica.own.log_pointer)
-        begin = int(pointer.data or b"0")
-        numbers = {number_of(name): name for name in keeper.children(replica.table.log)}
-        if min(numbers, default=begin) > begin:
+        names = keeper.children(replica.table.log) if log is None else log
+        numbers, log = {number_of(name): name for name in names}, None
+        kept.log_length = len(numbers)
+        is_new = kept.pointer is None or max(numbers, default=-1) >= _begin(kept.pointer)
+        if is_new and not follows:  # another process of this machine may have taken them over
+            kept.forget_place()
+        if kept.pointer is None or kept.is_lost is None:
+            kept.pointer, kept.is_lost = keeper.get(replica.own.log_pointer), keeper.get(replica.own.is_lost)
+        pointer, begin, follows = kept.pointer, _begin(kept.pointer), False
+        if kept.is_lost.data == b"1" or min(numbers, default=begin) > begin:
+            if pointer.version != keeper.get(replica.own.log_pointer).version:
+                kept.forget_place()
+                continue
+            kept.forget_place()
             keeper.set(replica.own.is_lost, b"1")
             raise FellBehind(
                 f"replica {replica.name} of {replica.definition.full_name} fell behind what the log keeps",
@@ -60,36 +70,58 @@ def pull(replica: Replica) -> int:
         new = sorted(number for number in numbers if number >= begin)[:_AT_ONCE]
         if not new:
             return pulled
-        copies: list[Create] = []
-        by: set[str] = set()
-        for number in new:
-            path = f"{replica.table.log}/{numbers[number]}"
-            data = keeper.get(path).data
-            by.add(entries.decode(data, path=path).replica)
-            copies.append(Create(replica.own.queued(number), data))
-        following = str(new[-1] + 1).encode()
-        moved = Set(replica.own.log_pointer, following, pointer.version)
-        first = next(portions([[*copies[:1], moved], *([copy] for copy in copies[1:])]))
-        taken = len(first) - 1
-        if taken < len(copies):
-            following = str(new[taken - 1] + 1).encode()
-            first = [*copies[:taken], Set(replica.own.log_pointer, following, pointer.version)]
-        with suppress(Conflict, AlreadyExists):  # another process of this replica was first
-            keeper.multi(first, witness=Witness(replica.own.log_pointer, following))
+        paths = [f"{replica.table.log}/{numbers[number]}" for number in new]
+        found = keeper.find_all(paths)
+        if None in found:  # cleaned just now
+            kept.forget_place()
+            continue
+        data = [node.data for node in found if node is not None]
+        by = {entries.decode(one, path=path).replica for one, path in zip(data, paths, strict=True)}
+        copies = [Create(replica.own.queued(number), one) for number, one in zip(new, data, strict=True)]
+        taken = _take(replica, pointer, kept.is_lost, new, copies)
+        if taken:
             pulled += taken
             history.note(replica.context, replica.definition, new[taken - 1], copies[taken - 1].data, by)
             if taken == len(copies) < _AT_ONCE:  # what came since then is told by the next look
                 return pulled
 
 
+def _begin(pointer: Node) -> int:
+    return int(pointer.data or b"0")
+
+
+def _take(replica: Replica, pointer: Node, is_lost: Node, new: Sequence[int], copies: list[Create]) -> int:
+    """Take over the first of the entries, as many as go into one request; 0 where another process of this machine was
+    first, or others gave this replica up."""
+    kept, own = replica.kept, replica.own
+    is_whole = Check(own.is_lost, is_lost.version)
+    following = str(new[-1] + 1).encode()
+    head: list[Operation] = [is_whole, Set(own.log_pointer, following, pointer.version)]
+    first = next(portions([[*head, *copies[:1]], *([copy] for copy in copies[1:])]))
+    taken = len(first) - len(head)
+    following = str(new[taken - 1] + 1).encode()
+    moved = Set(own.log_pointer, following, pointer.version)
+    try:
+        replica.keeper.multi([is_whole, *copies[:taken], moved], witness=Witness(own.log_pointer, following))
+    except (Conflict, AlreadyExists):
+        kept.forget_place()
+        return 0
+    kept.pointer = dataclasses.replace(pointer, data=following, version=pointer.version + 1)
+    kept.entries.update((copy.path, copy.data) for copy in copies[:taken])
+    return taken
+
+
 def queue(replica: Replica) -> list[Queued]:
     """What is taken over and not done, in order."""
-    found = []
-    for name in replica.keeper.children(replica.own.queue):
-        path = f"{replica.own.queue}/{name}"
-        node = replica.keeper.find(path)
+    kept = replica.kept
+    paths = [f"{replica.own.queue}/{name}" for name in replica.keeper.children(replica.own.queue)]
+    known = {path: kept.entries[path] for path in paths if path in kept.entries}
+    unknown = [path for path in paths if path not in known]
+    for path, node in zip(unknown, replica.keeper.find_all(unknown), strict=True):
         if node is not None:
-            found.append(Queued(path, number_of(name), entries.decode(node.data, path=path)))
+            known[path] = node.data
+    kept.entries = known
+    found = [Queued(path, number_of(path), entries.decode(data, path=path)) for path, data in known.items()]
     return sorted(found, key=lambda queued: (not queued.is_cloned, queued.number))
 
 

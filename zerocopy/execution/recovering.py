@@ -45,7 +45,10 @@ class _Other:
 
 def is_lost(replica: Replica) -> bool:
     """Whether the replica was given up, or has found out that entries are gone which it never took over."""
-    return replica.keeper.get(replica.own.is_lost).data == b"1"
+    kept = replica.kept
+    if kept.is_lost is None or kept.is_lost.data == b"1":
+        kept.is_lost = replica.keeper.get(replica.own.is_lost)
+    return kept.is_lost.data == b"1"
 
 
 def recover(replica: Replica) -> str:
@@ -168,4 +171,5 @@ def _take_over(replica: Replica, other: _Other, digests: dict[str, str], kept: s
     for portion in portions(words):
         keeper.multi(portion)
     pointer = str(other.pointer).encode()
+    replica.kept.forget_place()
     keeper.multi([Set(own.log_pointer, pointer), Set(own.is_lost, b"0")], witness=Witness(own.is_lost, b"0"))

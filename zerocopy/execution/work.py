@@ -72,6 +72,8 @@ __all__ = [
 ]
 
 _LOOK_SECONDS = 0.05
+_NAMES_SECONDS = 300.0
+"""How often a pass looks which replicas there are, to know who is waited for when Keeper is lost."""
 
 
 def inserting(context: Context, definition: TableDefinition, quorum: Quorum | None = None) -> Callable[..., Inserting]:
@@ -105,15 +107,24 @@ def settle(replica: Replica) -> list[str]:
     return settled
 
 
-def sync(context: Context, definition: TableDefinition, *, stopped: Callable[[], bool] | None = None) -> Done:
-    """Take in what the other replicas did, and do what is agreed upon, as far as it can be done now."""
+def sync(
+    context: Context,
+    definition: TableDefinition,
+    *,
+    stopped: Callable[[], bool] | None = None,
+    log: Sequence[str] | None = None,
+    newest: bool = True,
+) -> Done:
+    """Take in what the other replicas did, and do what is agreed upon, as far as it can be done now; if it is to be the
+    `newest`, also what was just answered to anybody. `log`: what is in the log, as whoever follows it heard."""
     replica = Replica.open(context, definition)
-    replica.keeper.sync(replica.table.path)
+    if newest and log is None:
+        replica.keeper.sync(replica.table.path)
     settle(replica)
     presence.announce(replica)
     try:
         cloned = recovering.recover(replica) if recovering.is_lost(replica) else ""
-        done = perform.execute(replica, stopped=stopped or context.stop.is_set)
+        done = perform.execute(replica, stopped=stopped or context.stop.is_set, log=log)
     except FellBehind:
         cloned = recovering.recover(replica)
         done = perform.execute(replica, stopped=stopped or context.stop.is_set)
@@ -154,14 +165,17 @@ def has_several_logs(disk: Disk) -> bool:
 def tick(context: Context, definition: TableDefinition) -> list[str]:
     """One pass: sync, and agree upon merges. Sentences about what could not be done."""
     try:
-        done = sync(context, definition)
+        done = sync(context, definition, newest=False)
         paused = "merges" in context.journal.wishes.paused(definition.uuid)
         definition = context.catalog.table(definition.uuid)
         if not paused and merging.assign(Replica.open(context, definition), MergeRequest()):
             done = sync(context, definition)
         replica = Replica.open(context, definition)
-        history.note_names(context, definition, [replica.name, *replica.others()])
-        cleaning.clean(replica)
+        if time.monotonic() - replica.kept.named > _NAMES_SECONDS:
+            history.note_names(context, definition, [replica.name, *replica.others()])
+            replica.kept.named = time.monotonic()
+        if replica.kept.log_length >= 2 * cleaning.KEEP_FEWEST:
+            cleaning.clean(replica)
     except Locked:  # another process of this machine is at it
         return []
     return [f"{definition.full_name}: {one.queued.entry.brings}: {one.reason}" for one in done.postponed]

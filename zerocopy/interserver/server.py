@@ -31,6 +31,9 @@ from tiering.table.part import PartName
 from tiering.table.schema import TableDefinition
 from zerocopy.interserver import offer, signing
 
+_ARRIVING_SECONDS = 2.0
+_PAUSE_SECONDS = 0.005
+
 logger = logging.getLogger(__name__)
 
 _SPEAKS = {offer.PROTOCOL_HEADER: str(offer.PROTOCOL)}
@@ -49,9 +52,13 @@ class _Place(NamedTuple):
 class PartServer:
     """A server in a thread of its own. Closed with its store."""
 
-    def __init__(self, context: Context, secret: str) -> None:
-        """Listens when this returns. Raises `FrostlineError` where it cannot."""
+    def __init__(
+        self, context: Context, secret: str, is_arriving: Callable[[TableDefinition, str], bool] = lambda *_: False
+    ) -> None:
+        """Listens when this returns. `is_arriving` says of a part whether it may take its place in the table at once:
+        whoever hears of it is sometimes faster. Raises `FrostlineError` where it cannot."""
         self._context = context
+        self._is_arriving = is_arriving
         self._secret = secret
         self._loop = asyncio.new_event_loop()
         self._runner: web.AppRunner | None = None
@@ -131,7 +138,15 @@ class PartServer:
             return web.Response(status=409, text=error.message, headers=_SPEAKS)
 
     async def _part(self, request: web.Request) -> web.StreamResponse:
-        first, *_ = await asyncio.to_thread(self._find, request.match_info)
+        end = time.monotonic() + _ARRIVING_SECONDS
+        while True:
+            try:
+                first, *_ = await asyncio.to_thread(self._find, request.match_info)
+                break
+            except NotFound:
+                if time.monotonic() > end or not await asyncio.to_thread(self._comes, request.match_info):
+                    raise
+            await asyncio.sleep(_PAUSE_SECONDS)
         return web.Response(body=first.description, content_type="application/json")
 
     async def _file(self, request: web.Request) -> web.StreamResponse:
@@ -196,6 +211,15 @@ class PartServer:
         if not found:
             raise NotFound(f"there is no part {name} here")
         return sorted(found, key=lambda place: place.disk.local_path(directory) is None)
+
+    def _comes(self, asked: Any) -> bool:
+        """Whether the part that is asked for is arriving, or came just now."""
+        definition, name = self._table(str(asked["uuid"])), str(PartName.parse(str(asked["part"])))
+        disks = map(self._context.disk, self._context.catalog.policy_disks(definition))
+        place = definition.part_directory(name)
+        return self._is_arriving(definition, name) or any(
+            disk.exists(place) for disk in disks if not disk.capabilities.shared
+        )
 
     def _table(self, uuid: str) -> TableDefinition:
         for definition in self._context.catalog.tables():

@@ -41,7 +41,7 @@ from zerocopy.keeper.connecting import unconnected
 from zerocopy.keeper.gathered import AtOnce
 from zerocopy.keeper.operations import ANY_VERSION, Check, Create, Delete, Operation, Set, check_size
 from zerocopy.keeper.patience import LOOK_SECONDS, Patience
-from zerocopy.keeper.refusals import answer_of, refusal
+from zerocopy.keeper.refusals import answer_of, refusal, silence
 
 _PAUSE_SECONDS = 0.02
 _LONGEST_PAUSE_SECONDS = 0.5
@@ -211,6 +211,17 @@ class Keeper:
             return self._client.get_children_async(self._full(path), watch=lambda event: changed())
 
         return sorted(map(str, self._ask(f"watching {path}", ask)))
+
+    def watch_node(self, path: str, changed: Callable[[], None]) -> Node | None:
+        """As `find`; `changed` is called once when it holds something else, or when that cannot be told any more."""
+
+        def ask() -> Any:
+            return self._client.get_async(self._full(path), watch=lambda event: changed())
+
+        try:
+            return _node(self._ask(f"watching {path}", ask))
+        except NotFound:
+            return None
 
     def sync(self, path: str = "/") -> None:
         """Returns when what is read next is at least as new as every change that was answered before, to anybody."""
@@ -383,14 +394,4 @@ class Keeper:
         return (zk.ConnectionLoss, zk.OperationTimeoutError, zk.SessionExpiredError, zk.ConnectionClosedError, timeout)
 
     def _silent(self, what: str, *, lost: bool) -> FrostlineError:
-        seconds, servers = self._settings.request_timeout_seconds, ", ".join(self._settings.hosts)
-        when = "when the process was told to stop" if self._stopped() else f"after {seconds:g} s"
-        if lost:
-            return OutcomeUnknown(
-                f"Keeper ({servers}) did not answer, given up {when}: whether {what} took place is not known",
-                hint="look before you run it again: 'frostline keeper check' says whether the servers answer",
-            )
-        return Transient(
-            f"Keeper ({servers}) cannot be reached: {what} was given up {when}, and nothing was changed",
-            hint="'frostline keeper check' says which server answers; queries need none",
-        )
+        return silence(self._settings, what, stopped=self._stopped(), lost=lost)

@@ -1,4 +1,4 @@
-"""What ZooKeeper's answers mean where it says no. Only `client` uses it."""
+"""What ZooKeeper's answers mean where it says no, and what its silence does. Only `client` uses it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 from kazoo import exceptions as zk
 
-from oplog.errors import AccessDenied, AlreadyExists, Conflict, FrostlineError, NotFound
+from oplog.errors import AccessDenied, AlreadyExists, Conflict, FrostlineError, NotFound, OutcomeUnknown, Transient
+from tiering.config.settings import KeeperConfig
 
 
 def answer_of(answer: Any) -> Any:
@@ -37,3 +38,18 @@ def refusal(what: str, error: zk.ZookeeperError) -> FrostlineError:
             )
         case _:
             return FrostlineError(f"{what}: Keeper says {type(error).__name__}", hint="see the server's log")
+
+
+def silence(settings: KeeperConfig, what: str, *, stopped: bool, lost: bool) -> FrostlineError:
+    """What is raised where nobody answers; `lost`: a change was sent."""
+    seconds, servers = settings.request_timeout_seconds, ", ".join(settings.hosts)
+    when = "when the process was told to stop" if stopped else f"after {seconds:g} s"
+    if lost:
+        return OutcomeUnknown(
+            f"Keeper ({servers}) did not answer, given up {when}: whether {what} took place is not known",
+            hint="look before you run it again: 'frostline keeper check' says whether the servers answer",
+        )
+    return Transient(
+        f"Keeper ({servers}) cannot be reached: {what} was given up {when}, and nothing was changed",
+        hint="'frostline keeper check' says which server answers; queries need none",
+    )

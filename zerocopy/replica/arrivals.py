@@ -81,6 +81,12 @@ def arriving(context: Context, definition: TableDefinition) -> list[str]:
     return [part for disk in disks for part in _found(disk, definition)]
 
 
+def is_arriving(context: Context, definition: TableDefinition, name: str) -> bool:
+    """Whether the part is arriving now."""
+    path = f"{_place(definition, name)}.json"
+    return any(context.disk(disk).exists(path) for disk in context.catalog.policy_disks(definition))
+
+
 def settle(replica: Replica) -> list[str]:
     """Finish or undo what inserts of processes that are gone left here; one sentence a thing done."""
     context, definition = replica.context, replica.definition

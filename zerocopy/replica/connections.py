@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import threading
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from oplog.errors import UsageError
 from tiering.catalog.context import Context
-from zerocopy.keeper.client import Keeper
+from zerocopy.keeper.client import Keeper, Node
 
 if TYPE_CHECKING:  # a server is only in the daemon
     from zerocopy.interserver.server import PartServer
@@ -19,6 +22,33 @@ class Closeable(Protocol):
         """End it."""
 
 
+@dataclass(slots=True)
+class Kept:
+    """What a session knows of a table and need not ask again. What is changed by it is checked when it is changed."""
+
+    session: int
+    own: Node | None = None
+    """The node of this machine's replica, until `is_old` is set."""
+    is_old: threading.Event = field(default_factory=threading.Event)
+    is_proved: bool = False
+    """Whether Keeper was seen to know what it knew before."""
+    pointer: Node | None = None
+    is_lost: Node | None = None
+    entries: dict[str, bytes] = field(default_factory=dict)
+    """What waits in the queue, by its node."""
+    log_length: int = 0
+    """How many entries the log had when it was last looked at."""
+    hosts: dict[str, str] = field(default_factory=dict)
+    """Where replicas give their parts, as they said once."""
+    announced: float = -math.inf
+    named: float = -math.inf
+    """When, by the clock of this process, the replica was last announced, and the others were last listed."""
+
+    def forget_place(self) -> None:
+        """Of how far the replica is in the log nothing is known."""
+        self.pointer = self.is_lost = None
+
+
 class Connections:
     """Opened with the first replicated table that is worked on, closed with the store."""
 
@@ -26,8 +56,14 @@ class Connections:
         self.keeper = keeper
         self.server: PartServer | None = None
         self.follower: Closeable | None = None
-        self.proved: set[tuple[int, str]] = set()
-        """Sessions and tables of which Keeper was seen to know what it knew before."""
+        self._kept: dict[str, Kept] = {}
+
+    def kept(self, path: str) -> Kept:
+        """What is kept of the table at this path; nothing of an earlier session."""
+        session, known = self.keeper.session, self._kept.get(path)
+        if known is None or known.session != session:
+            known = self._kept[path] = Kept(session)
+        return known
 
     def close(self) -> None:
         """Stop following and giving parts, and end the session."""

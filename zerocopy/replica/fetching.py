@@ -12,6 +12,7 @@ store whose objects this machine shares, no bytes come: `sharing`.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,18 +75,21 @@ class Fetcher:
             return None
         return Source(name, part, node.data.decode(errors="replace"), host.data.decode(errors="replace"))
 
-    def fetch(self, wanted: PartName) -> PartName:
-        """Bring the part, or one that covers it, from whoever has it; returns which. Raises `Transient` when nobody can
-        give it now, with every reason."""
+    def fetch(self, wanted: PartName, inserted: tuple[str, str] | None = None) -> PartName:
+        """Bring the part, or one that covers it, from whoever has it; returns which. `inserted`: on which replica, with
+        which digest; that one is asked first. Raises `Transient` when nobody can give it now, with every reason."""
         reasons: list[str] = []
-        sources = self.sources(wanted)
-        for source in sources:
+        first = self._first(wanted, inserted)
+        for source in () if first else self.sources(wanted):
             if self._is_here(source) or self._is_adopted(source):
                 return source.part
-        for source in sources:
+        for source in self._candidates(wanted, first):
+            if first and self._is_here(source):
+                return source.part
             try:
                 self._fetch(source)
             except (Transient, NotFound, Damaged) as error:
+                self.replica.kept.hosts.pop(source.replica, None)
                 reasons.append(f"{source.replica}: {error.message}")
                 continue
             return source.part
@@ -109,10 +113,9 @@ class Fetcher:
     def _is_adopted(self, source: Source) -> bool:
         """Whether the part is here now, by its objects; else it is noted why not."""
         context, definition = self.replica.context, self.replica.definition
-        if self._stores is None:
-            self._stores = sharing.stores(context, definition)
-        if not self._stores:
+        if not self._shares():
             return False
+        assert self._stores is not None
         name = str(source.part)
         try:
             offered = sharing.asked(self.replica, source, self._stores)
@@ -141,6 +144,28 @@ class Fetcher:
         self.whole.pop(name, None)
         self.adopted.append(name)
         return True
+
+    def _candidates(self, wanted: PartName, first: list[Source]) -> Iterator[Source]:
+        """Whom to ask, in order; the others are looked for when who is first does not do."""
+        yield from first
+        yield from (source for source in self.sources(wanted) if source not in first)
+
+    def _shares(self) -> bool:
+        """Whether this machine shares objects with others, so that a part may come without its bytes."""
+        if self._stores is None:
+            self._stores = sharing.stores(self.replica.context, self.replica.definition)
+        return bool(self._stores)
+
+    def _first(self, wanted: PartName, inserted: tuple[str, str] | None) -> list[Source]:
+        """Who inserted the part, without asking whether it has it still. Nobody where it may come without its bytes."""
+        if inserted is None or inserted[0] == self.replica.name or self._shares():
+            return []
+        name, digest = inserted
+        hosts = self.replica.kept.hosts
+        if not hosts.get(name):
+            node = self.replica.keeper.find(self.replica.table.replica(name).host)
+            hosts[name] = node.data.decode(errors="replace") if node is not None else ""
+        return [Source(name, wanted, digest, hosts[name])] if hosts[name] else []
 
     def _fetch(self, source: Source) -> None:
         context, definition = self.replica.context, self.replica.definition

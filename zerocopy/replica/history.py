@@ -38,8 +38,8 @@ def note_names(context: Context, definition: TableDefinition, names: Collection[
 
 def check(context: Context, definition: TableDefinition, keeper: Keeper, nodes: TableNodes) -> None:
     """Raise `ReadOnly` where Keeper is older than what this machine has taken over from it."""
-    known = connections(context)
-    if (keeper.session, nodes.path) in known.proved:
+    kept = connections(context).kept(nodes.path)
+    if kept.is_proved:
         return
     names = frozenset(keeper.children(nodes.replicas))
     last = context.journal.replicas.known(definition.uuid)
@@ -47,7 +47,7 @@ def check(context: Context, definition: TableDefinition, keeper: Keeper, nodes: 
         raise rolled_back(definition, f"it does not have entry {last.number} of the log, which was taken over here")
     if names != last.names:
         context.journal.replicas.note_names(definition.uuid, names)
-    known.proved.add((keeper.session, nodes.path))
+    kept.is_proved = True
 
 
 def rolled_back(definition: TableDefinition, why: str) -> SetBack:

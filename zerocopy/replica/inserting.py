@@ -164,11 +164,13 @@ class ReplicatedInserting(Inserting):
         while left:
             try:
                 witness = Witness(self.replica.own.part(left[0].name), left[0].digest.encode())
-                self.replica.keeper.multi([one for each in left for one in self._word(each)], witness=witness)
+                words = [one for each in left for one in self._word(each)]
+                self.replica.keeper.multi([Check(self.replica.own.path, self.replica.version), *words], witness=witness)
                 return left
             except (AlreadyExists, Conflict) as error:
                 self.replica.keeper.sync(self.replica.table.path)
                 if isinstance(error, Conflict):  # the partition was dropped meanwhile, without this insert
+                    self._open_again()
                     self._count_drops([one.new for one in left])
                 known = [one for one in left if self._is_known(one.new)]
                 if not known and isinstance(error, AlreadyExists):
@@ -184,6 +186,11 @@ class ReplicatedInserting(Inserting):
                     hint="run it again: what went in before is skipped",
                 ) from error
         return []
+
+    def _open_again(self) -> None:
+        """Raise `ReadOnly` where this machine is not the replica any more that it was."""
+        self.replica.kept.own = None
+        self.replica = Replica.open(self.context, self.definition)
 
     def _word(self, one: _Arriving) -> list[Operation]:
         now, name = self.context.clock(), self.replica.name

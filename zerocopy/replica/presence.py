@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
+from functools import partial
 
 from oplog.errors import AlreadyExists
 from tiering.catalog.context import Context
+from zerocopy.replica import arrivals
 from zerocopy.replica.connections import connections, secret_of
 from zerocopy.replica.replica import Replica
+
+_AGAIN_SECONDS = 60.0
+"""How often it is looked whether what was said is there still: somebody may have removed it by hand."""
 
 
 def serve(context: Context) -> str:
@@ -16,7 +22,7 @@ def serve(context: Context) -> str:
 
     known = connections(context)
     if known.server is None:
-        known.server = PartServer(context, secret_of(context))
+        known.server = PartServer(context, secret_of(context), partial(arrivals.is_arriving, context))
     return known.server.address
 
 
@@ -24,6 +30,8 @@ def announce(replica: Replica) -> None:
     """Say in Keeper where this replica gives its parts, and that it is there; nothing where it gives none."""
     known = connections(replica.context)
     if known.server is None:
+        return
+    if time.monotonic() - replica.kept.announced < _AGAIN_SECONDS:
         return
     keeper, address = replica.keeper, known.server.address.encode()
     if keeper.get(replica.own.host).data != address:
@@ -35,3 +43,4 @@ def announce(replica: Replica) -> None:
     if node is None:
         with suppress(AlreadyExists):
             keeper.create(replica.own.is_active, ephemeral=True)
+    replica.kept.announced = time.monotonic()

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from oplog.errors import AlreadyExists, ReadOnly
 from tiering.catalog.context import Context
 from tiering.table.part import PartName
 from tiering.table.schema import TableDefinition
 from zerocopy.keeper.client import Keeper, Witness
-from zerocopy.keeper.operations import Create, Delete, Operation
+from zerocopy.keeper.operations import ANY_VERSION, Create, Delete, Operation
 from zerocopy.replica import history, identity
-from zerocopy.replica.connections import connections
+from zerocopy.replica.connections import Kept, connections
 from zerocopy.replica.nodes import ReplicaNodes, TableNodes
 
 
@@ -28,6 +29,9 @@ class Replica:
     own: ReplicaNodes
     token: str
     """By which Keeper knows this machine as the replica."""
+    version: int = ANY_VERSION
+    """Of the node that says so."""
+    kept: Kept = field(default_factory=lambda: Kept(0))
 
     @classmethod
     def open(cls, context: Context, definition: TableDefinition) -> Replica:
@@ -41,9 +45,12 @@ class Replica:
                 f"this machine is no replica of {name}, and may only read it",
                 hint=f"frostline table create {name} --replicated --keeper-path {table.path} makes it one",
             )
-        keeper = connections(context).keeper
+        keeper, kept = connections(context).keeper, connections(context).kept(table.path)
         own = table.replica(known.replica)
-        if (node := keeper.find(own.path)) is None:
+        if kept.own is None or kept.is_old.is_set():
+            kept.is_old = threading.Event()
+            kept.own = keeper.watch_node(own.path, kept.is_old.set)
+        if (node := kept.own) is None:
             what = "the table" if not keeper.exists(table.metadata) else f"replica {known.replica}"
             raise ReadOnly(
                 f"{name} can only be read here: Keeper knows nothing of {what} at {table.path}",
@@ -61,7 +68,8 @@ class Replica:
                 hint="it was dropped and created anew under this name; drop the table here, and join by another one",
             )
         history.check(context, definition, keeper, table)
-        return cls(context, definition, known.replica, keeper, table, own, known.token)
+        kept = connections(context).kept(table.path)
+        return cls(context, definition, known.replica, keeper, table, own, known.token, node.version, kept)
 
     def parts(self) -> set[PartName]:
         """What Keeper says that this replica has."""
@@ -82,11 +90,13 @@ class Replica:
             self.keeper.multi([Create(path, digest.encode()), *removed, *done], witness=Witness(path, digest.encode()))
         except AlreadyExists:  # an earlier try got so far
             self.finish(queued)
+        self.kept.entries.pop(queued or "", None)
 
     def finish(self, queued: str | None) -> None:
         """Say that the queued entry is done, or needs not be done."""
         if queued is not None:
             self.keeper.delete(queued)
+            self.kept.entries.pop(queued, None)
 
 
 def restoring_token(token: str) -> bytes:
