@@ -120,6 +120,8 @@ def sync(
     replica = Replica.open(context, definition)
     if newest and log is None:
         replica.keeper.sync(replica.table.path)
+    if log is None:
+        replica.kept.is_lost = None
     settle(replica)
     presence.announce(replica)
     try:
