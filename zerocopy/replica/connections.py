@@ -44,6 +44,13 @@ class Kept:
     named: float = -math.inf
     """When, by the clock of this process, the replica was last announced, and the others were last listed."""
 
+    def forget(self) -> None:
+        """The replica may be another one by now, or its nodes were made anew."""
+        self.own, self.is_old, self.is_proved = None, threading.Event(), False
+        self.entries, self.hosts = {}, {}
+        self.announced = -math.inf
+        self.forget_place()
+
     def forget_place(self) -> None:
         """Of how far the replica is in the log nothing is known."""
         self.pointer = self.is_lost = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -47,8 +46,8 @@ class Replica:
             )
         keeper, kept = connections(context).keeper, connections(context).kept(table.path)
         own = table.replica(known.replica)
-        if kept.own is None or kept.is_old.is_set():
-            kept.is_old = threading.Event()
+        if kept.own is None or kept.own.data != known.token.encode() or kept.is_old.is_set():
+            kept.forget()
             kept.own = keeper.watch_node(own.path, kept.is_old.set)
         if (node := kept.own) is None:
             what = "the table" if not keeper.exists(table.metadata) else f"replica {known.replica}"
