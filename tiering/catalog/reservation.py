@@ -69,6 +69,10 @@ class Reservations:
     def for_merge(self, definition: TableDefinition, sources: Iterable[str], size_bytes: int) -> Iterator[str]:
         """Promise space for a merge of parts on the `sources` disks; gives the disk's name. Raises `NoSpace`."""
         policy = self._config.policy(definition.policy)
+        if (
+            definition.is_replicated
+        ):  # what lies in a bucket here may lie on disks elsewhere: the merge is made on disks
+            sources = [disk for disk in sources if not self._is_remote(disk)]
         known = [index for disk in sources if (index := volume_index(policy, disk)) is not None]
         with self._lock:
             disk = self._first_fit(definition, list(ordered_volumes(policy)[max(known, default=0) :]), size_bytes)
@@ -136,11 +140,10 @@ class Reservations:
 
     def _shared(self, volume: VolumeConfig) -> dict[str, tuple[str, str]]:
         why = "replicas of the table share it, or its objects: parts are moved there"
-        return {
-            name: ("shared", f"disk {name}: {why}")
-            for name in volume.disks
-            if name in self._disks and self._disks[name].capabilities.remote
-        }
+        return {name: ("shared", f"disk {name}: {why}") for name in volume.disks if self._is_remote(name)}
+
+    def _is_remote(self, name: str) -> bool:
+        return name in self._disks and self._disks[name].capabilities.remote
 
     def _states(self) -> dict[str, DiskState]:
         return {name: _state(name, disk, self._reserved.get(name, 0)) for name, disk in self._disks.items()}

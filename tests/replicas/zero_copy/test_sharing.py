@@ -355,6 +355,23 @@ def test_what_one_has_merged_the_other_may_have_on_its_ssd(a: Machine, b: Machin
     clean(a, b)
 
 
+@pytest.mark.parametrize("moved", [[FIRST], [FIRST, "all_1_1_0"]])
+def test_a_merge_of_parts_that_lie_in_the_bucket_here_is_made_on_a_disk(
+    a: Machine, b: Machine, moved: list[str]
+) -> None:
+    """Whoever agreed upon it had them on disks, and may be gone: the merge is not to wait for ever."""
+    a.insert(1)
+    a.insert(2)
+    with a.serving():
+        b.sync()
+        assert b.move(FIRST)["moved"]
+    a("merge", "d.t", "--final")
+    assert b.sync()["merged"] == ["all_0_1_1"]
+    assert (a.disks(), b.disks()) == ({"all_0_1_1": "ssd"}, {"all_0_1_1": "ssd"})
+    assert (a.keys(), b.keys()) == ([1, 2], [1, 2])
+    clean(a, b)
+
+
 def test_a_part_whose_object_is_gone_keeps_no_other_back(
     a: Machine, b: Machine, bucket: str, s3_environment: Server, keeper: Keeper
 ) -> None:
