@@ -229,18 +229,27 @@ class PartServer:
 
 
 async def _from_bucket(request: web.Request, read: Callable[[ByteRange], bytes], size_bytes: int) -> web.StreamResponse:
-    """A file of the bucket, or what follows the beginning that the other one has."""
+    """A file of the bucket, or what follows the beginning that the other one has. Where the bucket does not give it,
+    the other one hears of it: at once by the answer, later by the end of the connection."""
     try:
         begin = request.http_range.start or 0
     except ValueError:
         begin = -1
     if not 0 <= begin <= size_bytes:
         return web.Response(status=416)
+    starts = range(begin, size_bytes, _PIECE_BYTES)
+    pieces = [ByteRange(start, min(start + _PIECE_BYTES, size_bytes)) for start in starts]
+    first = await asyncio.to_thread(read, pieces[0]) if pieces else b""
     response = web.StreamResponse(status=206 if "Range" in request.headers else 200)
     response.content_length = size_bytes - begin
     await response.prepare(request)
-    for start in range(begin, size_bytes, _PIECE_BYTES):
-        piece = ByteRange(start, min(start + _PIECE_BYTES, size_bytes))
-        await response.write(await asyncio.to_thread(read, piece))
+    await response.write(first)
+    try:
+        for piece in pieces[1:]:
+            await response.write(await asyncio.to_thread(read, piece))
+    except FrostlineError:
+        if request.transport is not None:
+            request.transport.abort()
+        raise
     await response.write_eof()
     return response
