@@ -19,25 +19,6 @@ from zerocopy.replica.nodes import TableNodes
 TABLE = TableNodes("/tables/01/d.t")
 
 
-@pytest.fixture
-def machine(tmp_path: Path, settings: KeeperConfig, capsys: pytest.CaptureFixture[str]) -> Machines:
-    return lambda name: Machine(tmp_path, name, settings, capsys)
-
-
-@pytest.fixture
-def a(machine: Machines) -> Machine:
-    made = machine("a")
-    made.create("--policy", "local")
-    return made
-
-
-@pytest.fixture
-def b(machine: Machines, a: Machine) -> Machine:
-    made = machine("b")
-    made.join("--policy", "local")
-    return made
-
-
 def restore(one: Machine, *more: str, code: int = 0) -> dict[str, object]:
     rebuilt = one.json("replica", "restore", "d.t", *more, code=code)["rebuilt"]
     assert isinstance(rebuilt, dict)

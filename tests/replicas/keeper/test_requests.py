@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pyarrow as pa
 import pytest
 
-from tests.replicas.machines import Machine, Machines
-from tiering.config.settings import KeeperConfig
+from tests.replicas.machines import Machine
 from tiering.engine.store import Store
 from zerocopy.execution import work
 from zerocopy.keeper.client import Keeper
@@ -16,25 +13,6 @@ from zerocopy.replica.connections import connections
 from zerocopy.replica.nodes import TableNodes
 
 TABLE = TableNodes("/tables/01/d.t")
-
-
-@pytest.fixture
-def machine(tmp_path: Path, settings: KeeperConfig, capsys: pytest.CaptureFixture[str]) -> Machines:
-    return lambda name: Machine(tmp_path, name, settings, capsys)
-
-
-@pytest.fixture
-def a(machine: Machines) -> Machine:
-    made = machine("a")
-    made.create("--policy", "local")
-    return made
-
-
-@pytest.fixture
-def b(machine: Machines, a: Machine) -> Machine:
-    made = machine("b")
-    made.join("--policy", "local")
-    return made
 
 
 def insert(store: Store, key: int) -> None:
