@@ -49,9 +49,11 @@ check: static ## what CI runs at each push: format, types, layers, generated fil
 # In CI a test that fails is run once more, and both are told: one that fails twice fails the run. By hand none is.
 AGAIN = $(if $(CI),--reruns 1)
 
-# Spark's tests share one session, and so run in one process of their own, beside the others: they often wait.
+# Tests wait for servers and for child processes more than they compute: two workers a processor. Spark's share one
+# session, and so run in one process of their own beside them.
+WORKERS ?= $(shell expr 2 \* $$(nproc))
 most-tests: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/spark $(AGAIN) $(CHOSEN)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --ignore=tests/spark $(AGAIN) $(CHOSEN)
 
 spark-tests: $(VENV)/.dev
 	@$(BIN)/python -m pytest tests/spark $(AGAIN) $(CHOSEN) >$(VENV)/spark-tests.log 2>&1; ended=$$?; cat $(VENV)/spark-tests.log; exit $$ended
