@@ -1,12 +1,12 @@
-"""Files of an object disk, each made or taken away by a commit of its own."""
+"""Files of a disk in a bucket, each made or taken away by a commit of its own."""
 
 from __future__ import annotations
 
-from disks.object_disk.disk import ObjectDisk
+from disks.base import BucketDisk
 from oplog.kinds import Dropped, Inserted
 
 
-def put(disk: ObjectDisk, path: str, data: bytes = b"some bytes") -> str:
+def put(disk: BucketDisk, path: str, data: bytes = b"some bytes") -> str:
     """Create one file in one commit; its blob."""
     with disk.transaction(Inserted()) as transaction:
         info = transaction.create(path, data)
@@ -15,7 +15,7 @@ def put(disk: ObjectDisk, path: str, data: bytes = b"some bytes") -> str:
     return info.key
 
 
-def remove(disk: ObjectDisk, path: str) -> None:
+def remove(disk: BucketDisk, path: str) -> None:
     with disk.transaction(Dropped()) as transaction:
         transaction.remove(path)
         transaction.commit()

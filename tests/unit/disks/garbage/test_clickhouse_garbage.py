@@ -18,9 +18,10 @@ from disks.garbage.rules import GcRules
 from disks.stores.base import ObjectInfo
 from disks.stores.memory import MemoryStore
 from oplog.clickhouse.names import FILE, file_key, parse_key
-from oplog.kinds import Dropped, Inserted, OtherKind
+from oplog.kinds import Inserted, OtherKind
 from oplog.replay import FileRow
 from restore.check.check import CheckOptions, check
+from tests.committed import put, remove
 
 LATER = datetime.now(UTC) + timedelta(days=3)
 PART = "store/abc/abc00000-0000-4000-8000-000000000001/some"
@@ -34,20 +35,6 @@ def store() -> MemoryStore:
 @pytest.fixture
 def disk(store: MemoryStore, tmp_path: Path) -> ClickHouseDisk:
     return ClickHouseDisk("s3", store, tmp_path / "state", lease_settle_seconds=0.0)
-
-
-def put(disk: ClickHouseDisk, path: str, data: bytes = b"bytes") -> str:
-    with disk.transaction(Inserted()) as transaction:
-        info = transaction.create(path, data)
-        transaction.commit()
-    assert info.key is not None
-    return info.key
-
-
-def remove(disk: ClickHouseDisk, path: str) -> None:
-    with disk.transaction(Dropped()) as transaction:
-        transaction.remove(path)
-        transaction.commit()
 
 
 def run(disk: ClickHouseDisk, monkeypatch: pytest.MonkeyPatch, **options: Any) -> GcReport:
