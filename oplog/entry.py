@@ -65,6 +65,15 @@ class Remove(msgspec.Struct, frozen=True, tag_field="op", tag="remove"):
 Operation = Create | Link | Rename | Remove
 
 
+def changed_paths(operation: Operation) -> tuple[str, ...]:
+    """The paths where something is other after it than before it."""
+    match operation:
+        case Create(path=path) | Remove(path=path) | Link(target=path):
+            return (path,)
+        case Rename(source=source, target=target):
+            return (source, target)
+
+
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
     """One transaction. Times are RFC 3339 UTC; the wall clock is decoration, the revision is the order."""
 

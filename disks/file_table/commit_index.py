@@ -22,7 +22,7 @@ from disks.host.database_file import open_cache, remove_database
 from disks.host.database_transaction import transaction
 from oplog import paths
 from oplog.earlier import COMMITS, MOST_TEXT_BYTES
-from oplog.entry import Commit, Create, Link, Remove, Rename, encode
+from oplog.entry import Commit, Create, Remove, Rename, changed_paths, encode
 from oplog.errors import FrostlineError
 from oplog.log import Entry
 
@@ -243,16 +243,8 @@ def touched(commit: Commit) -> set[tuple[str, bool]]:
     found: set[tuple[str, bool]] = set()
     directories: set[str] = set()
     for operation in commit.operations:
-        match operation:
-            case Create(path=path):
-                named, whole = [path], False
-            case Link(target=target):
-                named, whole = [target], False
-            case Remove(path=path):
-                named, whole = [path], True
-            case Rename(source=source, target=target):
-                named, whole = [source, target], True
-        for path in named:
+        whole = isinstance(operation, Remove | Rename)
+        for path in changed_paths(operation):
             above = path.rpartition("/")[0]
             while above and above not in directories:  # else those above it were found with it
                 directories.add(above)

@@ -22,7 +22,7 @@ from disks.object_disk.doomed import announced
 from disks.object_disk.history import available
 from disks.object_disk.references import inventory
 from oplog import replay
-from oplog.entry import Commit, Create, Link, Remove, Rename
+from oplog.entry import Commit, Create, changed_paths
 from oplog.errors import Conflict, Damaged, NotFound, Refused
 from oplog.kinds import TableAltered, Undone
 from oplog.replay import FileRow
@@ -264,11 +264,12 @@ def _kept(disk: LoggedDisk) -> str:
 
 def _around(disk: LoggedDisk, commit: Commit) -> tuple[dict[str, FileRow], dict[str, FileRow]]:
     """The paths that the commit changed, before it and after it."""
+    changed = [path for operation in commit.operations for path in changed_paths(operation)]
     takes_away = any(not isinstance(operation, Create) for operation in commit.operations)
     with _table_before(disk, commit.revision if takes_away else 1) as table, table.write() as view:
-        before = {row.path: row for path in _named(commit) for row in _rows(view, path)}
+        before = {row.path: row for path in changed for row in _rows(view, path)}
         replay.apply(view, commit)
-        after = {row.path: row for path in (*_named(commit), *before) for row in _rows(view, path)}
+        after = {row.path: row for path in (*changed, *before) for row in _rows(view, path)}
     same = {path for path, row in before.items() if after.get(path) == row}
     return (
         {path: row for path, row in before.items() if path not in same},
@@ -294,20 +295,6 @@ def _table_before(disk: LoggedDisk, revision: int) -> Iterator[FileTable]:
                 hint=_kept(disk),
             ) from error
         yield stack.enter_context(closing(table))
-
-
-def _named(commit: Commit) -> list[str]:
-    """The paths that the operations name."""
-    names: list[str] = []
-    for operation in commit.operations:
-        match operation:
-            case Create(path=path) | Remove(path=path):
-                names.append(path)
-            case Link(target=target):
-                names.append(target)
-            case Rename(source=source, target=target):
-                names += (source, target)
-    return names
 
 
 def _rows(view: replay.ReplayTable, path: str) -> list[FileRow]:

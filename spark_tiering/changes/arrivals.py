@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from disks.base import LoggedDisk
 from disks.file_table.row_bytes import read_row
 from oplog import paths
-from oplog.entry import Commit, Create, Link, Remove, Rename
+from oplog.entry import Commit, Create, Remove, Rename, changed_paths
 from oplog.errors import Refused
 from oplog.kinds import Dropped, Merged, Tidied, Undone
 from oplog.replay import FileRow
@@ -79,17 +79,9 @@ def arrivals(
 
 def _parts_touched(commit: Commit, definition: TableDefinition) -> list[str]:
     """Directories of parts of the table, those that go first."""
-    named: list[str] = []
-    for operation in commit.operations:
-        match operation:
-            case Create(path=path) | Remove(path=path):
-                named.append(path)
-            case Link(target=target):
-                named.append(target)
-            case Rename(source=source, target=target):
-                named += (source, target)
     begin = f"{definition.directory}/"
-    names = dict.fromkeys(path[len(begin) :].partition("/")[0] for path in named if path.startswith(begin))
+    changed = [path for operation in commit.operations for path in changed_paths(operation)]
+    names = dict.fromkeys(path[len(begin) :].partition("/")[0] for path in changed if path.startswith(begin))
     return [f"{begin}{name}" for name in names if part_name(name) is not None]
 
 
