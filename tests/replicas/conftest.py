@@ -69,20 +69,31 @@ def directory(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def machine(tmp_path: Path, settings: KeeperConfig, capsys: pytest.CaptureFixture[str], bucket: str) -> Machines:
-    """Machines by name, which share a bucket. A file whose machines share none has fixtures of its own."""
-    return lambda name: Machine(tmp_path, name, settings, capsys, f"s3://{bucket}/cold/")
+def shared_url(bucket: str) -> str:
+    """Where all machines have their cold parts. A file whose machines share no bucket says: empty."""
+    return f"s3://{bucket}/cold/"
 
 
 @pytest.fixture
-def a(machine: Machines) -> Machine:
+def policy(shared_url: str) -> str:
+    return "cold" if shared_url else "local"
+
+
+@pytest.fixture
+def machine(tmp_path: Path, settings: KeeperConfig, capsys: pytest.CaptureFixture[str], shared_url: str) -> Machines:
+    """Machines by name."""
+    return lambda name: Machine(tmp_path, name, settings, capsys, shared_url)
+
+
+@pytest.fixture
+def a(machine: Machines, policy: str) -> Machine:
     made = machine("a")
-    made.create("--policy", "cold")
+    made.create("--policy", policy)
     return made
 
 
 @pytest.fixture
-def b(machine: Machines, a: Machine) -> Machine:
+def b(machine: Machines, a: Machine, policy: str) -> Machine:
     made = machine("b")
-    made.join("--policy", "cold")
+    made.join("--policy", policy)
     return made

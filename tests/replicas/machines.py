@@ -12,6 +12,8 @@ import pytest
 import yaml
 
 from disks.workers.progress import Silent
+from oplog.revision import parse_blob_key
+from tests.servers import Server
 from tiering.cli import main as cli
 from tiering.config.settings import KeeperConfig
 from tiering.engine.store import Store
@@ -137,3 +139,23 @@ class Machine:
 
 Machines = Callable[[str], Machine]
 """Makes a machine of that name."""
+
+
+def both_with_an_old_part(machine: Machines) -> tuple[Machine, Machine]:
+    """Two replicas of a table, each with the one part on its SSD, which by its TTL is due in the bucket."""
+    a, b = machine("a"), machine("b")
+    a("table", "create", "d.t", "--column", "k:int64", "--column", "ts:timestamp", "--order-by", "k", "--replicated",
+      "--policy", "cold", "--ttl", "1d on ts to volume cold")  # fmt: skip
+    b.join("--policy", "cold")
+    source = a.path / "old.csv"
+    source.write_text("k,ts\n1,2020-01-01T00:00:00\n")
+    a("insert", "d.t", str(source))
+    with a.serving():
+        b.sync()
+    return a, b
+
+
+def blobs_in(bucket: str, server: Server) -> list[str]:
+    """The keys of the objects that are files of parts."""
+    found = server.client().list_objects_v2(Bucket=bucket).get("Contents", [])
+    return [one["Key"] for one in found if parse_blob_key(one["Key"].removeprefix("cold/")) is not None]

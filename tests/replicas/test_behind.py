@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 
 from tests.replicas.machines import Machine, Machines
-from tiering.config.settings import KeeperConfig
 from zerocopy.execution import cleaning
 from zerocopy.keeper.client import Keeper
 
@@ -21,21 +19,14 @@ def _short_log(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def machine(tmp_path: Path, settings: KeeperConfig, capsys: pytest.CaptureFixture[str]) -> Machines:
-    return lambda name: Machine(tmp_path, name, settings, capsys)
+def shared_url() -> str:
+    return ""
 
 
 @pytest.fixture
 def a(machine: Machines) -> Machine:
     made = machine("a")
     made.create("--policy", "local", "--setting", "deduplication_window=2")
-    return made
-
-
-@pytest.fixture
-def b(machine: Machines, a: Machine) -> Machine:
-    made = machine("b")
-    made.join("--policy", "local")
     return made
 
 

@@ -20,8 +20,8 @@ from zerocopy.replica import entries
 
 
 @pytest.fixture
-def machine(tmp_path: Path, settings: KeeperConfig, capsys: pytest.CaptureFixture[str]) -> Machines:
-    return lambda name: Machine(tmp_path, name, settings, capsys)
+def shared_url() -> str:
+    return ""
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from oplog.revision import parse_blob_key
-from tests.replicas.machines import Machine, Machines
+from tests.replicas.machines import Machine, Machines, blobs_in, both_with_an_old_part
 from tests.servers import Server
 from tiering.config.settings import KeeperConfig
 from tiering.engine.store import Store
@@ -18,12 +17,6 @@ from tiering.move import mover
 from zerocopy.keeper.client import Keeper
 
 FIRST = "all_0_0_0"
-
-
-def blobs_in(bucket: str, server: Server) -> list[str]:
-    """The keys of the objects that are files of parts."""
-    found = server.client().list_objects_v2(Bucket=bucket)["Contents"]
-    return [one["Key"] for one in found if parse_blob_key(one["Key"].removeprefix("cold/")) is not None]
 
 
 def test_one_moves_and_all_have_it_once(a: Machine, b: Machine, machine: Machines) -> None:
@@ -146,16 +139,8 @@ def test_without_a_proof_the_copy_on_the_ssd_stays(
 
 def test_rules_move_a_part_once(machine: Machines, bucket: str, s3_environment: Server) -> None:
     """TTL on two replicas: the second finds it done (P12). As many objects as one machine would put there."""
-    a, b = machine("a"), machine("b")
-    a("table", "create", "d.t", "--column", "k:int64", "--column", "ts:timestamp", "--order-by", "k", "--replicated",
-      "--policy", "cold", "--ttl", "1d on ts to volume cold")  # fmt: skip
-    b.join("--policy", "cold")
-    source = a.path / "old.csv"
-    source.write_text("k,ts\n1,2020-01-01T00:00:00\n")
-    a("insert", "d.t", str(source))
+    a, b = both_with_an_old_part(machine)
     assert a.disks() == {FIRST: "ssd"}
-    with a.serving():
-        b.sync()
     ticked = [one.json("tick", "--believe-clock") for one in (a, b)]
     assert [[move["part"] for move in one["moved"]] for one in ticked] == [[FIRST], []]
     assert a.disks() == b.disks() == {FIRST: "s3"}

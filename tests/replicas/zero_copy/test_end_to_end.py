@@ -11,8 +11,8 @@ import pytest
 
 from disks.garbage.collect import collect
 from disks.garbage.rules import GcRules
-from tests.replicas.machines import Machine
-from tests.replicas.zero_copy.test_sharing import blobs_in, clean, held, machine
+from tests.replicas.machines import Machine, blobs_in
+from tests.replicas.zero_copy.test_sharing import clean, held, machine
 from tests.servers import Server
 from tiering.engine.store import Store
 from zerocopy.execution import auditing

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,7 @@ from aiohttp import web
 from disks.file_table.blob_sets import Reference
 from disks.object_disk.doomed import Announcement
 from disks.object_disk.transaction import ObjectTransaction
-from oplog.revision import parse_blob_key
-from tests.replicas.machines import Machine
+from tests.replicas.machines import Machine, Machines, blobs_in, both_with_an_old_part
 from tests.servers import Server
 from tiering.config.settings import KeeperConfig
 from tiering.engine.store import Store
@@ -30,15 +28,9 @@ FIRST = "all_0_0_0"
 
 @pytest.fixture
 def machine(
-    tmp_path: Path, settings: KeeperConfig, capsys: pytest.CaptureFixture[str], bucket: str, keeper: Keeper
-) -> Callable[[str], Machine]:
-    return lambda name: Machine(tmp_path, name, settings, capsys, f"s3://{bucket}/cold/", log=name)
-
-
-def blobs_in(bucket: str, server: Server) -> list[str]:
-    """The keys of the objects that are files of parts."""
-    found = server.client().list_objects_v2(Bucket=bucket).get("Contents", [])
-    return [one["Key"] for one in found if parse_blob_key(one["Key"].removeprefix("cold/")) is not None]
+    tmp_path: Path, settings: KeeperConfig, capsys: pytest.CaptureFixture[str], shared_url: str, keeper: Keeper
+) -> Machines:
+    return lambda name: Machine(tmp_path, name, settings, capsys, shared_url, log=name)
 
 
 def held(keeper: Keeper) -> dict[str, list[Holder]]:
@@ -302,15 +294,7 @@ def test_a_mover_that_died_is_replaced(a: Machine, b: Machine, monkeypatch: pyte
 
 def test_rules_move_a_part_once(machine: Any, bucket: str, s3_environment: Server) -> None:
     """TTL on two replicas: the second takes over what the first brought up."""
-    a, b = machine("a"), machine("b")
-    a("table", "create", "d.t", "--column", "k:int64", "--column", "ts:timestamp", "--order-by", "k", "--replicated",
-      "--policy", "cold", "--ttl", "1d on ts to volume cold")  # fmt: skip
-    b.join("--policy", "cold")
-    source = a.path / "old.csv"
-    source.write_text("k,ts\n1,2020-01-01T00:00:00\n")
-    a("insert", "d.t", str(source))
-    with a.serving():
-        b.sync()
+    a, b = both_with_an_old_part(machine)
     ticked = [one.json("tick", "--believe-clock") for one in (a, b)]
     assert [[move["part"] for move in one["moved"]] for one in ticked] == [[FIRST], [FIRST]]
     assert len(blobs_in(bucket, s3_environment)) == 1
