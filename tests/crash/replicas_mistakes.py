@@ -51,7 +51,7 @@ def _digest_after_the_entry() -> None:
 
 
 def _word_before_bytes() -> None:
-    from zerocopy.replica import arrivals, inserting
+    from zerocopy.replica.inserts import arrivals, inserting
 
     def put_in(self: Any, written: Any, transactions: Any, number: int) -> None:
         fresh = self._without_duplicates(written)
@@ -72,7 +72,7 @@ def _word_before_bytes() -> None:
 
 
 def _arrivals_always_taken_back() -> None:
-    from zerocopy.replica import arrivals
+    from zerocopy.replica.inserts import arrivals
     from zerocopy.replica.replica import Replica  # noqa: F401  loaded before it is changed
 
     def settle(replica: Any, disk: Any, part: str) -> str:
@@ -84,7 +84,7 @@ def _arrivals_always_taken_back() -> None:
 
 def _arriving_given() -> None:
     from zerocopy.interserver.server import PartServer
-    from zerocopy.replica.arrivals import ARRIVING
+    from zerocopy.replica.inserts.arrivals import ARRIVING
 
     original = PartServer._find
 
@@ -266,7 +266,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "replicas: quorum not awaited",
         "an insert with a quorum ends when one replica has it",
         f"{_QUORUM}::test_rows_that_too_few_have_in_time_stay_and_the_same_insert_waits_on",
-        replaced("zerocopy.replica.quorum", "wait", nothing),
+        replaced("zerocopy.replica.inserts.quorum", "wait", nothing),
     ),
     (
         "replicas: what is here is all",
@@ -278,7 +278,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "replicas: silent ones are asked",
         "an insert with a quorum goes in though nobody is there to take it",
         f"{_QUORUM}::test_nothing_goes_in_while_too_few_replicas_are_heard_of",
-        replaced("zerocopy.replica.quorum", "needed", lambda replica, quorum: quorum.replicas or 2),
+        replaced("zerocopy.replica.inserts.quorum", "needed", lambda replica, quorum: quorum.replicas or 2),
     ),
     (
         "replicas: nobody waited for",

@@ -19,8 +19,8 @@ from tiering.merge.request import MergeRequest
 from tiering.table import definitions
 from tiering.table.schema import Column, PartitionField, TableDefinition
 from zerocopy.execution import moving, perform, queue, work
-from zerocopy.replica.arrivals import ARRIVING
 from zerocopy.replica.connections import connections
+from zerocopy.replica.inserts.arrivals import ARRIVING
 from zerocopy.replica.replica import Replica
 
 TABLE = "d.t"

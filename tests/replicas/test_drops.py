@@ -13,7 +13,7 @@ from tests.replicas.machines import Machine, Machines
 from tiering.engine.store import Store
 from tiering.move import mover, policy_facts
 from zerocopy.execution import dropping, merging
-from zerocopy.replica import inserting
+from zerocopy.replica.inserts import inserting
 from zerocopy.replica.replica import Replica
 
 

@@ -21,8 +21,8 @@ from tiering.engine.store import Store
 from tiering.table.part import Part
 from zerocopy.interserver import signing
 from zerocopy.interserver.client import fetch
-from zerocopy.replica.arrivals import ARRIVING
 from zerocopy.replica.connections import connections
+from zerocopy.replica.inserts.arrivals import ARRIVING
 
 PART = "all_0_0_0"
 

@@ -14,7 +14,7 @@ from tests.replicas.machines import Machine, Machines
 from tiering.engine.store import Store
 from zerocopy.execution import work
 from zerocopy.keeper.client import Keeper
-from zerocopy.replica import quorum
+from zerocopy.replica.inserts import quorum
 from zerocopy.replica.replica import Replica
 
 

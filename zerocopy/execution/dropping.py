@@ -28,8 +28,9 @@ from zerocopy.execution import altering, moving
 from zerocopy.execution.queue import pull, queue
 from zerocopy.keeper.client import Witness
 from zerocopy.keeper.operations import Check, Create, Delete, Operation, Set, portions
-from zerocopy.replica import arrivals, entries, shared
+from zerocopy.replica import entries, shared
 from zerocopy.replica.entries import DropRange
+from zerocopy.replica.inserts import arrivals
 from zerocopy.replica.nodes import number_of
 from zerocopy.replica.replica import Replica
 

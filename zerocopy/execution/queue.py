@@ -14,8 +14,9 @@ from oplog.errors import AlreadyExists, Conflict, Transient
 from tiering.table.part import PartName
 from zerocopy.keeper.client import Node, Witness
 from zerocopy.keeper.operations import Check, Create, Operation, Set, portions
-from zerocopy.replica import entries, history, quorum
+from zerocopy.replica import entries, history
 from zerocopy.replica.entries import Entry, Get
+from zerocopy.replica.inserts import quorum
 from zerocopy.replica.nodes import number_of
 from zerocopy.replica.replica import Replica
 

@@ -38,10 +38,11 @@ from zerocopy.keeper.opening import open_keeper
 from zerocopy.marks.marks import marks_of
 from zerocopy.rebuilding import rebuilding
 from zerocopy.rebuilding.rebuilding import Rebuilt
-from zerocopy.replica import arrivals, history, presence, shared
+from zerocopy.replica import history, presence, shared
 from zerocopy.replica.connections import connections
 from zerocopy.replica.entries import Entry
-from zerocopy.replica.inserting import ReplicatedInserting
+from zerocopy.replica.inserts import arrivals
+from zerocopy.replica.inserts.inserting import ReplicatedInserting
 from zerocopy.replica.lifecycle import Made, check_dead, create, drop, remove
 from zerocopy.replica.replica import Replica
 

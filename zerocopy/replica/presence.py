@@ -8,8 +8,8 @@ from functools import partial
 
 from oplog.errors import AlreadyExists
 from tiering.catalog.context import Context
-from zerocopy.replica import arrivals
 from zerocopy.replica.connections import connections, secret_of
+from zerocopy.replica.inserts import arrivals
 from zerocopy.replica.replica import Replica
 
 _AGAIN_SECONDS = 60.0

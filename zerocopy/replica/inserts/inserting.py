@@ -26,7 +26,8 @@ from tiering.insert.insert import Inserting, NewPart
 from tiering.table.part import PartName
 from zerocopy.keeper.client import Witness
 from zerocopy.keeper.operations import Check, Create, Delete, Operation
-from zerocopy.replica import arrivals, entries, history, quorum
+from zerocopy.replica import entries, history
+from zerocopy.replica.inserts import arrivals, quorum
 from zerocopy.replica.nodes import number_of
 from zerocopy.replica.replica import Replica
 
