@@ -63,7 +63,7 @@ def test_what_the_table_names_stays_and_operations_are_never_touched(
 ) -> None:
     """I4, I8: a file below shadow/ keeps its object when the table's own name for it goes."""
     live = put(disk, f"{PART}/live.bin")
-    frozen = put(disk, f"{PART}/frozen.bin")
+    frozen = put(disk, f"{PART}/frozen.bin", b"bytes")
     gone = put(disk, f"{PART}/gone.bin", b"12345")
     with disk.transaction(OtherKind("freeze")) as transaction:
         transaction.link(f"{PART}/frozen.bin", "shadow/1/frozen.bin")
@@ -177,7 +177,7 @@ def test_dying_at_every_effect_loses_nothing_and_the_next_run_finishes(
     for step in range(1, 100):
         store = MemoryStore(f"clickhouse-{step}")
         disk = ClickHouseDisk("s3", store, tmp_path / str(step), lease_settle_seconds=0.0)
-        live = put(disk, f"{PART}/live.bin")
+        live = put(disk, f"{PART}/live.bin", b"bytes")
         for number in range(2):
             put(disk, f"{PART}/gone-{number}.bin")
             remove(disk, f"{PART}/gone-{number}.bin")
