@@ -238,7 +238,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "next due: rules that were obeyed count",
         "the next pass is awaited for a part that is where it should be",
         _NEXT_DUE,
-        replaced("tiering.policy.items", "_would_act", lambda item, due: True),
+        replaced("tiering.policy.items", "is_told", lambda due, disk, policy: True),
     ),
     (
         "cold merges: nothing is too much",

@@ -11,12 +11,21 @@ from hypothesis import strategies as st
 
 from tests.turns import examples
 from tiering.config.settings import PolicyConfig, VolumeConfig
-from tiering.journal.records import Failures, PartPin
+from tiering.journal.records import Failures, PartPin, Pause
 from tiering.policy import part_sums
-from tiering.policy.decide import Options, Place, Plan, decide, nothing_acts
+from tiering.policy.decide import Options, Place, Plan, decide, to_look_at, unseen
 from tiering.policy.placement import DiskState, move_factor, ordered_volumes, size_limit, volume_index
 from tiering.table.part import ColumnRange, DataFile, Part, PartName
-from tiering.table.schema import Column, Delete, MoveToDisk, MoveToVolume, TableDefinition, TableSettings, TtlRule
+from tiering.table.schema import (
+    Column,
+    Delete,
+    MoveToDisk,
+    MoveToVolume,
+    Recompress,
+    TableDefinition,
+    TableSettings,
+    TtlRule,
+)
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 GB = 1024**3
@@ -96,7 +105,8 @@ def tables(draw: st.DrawFn, policy: str, volume_count: int, disks: list[str]) ->
         st.sampled_from(disks).map(lambda disk: MoveToDisk(disk=disk)),
         st.sampled_from(disks).map(lambda disk: MoveToDisk(disk=disk, if_exists=True)),
     )
-    rules = draw(st.lists(st.tuples(st.integers(0, 60), actions), max_size=3))
+    others = st.sampled_from([Recompress(codec="zstd"), MoveToVolume(volume="attic")])
+    rules = draw(st.lists(st.tuples(st.integers(0, 60), st.one_of(actions, actions, others)), max_size=3))
     ttl = [TtlRule(after_seconds=days * 86400, column="ts", action=action) for days, action in rules]
     if draw(st.integers(0, 3)) == 0:
         ttl.append(TtlRule(after_seconds=55 * 86400, column="ts", action=Delete()))
@@ -118,7 +128,7 @@ def placed_parts(draw: st.DrawFn, definition: TableDefinition, number: int, disk
     size = draw(st.one_of(st.integers(0, 30 * GB), st.sampled_from([GB, 2 * GB])))
     part = Part(
         table=definition.uuid,
-        name=f"all_{number}_{number}_0",
+        name=f"{draw(st.sampled_from(['all', 'b', 'c', 'd']))}_{number}_{number}_0",
         rows=10,
         size_bytes=size,
         created=NOW - timedelta(minutes=draw(st.integers(0, 200))),
@@ -298,23 +308,61 @@ class Summed:
     disk: str
 
 
-@settings(max_examples=examples(300), deadline=None)
-@given(worlds(), st.booleans())
-def test_where_nothing_acts_nothing_is_planned(world: World, without_pins: bool) -> None:
-    """What is told of all parts of a table on a disk together is what going through them tells, to the moment at which
-    a rule is due."""
-    options = dataclasses.replace(world.options, explain_rest=False)
-    if without_pins:
-        options = dataclasses.replace(options, pins=())
-    together: dict[tuple[str, str], list[Summed]] = {}
+_SAID_OF_ALL = {"in_place", "colder", "no_such_volume", "no_such_disk", "not_due", "no_rule", "no_statistics", "busy"}
+"""Why parts stay that nothing holds back."""
+
+
+@settings(max_examples=examples(500), deadline=None)
+@given(worlds(), st.data())
+def test_who_looks_at_what_may_move_alone_plans_the_same(world: World, data: st.DataObject) -> None:
+    """What the parts of each partition are together tells which have to be looked at, to the moment at which a rule is
+    due. The oracle goes through all parts, and says of each why it stays."""
+    together: dict[tuple[str, str, str], list[Summed]] = {}
     for part in world.parts:
         one = Summed(part.definition, part.part, part.name, part.disk)
-        together.setdefault((part.definition.policy, part.disk), []).append(one)
-    sums = {key: part_sums.of(parts, world.policies[key[0]]) for key, parts in together.items()}
-    places = [Place(policy, disk, whole.due, whole.newest) for (policy, disk), whole in sums.items()]
-    shifts = (timedelta(seconds=-1), timedelta())
-    for now in [NOW, *(place.due + shift for place in places if place.due is not None for shift in shifts)]:
-        if nothing_acts(places, world.disks, world.policies, now, options):
-            plan = decide(world.parts, world.disks, world.policies, now, options)
-            assert (plan.moves, plan.deletes) == ((), ())
-            assert {stay.reason.kind for stay in plan.stays} <= {"in_place", "colder", "no_such_volume", "no_such_disk"}
+        together.setdefault((part.definition.uuid, part.definition.policy, part.disk), []).append(one)
+    places = [
+        Place(uuid, policy, disk, part_sums.of(parts, world.policies[policy]))
+        for (uuid, policy, disk), parts in together.items()
+    ]
+    options = data.draw(options_of(world))
+    times = [
+        time
+        for place in places
+        for sums in place.sums.partitions.values()
+        for time in (sums.due, sums.told_last)
+        if time
+    ]
+    shifts = (timedelta(seconds=-1), timedelta(), timedelta(seconds=1))
+    for now in [NOW, *(time + shift for time in times for shift in shifts)]:
+        whole = decide(world.parts, world.disks, world.policies, now, options)
+        for rest in ("next", "none"):
+            less = dataclasses.replace(options, rest=rest)
+            wanted = to_look_at(places, world.disks, world.policies, now, less)
+            if wanted is None:
+                continue
+            seen = [part for part in world.parts if (part.definition.uuid, part.name.partition) in wanted]
+            less = dataclasses.replace(less, unseen=unseen(places, wanted, now))
+            plan = decide(seen, world.disks, world.policies, now, less)
+            assert (plan.moves, plan.deletes) == (whole.moves, whole.deletes)
+            held = [stay for stay in whole.stays if stay.reason.kind not in _SAID_OF_ALL]
+            assert [stay.reason for stay in plan.stays if stay.reason.kind not in _SAID_OF_ALL] == [
+                stay.reason for stay in held
+            ]
+            if rest == "next":
+                assert {stay.part for stay in plan.stays} <= {stay.part for stay in whole.stays}
+                assert plan.staying == len(whole.stays)
+                assert plan.next_due == whole.next_due
+
+
+@st.composite
+def options_of(draw: st.DrawFn, world: World) -> Options:
+    """What else bears on the world: less of it, so that not everything has to be looked at, and what is at work."""
+    names = [(part.definition.uuid, part.part.name) for part in world.parts]
+    pause = Pause(table_uuid=None, kind=draw(st.sampled_from(["merges", "merges", "moves"])), created=NOW)
+    return dataclasses.replace(
+        world.options,
+        pins=draw(st.sampled_from([(), world.options.pins])),
+        pauses=draw(st.sampled_from([(), (), (pause,)])),
+        claimed={name: "merge" for name in names if draw(st.integers(0, 7)) == 0},
+    )

@@ -8,7 +8,7 @@ hotter volume is active and the other a duplicate. What cannot be read is report
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from disks.base import Disk
@@ -257,6 +257,12 @@ class Catalog:
         table = self._now.parts.get(definition.uuid)
         everything = table.partition(partition) if table is not None else []
         return [part for part in everything if include_outdated or part.state == "active"]
+
+    def partitions(self, definition: TableDefinition, names: Collection[str]) -> list[StoredPart]:
+        """Those that answer queries of several partitions, in name order."""
+        table = self._now.parts.get(definition.uuid)
+        found = table.partitions(names) if table is not None else ()
+        return [part for part in found if part.state == "active"]
 
     def has_inactive(self, definition: TableDefinition) -> bool:
         """Whether a part is outdated or a duplicate."""

@@ -7,7 +7,8 @@ disks are those that this was found with, no part has to be read to know it agai
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -25,6 +26,9 @@ from tiering.policy.placement import ordered_volumes
 from tiering.table import part as parts_format
 from tiering.table.part import PartName
 from tiering.table.schema import TableDefinition
+
+_ONE_BY_ONE = 1000
+"""So many partitions are read one by one: more, and all parts of the table are."""
 
 Unproved = dict[tuple[str, str], list[StoredPart]]
 """Disk and directory of a part -> those whose place it claims without a proof; itself first."""
@@ -80,7 +84,17 @@ class TableParts:
                 if self._parts is None and (found := self._reader.read_partition(self, partition)) is not None:
                     self._partitions[partition] = found
                     return found
-        return [stored for stored in self.everything() if stored.name.partition == partition]
+        everything = self.everything()
+        first = bisect_left(everything, partition, key=lambda stored: stored.name.partition)
+        end = bisect_right(everything, partition, lo=first, key=lambda stored: stored.name.partition)
+        return everything[first:end]
+
+    def partitions(self, names: Collection[str]) -> Iterator[StoredPart]:
+        """Those of these partitions, in name order."""
+        if self._parts is None and len(names) > _ONE_BY_ONE:
+            self.everything()
+        for name in sorted(names):
+            yield from self.partition(name)
 
     def see(self, looks: list[Looked]) -> None:
         """Go by these looks."""

@@ -93,7 +93,7 @@ def _tick_large(context: Context, only: TickStep | None, sizes: Sizes) -> TickRe
     if only == "merges":
         _merge_all(context, report, sizes)
     else:
-        plan = planning.plan(context, reachability.whole_tables(context), explain_rest=False)
+        plan = planning.plan(context, reachability.whole_tables(context), rest="none")
         _move_all(context, plan, report, sizes)
     return report
 
@@ -107,9 +107,9 @@ def _tick(context: Context, only: TickStep | None, sizes: Sizes, *, merges: bool
             _merge_all(context, report, sizes)
         report.problems += replicated.tick(context)
     if only in (None, "moves") and not context.stop.is_set():
-        plan = planning.plan(context, reachability.whole_tables(context), explain_rest=False)
+        plan = planning.plan(context, reachability.whole_tables(context), rest="none")
         if (plan.moves or plan.deletes) and _look(context):
-            plan = planning.plan(context, reachability.whole_tables(context), explain_rest=False)
+            plan = planning.plan(context, reachability.whole_tables(context), rest="none")
         report.problems += {stay.reason.detail for stay in plan.stays if stay.reason.kind == "clock"}
         report.waiting += _held_back(plan)
         report.budgets = sorted({stay.reason.detail for stay in plan.stays if stay.reason.kind == "budget"})

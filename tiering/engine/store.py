@@ -38,7 +38,7 @@ from tiering.engine.opening import make_context
 from tiering.engine.table import Table
 from tiering.move import policy_facts as planning
 from tiering.move.report import MoveReport
-from tiering.policy.plan import Explanation, Move, Plan
+from tiering.policy.plan import Explanation, Move, Plan, Rest
 from tiering.table.schema import TableDefinition
 
 if TYPE_CHECKING:  # heavy imports that most verbs do not need: the query engine, the garbage collector
@@ -282,13 +282,14 @@ class Store:
 
     # -- storage policies --------------------------------------------------------------------------------------------
 
-    def plan(self, table: str | None = None, *, at: datetime | None = None) -> Plan:
-        """What would move now, or at a time, and why; and why the rest stays. Changes nothing."""
-        return planning.plan(self.context, self._selected(table), at=at)
+    def plan(self, table: str | None = None, *, at: datetime | None = None, rest: Rest = "each") -> Plan:
+        """What would move now, or at a time, and why; and of the rest, why each part stays, or only how many they are
+        and when the next is due, which looks at no part that is not. Changes nothing."""
+        return planning.plan(self.context, self._selected(table), at=at, rest=rest)
 
     def due_moves(self) -> tuple[Move, ...]:
-        """Those of `plan()`, which says of all other parts why they stay."""
-        return planning.plan(self.context, self.definitions(), explain_rest=False).moves
+        """Those of `plan()`."""
+        return self.plan(rest="none").moves
 
     def apply(self, moves: Sequence[Move]) -> MoveReport:
         """Carry out planned moves; each that no longer fits is skipped with its reason."""

@@ -22,7 +22,7 @@ def move_record_document(record: MoveRecord) -> dict[str, Any]:
 
 
 def plan_document(store: Store, planned: Plan) -> dict[str, Any]:
-    """`plan --json`, and the file that `apply` reads."""
+    """`plan --json`, and the file that `apply` reads. Of the parts that stay, the plan need not say why."""
     import msgspec
 
     plain = msgspec.to_builtins(planned)
@@ -32,7 +32,7 @@ def plan_document(store: Store, planned: Plan) -> dict[str, Any]:
         "at": plain["now"],
         "moves": [{**item, "cost": cost} for item, cost in zip(plain["moves"], costs, strict=True)],
         "deletes": plain["deletes"],
-        "stays": len(planned.stays),
+        "stays": planned.staying,
         "bytes": planned.bytes,
         "requests": estimate.total.requests,
     }
@@ -49,8 +49,17 @@ def would_move(moves: Iterable[Move]) -> dict[str, Any]:
 def plan_cost(store: Store, moves: Sequence[Move]) -> PlanCost:
     """Requests and bytes of planned moves: one PUT a data file going to a bucket, one commit a batch."""
     from tiering.policy import cost
+    from tiering.table.part import PartName
 
-    known = {(stored.definition.uuid, stored.facts.name, stored.disk): stored for stored in store.parts()}
+    catalog = store.context.catalog
+    partitions: dict[str, set[str]] = {}
+    for move in moves:
+        partitions.setdefault(move.table_uuid, set()).add(PartName.parse(move.part).partition)
+    known = {
+        (definition.uuid, stored.facts.name, stored.disk): stored
+        for definition in store.definitions()
+        for stored in catalog.partitions(definition, partitions.get(definition.uuid, ()))
+    }
     return cost.estimate(
         moves,
         lambda move: stored.part if (stored := known.get((move.table_uuid, move.part, move.source))) else None,

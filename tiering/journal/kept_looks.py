@@ -35,6 +35,10 @@ class PartitionSums(msgspec.Struct, frozen=True, array_like=True):
     last_range: int
     newest: datetime
     due: datetime | None
+    """Before this no rule acts on any of them where it lies; None where none ever does."""
+    told_first: datetime | None
+    """The first time of those at which a rule is due of which plans only tell (`tiering.policy.due`)."""
+    told_last: datetime | None
 
 
 class PartSums(msgspec.Struct, frozen=True, array_like=True):

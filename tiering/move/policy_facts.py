@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -18,7 +18,8 @@ from tiering.policy import change as policy_change
 from tiering.policy import decide as policy
 from tiering.policy import pacing
 from tiering.policy.pacing import has_budget, interval_of, price_of
-from tiering.policy.plan import Budget, Explanation, Move, Options, Plan, Spent
+from tiering.policy.placement import DiskState
+from tiering.policy.plan import Budget, Explanation, Move, Options, Plan, Rest, Spent, Unseen
 from tiering.table.part import Part, PartFacts, PartName, range_of
 from tiering.table.schema import Delete, TableDefinition
 
@@ -28,16 +29,42 @@ def plan(
     definitions: Sequence[TableDefinition],
     *,
     at: datetime | None = None,
-    explain_rest: bool = True,
+    rest: Rest = "each",
 ) -> Plan:
     """What moves, what is deleted and what stays now, or at a time that need not be that of any clock. Changes
-    nothing. `explain_rest` as in `Options`."""
+    nothing. Where the parts are known by their sums, only those are looked at that may move, unless something is to be
+    said of each part."""
     now = at or context.clock()
     states, policies = context.reservations.states(), context.config.policies
-    options = replace(_options(context, now if at is None else None, at), explain_rest=explain_rest)
-    if not explain_rest and policy.nothing_acts(_places(context, definitions), states, policies, now, options):
-        return Plan(now=now)
-    return policy.decide(_parts(context, definitions), states, policies, now, options)
+    options = replace(_options(context, now if at is None else None, at), rest=rest)
+    parts, unseen = _deciding(context, definitions, states, now, options)
+    return policy.decide(parts, states, policies, now, replace(options, unseen=unseen))
+
+
+def _deciding(
+    context: Context,
+    definitions: Sequence[TableDefinition],
+    states: Mapping[str, DiskState],
+    now: datetime,
+    options: Options,
+    also: Iterable[tuple[str, str]] = (),
+) -> tuple[list[_Placed], Unseen]:
+    """The parts that a plan is made of, and what the others are together. `also`: partitions that are among them."""
+    places = _places(context, definitions)
+    wanted = policy.to_look_at(places, states, context.config.policies, now, options) if places is not None else None
+    if places is None or wanted is None:
+        return [_placed(stored) for definition in definitions for stored in context.catalog.parts(definition)], Unseen()
+    seen = {*wanted, *also}
+    names: dict[str, list[str]] = {}
+    for uuid, name in sorted(seen):
+        names.setdefault(uuid, []).append(name)
+    found = [
+        _placed(stored)
+        for definition in definitions
+        if definition.uuid in names
+        for stored in context.catalog.partitions(definition, names[definition.uuid])
+    ]
+    return found, policy.unseen(places, seen, now)
 
 
 def clock_problem(context: Context) -> str:
@@ -75,9 +102,10 @@ def explain(context: Context, definition: TableDefinition, part: str, *, now: da
     """Why the part moves, why not, and when it will. Raises `NotFound`."""
     states, policies, options = context.reservations.states(), context.config.policies, _options(context, now)
     placed = _placed(context.catalog.part(definition, part))
-    definitions = context.catalog.tables()
-    alone = policy.nothing_acts(_places(context, definitions), states, policies, now, options)
-    return policy.explain(placed, [placed] if alone else _parts(context, definitions), states, policies, now, options)
+    own = definition.uuid, placed.name.partition
+    less = replace(options, rest="none")
+    parts, unseen = _deciding(context, context.catalog.tables(), states, now, less, [own])
+    return policy.explain(placed, parts, states, policies, now, replace(options, unseen=unseen))
 
 
 def manual_moves(
@@ -132,20 +160,16 @@ class _Placed(msgspec.Struct, frozen=True):
     disk: str
 
 
-def _parts(context: Context, definitions: Sequence[TableDefinition]) -> list[_Placed]:
-    return [_placed(stored) for definition in definitions for stored in context.catalog.parts(definition)]
-
-
-def _places(context: Context, definitions: Sequence[TableDefinition]) -> Iterator[policy.Place | None]:
+def _places(context: Context, definitions: Sequence[TableDefinition]) -> list[policy.Place] | None:
     """The parts of each table on each disk as a whole; None where only going through them tells."""
+    found: list[policy.Place] = []
     for definition in definitions:
         sums = context.catalog.sums(definition)
         if sums is None:
-            yield None
-            return
-        for disk, whole in sums.items():
-            if whole.parts:
-                yield policy.Place(definition.policy, disk, whole.due, whole.newest)
+            return None
+        places = (policy.Place(definition.uuid, definition.policy, disk, whole) for disk, whole in sums.items())
+        found += [place for place in places if place.sums.parts]
+    return found
 
 
 def _placed(stored: StoredPart) -> _Placed:

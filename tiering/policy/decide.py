@@ -22,8 +22,9 @@ from tiering.config.units import format_duration, format_size
 from tiering.journal.records import Failures, PartPin
 from tiering.policy import placement, ttl
 from tiering.policy.backoff import wait_after
-from tiering.policy.idle import Place, clock_problem, nothing_acts, why_blocked
-from tiering.policy.items import PolicyItem, explain_rest, plan_of
+from tiering.policy.due import earlier
+from tiering.policy.idle import Place, clock_problem, to_look_at, unseen, why_blocked
+from tiering.policy.items import PolicyItem, count_rest, explain_rest, plan_of
 from tiering.policy.pacing import Pacing
 from tiering.policy.placement import DiskState, ordered_volumes, volume_index
 from tiering.policy.plan import (
@@ -54,7 +55,8 @@ __all__ = [
     "clock_problem",
     "decide",
     "explain",
-    "nothing_acts",
+    "to_look_at",
+    "unseen",
 ]
 
 
@@ -65,7 +67,8 @@ def decide(
     now: datetime,
     options: Options | None = None,
 ) -> Plan:
-    """What moves, what is deleted and what stays at `now`. `parts` are the active ones of every table concerned."""
+    """What moves, what is deleted and what stays at `now`. `parts` are the active ones of every table concerned; but
+    for those that `options.unseen` stands for."""
     return _Pass(parts, disks, policies, now, options or Options()).plan()
 
 
@@ -164,9 +167,21 @@ class _Pass:
         movable = [item for item in movable if item.deleted is None]
         while self._pin_pass(pinned) or self._ttl_pass(movable) or self._space_pass(movable):
             pass
-        if self.options.explain_rest:
-            explain_rest(movable, self.disks, self.now)
+        match self.options.rest:
+            case "each":
+                explain_rest(movable, self.disks, self.now)
+            case "next":
+                return self._with_rest(movable)
         return plan_of(self.items, self.now)
+
+    def _with_rest(self, movable: list[PolicyItem]) -> Plan:
+        count, first = count_rest(movable, self.now)
+        without = self.options.unseen
+        return msgspec.structs.replace(
+            plan_of(self.items, self.now),
+            rest=count + sum(without.by_disk.values()),
+            rest_due=earlier(first, without.next_due),
+        )
 
     # Parts that no rule may touch
 
@@ -361,7 +376,9 @@ class _Pass:
     def _turn(self, item: PolicyItem, volume: VolumeConfig) -> int:
         key = (item.table.policy, volume.name)
         if key not in self.turns:
-            self.turns[key] = sum(1 for other in self.items if other.source in volume.disks)
+            without = self.options.unseen.by_disk
+            there = sum(1 for other in self.items if other.source in volume.disks)
+            self.turns[key] = there + sum(without.get(disk, 0) for disk in volume.disks)
         return self.turns[key]
 
     def _failure_block(self, failure: Failures | None, target: str) -> tuple[Reason, datetime | None] | None:

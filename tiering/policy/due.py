@@ -1,12 +1,14 @@
 """When a rule acts on a part where it lies, so that a pass looks at no part before. Pure.
 
 A rule that brings parts to where this one is, or to somewhere hotter, does nothing to it, however long it has been due.
+Of some rules plans say when they are due, though it is not they that carry them out: merges compress anew.
 """
 
 from __future__ import annotations
 
 import hashlib
 from datetime import datetime
+from typing import NamedTuple
 
 import msgspec
 
@@ -17,19 +19,51 @@ from tiering.table.part import Part, PartFacts
 from tiering.table.schema import MoveToDisk, MoveToVolume, TableDefinition
 
 
+class Dues(NamedTuple):
+    """When rules are due for one part."""
+
+    acting: datetime | None
+    """Before this `decide` neither moves nor deletes the part by a rule; None where it never does."""
+    told: list[datetime]
+    """When the rules are due of which plans only say so."""
+
+
 def rules_digest(definition: TableDefinition, policy: PolicyConfig | None) -> str:
-    """Tells all that `first_due` goes by but the part: other rules, columns or volumes, another digest."""
+    """Tells all that `dues_of` goes by but the part: other rules, columns or volumes, another digest."""
     columns = sorted((column.name, column.id, column.type) for column in definition.columns)
     return hashlib.sha256(msgspec.json.encode((definition.ttl, columns, policy))).hexdigest()
 
 
-def first_due(
-    definition: TableDefinition, part: Part | PartFacts, disk: str, policy: PolicyConfig | None
-) -> datetime | None:
-    """Before this `decide` neither moves nor deletes the part by a rule; None where it never does."""
-    dues = ttl.due_times(definition, part)
-    times = (due.due for due in dues if due.due is not None and _acts(due, disk, policy))
-    return min(times, default=None)
+def dues_of(definition: TableDefinition, part: Part | PartFacts, disk: str, policy: PolicyConfig | None) -> Dues:
+    """Of the part on this disk."""
+    acting: datetime | None = None
+    told: list[datetime] = []
+    for due in ttl.due_times(definition, part):
+        if due.due is None:
+            continue
+        if _acts(due, disk, policy):
+            acting = due.due if acting is None else min(acting, due.due)
+        elif is_told(due, disk, policy):
+            told.append(due.due)
+    return Dues(acting, told)
+
+
+def is_told(due: ttl.Due, disk: str, policy: PolicyConfig | None) -> bool:
+    """Whether the rule does something to a part on this disk when it is due: no move is to a hotter volume, or to where
+    the part is. What cannot be told counts: a volume that the policy does not have, a disk that is not in it."""
+    if policy is None:
+        return True
+    volumes = ordered_volumes(policy)
+    here = volume_index(policy, disk)
+    match due.rule.action:
+        case MoveToVolume(volume=name):
+            wanted = [index for index, volume in enumerate(volumes) if volume.name == name]
+            return here is None or not wanted or wanted[0] > here
+        case MoveToDisk(disk=name):
+            wanted = [index for index, volume in enumerate(volumes) if name in volume.disks and name != disk]
+            return bool(wanted) and (here is None or wanted[0] >= here)
+        case _:
+            return True
 
 
 def _acts(due: ttl.Due, disk: str, policy: PolicyConfig | None) -> bool:
@@ -48,3 +82,8 @@ def _acts(due: ttl.Due, disk: str, policy: PolicyConfig | None) -> bool:
             return here is not None and there is not None and there >= here and name != disk
         case _:
             return False
+
+
+def earlier(one: datetime | None, other: datetime | None) -> datetime | None:
+    """Of two times of which each may not be."""
+    return other if one is None or (other is not None and other < one) else one

@@ -1,60 +1,119 @@
-"""Whether a pass has anything to do, told without looking at parts; and why it may do nothing at all. Pure."""
+"""Which parts a plan has to look at, told by what they are together; and why nothing may be done at all. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from tiering.config.settings import PolicyConfig
+from tiering.journal.kept_looks import PartitionSums, PartSums
 from tiering.policy import placement, ttl
+from tiering.policy.due import earlier
 from tiering.policy.placement import DiskState, ordered_volumes, volume_index
-from tiering.policy.plan import Options, Reason
+from tiering.policy.plan import Options, Reason, Unseen
+from tiering.table.part import PartName
+
+Partition = tuple[str, str]
+"""A table's uuid and the name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
     """The parts of a table on a disk, as a whole."""
 
+    table: str
+    """The uuid."""
     policy: str
     disk: str
-    due: datetime | None
-    """Before this no rule acts on any of them (`tiering.policy.due`)."""
-    newest: datetime | None
-    """When the last of them was written."""
+    sums: PartSums
 
 
-def nothing_acts(
-    places: Iterable[Place | None],
+def to_look_at(
+    places: Sequence[Place],
     disks: Mapping[str, DiskState],
     policies: Mapping[str, PolicyConfig],
     now: datetime,
     options: Options,
-) -> bool:
-    """Whether `decide` surely moves and deletes nothing, and has no part that something holds back: told without
-    looking at a part. None among the places stands for parts that have to be looked at."""
-    if options.pins or options.pauses:
-        return False
-    if any(_lacks_room(policy, disks) for policy in policies.values()):
-        return False
-    newest: list[datetime] = []
+) -> Collection[Partition] | None:
+    """The partitions that `decide` has to know the parts of: with them, and `unseen` for all others, it says what it
+    would of all. None where only all of them tell: what a rule does not ask for may move too, or nothing may."""
+    if options.rest == "each" or any(pause.kind == "moves" for pause in options.pauses):
+        return None
     for place in places:
-        if place is None or (place.due is not None and place.due <= now):
-            return False
         if why_blocked(place.policy, policies.get(place.policy), place.disk, disks.get(place.disk)) is not None:
-            return False
-        newest += [place.newest] if place.newest is not None else []
-    return not clock_problem(newest, now, options)
+            return None
+    if clock_problem((place.sums.newest for place in places if place.sums.newest is not None), now, options):
+        return None
+    found = {(pin.table_uuid, _partition_of(pin.name, pin.scope)) for pin in options.pins}
+    for place in places:
+        found.update((place.table, name) for name, sums in place.sums.partitions.items() if _is_due(sums, now))
+    if options.rest == "next":
+        for uuid, part in options.claimed:
+            found.add((uuid, _partition_of(part)))
+        for place in places:
+            told = place.sums.partitions.items()
+            found.update((place.table, name) for name, sums in told if _is_told_of_some(sums, now))
+    return None if _may_lack_room(places, found, disks, policies, options) else found
 
 
-def _lacks_room(policy: PolicyConfig, disks: Mapping[str, DiskState]) -> bool:
-    """Whether a disk, but for those of the last volume, has less room than the policy wants."""
-    return any(
-        state.unreserved_bytes < int(state.total_bytes * placement.move_factor(policy))
-        for volume in ordered_volumes(policy)[:-1]
-        for state in map(disks.get, volume.disks)
-        if state is not None and state.total_bytes is not None and state.unreserved_bytes is not None
-    )
+def unseen(places: Iterable[Place], seen: Collection[Partition], now: datetime) -> Unseen:
+    """The parts that are not in these partitions, none of which is due."""
+    by_disk: Counter[str] = Counter()
+    first: datetime | None = None
+    for place in places:
+        for name, sums in place.sums.partitions.items():
+            if (place.table, name) not in seen:
+                by_disk[place.disk] += sums.parts
+                told = sums.told_first if sums.told_first is not None and sums.told_first > now else None
+                first = earlier(first, earlier(sums.due, told))
+    return Unseen(by_disk, first)
+
+
+def _partition_of(name: str, scope: str = "part") -> str:
+    return name if scope == "partition" else PartName.parse(name).partition
+
+
+def _is_due(sums: PartitionSums, now: datetime) -> bool:
+    return sums.due is not None and sums.due <= now
+
+
+def _is_told_of_some(sums: PartitionSums, now: datetime) -> bool:
+    """Whether the next time of which plans tell is neither the first nor none."""
+    return sums.told_first is not None and sums.told_last is not None and sums.told_first <= now < sums.told_last
+
+
+def _may_lack_room(
+    places: Iterable[Place],
+    moving: Collection[Partition],
+    disks: Mapping[str, DiskState],
+    policies: Mapping[str, PolicyConfig],
+    options: Options,
+) -> bool:
+    """Whether a disk, but for those of the last volume, has less room than the policy wants, or may have when these
+    have moved: then parts leave it that no rule asks for."""
+    arriving: Counter[str] = Counter()
+    for place in places:
+        policy = policies[place.policy]
+        here = volume_index(policy, place.disk)
+        names = place.sums.partitions
+        size_bytes = sum(sums.bytes for name, sums in names.items() if (place.table, name) in moving) if moving else 0
+        for index, volume in enumerate(ordered_volumes(policy)):
+            if size_bytes and (options.pins or here is None or index >= here):
+                arriving.update({disk: size_bytes for disk in volume.disks if disk != place.disk})
+    return any(_lacks_room(policy, disks, arriving) for policy in policies.values())
+
+
+def _lacks_room(policy: PolicyConfig, disks: Mapping[str, DiskState], arriving: Mapping[str, int]) -> bool:
+    for volume in ordered_volumes(policy)[:-1]:
+        for disk in volume.disks:
+            state = disks.get(disk)
+            if state is None or state.total_bytes is None or state.unreserved_bytes is None:
+                continue
+            if state.unreserved_bytes - arriving.get(disk, 0) < int(state.total_bytes * placement.move_factor(policy)):
+                return True
+    return False
 
 
 def why_blocked(name: str, policy: PolicyConfig | None, disk: str, state: DiskState | None) -> Reason | None:

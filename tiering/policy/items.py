@@ -7,10 +7,10 @@ from datetime import datetime
 
 from tiering.config.settings import PolicyConfig
 from tiering.policy import placement, ttl
-from tiering.policy.placement import DiskState, ordered_volumes, volume_index
+from tiering.policy.due import earlier, is_told
+from tiering.policy.placement import DiskState, volume_index
 from tiering.policy.plan import Move, PlacedPart, Plan, Reason, Stay, TtlDelete
 from tiering.table.part import PartName
-from tiering.table.schema import MoveToDisk, MoveToVolume
 
 
 class PolicyItem:
@@ -44,7 +44,7 @@ def explain_rest(items: Iterable[PolicyItem], disks: Mapping[str, DiskState], no
     for item in items:
         if item.move is not None:
             continue
-        upcoming = ttl.next_due((due for due in item.dues if _would_act(item, due)), now)
+        upcoming = _upcoming(item, now)
         if item.stay is not None:
             reason, until = item.stay
             item.stay = (reason, until or (upcoming.due if upcoming else None))
@@ -52,23 +52,26 @@ def explain_rest(items: Iterable[PolicyItem], disks: Mapping[str, DiskState], no
             item.stay = (_why_nothing(item, upcoming, disks, now), upcoming.due if upcoming else None)
 
 
-def _would_act(item: PolicyItem, due: ttl.Due) -> bool:
-    """Whether the rule does something to the part where it is, when it is due: no move is to a hotter volume, or to
-    where the part is."""
-    if item.policy is None:
-        return True
-    volumes = ordered_volumes(item.policy)
-    match due.rule.action:
-        case MoveToVolume(volume=name):
-            wanted = [index for index, volume in enumerate(volumes) if volume.name == name]
-        case MoveToDisk(disk=name):
-            wanted = [index for index, volume in enumerate(volumes) if name in volume.disks and name != item.at]
-            here = volume_index(item.policy, item.at)
-            return bool(wanted) and (here is None or wanted[0] >= here)
-        case _:
-            return True
-    here = volume_index(item.policy, item.at)
-    return here is None or not wanted or wanted[0] > here
+def count_rest(items: Iterable[PolicyItem], now: datetime) -> tuple[int, datetime | None]:
+    """How many of the parts nothing concerns, and when a rule acts on the first of them. Those that something holds
+    get the same as by `explain_rest`."""
+    count, first = 0, None
+    for item in items:
+        if item.move is not None:
+            continue
+        upcoming = _upcoming(item, now)
+        due = upcoming.due if upcoming else None
+        if item.stay is not None:
+            reason, until = item.stay
+            item.stay = (reason, until or due)
+        else:
+            count, first = count + 1, earlier(first, due)
+    return count, first
+
+
+def _upcoming(item: PolicyItem, now: datetime) -> ttl.Due | None:
+    """The rule that acts on the part next, where it is."""
+    return ttl.next_due((due for due in item.dues if is_told(due, item.at, item.policy)), now)
 
 
 def _why_nothing(item: PolicyItem, upcoming: ttl.Due | None, disks: Mapping[str, DiskState], now: datetime) -> Reason:

@@ -10,7 +10,7 @@ import msgspec
 
 from tiering.config.settings import PolicyConfig
 from tiering.journal.kept_looks import PartitionSums, PartSums
-from tiering.policy.due import first_due
+from tiering.policy.due import dues_of, earlier
 from tiering.table.part import Part, PartFacts, PartName, range_of
 from tiering.table.schema import TableDefinition
 
@@ -63,12 +63,15 @@ def _with(sums: PartSums, parts: Iterable[SummedPart], policy: PolicyConfig | No
     highest, partitions = dict(sums.highest), dict(sums.partitions)
     for stored in parts:
         facts, name = stored.facts, stored.name
-        due = first_due(stored.definition, facts, stored.disk, policy)
+        due, told = dues_of(stored.definition, facts, stored.disk, policy)
+        told_first, told_last = min(told, default=None), max(told, default=None)
         low, high = range_of(name.min_block), range_of(name.max_block)
         highest[high] = max(highest.get(high, 0), name.max_block)
         known = partitions.get(name.partition)
         if known is None:
-            partitions[name.partition] = PartitionSums(1, facts.rows, facts.size_bytes, low, high, facts.created, due)
+            partitions[name.partition] = PartitionSums(
+                1, facts.rows, facts.size_bytes, low, high, facts.created, due, told_first, told_last
+            )
         else:
             partitions[name.partition] = PartitionSums(
                 known.parts + 1,
@@ -77,7 +80,9 @@ def _with(sums: PartSums, parts: Iterable[SummedPart], policy: PolicyConfig | No
                 min(known.first_range, low),
                 max(known.last_range, high),
                 max(known.newest, facts.created),
-                _earlier(known.due, due),
+                earlier(known.due, due),
+                earlier(known.told_first, told_first),
+                max(filter(None, (known.told_last, told_last)), default=None),
             )
     return _together(partitions, highest)
 
@@ -94,8 +99,9 @@ def _without(
         if known.parts == 1:
             unsure.discard(partition)
             continue
-        due = first_due(stored.definition, facts, stored.disk, policy)
-        if known.newest == facts.created or (due is not None and known.due == due):
+        due, told = dues_of(stored.definition, facts, stored.disk, policy)
+        is_first = due is not None and known.due == due
+        if known.newest == facts.created or is_first or not {known.told_first, known.told_last}.isdisjoint(told):
             unsure.add(partition)
         partitions[partition] = msgspec.structs.replace(
             known, parts=known.parts - 1, rows=known.rows - facts.rows, bytes=known.bytes - facts.size_bytes
@@ -107,7 +113,13 @@ def _gone_through(sums: PartSums, left: Iterable[SummedPart], policy: PolicyConf
     """With the first and the last of these parts, which are all of their partitions."""
     partitions = dict(sums.partitions)
     for partition, found in _with(PartSums(), left, policy).partitions.items():
-        partitions[partition] = msgspec.structs.replace(partitions[partition], newest=found.newest, due=found.due)
+        partitions[partition] = msgspec.structs.replace(
+            partitions[partition],
+            newest=found.newest,
+            due=found.due,
+            told_first=found.told_first,
+            told_last=found.told_last,
+        )
     return _together(partitions, sums.highest)
 
 
@@ -122,7 +134,3 @@ def _together(partitions: dict[str, PartitionSums], highest: dict[int, int]) -> 
         highest,
         partitions,
     )
-
-
-def _earlier(one: datetime | None, other: datetime | None) -> datetime | None:
-    return other if one is None or (other is not None and other < one) else one

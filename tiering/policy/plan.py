@@ -112,6 +112,22 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     moves: tuple[Move, ...] = ()
     deletes: tuple[TtlDelete, ...] = ()
     stays: tuple[Stay, ...] = ()
+    rest: int = 0
+    """Parts that stay for no other reason than that nothing concerns them, and are not among `stays`; where somebody
+    asked for their number (`Options.rest`)."""
+    rest_due: datetime | None = None
+    """When a rule acts on the first of these."""
+
+    @property
+    def staying(self) -> int:
+        """How many parts stay."""
+        return len(self.stays) + self.rest
+
+    @property
+    def next_due(self) -> datetime | None:
+        """When a rule acts on the first of the parts that stay, or what blocks it ends, if that is known."""
+        times = (*(stay.next_due for stay in self.stays), self.rest_due)
+        return min((time for time in times if time is not None), default=None)
 
     @property
     def bytes(self) -> int:
@@ -139,6 +155,20 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     reason: Reason
     rules: tuple[RuleState, ...]
     next_due: datetime | None
+
+
+Rest = Literal["each", "next", "none"]
+"""What a plan says of the parts that nothing concerns: of each why it stays, and until when, for which every part has
+to be looked at; how many they are, and when the next is due; or nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """Parts that nothing concerns, and that a plan is made without."""
+
+    by_disk: Mapping[str, int] = field(default_factory=dict)
+    next_due: datetime | None = None
+    """When a rule acts on the first of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +202,5 @@ class Options:
     clock_doubt: str = ""
     """Why nothing may be dropped by a date: no other clock confirms this machine's."""
     max_skew: timedelta = timedelta(hours=1)
-    explain_rest: bool = True
-    """Say of each part that nothing concerns why it stays, and until when: most of the work where little is due. Else
-    the plan has the stays of those parts only that something holds."""
+    rest: Rest = "each"
+    unseen: Unseen = field(default_factory=Unseen)

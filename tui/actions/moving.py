@@ -179,7 +179,7 @@ def tick() -> Action:
     """`tick`: one pass of the daemon. It may delete what is past its TTL."""
 
     def preview(store: Store) -> Lines:
-        planned = store.plan()
+        planned = store.plan(rest="none")
         deletes = [f"DELETE {gone.table} {gone.part}: {gone.reason.detail}" for gone in planned.deletes]
         moves = move_lines(planned.moves) if planned.moves else []
         return [*deletes, *moves] or ["No move and no delete is due; merges are looked for."]

@@ -26,7 +26,7 @@ def overview(store: Store) -> dict[str, Any]:
     from backup.verify import last_seen
 
     names = {definition.uuid: definition.full_name for definition in store.definitions()}
-    plan = store.plan()
+    plan = store.plan(rest="next")
     status = {**status_document(store, plan), "backups": last_seen.status_document(store.context.config, names)}
     beside = beside_document(store)
     disks = disk_documents(store)
@@ -37,7 +37,7 @@ def overview(store: Store) -> dict[str, Any]:
         "capacity": store.context.journal.capacity.hours(HOURS_SHOWN, store.context.clock()),
         **under_way(store),
         "due": msgspec.to_builtins(plan.moves[:DUE_SHOWN]),
-        "next_due": min((stay.next_due for stay in plan.stays if stay.next_due), default=None),
+        "next_due": plan.next_due,
         "status": status,
         **beside,
     }

@@ -77,11 +77,11 @@ def _why(row: dict[str, Any]) -> str:
 
 def policy(store: Store, at: datetime | None = None) -> Listing:
     """`plan`, now or at another time: its moves, and the parts that a TTL deletes."""
-    planned = store.plan(at=at)
+    planned = store.plan(at=at, rest="next")
     document = plan_document(store, planned)
     moves = [{"what": "move", **item} for item in document["moves"]]
     deletes = [{"what": "delete", **item} for item in document["deletes"]]
-    upcoming = min((stay.next_due for stay in planned.stays if stay.next_due), default=None)
+    upcoming = planned.next_due
     summary = (
         f"{counted(len(moves), 'move')}, {size(document['bytes'])}, about"
         f" {counted(document['requests'], 'write request')}; {counted(len(deletes), 'delete')};"

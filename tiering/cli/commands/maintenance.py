@@ -70,7 +70,7 @@ def _preview(session: Session, only: str | None) -> dict[str, Any]:
     document: dict[str, Any] = {"moved": [], "failed": [], "skipped": [], "merges": [], "deleted": [], "snapshots": {}}
     document.update(problems=[], waiting=[], gc=_collect(session, delete=False) if only == "gc" else [])
     if only in (None, "moves"):
-        planned = plan_document(store, store.plan())
+        planned = plan_document(store, store.plan(rest="none"))
         document["moved"] = [{**item, "seconds": 0, "requests": 0} for item in planned["moves"]]
         document["deleted"] = planned["deletes"]
     if only in (None, "merges"):

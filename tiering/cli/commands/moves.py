@@ -74,7 +74,7 @@ def plan(
     from tiering.facts.moves import plan_document
 
     store = session.store(anew=False)
-    planned = store.plan(table, at=parse_time(at) if at else None)
+    planned = store.plan(table, at=parse_time(at) if at else None, rest="next")
     document = plan_document(store, planned)
     if output:
         _write(Path(output), document)
@@ -323,7 +323,7 @@ def _why_nothing_moves(planned: Any) -> str:
 def _hint_at_next(session: Session, planned: Any) -> None:
     from tiering.config.units import format_time
 
-    upcoming = min((stay.next_due for stay in planned.stays if stay.next_due), default=None)
+    upcoming = planned.next_due
     if upcoming is not None and not planned.moves:
         when = format_time(upcoming.replace(microsecond=0))
         session.output.note(f"The next part is due at {when}; look ahead with --at TIME.")

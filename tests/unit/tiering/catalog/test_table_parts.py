@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
+from datetime import timedelta
 from pathlib import Path
 
 import msgspec
@@ -19,13 +20,14 @@ from oplog.kinds import Inserted
 from tests.command_line import Frostline
 from tests.crash.harness import Failpoints, hooked
 from tests.crash.invariants import looks_are_as_read
-from tests.unit.tiering.catalog.histories import STEPS, TABLE, alter, drop, insert, kept_store, move
+from tests.unit.tiering.catalog.histories import BEGIN, STEPS, TABLE, alter, drop, insert, kept_store, move
 from tiering.catalog.context import Context
 from tiering.catalog.looks.reader import PartReader
 from tiering.catalog.looks.stored import StoredPart
 from tiering.config.settings import Config
 from tiering.engine import replicated
 from tiering.engine.store import Store
+from tiering.facts.moves import plan_document
 from tiering.journal.kept_looks import PartSums, crc32_of
 from tiering.journal.kept_parts import KeptParts
 from tiering.merge.request import MergeRequest
@@ -113,6 +115,22 @@ def test_what_shows_no_change_is_neither_looked_into_nor_read(config: Config, lo
         insert(store, 4)
         store.context.catalog.refresh(anew=False)
         assert "ssd: 202601_4_4_0" in looked_into
+
+
+def test_a_plan_reads_the_partitions_of_which_something_is_due(config: Config, looked_into: list[str]) -> None:
+    """And knows of the others how many they are, and when the first is due."""
+    with Store.open(config):
+        pass
+    due = BEGIN + timedelta(days=1, seconds=LATER.after_seconds)
+    with Store.open(config, anew=False) as store:
+        looked_into.clear()
+        plan = store.plan(at=due - timedelta(seconds=1), rest="next")
+        assert (plan.moves, plan.staying, plan.next_due, looked_into) == ((), 3, due, [])
+        plan = store.plan(at=due + timedelta(days=5), rest="next")
+        assert [move.part for move in plan.moves] == ["202601_1_1_0", "202601_2_2_0"]
+        assert (plan.staying, plan.next_due) == (1, due + timedelta(days=39))
+        assert plan_document(store, plan)["requests"] == 3
+        assert looked_into == ["rows of 202601"]
 
 
 def test_of_what_was_committed_only_that_is_looked_at(config_of_now: Config, looked_into: list[str]) -> None:

@@ -453,7 +453,7 @@ def test_who_asks_for_no_reasons_gets_the_same_moves_and_deletes() -> None:
     pinned = placed(table((5, MoveToVolume("cold"))), "all_3_3_0")
     pins = (PartPin(table_uuid="u1", scope="part", name="all_3_3_0", volume=None, created=NOW, actor="test"),)
     all_said = decide([old, young, pinned], ROOMY, {"p": TWO}, NOW, Options(pins=pins))
-    less = decide([old, young, pinned], ROOMY, {"p": TWO}, NOW, Options(pins=pins, explain_rest=False))
+    less = decide([old, young, pinned], ROOMY, {"p": TWO}, NOW, Options(pins=pins, rest="none"))
     assert (less.moves, less.deletes) == (all_said.moves, all_said.deletes)
     assert [move.part for move in less.moves] == ["all_1_1_0"]
     assert [stay.part for stay in all_said.stays] == ["all_2_2_0", "all_3_3_0"]
