@@ -131,6 +131,9 @@ def test_a_plan_reads_the_partitions_of_which_something_is_due(config: Config, l
         assert (plan.staying, plan.next_due) == (1, due + timedelta(days=39))
         assert plan_document(store, plan)["requests"] == 3
         assert looked_into == ["rows of 202601"]
+        for partition, count in (("202512", 0), ("202601", 2), ("202602", 1), ("202603", 0)):
+            assert len(store.parts(TABLE)) == 3  # all are read by now
+            assert len(store.parts(TABLE, partition=partition)) == count
 
 
 def test_of_what_was_committed_only_that_is_looked_at(config_of_now: Config, looked_into: list[str]) -> None:

@@ -11,6 +11,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from oplog.kinds import Inserted
 from tests.keeping import keeping
 from tests.unit.tiering.policy.test_policy import NOW, ROOMY, TWO, placed, table
 from tiering.catalog import tables
@@ -22,7 +23,9 @@ from tiering.merge.request import MergeRequest
 from tiering.policy import cost, part_sums
 from tiering.policy.decide import DiskState, Place, decide, to_look_at, unseen
 from tiering.policy.plan import Options, PlacedPart, Plan
+from tiering.table import part as part_format
 from tiering.table.definitions import define_table
+from tiering.table.part import ColumnRange, DataFile, Part
 from tiering.table.schema import Delete, MoveToVolume, Recompress, TableDefinition, TtlRule
 
 GB = 1024**3
@@ -205,3 +208,47 @@ def as_read(store: Store, at: datetime) -> dict[str, Any]:
         "bytes": sum(move.bytes for move in plan.moves),
         "requests": estimate.total.requests,
     }
+
+
+def test_a_plan_costs_what_the_files_of_its_parts_do(tmp_path: Path) -> None:
+    """Also where they are asked for by partition."""
+    config = embedded(tmp_path)
+    with keeping():
+        with Store.open(config) as store:
+            columns = ["k:int64", "ts:timestamp"]
+            made = define_table(TABLE, columns=columns, order_by="k", partition_by="month(ts)", policy="hot_cold")
+            store.create_table(msgspec.structs.replace(made, ttl=RULES[:1]))
+            definition = store.definition(TABLE)
+            files = tuple(
+                DataFile(name=f"data-000{n}.parquet", rows=1, size_bytes=GB, sha256="0" * 64) for n in range(3)
+            )
+            newest = {"2": ColumnRange(max=(TODAY - timedelta(days=60)).isoformat())}
+            common = {"table": definition.uuid, "rows": 3, "size_bytes": 3 * GB, "created": TODAY, "files": files}
+            with store.disk("ssd").transaction(Inserted()) as transaction:
+                for name in ("202601_1_1_0", "202602_2_2_0"):
+                    one = Part(name=name, columns=newest, **common)
+                    transaction.create(f"{definition.part_directory(name)}/part.json", part_format.encode(one))
+                transaction.commit()
+        with Store.open(config):
+            pass
+        with Store.open(config, anew=False) as store:
+            plan = store.plan(rest="next")
+            assert [move.part for move in plan.moves] == ["202601_1_1_0", "202602_2_2_0"]
+            assert plan_document(store, plan) == as_read(store, plan.now)
+            assert plan_document(store, plan)["requests"] > 2 * len(files)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_sums_that_follow_changes_are_those_of_what_is_left(seed: int) -> None:
+    chance = random.Random(seed)
+    rules = (20, Recompress(codec="zstd")), (40, MoveToVolume("attic")), (9, MoveToVolume("cold"))
+    made = table(*chance.sample(rules, 2))
+    parts = [
+        _Summed(placed(made, f"a_{n}_{n}_0", age=chance.randrange(9), created=NOW - timedelta(days=n)))
+        for n in range(1, 9)
+    ]
+    sums = part_sums.of(parts, TWO)
+    while len(parts) > 1:
+        gone = [parts.pop(chance.randrange(len(parts)))]
+        sums = part_sums.changed(sums, gone, (), lambda partitions: parts, TWO)
+        assert sums.partitions == part_sums.of(parts, TWO).partitions
