@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from spark_tiering.scan_planning import Piece, Scan
-    from spark_tiering.writing.part_writer import WriteJob, WrittenPart
-    from spark_tiering.writing.write_job import WriteOptions
+    from tiering.engine.write_job import WriteOptions
+    from tiering.insert.uploaded.part_writer import WriteJob, WrittenPart
 
 NAME = "frostline"
 _registered: WeakSet[SparkSession] = WeakSet()
@@ -267,8 +267,8 @@ class FrostlineStreamWriter(DataSourceStreamArrowWriter):
         return TaskOutput(_written(iterator, self._job), self._job)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        from spark_tiering.writing.once import OnceABatch
         from spark_tiering.writing.write_job import commit_job
+        from tiering.insert.uploaded.once import OnceABatch
 
         assert isinstance(self._asked.once, OnceABatch)
         asked = replace(self._asked, once=self._asked.once.of(batchId))
@@ -284,7 +284,7 @@ def _written(iterator: Iterator[pa.RecordBatch], job: WriteJob) -> list[WrittenP
     """What this task wrote."""
     from pyspark import TaskContext
 
-    from spark_tiering.writing.part_writer import write_parts
+    from tiering.insert.uploaded.part_writer import write_parts
 
     context = TaskContext.get()
     task, attempt = (context.partitionId(), context.taskAttemptId()) if context is not None else (0, 0)

@@ -15,10 +15,10 @@ from disks.file_table.commit_index import touched
 from disks.file_table.commits import Commits
 from oplog.entry import Commit, Create
 from oplog.errors import Damaged, NotFound
-from restore.history.part_events import Event, created_part, event
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.journal.records import MergeRecord, MoveRecord
+from tiering.policy.part_events import Event, created_part, event
 from tiering.table import schema
 from tiering.table.part import Part, PartName
 from tiering.table.schema import TABLE_FILE, TableDefinition

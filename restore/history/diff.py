@@ -27,7 +27,7 @@ from oplog.errors import Damaged, NotFound, UsageError
 from oplog.replay import ChangedPath, FileRow
 from oplog.revision import OPERATIONS_PREFIX, SNAPSHOTS_PREFIX
 from restore.history.part_changes import Changed, FileCounts, altered, compare_parts
-from restore.history.part_events import Event, event
+from tiering.policy.part_events import Event, event
 from tiering.table import part as parts_format
 from tiering.table import schema
 from tiering.table.part import Part

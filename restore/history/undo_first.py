@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from oplog.entry import Commit, Create, Link, Remove, Rename
 from oplog.errors import Damaged
 from oplog.kinds import Moved, undone_revision
-from restore.history.part_events import event
 from restore.history.undo_context import Situation
+from tiering.policy.part_events import event
 from tiering.table import schema, tombstones
 from tiering.table.places import locate
 from tiering.table.tombstones import essence

@@ -18,7 +18,7 @@ from oplog.entry import Commit, Create, Remove, Rename, changed_paths
 from oplog.errors import Refused
 from oplog.kinds import Dropped, Merged, Tidied, Undone
 from oplog.replay import FileRow
-from restore.history.part_events import Event, event
+from tiering.policy.part_events import Event, event
 from tiering.table import part as parts_format
 from tiering.table.part import PART_FILE, Part, PartName
 from tiering.table.places import part_name

@@ -1,4 +1,4 @@
-"""Data frames and streams into tables: what tasks upload, and the one commit of it.
+"""Data frames and streams into tables: their options, and the store that they are committed in.
 
 Knows nothing of Spark's data source, and can be run without Spark.
 """

@@ -15,8 +15,9 @@ from urllib.parse import unquote
 
 from oplog.errors import UsageError
 from spark_tiering.writing.gathering import SMALL_PARTS
-from spark_tiering.writing.once import OnceABatch
-from spark_tiering.writing.write_job import WriteOptions, write_options
+from spark_tiering.writing.write_job import write_options
+from tiering.engine.write_job import WriteOptions
+from tiering.insert.uploaded.once import OnceABatch
 
 _HINT = (
     "option('checkpointLocation', DIRECTORY) on a disk of the driver; elsewhere option('stream', NAME) and "

@@ -19,13 +19,13 @@ _REPLACE = "tests/spark/test_replace.py"
 
 
 def _job_marks_differ() -> None:
-    from spark_tiering.writing.once import OnceAJob
+    from tiering.insert.uploaded.once import OnceAJob
 
     OnceAJob._path = lambda self, definition: f"{definition.directory}/job-{secrets.token_hex(16)}.json"  # type: ignore[method-assign]
 
 
 def _batch_ids_reused() -> None:
-    from spark_tiering.writing.once import OnceABatch
+    from tiering.insert.uploaded.once import OnceABatch
 
     OnceABatch.is_done = lambda self, disk, definition: False  # type: ignore[method-assign]
 
@@ -42,7 +42,7 @@ def _uploads_without_age() -> None:
 
 
 def _same_number_for_all() -> None:
-    from spark_tiering.writing import write_job
+    from tiering.engine import write_job
 
     write_job.Counter = lambda: _Zeros()  # type: ignore[assignment,misc]
 
@@ -59,13 +59,13 @@ def _replaced_without_precondition() -> None:
 
 
 def _newcomers_replaced() -> None:
-    from spark_tiering.writing import replaced
+    from tiering.insert.uploaded import replaced
 
     replaced.newcomer = lambda disk, directory, since: ""
 
 
 def _merges_hide_newcomers() -> None:
-    from spark_tiering.writing import replaced
+    from tiering.insert.uploaded import replaced
 
     original = replaced.newcomer
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 _CHECK = "tests/unit/tiering/insert/test_reshaping.py"
+_REPLACE = "tests/integration/test_replace_partitions.py"
 
 
 def _nulls_stay() -> None:
@@ -64,6 +65,23 @@ def _misspelt_names_are_nulls() -> None:
     Intake.check_seen = lambda self: None  # type: ignore[method-assign]
 
 
+def _replaced_without_precondition() -> None:
+    from disks.object_disk.transaction import ObjectTransaction
+
+    ObjectTransaction.made_from = lambda self, revision, within=None: None  # type: ignore[method-assign]
+
+
+def _replacing_begins_late() -> None:
+    from tiering.engine.table import Table
+
+    original = Table.replace_partitions
+
+    def replace_partitions(self: Any, batches: Any, *, begun: Any = None, **named: Any) -> Any:
+        return original(self, batches, **named)
+
+    Table.replace_partitions = replace_partitions  # type: ignore[method-assign]
+
+
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "nulls stay",
@@ -100,5 +118,17 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "a path that no row of JSON has fills the column with nulls",
         f"{_CHECK}::TestColumns::test_a_column_that_the_input_does_not_have",
         _misspelt_names_are_nulls,
+    ),
+    (
+        "insert replaces without precondition",
+        "an insert that replaces partitions does not ask at its commit whether they are as they were looked at",
+        f"{_REPLACE}::test_rows_that_come_right_before_the_commit",
+        _replaced_without_precondition,
+    ),
+    (
+        "replacing begins late",
+        "what came into the table after its rows were read counts as known",
+        f"{_REPLACE}::test_a_table_rewritten_from_itself_loses_no_row_that_came_after_it_was_read",
+        _replacing_begins_late,
     ),
 )

@@ -401,18 +401,26 @@ def _cold_beside_scratch(store: Store, site: Site) -> None:
 
 def _replace_january(store: Store, site: Site) -> None:
     """A job of Spark that writes other rows into January in the place of those that are there: task and commit."""
-    from spark_tiering.writing import write_job
-    from spark_tiering.writing.once import OnceAJob
-    from spark_tiering.writing.part_writer import write_parts
+    from tiering.engine import write_job
+    from tiering.insert.uploaded.once import OnceAJob
+    from tiering.insert.uploaded.part_writer import write_parts
 
     asked = write_job.WriteOptions(TABLE, once=OnceAJob("january"), replaces="partitions")
-    _, job = write_job.begin_in(store, asked)
+    _, job = write_job.begin(store.context, asked)
     if job is None:
         return
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", str(site.scratch))
         parts = write_parts([rows(7000, months=(1,))], job, 0, 0)
-    write_job.commit_in(store, asked, job, parts)
+    write_job.commit(store.context, asked, job, parts)
+    store.refresh()
+
+
+def _insert_over_january(store: Store, site: Site) -> None:
+    """`insert --replace-partitions` of other rows of January."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(site.scratch))
+        store.table(TABLE).replace_partitions([rows(7000, months=(1,))])
     store.refresh()
 
 
@@ -505,6 +513,7 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario("move", _hot, lambda store, site: move(store, "cold"), keeps_rows=True),
         Scenario("move_back", _cold, lambda store, site: move(store, "hot"), keeps_rows=True),
         Scenario("spark_replace", _cold_beside_scratch, _replace_january),
+        Scenario("insert_replace", _cold_beside_scratch, _insert_over_january),
         Scenario("drop_parts", mixed, drop_january),
         Scenario("drop_all_parts", mixed, _drop_all_parts),
         Scenario("drop_table", mixed, _drop_table),

@@ -18,7 +18,7 @@ from tests.cold import as_rows, cold_config, cold_merge, content, group
 from tiering.catalog.catalog import StoredPart
 from tiering.engine.store import Store
 from tiering.merge.cold.shard_merge import MergeTask, ShardResult, merge_shard
-from tiering.merge.cold.uploads import UploadedFile
+from tiering.parquet.uploads import UploadedFile
 from tiering.table.definitions import define_table
 from tiering.table.part import DataFile
 

@@ -19,11 +19,12 @@ from restore.history.undo import undo
 from spark_tiering.changes.planning import Until, check_changes, latest, plan_batch, plan_changes
 from spark_tiering.datasource import FrostlineReader, shares_of
 from spark_tiering.read_options import read_options
-from spark_tiering.writing.part_writer import write_parts
-from spark_tiering.writing.write_job import WriteOptions, begin_job, commit_job
+from spark_tiering.writing.write_job import begin_job, commit_job
 from tests.servers import Server
 from tests.spark.stores import insert, opened, read, table, to_bucket, write_config
 from tiering.engine.store import Store
+from tiering.engine.write_job import WriteOptions
+from tiering.insert.uploaded.part_writer import write_parts
 from tiering.merge.request import MergeRequest
 from tiering.table.schema import PartitionField, TableDefinition
 

@@ -14,13 +14,14 @@ import spark_tiering
 from oplog.errors import NotFound, Refused
 from restore.check.check import CheckOptions, check
 from restore.history.undo import undo
-from spark_tiering.writing.once import OnceAJob
-from spark_tiering.writing.part_writer import WriteJob, write_parts
-from spark_tiering.writing.replaced import held_to_replace
-from spark_tiering.writing.write_job import WriteOptions, WriteResult, begin_job, commit_job
+from spark_tiering.writing.write_job import begin_job, commit_job
 from tests.servers import Server
 from tests.spark.stores import insert, opened, table, to_bucket, write_config
 from tiering.engine.store import Store
+from tiering.engine.write_job import WriteOptions, WriteResult
+from tiering.insert.uploaded.once import OnceAJob
+from tiering.insert.uploaded.part_writer import WriteJob, write_parts
+from tiering.insert.uploaded.replaced import held_to_replace
 from tiering.merge.request import MergeRequest
 from tiering.table.schema import PartitionField
 
@@ -110,7 +111,7 @@ def test_rows_that_came_after_the_job_began_are_not_replaced(config: Path) -> No
     with opened(config) as store:
         insert(store, DAYS, {"day": [1], "k": [99]})
     with pytest.raises(
-        Refused, match=r"partition 1 of db\.days has rows that came after this job began: part 1_.* was "
+        Refused, match=r"partition 1 of db\.days has rows that came after this write began: part 1_.* was "
     ):
         finish(job, (1, 10))
     assert rows(config) == [(1, 1), (1, 2), (1, 99), (2, 3)]
@@ -127,7 +128,7 @@ def test_a_merge_brings_no_rows_but_shows_those_that_came(config: Path, late: bo
         store.merge("db.days", MergeRequest(final=True))
         insert(store, DAYS, {"day": [2], "k": [4]})  # not what is replaced
     if late:
-        with pytest.raises(Refused, match="has rows that came after this job began"):
+        with pytest.raises(Refused, match="has rows that came after this write began"):
             finish(job, (1, 10))
         assert rows(config) == [(1, 1), (1, 2), (1, 99), (2, 3), (2, 4)]
     else:
@@ -149,7 +150,7 @@ def _meddled(monkeypatch: pytest.MonkeyPatch, meddle: Any) -> Iterator[list[int]
             yield found
 
     with monkeypatch.context() as patch:
-        patch.setattr("spark_tiering.writing.write_job.held_to_replace", held)
+        patch.setattr("tiering.engine.write_job.held_to_replace", held)
         yield looks
 
 

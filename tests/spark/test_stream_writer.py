@@ -16,14 +16,15 @@ from spark_tiering.changes.planning import plan_changes
 from spark_tiering.read_options import read_options
 from spark_tiering.scan_planning import Piece
 from spark_tiering.writing.gathering import SMALL_PARTS
-from spark_tiering.writing.once import OnceABatch
-from spark_tiering.writing.part_writer import WriteJob, write_parts
 from spark_tiering.writing.stream_options import stream_options
-from spark_tiering.writing.write_job import WriteOptions, WriteResult, begin_job, commit_job
+from spark_tiering.writing.write_job import begin_job, commit_job
 from tests.spark import test_writer
 from tests.spark.stores import insert, opened, table
 from tests.spark.test_writer import batches, counts
 from tiering.engine.store import Store
+from tiering.engine.write_job import WriteOptions, WriteResult
+from tiering.insert.uploaded.once import OnceABatch
+from tiering.insert.uploaded.part_writer import WriteJob, write_parts
 from tiering.table.part import RowGroup
 
 if TYPE_CHECKING:

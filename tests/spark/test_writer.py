@@ -20,12 +20,13 @@ from disks.object_disk.basis import MAX_AGE_SECONDS
 from oplog.entry import Create
 from oplog.errors import NotFound, Refused
 from restore.check.check import CheckOptions, check
-from spark_tiering.writing.once import OnceAJob
-from spark_tiering.writing.part_writer import WriteJob, WrittenPart, write_parts
-from spark_tiering.writing.write_job import WriteOptions, begin_job, commit_job
+from spark_tiering.writing.write_job import begin_job, commit_job
 from tests.servers import Server
 from tests.spark.stores import insert, opened, read, rows_of, table, write_config
 from tiering.engine.store import Store
+from tiering.engine.write_job import WriteOptions
+from tiering.insert.uploaded.once import OnceAJob
+from tiering.insert.uploaded.part_writer import WriteJob, WrittenPart, write_parts
 from tiering.merge.request import MergeRequest
 from tiering.table.schema import PartitionField, TableDefinition
 

@@ -4,9 +4,10 @@ frame or relation of another library. `tiering.engine.store.Store.table` gives i
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from disks.workers.progress import Task
 from tiering.catalog import reachability
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
@@ -21,7 +22,9 @@ if TYPE_CHECKING:  # heavy, and some of it is not installed everywhere
     import polars
     import pyarrow as pa
 
+    from tiering.engine.write_job import WriteResult
     from tiering.insert.insert import InsertResult
+    from tiering.insert.uploaded.part_writer import WriteJob
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +49,30 @@ class Table:
         result = insert.insert(self._context, self.definition, batches, how)
         self._context.catalog.outdate()  # few look again at once, and what others commit shows with the next refresh
         return result
+
+    def begin_replacing(self) -> WriteJob:
+        """Note what the table holds now, before the rows are read that take its place: what comes later stops
+        `replace_partitions`. Raises `Refused` where no undo could bring rows of the table back."""
+        from tiering.engine import write_job
+
+        job = write_job.begin(self._context, write_job.replacing(self.definition))[1]
+        assert job is not None  # there is no mark to find it by
+        return job
+
+    def replace_partitions(
+        self, batches: Iterable[pa.RecordBatch], *, begun: WriteJob | None = None, dry_run: bool = False
+    ) -> WriteResult:
+        """Insert Arrow batches in the place of all rows of the partitions that they are in, by one commit in the
+        bucket of the table's policy, which `undo` takes back. `begun`: default, now.
+
+        Raises `Refused` where a partition got rows since it began, or has some on another disk: nothing changed then.
+        """
+        from tiering.engine import write_job
+
+        job = begun or self.begin_replacing()
+        with self._context.progress.task(f"replacing partitions of {self.definition.full_name}") as task:
+            options = write_job.replacing(self.definition)
+            return write_job.replace_partitions(self._context, options, job, counted(batches, task), dry_run=dry_run)
 
     def parts(self) -> list[StoredPart]:
         """The active parts."""
@@ -98,3 +125,10 @@ class Table:
         for gap in find_set_aside(self._context.disks, self.definition, self.parts):
             where = f"{gap.disk}:{gap.path}"
             logger.warning("rows of part %s of %s are missing: it was set aside as %s", gap.part, gap.table, where)
+
+
+def counted(batches: Iterable[pa.RecordBatch], task: Task) -> Iterator[pa.RecordBatch]:
+    """The batches; the task shows how far they were read."""
+    for batch in batches:
+        yield batch
+        task.advance(size_bytes=batch.nbytes, items=batch.num_rows)

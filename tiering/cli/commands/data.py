@@ -13,6 +13,7 @@ from tiering.cli.frame.verb import verb
 
 if TYPE_CHECKING:
     from tiering.engine.store import Store
+    from tiering.engine.write_job import WriteResult
     from tiering.insert.bad_rows import BadRows
 
 OptionalTable = Annotated[str | None, typer.Argument(metavar="DB.TABLE", help="only this table")]
@@ -64,6 +65,13 @@ def insert(
     quorum_timeout: Annotated[
         str, typer.Option(metavar="DURATION", help="how long that is waited for; then exit 5")
     ] = "60s",
+    replace_partitions: Annotated[
+        bool,
+        typer.Option(
+            "--replace-partitions",
+            help="the rows take the place of the partitions they are in; undo takes it back",
+        ),
+    ] = False,
 ) -> None:
     """Insert files into a table, or what a query answers.
 
@@ -74,6 +82,9 @@ def insert(
 
     With --quorum, exit 5 where too few replicas are heard of: then nothing is inserted; or where they do not have the
     rows in time: then they are in the table, and the same insert again waits on.
+
+    With --replace-partitions the rows go to the bucket, and all that the partitions held goes, by one commit; exit 13
+    where one of them got rows meanwhile, or has some on another disk: then nothing is changed.
     """
     from contextlib import nullcontext
 
@@ -84,9 +95,12 @@ def insert(
 
     if not files and (select is None or format or skip_bad_rows):
         raise UsageError("no file is named", hint="name files, or write --select 'SELECT … FROM db.table' alone")
+    if replace_partitions and quorum is not None:
+        raise UsageError("--quorum is for replicated tables, whose partitions --replace-partitions cannot replace")
     wanted = Quorum.parse(quorum, parse_duration(quorum_timeout).total_seconds()) if quorum is not None else None
     store = session.store(look=not files)
     handle = store.table(table)
+    begun = handle.begin_replacing() if replace_partitions else None  # before the rows are read: SQL may read the table
     reshaping = parse_reshaping(
         handle.definition,
         select=select if files else None,
@@ -95,6 +109,7 @@ def insert(
         default=default or (),
         flatten=flatten,
     )
+    document: dict[str, Any]
     with _bad_rows(session, skip_bad_rows, files or [], format) if skip_bad_rows else nullcontext() as bad:
         if files:
             batches = open_sources(files, format, handle.definition, reshaping=reshaping, bad=bad)
@@ -102,9 +117,11 @@ def insert(
             answer = store.query(select or "")
             session.tell_set_aside(answer.set_aside)
             batches = typed_rows(answer.batches(), reshaping, label="the query")
-        if session.dry_run:
+        if begun is not None:
+            document = _replaced(table, handle.replace_partitions(batches, begun=begun, dry_run=session.dry_run))
+        elif session.dry_run:
             rows = sum(batch.num_rows for batch in batches)
-            document: dict[str, Any] = {"table": table, "rows": rows, "parts": [], "duplicates": 0, "bytes": 0}
+            document = {"table": table, "rows": rows, "parts": [], "duplicates": 0, "bytes": 0}
         else:
             result = handle.insert(batches, quorum=wanted)
             document = {
@@ -123,6 +140,7 @@ def insert(
         session.output.document({**document, "dry_run": session.dry_run})
     elif session.dry_run:
         session.output.line(f"Dry run: would insert {document['rows']:,} rows into {table}.")
+        _tell_replaced(session, document, "would replace")
     else:
         again = counted(document["duplicates"], "part")
         skipped = f"; skipped {again} that an earlier insert wrote" if document["duplicates"] else ""
@@ -132,8 +150,30 @@ def insert(
         )
         for name in document["parts"]:
             session.output.line(f"  {name}")
+        _tell_replaced(session, document, "replaced")
     if not document["rows"]:
         session.nothing_to_do("No new rows.")
+
+
+def _replaced(table: str, result: "WriteResult") -> dict[str, Any]:
+    """The document of an insert, and what went with it."""
+    return {
+        "table": table,
+        "rows": result.rows,
+        "parts": list(result.parts),
+        "duplicates": 0,
+        "bytes": result.bytes,
+        "replaced": list(result.replaced),
+        "disk": result.disk or None,
+        "revision": result.revision,
+    }
+
+
+def _tell_replaced(session: Session, document: dict[str, Any], what: str) -> None:
+    if document.get("replaced"):
+        session.output.line(f"{what} {counted(len(document['replaced']), 'part')}: {', '.join(document['replaced'])}")
+    if document.get("revision") is not None:
+        session.output.note(f"'frostline undo {document['disk']} {document['revision']}' takes this back")
 
 
 def _bad_rows(session: Session, given: tuple[int, str], files: list[str], file_format: str | None) -> "BadRows":

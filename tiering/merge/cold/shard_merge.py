@@ -25,9 +25,9 @@ from disks.stores.wrappers.metered import MeteredStore
 from disks.workers.runner import OpensStore
 from oplog.errors import Conflict, Damaged
 from tiering.merge.cold.shards import Shard, ShardFile
-from tiering.merge.cold.uploads import TRANSFERS, UploadedFile, upload_files
 from tiering.merge.stream import RowMerge, merge_files
 from tiering.parquet.sorted_merge import SortedFile
+from tiering.parquet.uploads import TRANSFERS, UploadedFile, upload_files
 from tiering.policy.cost import RANGE_BYTES
 from tiering.table.types import field_ids
 

@@ -22,7 +22,6 @@ from oplog.revision import commit_key, snapshot_key
 from restore.history.blame import Blame, blame
 from restore.history.diff import DiskDiff, diff
 from restore.history.part_changes import compare_parts
-from restore.history.part_events import event
 from restore.rebuild.rebuild import restore
 from restore.rebuild.request import RestoreRequest
 from tests.crash.scenarios import TABLE
@@ -31,6 +30,7 @@ from tests.unit.restore.history.test_undo import config, create, drop_january, i
 from tiering.config.settings import PolicyConfig, VolumeConfig
 from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest
+from tiering.policy.part_events import event
 from tiering.table import definitions
 
 UUID = "abcdef00-0000-4000-8000-000000000000"

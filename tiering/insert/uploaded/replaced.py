@@ -1,8 +1,8 @@
-"""What a write of Spark takes the place of: the parts of whole partitions, which go in the commit that brings the rows.
+"""What a write takes the place of: the parts of whole partitions, which go in the commit that brings the rows.
 
-Only rows that were there when the job began may go: whoever wrote it knew of no others. So a part that came since is
-asked where it came from, by the log: what merges made of older parts is as old as they are. Old rows come back by
-`undo` of the commit, so they have to lie in the bucket that it is for.
+Only rows that were there when the write began may go: whoever asked for it knew of no others. So a part that came
+since is asked where it came from, by the log: what merges made of older parts is as old as they are. Old rows come back
+by `undo` of the commit, so they have to lie in the bucket that it is for.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from disks.base import LoggedDisk
 from oplog import paths
 from oplog.entry import Commit, Remove
 from oplog.errors import Locked, Refused
-from restore.history.part_events import event
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
+from tiering.policy.part_events import event
 from tiering.table.schema import TableDefinition
 
 ATTEMPTS = 40
 """Others change the table between the look and the commit: so often it is looked at anew."""
 _CLAIM_SECONDS = 600.0
-"""So long a move or merge of this machine is waited for: the work of a whole job is at stake."""
+"""So long a move or merge of this machine is waited for: the work of a whole write is at stake."""
 _LOOK_AGAIN_SECONDS = 0.2
 
 
@@ -49,9 +49,8 @@ def held_to_replace(
     with _claimed(context, definition, partitions):
         revision = disk.revision or 0
         context.catalog.refresh()
-        found = _parts(context, definition, partitions)
-        _check_here(disk, definition, found)
-        _check_known(disk, definition, found, since)
+        found = parts_to_replace(context, definition, partitions)
+        check_replaceable(disk, definition, found, since=since)
         directories = tuple(sorted({stored.directory for stored in found}))
         yield Replaced(revision, tuple(sorted({stored.facts.name for stored in found})), directories)
 
@@ -63,7 +62,7 @@ def _claimed(context: Context, definition: TableDefinition, partitions: Collecti
     with ExitStack() as claimed:
         while True:
             context.catalog.refresh()
-            names = [stored.facts.name for stored in _parts(context, definition, partitions)]
+            names = [stored.facts.name for stored in parts_to_replace(context, definition, partitions)]
             try:
                 claimed.enter_context(context.journal.claim(definition.uuid, names, "replace"))
                 break
@@ -74,10 +73,21 @@ def _claimed(context: Context, definition: TableDefinition, partitions: Collecti
         yield
 
 
-def _parts(context: Context, definition: TableDefinition, partitions: Collection[str] | None) -> list[StoredPart]:
-    """Every copy, also one that another part has replaced: it would answer when that one is gone."""
+def parts_to_replace(
+    context: Context, definition: TableDefinition, partitions: Collection[str] | None
+) -> list[StoredPart]:
+    """The parts of the partitions, or of all: every copy, also one that another part has replaced, for it would answer
+    when that one is gone."""
     everything = context.catalog.parts(definition, include_outdated=True)
     return [stored for stored in everything if partitions is None or stored.name.partition in partitions]
+
+
+def check_replaceable(
+    disk: LoggedDisk, definition: TableDefinition, found: Sequence[StoredPart], *, since: int
+) -> None:
+    """Raise as `held_to_replace` does."""
+    _check_here(disk, definition, found)
+    _check_known(disk, definition, found, since)
 
 
 def _check_here(disk: LoggedDisk, definition: TableDefinition, found: Sequence[StoredPart]) -> None:
@@ -95,17 +105,17 @@ def _check_known(disk: LoggedDisk, definition: TableDefinition, found: Sequence[
     newer = [stored for stored in found if stored.revision is None or stored.revision > since]
     if newer and disk.commits().oldest > since + 1:
         raise Refused(
-            f"the log of disk {disk.name} does not go back to revision {since} any more, where this job began: whether "
-            f"{newer[0].facts.name} has rows that came since cannot be told; nothing was replaced",
-            hint="run the job again; retention_seconds of the disk says how long the log is kept",
+            f"the log of disk {disk.name} does not go back to revision {since} any more, where this write began: "
+            f"whether {newer[0].facts.name} has rows that came since cannot be told; nothing was replaced",
+            hint="run it again; retention_seconds of the disk says how long the log is kept",
         )
     for stored in newer:
         came = newcomer(disk, stored.directory, since)
         if came:
             raise Refused(
-                f"partition {stored.name.partition} of {definition.full_name} has rows that came after this job began: "
-                f"{came}; nothing was replaced",
-                hint="run the job again",
+                f"partition {stored.name.partition} of {definition.full_name} has rows that came after this write "
+                f"began: {came}; nothing was replaced",
+                hint="run it again",
             )
 
 

@@ -1,4 +1,5 @@
-"""Writes what one task of Spark holds: sorted parts, uploaded under fresh keys, which nothing names until the commit.
+"""Writes what one task of Spark holds, or an insert that replaces partitions: sorted parts, uploaded under fresh keys,
+which nothing names until the commit.
 
 Rows are taken in blocks, each sorted and written to a scratch directory; at the end the blocks of a partition are
 merged into one part. Memory is that of a block, however much a task holds. A task that fails, or runs twice, leaves
@@ -18,11 +19,11 @@ from disks.effects import op
 from disks.host.scratch import task_scratch
 from disks.stores.address import StoreAddress
 from disks.stores.base import ObjectStore
-from tiering.merge.cold.uploads import UploadedFile, upload_files
 from tiering.parquet.encodings import choose_encodings
 from tiering.parquet.part_files import write_part_files
 from tiering.parquet.sorted_merge import SortedFile, merged
 from tiering.parquet.sorting import sorted_partitions
+from tiering.parquet.uploads import UploadedFile, upload_files
 from tiering.table.part import DataFile
 from tiering.table.schema import TableDefinition
 from tiering.table.transforms import Partition
