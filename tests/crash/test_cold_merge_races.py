@@ -35,9 +35,10 @@ from tests.crash.scenarios import (
 from tests.crash.test_races import interrupt
 from tiering.config.settings import Config
 from tiering.engine.store import Store
-from tiering.merge.cold import shard_merge, uploads
+from tiering.merge.cold import shard_merge
 from tiering.merge.cold.job import ColdMergeReport
 from tiering.merge.request import ColdOptions, MergeRequest
+from tiering.parquet import uploads
 
 pytestmark = pytest.mark.crash
 
