@@ -1,7 +1,8 @@
 """Generates what would otherwise be written twice: the reference of the command line, of the configuration, the schema,
-the picture of the packages.
+the picture of the packages, the verbs that the shell completes.
 
-python -m tiering.cli.reference            write docs/reference/*.md, docs/architecture.md and configs/schema.json
+python -m tiering.cli.reference            write docs/reference/*.md, docs/architecture.md, configs/schema.json and
+                                           tiering/cli/completion/verbs.json
 python -m tiering.cli.reference --check    fail when they are not what would be written
 """
 
@@ -21,6 +22,7 @@ from disks.config import LocalDiskConfig, ObjectDiskConfig
 from tiering.cli.architecture import with_picture
 from tiering.cli.frame.output import encode
 from tiering.cli.main import build
+from tiering.cli.verb_words import verb_words
 from tiering.config.reading import environment_name, json_schema
 from tiering.config.settings import (
     BackupConfig,
@@ -68,6 +70,7 @@ def documents(root: Path) -> dict[str, str]:
         "docs/reference/cli.md": command_line(),
         "docs/reference/configuration.md": configuration(),
         "configs/schema.json": encode(json_schema()).decode() + "\n",
+        "tiering/cli/completion/verbs.json": verb_words(typer.main.get_command(build())),
     }
 
 

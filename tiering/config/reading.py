@@ -25,11 +25,11 @@ import msgspec
 from disks.config import SECRET_KEYS
 from oplog.errors import FrostlineError, Refused, UsageError
 from tiering.config.checks import check_references
+from tiering.config.finding import PREFIX, default_home, find_file
 from tiering.config.places import check_places
 from tiering.config.secrets import MASK, SECRET_PROPERTY, without_passwords
 from tiering.config.settings import Config, embedded
 
-PREFIX = "FROSTLINE_"
 RESERVED = ("FROSTLINE_CONFIG", "FROSTLINE_HOME", "FROSTLINE_BACKUP")
 _MOST_VALUES = 100_000
 _TOO_DEEP = "lists and mappings lie within each other more deeply than any configuration has them"
@@ -68,29 +68,6 @@ class _Source:
         return UsageError(
             f"{self.place(path)}: {_dotted(path)}: {problem}" if path else f"{self.file}: {problem}", hint=hint
         )
-
-
-def default_home(environment: Mapping[str, str]) -> Path:
-    """The directory of the embedded default: `$FROSTLINE_HOME`, else `~/.local/share/frostline`."""
-    home = environment.get("FROSTLINE_HOME")
-    return (Path(home) if home else Path("~/.local/share/frostline")).expanduser().absolute()
-
-
-def find_file(given: str | Path | None, environment: Mapping[str, str]) -> Path | None:
-    """The configuration file to read, None for the embedded default. A file that was asked for must exist."""
-    for named, by in ((given, "--config"), (environment.get("FROSTLINE_CONFIG"), "FROSTLINE_CONFIG")):
-        if named:
-            path = Path(named).expanduser()
-            if not path.is_file():
-                raise UsageError(
-                    f"no such configuration file: {path} (from {by})",
-                    hint="'frostline config default' prints one to begin with",
-                )
-            return path
-    for candidate in (Path("frostline.yaml"), Path("~/.config/frostline/frostline.yaml").expanduser()):
-        if candidate.is_file():
-            return candidate
-    return None
 
 
 def load(given: str | Path | None = None, environment: Mapping[str, str] | None = None) -> Config:

@@ -30,7 +30,7 @@ def default(session: Session) -> None:
 
     import msgspec
 
-    from tiering.config.reading import default_home
+    from tiering.config.finding import default_home
     from tiering.config.settings import embedded
 
     plain: dict[str, Any] = msgspec.to_builtins(embedded(default_home(os.environ)))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from oplog.errors import Damaged, FrostlineError, NotFound, Refused
-from tiering.config.reading import find_file
+from tiering.config.finding import find_file
 from tiering.config.units import format_size
 
 MARKER = ".frostline-demo"

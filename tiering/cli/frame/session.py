@@ -95,8 +95,8 @@ class Session:
 
     def no_store(self) -> str:
         """What to say where there is no store."""
+        from tiering.config.finding import default_home
         from tiering.config.places import place_of
-        from tiering.config.reading import default_home
 
         places = [f"{name} ({place_of(disk, os.environ).text})" for name, disk in self.loaded.config.disks.items()]
         file = self.loaded.file
