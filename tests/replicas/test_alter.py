@@ -89,6 +89,25 @@ def test_what_was_inserted_by_the_old_definition_stays(tmp_path: Path, machine: 
     assert a.files() == b.files()
 
 
+def test_an_insert_that_is_repeated_after_a_change_is_the_same(machine: Machines) -> None:
+    """Its answer was lost; whoever it is repeated at, told of the change or not, has one and the same block."""
+    a, b = machine("a"), machine("b")
+    a.create("--policy", "local")
+    b.join("--policy", "local")
+    assert a.insert(1, 2)["rows"] == 2
+    alter(a, "--add-column", "x:string", "--default", "old")
+    alter(a, "--widen-column", "k:decimal(20, 1)")
+    assert version(b) == (1, "1")
+    assert [one.insert(1, 2)["duplicates"] for one in (a, b)] == [1, 1]
+    b.sync(code=1)
+    assert version(b) == (3, "3")
+    assert b.insert(1, 2)["duplicates"] == 1
+    assert b.insert(1, 3)["rows"] == 2
+    with a.serving():
+        b.sync()
+    assert [float(row[0]) for row in rows(b)] == [1, 1, 2, 3]
+
+
 def test_one_of_two_changes_at_once_is_refused(a: Machine, b: Machine) -> None:
     b_local = b.json("table", "show", "d.t")["version"]
     alter(a, "--add-column", "x:string")

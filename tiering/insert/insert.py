@@ -3,7 +3,7 @@
 Rows are taken in blocks of `insert_block_rows` (less when rows are wide), each sorted by partition and key and written
 as one part a partition. The parts of a block that go to one disk are one transaction: there a block is in or not.
 
-An insert is idempotent: the digest of each part's files is remembered in the part, and a block whose digest is known
+An insert is idempotent: the digest of each part's rows is remembered in the part, and a block whose digest is known
 among the partition's newest `deduplication_window` is skipped and counted. When an insert fails half way, the blocks
 before stay; running it again skips them and goes on.
 
@@ -39,6 +39,7 @@ from tiering.catalog.catalog import StoredPart
 from tiering.catalog.context import Context
 from tiering.catalog.new_parts import DIGEST_CLAIM, INSERT_CLAIM, stage_part
 from tiering.insert.concurrency import OtherInserts
+from tiering.insert.row_blocks import row_blocks, row_digest
 from tiering.parquet.column_ranges import column_range, combine_ranges
 from tiering.parquet.encodings import Encodings, choose_encodings
 from tiering.parquet.part_files import write_part_files
@@ -46,10 +47,7 @@ from tiering.parquet.sorting import sorted_partitions
 from tiering.table.part import DataFile, Part, PartName
 from tiering.table.schema import TableDefinition
 from tiering.table.transforms import Partition, partition_values_json
-from tiering.table.types import cast_batch
 
-_BLOCK_BYTES = 256 * 1024 * 1024
-"""A block ends at this size in memory even if it has fewer rows."""
 _LOOK_AGAIN_SECONDS = 0.02
 _LOOKS = 5
 _FIRST_GUESS = 0.5
@@ -95,7 +93,7 @@ def insert(
         run = (how or Inserting)(context, definition, task, company)
         try:
             with ThreadPoolExecutor(_threads(), "insert") as pool, ThreadPoolExecutor(_threads(), "write") as writers:
-                _feed(run, _blocks(_cast(batches, definition), definition), pool, writers)
+                _feed(run, row_blocks(batches, definition), pool, writers)
         except FrostlineError as error:
             done = run.result()
             if done.parts:
@@ -131,33 +129,6 @@ def _feed(
             future.exception()
 
 
-def _cast(batches: Iterable[pa.RecordBatch], definition: TableDefinition) -> Iterator[pa.RecordBatch]:
-    row = 0
-    for batch in batches:
-        yield cast_batch(batch, definition, first_row=row)
-        row += batch.num_rows
-
-
-def _blocks(batches: Iterator[pa.RecordBatch], definition: TableDefinition) -> Iterator[pa.Table]:
-    """The rows in tables of exactly `insert_block_rows`, so that a repeat makes the same blocks."""
-    limit = definition.settings.insert_block_rows
-    pending: list[pa.RecordBatch] = []
-    rows = size_bytes = 0
-    for batch in batches:
-        rest = batch
-        while rest.num_rows:
-            taken = rest.slice(0, limit - rows)
-            rest = rest.slice(taken.num_rows)
-            pending.append(taken)
-            rows += taken.num_rows
-            size_bytes += taken.nbytes
-            if rows >= limit or size_bytes >= _BLOCK_BYTES:
-                yield pa.Table.from_batches(pending)
-                pending, rows, size_bytes = [], 0, 0
-    if pending:
-        yield pa.Table.from_batches(pending)
-
-
 @dataclass(slots=True)
 class NewPart:
     """A part that is written but not yet anywhere."""
@@ -167,9 +138,12 @@ class NewPart:
     files: tuple[DataFile, ...]
     directory: Path
     disk: str
+    digest: str
+    """Of its rows."""
 
     @property
-    def digest(self) -> str:
+    def former_digest(self) -> str:
+        """By which versions before 0.2 knew it: of its files."""
         return hashlib.sha256("".join(file.sha256 for file in self.files).encode()).hexdigest()
 
     @property
@@ -255,7 +229,7 @@ class Inserting:
 
     @contextmanager
     def _alone_with(self, written: list[NewPart]) -> Iterator[None]:
-        """While it lasts nobody else on this machine commits parts of the same bytes; what others committed before is
+        """While it lasts nobody else on this machine commits parts of the same rows; what others committed before is
         known. Waits for who is doing so now."""
         if not self.definition.settings.deduplication_window:
             yield
@@ -344,15 +318,16 @@ class Inserting:
         with op("fs.mkdir", directory):
             directory.mkdir(parents=True)
         files = write_part_files([rows], self.definition, directory, encodings=encodings)
-        new = NewPart(partition, rows.num_rows, files, directory, disk)
+        digest = row_digest(rows, self.definition)
+        new = NewPart(partition, rows.num_rows, files, directory, disk, digest)
         self._ratio = max(1.2 * new.size_bytes / max(rows.nbytes, 1), 0.01)
         return new
 
     def _is_new(self, new: NewPart) -> bool:
-        """Whether no remembered block of the partition has the same bytes; remembers it if so."""
+        """Whether no remembered block of the partition has the same rows; remembers it if so."""
         with self._lock:
             known = self._known_of(new.partition.id)
-            if new.digest not in known:
+            if known.isdisjoint((new.digest, new.former_digest)):
                 known.add(new.digest)
                 return True
         self.count_duplicate(new)

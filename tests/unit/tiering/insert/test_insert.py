@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,14 +16,16 @@ import pytest
 from disks.config import LocalDiskConfig
 from disks.registry import open_disk
 from oplog.errors import Conflict, NoSpace, UsageError
+from oplog.kinds import TableAltered
 from tiering.catalog import tables
 from tiering.catalog.catalog import Catalog
 from tiering.catalog.context import Context
 from tiering.catalog.reservation import Reservations
 from tiering.config.settings import Config, PolicyConfig, VolumeConfig, embedded
-from tiering.insert.insert import InsertResult, insert
+from tiering.insert.insert import Inserting, InsertResult, NewPart, insert
 from tiering.journal.journal import Journal
 from tiering.table import definitions
+from tiering.table.part import Part
 from tiering.table.schema import TableDefinition
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -104,6 +107,30 @@ def test_a_repeated_insert_is_skipped_block_by_block(context: Context) -> None:
     assert sum(found.num_rows for found in stored(context, definition)) == 250
 
 
+def test_a_repeat_after_a_change_of_the_definition_is_skipped(context: Context) -> None:
+    """Columns that the rows say nothing of, and how files are laid out."""
+    definition = define(context, settings=["insert_block_rows=100"])
+    put(context, definition, rows(150))
+    changed = definitions.add_column(definition, "more:string", default="x")
+    changed = definitions.set_settings(changed, ["row_group_rows=10"])
+    definition = tables.replace(context, definition, changed, reason="alter", kind=TableAltered())
+    assert put(context, definition, rows(150)).duplicates == 2
+
+
+def test_a_block_that_an_older_version_inserted_is_known(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its files: an insert that was stopped before an upgrade is run again after it."""
+    definition = define(context)
+    described = Inserting.described
+
+    def by_files(run: Inserting, name: str, new: NewPart) -> Part:
+        return msgspec.structs.replace(described(run, name, new), digests=(new.former_digest,))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Inserting, "described", by_files)
+        put(context, definition, rows(50))
+    assert put(context, definition, rows(50)).duplicates == 1
+
+
 def test_the_same_block_twice_in_one_insert_goes_in_once(context: Context) -> None:
     definition = define(context, settings=["insert_block_rows=50"])
     result = put(context, definition, pa.concat_tables([rows(50), rows(50)]))
@@ -167,7 +194,7 @@ def test_rows_already_due_go_straight_to_the_cold(context: Context) -> None:
 
 def test_wide_rows_make_smaller_blocks(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory is bounded by bytes too, not only by rows."""
-    monkeypatch.setattr("tiering.insert.insert._BLOCK_BYTES", 2000)
+    monkeypatch.setattr("tiering.insert.row_blocks._BLOCK_BYTES", 2000)
     definition = define(context)
     assert len(put(context, definition, rows(300)).parts) == 3
 
