@@ -78,8 +78,9 @@ static: $(VENV)/.dev ## the checks that run nothing
 	$(BIN)/python -m tiering.cli.reference --check
 	$(BIN)/python -m tests.guards
 
-mutants: $(VENV)/.dev ## show that the crash tests kill every seeded fault
-	$(BIN)/python -m tests.crash.mutants
+mutants: $(VENV)/.dev ## show that tests kill every seeded fault (KEPT=FILE: note what was proved, and go on from there)
+	$(BIN)/python -m tests.crash.stale
+	$(BIN)/python -m tests.crash.proof $(if $(KEPT),--kept $(KEPT))
 
 simulate: $(VENV)/.dev ## three machines under one scheduler, by seeds (SEEDS=0:10000, SECONDS=3600, SEED=4711: replay one)
 	@$(BIN)/python -m tests.simulation $(SEED) --seeds $(or $(SEEDS),0:10000) $(if $(SECONDS),--seconds $(SECONDS))

@@ -1,25 +1,16 @@
-"""Seeded mistakes, and the proof that the checks find each: `python -m tests.crash.mutants`.
-
-A mutant is a small change to the running product, put in by monkeypatching in the processes of one check. The check, an
-ordinary test, must then fail; and every check must pass without a mutant.
+"""Seeded mistakes: small changes to the running product, put in by monkeypatching in the processes of one check. The
+check, an ordinary test, must then fail: `tests.crash.proof` shows it of each.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import stat
-import subprocess
-import sys
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
-from tests import turns
 from tests.compat import clickhouse_mistakes, clickhouse_writing_mistakes
 from tests.crash import (
     backup_mistakes,
@@ -52,8 +43,6 @@ from tests.crash import (
 from tests.simulation import mistakes as simulated_mistakes
 
 ENVIRONMENT = "FROSTLINE_MUTANT"
-CHECK_SECONDS = 900
-_REPOSITORY = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +53,11 @@ class Mutant:
     what: str
     check: str
     apply: Callable[[], None]
+
+    @property
+    def place(self) -> str:
+        """Its check, as pytest is asked for it."""
+        return self.check if self.check.startswith("tests/") else f"tests/crash/{self.check}"
 
 
 def apply_from_environment() -> None:
@@ -365,86 +359,3 @@ MUTANTS: dict[str, Mutant] = {
         ),
     )
 }
-
-
-# The proof
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """How a check ended. `found` is the first line of what it complained about."""
-
-    failed: bool
-    skipped: bool
-    seconds: float
-    found: str
-
-
-def run_check(check: str, mutant: str | None = None) -> Result:
-    """Run one test in a process of its own."""
-    # Each mistake is looked for at every point: whose turn it is does not count.
-    environment = {name: value for name, value in os.environ.items() if name not in (ENVIRONMENT, turns.ENVIRONMENT)}
-    if mutant is not None:
-        environment[ENVIRONMENT] = mutant
-    place = check if check.startswith("tests/") else f"tests/crash/{check}"
-    started = time.monotonic()
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", place],
-            cwd=_REPOSITORY,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=CHECK_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:  # proves nothing: a check without a mutant failed by it, a mutant survived
-        return Result(mutant is None, False, time.monotonic() - started, f"no end after {CHECK_SECONDS} s")
-    seconds = time.monotonic() - started
-    if done.returncode not in (0, 1):
-        raise RuntimeError(f"{check} could not run:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
-    found = re.search(r"^E .*?\b(I\d+ .+)", done.stdout, re.MULTILINE) or re.search(
-        r"^E +(.+)", done.stdout, re.MULTILINE
-    )
-    text = found[1].partition("\\n")[0][:110] if found and done.returncode else ""
-    return Result(done.returncode == 1, done.returncode == 0 and " passed" not in done.stdout, seconds, text)
-
-
-def main() -> int:
-    """Print a table of mutants; 1 when one survives or a check fails without any."""
-    chosen = [mutant for mutant in MUTANTS.values() if not sys.argv[1:] or mutant.name in sys.argv[1:]]
-    with ThreadPoolExecutor(max(1, (os.cpu_count() or 2))) as pool:
-        healthy = _without(pool, list(dict.fromkeys(mutant.check for mutant in chosen)))
-        survivors = _with(pool, chosen)
-    killed = len(chosen) - len(survivors)
-    print(f"{killed} of {len(chosen)} killed" + (f"; not killed: {', '.join(survivors)}" if survivors else ""))
-    return 0 if healthy and not survivors else 1
-
-
-def _without(pool: ThreadPoolExecutor, checks: list[str]) -> bool:
-    """Whether no check fails on the product as it is."""
-    print("without a mutant")
-    healthy = True
-    for check, result in zip(checks, pool.map(run_check, checks), strict=True):
-        healthy &= not result.failed
-        word = "FAILED" if result.failed else "skipped" if result.skipped else "passed"
-        print(f"  {word:8} {result.seconds:5.1f} s  {check}  {result.found}", flush=True)
-    return healthy
-
-
-def _with(pool: ThreadPoolExecutor, chosen: list[Mutant]) -> list[str]:
-    """The mutants that no check found. One whose check cannot run here is no survivor; it is shown as skipped."""
-    print("with a mutant")
-    survivors = []
-    results = pool.map(lambda mutant: run_check(mutant.check, mutant.name), chosen)
-    for mutant, result in zip(chosen, results, strict=True):
-        if not result.failed and not result.skipped:
-            survivors.append(mutant.name)
-        word = "killed" if result.failed else "skipped" if result.skipped else "SURVIVED"
-        print(f"  {word:8} {result.seconds:5.1f} s  {mutant.name:24} {mutant.what}")
-        print(f"  {'':8} {'':5}    by {mutant.check}: {result.found}", flush=True)
-    return survivors
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -36,12 +36,12 @@ def _lock_not_looked_at() -> None:
 
 
 def _kept_is_a_failure() -> None:
-    from disks.garbage import collect as garbage
+    from disks.garbage import announcements
 
     class Never(Exception):
         pass
 
-    garbage.Retained = Never  # type: ignore[misc, assignment]
+    announcements.Retained = Never  # type: ignore[misc, assignment]
 
 
 def _foreign_is_scratch() -> None:
