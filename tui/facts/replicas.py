@@ -9,6 +9,7 @@ from oplog.errors import FrostlineError, UsageError
 from tui.facts.listing import Column, Listing, minute, number, of
 
 if TYPE_CHECKING:
+    from disks.base import LoggedDisk
     from tiering.engine.store import Store
     from zerocopy.replica.status import OwnReplica
 
@@ -61,6 +62,20 @@ def waiting(store: Store, table: str) -> list[str]:
         f"  {minute(one.entry.time)}"
         for one in found
     ] or ["Nothing waits here."]
+
+
+def marks(store: Store, disk: LoggedDisk) -> str:
+    """What the last audit of this machine means for gc."""
+    try:
+        from zerocopy.execution import auditing
+
+        found = auditing.references(store.context, disk)
+        objection = found.objection() if found is not None else None
+    except ImportError:
+        return "they need what is not installed: pip install 'frostline[replicas]'"
+    except FrostlineError as error:
+        return error.message
+    return objection or "gc may collect here"
 
 
 def _own(store: Store) -> list[OwnReplica]:

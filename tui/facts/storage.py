@@ -12,6 +12,7 @@ from tiering.config.units import counted
 from tiering.facts.parts import part_document, table_documents, time_column, usage_documents
 from tiering.facts.status import disk_documents, disk_state
 from tui.facts.listing import Column, Listing, age, minute, number, of, size
+from tui.facts.replicas import marks
 from tui.facts.throughput import WINDOW_SECONDS, Throughput, throughput
 
 if TYPE_CHECKING:
@@ -228,4 +229,6 @@ def bucket_lines(store: Store, name: str) -> list[str]:
             f"pins: {len(held):,}" + "".join(f"; {pin.name} keeps revision {pin.revision:,}" for pin in held[:5])
         )
     lines.append("orphans: c lists the bucket and tells them, before it deletes any")
+    if disk.logged is not None and disk.logged.log_name is not None:
+        lines.append(f"marks: {marks(store, disk.logged)}; m compares them with all logs")
     return lines

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tui.actions import keeping, moving
+from tui.actions.replicas import audit_marks
 from tui.facts import history, storage
 from tui.facts.listing import Listing, Shown, minute
 from tui.screens.dialogs import Choose, Text
@@ -150,7 +151,8 @@ class Disks(ListView):
     name_: ClassVar[str] = "Disks"
     about: ClassVar[str] = (
         "Space, parts and revision of each disk; what moves of this machine write and read there each second, and how"
-        " many fail. gc shows what nothing names before it deletes it."
+        " many fail. gc shows what nothing names before it deletes it; Marks compares those by which machines share"
+        " objects with all logs."
     )
 
     def facts(self, store: Store) -> Listing:
@@ -179,7 +181,13 @@ class Disks(ListView):
         if (row := self.grid.row) is not None:
             await self.board.carry_out(keeping.snapshot(row["name"]))
 
+    async def audit(self) -> None:
+        """Compare the marks of who shares its objects with all logs, and mend them."""
+        if (row := self.grid.row) is not None:
+            await self.board.carry_out(audit_marks(row["name"]))
+
     choices: ClassVar[tuple[Choice, ...]] = (
         Choice("disks.gc", "c", "gc", collect),
         Choice("disks.snapshot", "w", "Snapshot", snapshot),
+        Choice("disks.audit", "m", "Marks", audit),
     )

@@ -26,6 +26,7 @@ from disks.object_disk.sharing.retiring import heeded_logs
 from oplog.errors import AlreadyExists, UsageError
 from oplog.revision import BLOBS_PREFIX, is_blob_key
 from tiering.catalog.context import Context
+from tiering.config.units import counted
 from zerocopy.keeper.operations import Set
 from zerocopy.marks import audit, census, verdict
 from zerocopy.marks.audit import Difference, Marked, Named, Repair
@@ -36,6 +37,9 @@ from zerocopy.replica.connections import connections
 
 _SETTLED = timedelta(hours=24)
 """A mark that its log does not name may be one of a commit that is on its way, if it is no older."""
+
+_SHOWN = 20
+"""Differences that are told in words."""
 
 
 @dataclass(slots=True)
@@ -52,6 +56,18 @@ class Audited:
     """Those that are left."""
     repaired: int = 0
     clean: bool = False
+
+    def lines(self) -> Iterator[str]:
+        """What was found in words, not yet escaped: the first differences, how many more, and what it means for gc."""
+        logs = ", ".join(f"{name} ({counted(uses, 'part')})" for name, uses in sorted(self.logs.items()))
+        yield f"disk {self.disk}: {self.objects:,} objects, {self.sets:,} sets, {self.marks:,} marks; logs: {logs}"
+        for one in self.differences[:_SHOWN]:
+            yield f"{one.kind}  {one.what}"
+        if len(self.differences) > _SHOWN:
+            yield f"… and {len(self.differences) - _SHOWN:,} more: --json lists them all"
+        if self.repaired:
+            yield f"{counted(self.repaired, 'difference')} repaired."
+        yield "Clean: gc may collect here." if self.clean else "Not clean: gc collects nothing here."
 
 
 def disks(context: Context, name: str | None) -> Iterator[LoggedDisk]:

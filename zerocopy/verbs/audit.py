@@ -4,15 +4,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
 
 if TYPE_CHECKING:
     from zerocopy.execution.auditing import Audited
-
-_SHOWN = 20
-"""Differences on a terminal; --json has all of them."""
-
 
 DiskName = Annotated[str | None, typer.Argument(metavar="DISK", help="only this one; default: every disk with log:")]
 Repair = Annotated[
@@ -37,7 +32,8 @@ def audit(session: Session, disk: DiskName = None, repair: Repair = False) -> No
         session.output.document({"audits": [_document(one) for one in found]})
     else:
         for one in found:
-            _print(session, one)
+            for line in one.lines():
+                session.output.line(line)
         if not found:
             session.output.line("No disk here shares its objects: none has log: in the configuration.")
     if any(one.differences for one in found):
@@ -58,16 +54,3 @@ def _document(found: "Audited") -> dict[str, object]:
         "repaired": found.repaired,
         "clean": found.clean,
     }
-
-
-def _print(session: Session, found: "Audited") -> None:
-    line = session.output.line
-    logs = ", ".join(f"{name} ({counted(uses, 'part')})" for name, uses in sorted(found.logs.items()))
-    line(f"disk {found.disk}: {found.objects:,} objects, {found.sets:,} sets, {found.marks:,} marks; logs: {logs}")
-    for one in found.differences[:_SHOWN]:
-        line(f"{one.kind}  {one.what}")
-    if len(found.differences) > _SHOWN:
-        line(f"… and {len(found.differences) - _SHOWN:,} more: --json lists them all")
-    if found.repaired:
-        line(f"{counted(found.repaired, 'difference')} repaired.")
-    line("Clean: gc may collect here." if found.clean else "Not clean: gc collects nothing here.")
