@@ -1,4 +1,4 @@
-"""Three replicas with a log each in one bucket: what a cold part costs that another replica has there already.
+"""Three replicas with a log each in one bucket: what cold parts cost that another replica has there already.
 
 What is counted does not change with the machine: bytes between the replicas, requests to the bucket, objects, requests
 to Keeper. Beside it the time of a fetch, of which the bucket (a directory) takes little.
@@ -12,7 +12,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from aiohttp import web
+from msgspec.structs import replace
 
 from benchmarks.bench_replicas import NAMES, TABLE, Node, definition, rows
 from benchmarks.bench_replicas import config as plain_config
@@ -23,18 +25,20 @@ from tests.servers import zookeeper
 from tiering.config.settings import Config, KeeperConfig, PolicyConfig, VolumeConfig
 from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest
+from tiering.table.schema import PartitionField
 from zerocopy.execution import work
 from zerocopy.keeper.client import Keeper
 
 FETCHED_BYTES = 500_000_000
 PARTS = 100
+COLD_PARTS = 10_000
+BLOCK = 50
+"""Of them that are inserted at once, a partition each."""
 FETCHES = 5
 
 
 def config(home: Path, name: str, keeper: KeeperConfig) -> Config:
     """As without a bucket, and a bucket with a log of the machine's own."""
-    from msgspec.structs import replace
-
     bare = plain_config(home, name, keeper)
     volumes = (VolumeConfig(name="hot", disks=("ssd",)), VolumeConfig(name="cold", disks=("s3",)))
     cold = ObjectDiskConfig(url=f"{(home / 'bucket').as_uri()}/", log=name)
@@ -42,12 +46,15 @@ def config(home: Path, name: str, keeper: KeeperConfig) -> Config:
 
 
 @contextmanager
-def nodes(home: Path, keeper: KeeperConfig, *names: str) -> Iterator[list[Node]]:
+def nodes(home: Path, keeper: KeeperConfig, *names: str, partitioned: bool = False) -> Iterator[list[Node]]:
     with ExitStack() as stack:
         made: list[Node] = []
         for name in names:
             store = stack.enter_context(Store.open(config(home, name, keeper)))
-            work.create(store.context, TABLE, definition(TABLE), "local", None, None, if_not_exists=True)
+            table = definition(TABLE)
+            if partitioned:
+                table = replace(table, partition_by=(PartitionField(transform="identity", column="k"),))
+            work.create(store.context, TABLE, table, "local", None, None, if_not_exists=True)
             work.serve(store.context, None)
             made.append(Node(store))
         yield made
@@ -135,13 +142,34 @@ def moved(home: Path, keeper: KeeperConfig) -> Iterator[Figure]:
     yield bound_figure("PUTs of 3 replicas, a part", sum(puts) / PARTS, at_most=1.1, unit="PUTs", detail=told)
 
 
+def joined(home: Path, keeper: KeeperConfig) -> Iterator[Figure]:
+    """A new replica of a table of many small cold parts: two files each, of which `part.json` rides in the log."""
+    with nodes(home, keeper, "a", partitioned=True) as (a,):
+        for seed in range(COLD_PARTS // BLOCK):
+            keys = pa.array(range(seed * BLOCK, (seed + 1) * BLOCK), pa.int64())
+            block = pa.table({"k": keys, "noise": pa.array([0.5] * BLOCK)})
+            a.store.table(TABLE).insert(block.to_batches())
+        moves = [one for stored in a.store.parts(TABLE) for one in a.store.plan_manual_move(
+            TABLE, part=stored.part.name, to_disk="s3")]  # fmt: skip
+        assert len(a.store.apply(moves).moved) == COLD_PARTS
+        with nodes(home, keeper, "new", partitioned=True) as (new,):
+            before, asked, done = counts(new), new.requests(), []
+            definition_ = new.store.definition(TABLE)
+            seconds = timed(lambda: done.append(work.sync(new.store.context, definition_)))
+            assert len(done[0].adopted) == COLD_PARTS
+            spent = sum(counts(new).values()) - sum(before.values())
+            keepers = new.requests() - asked
+    told = f"a part {spent / COLD_PARTS:.2f} requests to the bucket, {keepers / COLD_PARTS:.2f} to Keeper"
+    yield bound_figure(f"new replica of {COLD_PARTS} cold parts", seconds, at_most=10, unit="s", detail=told)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=("fetched", "moved"), help="these alone")
+    parser.add_argument("--only", choices=("fetched", "moved", "joined"), help="these alone")
     options = parser.parse_args()
     figures: list[Figure] = []
     with scratch() as home, zookeeper() as server:
-        for measured in (fetched, moved):
+        for measured in (fetched, moved, joined):
             if options.only in (None, measured.__name__):
                 keeper = KeeperConfig(hosts=(server.endpoint_url,), root=f"/bench-{measured.__name__}")
                 with Keeper(keeper) as session:

@@ -189,11 +189,11 @@ def _taken_without(what: str) -> Callable[[], None]:
             case "mark":
                 ObjectTransaction.mark = nothing  # type: ignore[method-assign, assignment]
             case "probe":
-                sharing.probe = nothing
+                sharing.probe = lambda disk, parts: {}
             case "check":
                 Marks.missing = only_the_marks_of_own  # type: ignore[method-assign, assignment]
             case "look":
-                sharing._look = nothing
+                sharing._look = lambda context, disk, wanted: {}
 
     return apply
 
@@ -201,7 +201,7 @@ def _taken_without(what: str) -> Callable[[], None]:
 def _every_replica_moves() -> None:
     from zerocopy.execution import sharing_moves
 
-    sharing_moves.claim = lambda replica, place, parts: (set(parts), {})
+    sharing_moves._claim_all = lambda replica, place, parts: set(parts)
     sharing_moves.say = lambda *arguments: None
 
 

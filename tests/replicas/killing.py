@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from disks.config import LocalDiskConfig, ObjectDiskConfig
+from oplog.revision import BLOBS_PREFIX, is_blob_key
 from tests.crash.harness import Failpoints, Mode, hooked
 from tiering.catalog import copying
 from tiering.config.settings import Config, InterserverConfig, KeeperConfig, LimitsConfig, PolicyConfig, VolumeConfig
@@ -18,7 +19,7 @@ from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest
 from tiering.table import definitions
 from tiering.table.schema import Column, PartitionField, TableDefinition
-from zerocopy.execution import moving, perform, queue, work
+from zerocopy.execution import auditing, moving, perform, queue, work
 from zerocopy.replica.connections import connections
 from zerocopy.replica.inserts.arrivals import ARRIVING
 from zerocopy.replica.replica import Replica
@@ -50,8 +51,13 @@ class Pair:
             disks={
                 "ssd": LocalDiskConfig(path=str(home / "ssd"), reserve_bytes=_RESERVE_BYTES),
                 "s3": ObjectDiskConfig(url=f"{(self.root / 'bucket').as_uri()}/"),
+                "own": ObjectDiskConfig(url=f"{(self.root / 'marked').as_uri()}/", log=name),
             },
-            policies={"local": PolicyConfig(volumes=(_HOT,)), "cold": PolicyConfig(volumes=(_HOT, _COLD))},
+            policies={
+                "local": PolicyConfig(volumes=(_HOT,)),
+                "cold": PolicyConfig(volumes=(_HOT, _COLD)),
+                "marked": PolicyConfig(volumes=(_HOT, VolumeConfig(name="own", disks=("own",)))),
+            },
             limits=LimitsConfig(state_reserve_bytes=_RESERVE_BYTES),
             keeper=self.keeper,
             interserver=InterserverConfig(port=0, secret="a-secret-of-the-tests"),
@@ -119,6 +125,14 @@ def _move(a: Store, b: Store) -> None:
     assert not report.failed, report.failed
     assert not report.skipped, report.skipped
     sync(b)
+
+
+def _prepare_taken(a: Store, b: Store) -> None:
+    """Four parts in the bucket of one replica, of which the other one has heard nothing."""
+    _prepare_new(a, b)
+    for partition in sorted({stored.name.partition for stored in a.parts(TABLE)}):
+        assert not a.apply(a.plan_manual_move(TABLE, partition=partition, to_disk="own")).failed
+    sync(a)
 
 
 def _drop(a: Store, b: Store) -> None:
@@ -223,6 +237,7 @@ OPERATIONS: Mapping[str, tuple[Callable[[Store, Store], None], Callable[[Store, 
     "insert": (_prepare_insert, _insert),
     "fetch": (_prepare_new, _fetch),
     "merge": (_prepare_new, _merge),
+    "take_over": (_prepare_taken, _fetch),
     "fetch_merged": (_prepare_merged, _fetch_merged),
     "move": (_prepare_merged_on_both, _move),
     "recover": (_prepare_lost, _recover),
@@ -244,6 +259,7 @@ def act(operation: str, pair: Pair, mode: Mode, at: int) -> list[str]:
     hook = Failpoints(mode, at)
     with _both(pair) as (a, b):
         policy = "cold" if operation in ("move", "drop", "delete", "alter") else "local"
+        policy = "marked" if operation == "take_over" else policy
         for store in (a, b):
             work.create(store.context, TABLE, definition(), policy, None, None, if_not_exists=False)
             work.serve(store.context)
@@ -281,6 +297,8 @@ def examine(operation: str, pair: Pair) -> list[str]:
             wrong += [f"{name}: {sentence}" for sentence in _faults(store)]
             if operation == "move":
                 wrong += [f"{name}: {sentence}" for sentence in _not_moved(store)]
+            if operation == "take_over":
+                wrong += [f"{name}: {sentence}" for sentence in _not_shared(store)]
     if _files(pair, "a") != _files(pair, "b"):
         wrong.append("the replicas hold other files")
     return wrong
@@ -415,6 +433,20 @@ def _not_moved(store: Store) -> Iterator[str]:
         replica.keeper.sync(replica.table.path)
     if replica.keeper.get(replica.table.mover).data or replica.keeper.children(replica.table.mover):
         yield "somebody is said to move"
+
+
+def _not_shared(store: Store) -> Iterator[str]:
+    """Parts that came with their bytes, and what the logs name without a mark."""
+    for stored in store.parts(TABLE, include_outdated=True):
+        if stored.disk != "own":
+            yield f"{stored.part.name} is on {stored.disk}"
+    disk = store.disk("own").logged
+    assert disk is not None
+    objects = {info.key for info in disk.store.list(BLOBS_PREFIX) if is_blob_key(info.key)}
+    if objects != {info.key for info in disk.walk() if info.key is not None}:
+        yield f"{len(objects)} objects"
+    found = auditing.run(store.context, disk, repairs=False, dry_run=True)
+    yield from (f"{one.kind} {one.what}" for one in found.differences)
 
 
 def _files(pair: Pair, name: str) -> dict[str, bytes]:

@@ -6,6 +6,7 @@ the parts of its partition whose block range lies within its own; a covered part
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable
 from datetime import datetime
@@ -277,6 +278,22 @@ def meet(names: Iterable[PartName]) -> bool:
             highest = name.max_block
         last = name
     return False
+
+
+def apart(names: Iterable[PartName], others: Iterable[PartName]) -> set[PartName]:
+    """Those of the names whose block range meets that of no other one, of theirs or of the others. O(n log n)."""
+    wanted = set(names)
+    ordered = sorted([*wanted, *others])
+    found: set[PartName] = set()
+    partition, highest = "", -1
+    for name, following in itertools.zip_longest(ordered, ordered[1:]):
+        if name.partition != partition:
+            partition, highest = name.partition, -1
+        meets_next = following is not None and (following.partition, following.min_block) <= (partition, name.max_block)
+        if name in wanted and name.min_block > highest and not meets_next:
+            found.add(name)
+        highest = max(highest, name.max_block)
+    return found
 
 
 def active(names: list[PartName]) -> set[PartName]:

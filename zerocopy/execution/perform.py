@@ -7,6 +7,8 @@ definition, all parts. A drop waits for nothing before it: what brings parts tha
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -17,13 +19,14 @@ from tiering.catalog.lineage import content_digest
 from tiering.merge import merger
 from tiering.merge.merger import Agreed
 from tiering.merge.output import MergeResult
-from tiering.table.part import Part, PartName
+from tiering.table.part import Part, PartName, apart
 from zerocopy.execution import altering, dropping, giving_up, sharing_moves
 from zerocopy.execution.queue import Queued, pull, queue
 from zerocopy.replica import entries, shared
 from zerocopy.replica.entries import Alter, DropRange, Entry, Get, Merge
 from zerocopy.replica.fetching import Fetcher, part_here
 from zerocopy.replica.replica import Replica
+from zerocopy.replica.sharing import AT_ONCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,23 +88,34 @@ class _Run:
     fetcher: Fetcher
     own: set[PartName]
     done: Done
+    came: set[str] = field(default_factory=set)
+    """The entries whose parts were taken over with others at once."""
 
     def all(self, waiting: list[Queued], stopped: Callable[[], bool]) -> None:
         """Each entry in turn; one that cannot be done does not keep those of other blocks back."""
         self.replica.context.catalog.refresh()
         held: list[PartName] = []
         is_older = False
+        drops = [(place, one.entry) for place, one in enumerate(waiting) if isinstance(one.entry, DropRange)]
+        asked = 0
         for place, queued in enumerate(waiting):
             if stopped():
                 return
+            if place >= asked and isinstance(queued.entry, Get) and not is_older:
+                run = list(itertools.takewhile(lambda one: isinstance(one.entry, Get), waiting[place:]))
+                asked = place + len(run)
+                later = [drop for at, drop in drops if at > place]
+                self._together([one for one in run if not any(_drops(drop, one.name) for drop in later)], held, stopped)
+            if queued.node in self.came:
+                continue
             if isinstance(queued.entry, DropRange):
                 held += self._drop(queued, queued.entry)
                 continue
             if isinstance(queued.entry, Alter):
                 is_older = not self._alter(queued, queued.entry) or is_older
                 continue
-            name = PartName.parse(queued.entry.brings)
-            later_on = [later.entry for later in waiting[place + 1 :]]
+            name = queued.name
+            later_on = [drop for at, drop in drops if at > place]
             if any(_drops(later, name) for later in later_on) or giving_up.is_void(queued.entry, later_on):
                 self._finish(queued)
                 continue
@@ -118,6 +132,29 @@ class _Run:
                     continue
                 self.done.postponed.append(Postponed(queued, getattr(error, "message", str(error))))
                 held.append(name)
+
+    def _together(self, run: list[Queued], held: list[PartName], stopped: Callable[[], bool]) -> None:
+        """Take over what lies in a bucket that this machine shares, many parts at once: those of which nothing is here
+        or waits. What does not come so is left to be fetched one by one."""
+        if shared.disk_of(self.replica.context, self.replica.definition) is not None:
+            return
+        stored = self.replica.context.catalog.parts(self.replica.definition, include_outdated=True)
+        free = apart((one.name for one in run), [*self.own, *held, *(one.name for one in stored)])
+        by_replica: dict[str, list[Queued]] = defaultdict(list)
+        for queued in run:
+            if isinstance(queued.entry, Get) and queued.name in free:
+                by_replica[queued.entry.replica].append(queued)
+        for name, some in by_replica.items():
+            for begin in range(0, len(some), AT_ONCE):
+                if stopped():
+                    return
+                portion = {str(one.name): one for one in some[begin : begin + AT_ONCE]}
+                digests = {part: one.entry.digest for part, one in portion.items() if isinstance(one.entry, Get)}
+                came = self.fetcher.adopt(name, digests)
+                self.replica.register_all({part: (digests[part], portion[part].node) for part in came})
+                self.own |= {portion[part].name for part in came}
+                self.came |= {portion[part].node for part in came}
+                self.done.fetched += came
 
     def _came_to_nothing(self, name: PartName, later: list[Queued]) -> bool:
         """Whether a merge takes the part of which no row was left elsewhere: nobody has it, and nobody will."""

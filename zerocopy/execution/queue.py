@@ -35,6 +35,11 @@ class Queued:
     entry: Entry
 
     @property
+    def name(self) -> PartName:
+        """The part that it brings."""
+        return PartName.parse(self.entry.brings)
+
+    @property
     def is_cloned(self) -> bool:
         """Whether it was taken over from another replica, not from the log."""
         return f"/{CLONED}" in self.node

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -33,11 +33,9 @@ from zerocopy.keeper.operations import Create, Delete, Operation, portions
 from zerocopy.replica import sharing
 from zerocopy.replica.fetching import Fetcher
 from zerocopy.replica.replica import Replica
-from zerocopy.replica.sharing import Offered, Source, Whole
+from zerocopy.replica.sharing import AT_ONCE, Offered, Source
 
 _ATTEMPTS = 5
-_AT_ONCE = 100
-"""Parts that are taken over in one commit: what keeps one back keeps these back."""
 _CHANGES = "what the replicas say of it keeps changing; the next pass tries again"
 
 
@@ -95,14 +93,18 @@ def execute(replica: Replica, moves: Sequence[Move]) -> MoveReport:
 
 def _to_disk(replica: Replica, disk: LoggedDisk, moves: Sequence[Move]) -> MoveReport:
     place = Place.of(replica, disk)
-    claimed, words = claim(replica, place, [move.part for move in moves])
+    claimed = _claim_all(replica, place, [move.part for move in moves])
     skipped: list[SkippedMove] = []
     try:
-        ready = [move for move in moves if move.part in claimed]
-        nobodys = []
         others = [move for move in moves if move.part not in claimed]
-        _take_together(replica, disk, place, others, words)
-        for move in others:
+        _take_together(replica, disk, place, others)
+        others = [move for move in others if not _is_there(replica, disk, move.part)]
+        more, words = claim(replica, place, [move.part for move in others])
+        claimed |= more
+        _take_by_logs(replica, disk, others, words)
+        waiting = {move.part: move for move in others if move.part not in claimed}
+        ready, nobodys = [move for move in moves if move.part not in waiting], []
+        for move in waiting.values():
             match _taken_over(replica, disk, place, move, words.get(move.part)):
                 case None:
                     ready.append(move)
@@ -121,21 +123,28 @@ def _to_disk(replica: Replica, disk: LoggedDisk, moves: Sequence[Move]) -> MoveR
     return report + MoveReport(skipped=tuple(skipped))
 
 
+def _claim_all(replica: Replica, place: Place, parts: Sequence[str]) -> set[str]:
+    """Claim as many of the parts at once as one request takes; none of these where something is said of one."""
+    replica.keeper.make_path(place.path)
+    data = msgspec.json.encode(Word(replica=replica.name, log=place.log, id=uuid.uuid4().hex))
+    claimed: set[str] = set()
+    for portion in portions([[Create(place.part(name), data, ephemeral=True)] for name in parts]):
+        try:
+            replica.keeper.multi(portion, witness=_witness(portion[-1]))
+        except AlreadyExists:
+            continue
+        claimed.update(one.path.rpartition("/")[2] for one in portion if isinstance(one, Create))
+    return claimed
+
+
 def claim(replica: Replica, place: Place, parts: Sequence[str]) -> tuple[set[str], dict[str, Word]]:
     """Which of the parts this replica is to bring to the store now, and what is said of the others."""
     keeper = replica.keeper
-    keeper.make_path(place.path)
-    data = msgspec.json.encode(Word(replica=replica.name, log=place.log, id=uuid.uuid4().hex))
     claimed: set[str] = set()
     words: dict[str, Word] = {}
     wanted = list(parts)
     for _ in range(_ATTEMPTS):
-        for portion in portions([[Create(place.part(name), data, ephemeral=True)] for name in wanted]):
-            try:
-                keeper.multi(portion, witness=_witness(portion[-1]))
-            except AlreadyExists:  # one of them, and so none was claimed
-                continue
-            claimed.update(one.path.rpartition("/")[2] for one in portion if isinstance(one, Create))
+        claimed |= _claim_all(replica, place, wanted)
         wanted = [name for name in wanted if name not in claimed]
         if not wanted:
             break
@@ -162,45 +171,66 @@ def say(replica: Replica, place: Place, claimed: set[str], there: set[str]) -> N
             continue
 
 
-def _take_together(
-    replica: Replica, disk: LoggedDisk, place: Place, moves: Sequence[Move], words: Mapping[str, Word]
-) -> None:
-    """Take over what can be, in one commit for many parts; of the rest each is looked at by itself."""
+def _take_together(replica: Replica, disk: LoggedDisk, place: Place, moves: Sequence[Move]) -> None:
+    """Take over what another replica has there, in one commit for many parts; of the rest each is looked at by
+    itself."""
+    rest = list(moves)
+    for name in replica.others() if rest else ():
+        if rest and (address := replica.address_of(name)):
+            with suppress(FrostlineError):
+                wanted = _digests(replica, disk, rest)
+                answers = sharing.asked(replica, name, address, wanted, {place.store})
+                rest = _take_offered(replica, disk, rest, answers, f"shared with replica {name}")
+
+
+def _take_by_logs(replica: Replica, disk: LoggedDisk, moves: Sequence[Move], words: Mapping[str, Word]) -> None:
+    """The same as the logs of those say it who do not answer."""
+    for log in {word.log for word in words.values() if word.done}:
+        with suppress(FrostlineError):
+            said = [move for move in moves if move.part in words and words[move.part].log == log]
+            if wanted := _digests(replica, disk, said):
+                answers = sharing.read(replica, disk, log, wanted)
+                _take_offered(replica, disk, said, answers, f"shared with log {log}")
+
+
+def _digests(replica: Replica, disk: LoggedDisk, moves: Sequence[Move]) -> dict[str, str]:
+    """Of the parts that are here and not there."""
     here = {stored.facts.name: stored for stored in replica.context.catalog.parts(replica.definition)}
-    addresses: dict[str, str] = {}
-    found: list[tuple[Move, Offered]] = []
-    for move in moves:
-        word, stored = words.get(move.part), here.get(move.part)
-        if word is None or not word.done or stored is None or _is_there(replica, disk, move.part):
-            continue
-        if word.replica not in addresses:
-            node = replica.keeper.find(replica.table.replica(word.replica).host)
-            addresses[word.replica] = node.data.decode(errors="replace") if node is not None else ""
-        source = Source(word.replica, stored.name, content_digest(stored.part), addresses[word.replica])
-        with suppress(Whole, FrostlineError):
-            try:
-                offered = _asked(replica, place, source)
-            except Transient:
-                addresses[word.replica] = ""  # one wait is enough
-                offered = sharing.read(replica, disk, word.log, move.part, source.digest)
-            found.append((move, offered))
-    for begin in range(0, len(found), _AT_ONCE):
-        portion = found[begin : begin + _AT_ONCE]
-        with suppress(Whole, FrostlineError):
-            _take(replica, disk, portion, f"shared with replica {portion[0][1].offer.log}")
+    names = [move.part for move in moves if move.part in here and not _is_there(replica, disk, move.part)]
+    return {name: content_digest(here[name].part) for name in names}
 
 
-def _take(replica: Replica, disk: LoggedDisk, found: Sequence[tuple[Move, Offered]], reason: str) -> None:
-    sources: dict[str, list[str]] = defaultdict(list)
-    for move, _ in found:
-        sources[move.source].append(move.part)
-    kind = Moved(
-        table=replica.definition.full_name,
-        sources={disk_: tuple(parts) for disk_, parts in sources.items()},
-        kept=tuple(move.part for move, _ in found if move.keep_source),
-    )
+def _take_offered(
+    replica: Replica, disk: LoggedDisk, moves: Sequence[Move], answers: Mapping[str, Offered | str], reason: str
+) -> list[Move]:
+    """Take over what is offered; returns what is left."""
+    offers = ((move, answers.get(move.part)) for move in moves)
+    found = [(move, one) for move, one in offers if isinstance(one, Offered)]
+    taken: set[str] = set()
+    for begin in range(0, len(found), AT_ONCE):
+        portion = found[begin : begin + AT_ONCE]
+        with suppress(FrostlineError):
+            refused = _take(replica, disk, portion, reason)
+            taken |= {move.part for move, _ in portion} - refused.keys()
+    return [move for move in moves if move.part not in taken]
+
+
+def _take(replica: Replica, disk: LoggedDisk, found: Sequence[tuple[Move, Offered]], reason: str) -> dict[str, str]:
+    """Why of those that were not taken."""
+
+    def kind(parts: Collection[str]) -> Moved:
+        sources: dict[str, list[str]] = defaultdict(list)
+        for move, _ in found:
+            if move.part in parts:
+                sources[move.source].append(move.part)
+        return Moved(
+            table=replica.definition.full_name,
+            sources={disk_: tuple(parts) for disk_, parts in sources.items()},
+            kept=tuple(move.part for move, _ in found if move.keep_source and move.part in parts),
+        )
+
     with replica.context.journal.claim(replica.definition.uuid, [move.part for move, _ in found], "move"):
-        sharing.take(replica, disk, [offered for _, offered in found], kind=kind, reason=reason)
+        return sharing.take(replica, disk, [offered for _, offered in found], kind=kind, reason=reason)
 
 
 def _taken_over(replica: Replica, disk: LoggedDisk, place: Place, move: Move, word: Word | None) -> str | None:
@@ -215,35 +245,36 @@ def _taken_over(replica: Replica, disk: LoggedDisk, place: Place, move: Move, wo
     silent = False
     for source in Fetcher(replica).registered(PartName.parse(move.part)):
         try:
-            offered = _offered(replica, disk, place, source, word)
-            _take(replica, disk, [(move, offered)], f"shared with replica {source.replica}")
+            offered = _asked(replica, disk, place, source, word)
+            if isinstance(offered, Offered):
+                why = f"shared with replica {source.replica}"
+                offered = _take(replica, disk, [(move, offered)], why).get(move.part, "")
         except Locked as error:
             return error.message
-        except (Whole, FrostlineError) as error:
+        except FrostlineError as error:
             silent = silent or isinstance(error, Transient)
-            reasons.append(f"{source.replica}: {error}")
-            continue
-        return None
+            offered = error.message
+        if not offered:
+            return None
+        reasons.append(f"{source.replica}: {offered}")
     if silent:
         return f"replica {word.replica} has it there, and cannot give it now: {'; '.join(reasons)}"
     replica.keeper.delete(place.part(move.part))
     return ""
 
 
-def _offered(replica: Replica, disk: LoggedDisk, place: Place, source: Source, word: Word) -> Offered:
-    """What the source offers of the part; where it does not answer, what its log says."""
+def _asked(replica: Replica, disk: LoggedDisk, place: Place, source: Source, word: Word) -> Offered | str:
+    """What the source offers of the part, or why it offers nothing; where it does not answer, what its log says."""
+    name = str(source.part)
+    wanted = {name: source.digest}
     try:
-        return _asked(replica, place, source)
+        if not source.address:
+            raise Transient(f"replica {source.replica} gives no parts", hint="is a daemon running there?")
+        return sharing.asked(replica, source.replica, source.address, wanted, {place.store})[name]
     except Transient:
         if source.replica != word.replica:
             raise
-        return sharing.read(replica, disk, word.log, str(source.part), source.digest)
-
-
-def _asked(replica: Replica, place: Place, source: Source) -> Offered:
-    if not source.address:
-        raise Transient(f"replica {source.replica} gives no parts", hint="is a daemon running there?")
-    return sharing.asked(replica, source, {place.store})
+        return sharing.read(replica, disk, word.log, wanted)[name]
 
 
 def _is_there(replica: Replica, disk: LoggedDisk, part: str) -> bool:

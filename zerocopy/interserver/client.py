@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import aiohttp
@@ -23,7 +23,7 @@ from tiering.table import part as parts_format
 from tiering.table.part import DataFile, Part
 from tiering.table.schema import TableDefinition
 from zerocopy.interserver import offer, signing
-from zerocopy.interserver.offer import Answer
+from zerocopy.interserver.offer import Answer, Answers
 
 _TRIES = 5
 _MOST_TRIES = 100
@@ -48,20 +48,33 @@ def fetch(
 
 
 def ask(
-    address: str, secret: str, definition: TableDefinition, name: str, digest: str, stores: Collection[str]
-) -> tuple[Part, Answer | None]:
-    """What the peer says of the part's objects in the stores; None with one of a version that does not say. Raises as
-    `fetch`."""
-    return asyncio.run(_ask(address, secret, definition, name, digest, stores))
+    address: str, secret: str, definition: TableDefinition, wanted: Mapping[str, str], stores: Collection[str]
+) -> dict[str, tuple[Part, Answer] | FrostlineError] | None:
+    """What the peer says of the parts' objects in the stores, of each part by its name, where it has the one with this
+    digest; else what a fetch of it would raise. None with a peer of a version that does not say. Raises as `fetch`."""
+    return asyncio.run(_ask(address, secret, definition, wanted, stores))
 
 
 async def _ask(
-    address: str, secret: str, definition: TableDefinition, name: str, digest: str, stores: Collection[str]
-) -> tuple[Part, Answer | None]:
+    address: str, secret: str, definition: TableDefinition, wanted: Mapping[str, str], stores: Collection[str]
+) -> dict[str, tuple[Part, Answer] | FrostlineError] | None:
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=_SILENCE_SECONDS, sock_read=_SILENCE_SECONDS)
-    peer = _Peer(address, secret, definition, name)
+    found: dict[str, tuple[Part, Answer] | FrostlineError] = {}
     async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session:
-        return await peer.offer(session, digest, stores)
+        while rest := [name for name in wanted if name not in found]:
+            for names in offer.questions(rest):
+                peers = {name: _Peer(address, secret, definition, name) for name in names}
+                answers = await peers[names[0]].offers(session, names, stores)
+                if answers is None:
+                    return None
+                for name in set(names).intersection(answers.missing):
+                    found[name] = peers[name].has_none()
+                for name, answer in answers.parts.items():
+                    if name in peers:
+                        found[name] = peers[name].told(answer, wanted[name])
+                if found.keys().isdisjoint(names):
+                    raise peers[names[0]].lies("an answer that says nothing of what was asked")
+    return found
 
 
 async def _fetch(
@@ -97,18 +110,22 @@ class _Peer:
         data, _ = await self._document(session, self._path)
         return self._described(data, digest)
 
-    async def offer(
-        self, session: aiohttp.ClientSession, digest: str, stores: Collection[str]
-    ) -> tuple[Part, Answer | None]:
-        """The same, with what it is made of in the stores."""
-        path = f"/v2{self._path.removeprefix('/v1')}?stores={','.join(sorted(stores))}"
+    async def offers(
+        self, session: aiohttp.ClientSession, names: Sequence[str], stores: Collection[str]
+    ) -> Answers | None:
+        """What the peer says of this part and others; None where it knows no such question."""
+        path = f"/v2/{self._definition.uuid}?parts={','.join(names)}&stores={','.join(sorted(stores))}"
         data, speaks = await self._document(session, path, missing=b"")
         if not data and speaks:
-            raise self._has_none()
-        if not data:
-            return await self.description(session, digest), None
-        answer = offer.decode(data, path=f"{self._address}{path}")
-        return self._described(bytes(answer.part), digest), answer
+            raise self.has_none()
+        return offer.decode(data, path=f"{self._address}{path.partition('?')[0]}") if data else None
+
+    def told(self, answer: Answer, digest: str) -> tuple[Part, Answer] | FrostlineError:
+        """What is said of the part; what is wrong with it, where it is not the one that Keeper knows."""
+        try:
+            return self._described(bytes(answer.part), digest), answer
+        except FrostlineError as error:
+            return error
 
     async def _document(
         self, session: aiohttp.ClientSession, path: str, *, missing: bytes | None = None
@@ -125,7 +142,7 @@ class _Peer:
                 async for piece in answer.content.iter_chunked(_PIECE_BYTES):
                     data += piece
                     if len(data) > bounds.LARGEST_DOCUMENT_BYTES:
-                        raise self._lies("a part.json without end")
+                        raise self.lies("a part.json without end")
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise self._silent(error) from error
         return bytes(data), speaks
@@ -133,7 +150,7 @@ class _Peer:
     def _described(self, data: bytes, digest: str) -> Part:
         part = parts_format.decode(data, path=f"{self._address}{self._path}")
         if part.table != self._definition.uuid or part.name != self._name or content_digest(part) != digest:
-            raise self._lies("another part.json than Keeper knows of")
+            raise self.lies("another part.json than Keeper knows of")
         return part
 
     async def file(self, session: aiohttp.ClientSession, file: DataFile, target: Path) -> None:
@@ -150,7 +167,7 @@ class _Peer:
                         async for piece in answer.content.iter_chunked(_PIECE_BYTES):
                             size += len(piece)
                             if size > file.size_bytes:
-                                raise self._lies(f"more than the {file.size_bytes} bytes of {file.name}")
+                                raise self.lies(f"more than the {file.size_bytes} bytes of {file.name}")
                             hashed.update(piece)
                             output.write(piece)
                 except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -158,9 +175,9 @@ class _Peer:
                         raise self._silent(error) from error
                     continue
                 if size == before and file.size_bytes:
-                    raise self._lies(f"{size} of the {file.size_bytes} bytes of {file.name}")
+                    raise self.lies(f"{size} of the {file.size_bytes} bytes of {file.name}")
         if hashed.hexdigest() != file.sha256:
-            raise self._lies(f"other bytes than those of {file.name}")
+            raise self.lies(f"other bytes than those of {file.name}")
 
     def _url(self, path: str) -> str:
         return f"http://{self._address}{path}"
@@ -174,7 +191,7 @@ class _Peer:
             case status if status == wanted:
                 return
             case 404:
-                raise self._has_none()
+                raise self.has_none()
             case 401:
                 raise AccessDenied(
                     f"{self._address} does not know this replica",
@@ -183,10 +200,12 @@ class _Peer:
             case status:
                 raise Transient(f"{self._address} answered {status} for part {self._name}", hint="see its daemon's log")
 
-    def _has_none(self) -> NotFound:
+    def has_none(self) -> NotFound:
+        """The peer does not have the part."""
         return NotFound(f"{self._address} has no part {self._name}", hint="another replica may have it")
 
-    def _lies(self, what: str) -> FrostlineError:
+    def lies(self, what: str) -> FrostlineError:
+        """The peer sent what it must not."""
         return Damaged(
             f"{self._address} sent {what} for part {self._name} of {self._definition.full_name}; nothing was kept",
             hint="run 'frostline fsck --read-data' there; the part is taken from another replica where there is one",

@@ -1,11 +1,13 @@
-"""What a replica says of a part instead of giving its bytes: which objects of which store it is. Pure.
+"""What a replica says of parts instead of giving their bytes: which objects of which store they are. Pure.
 
-    GET /v2/<uuid>/<part>?stores=<id>,<id>   the stores that the asker has
+    GET /v2/<uuid>?parts=<part>,<part>&stores=<id>,<id>   the parts that are wanted, the stores that the asker has
 
-    {"protocol": 2, "part": {…}, "offer": {"store": …, "log": …, "directory": …, "files": […]}, "why": ""}
+    {"protocol": 2, "missing": ["<part>"], "parts": {"<part>":
+        {"part": {…}, "offer": {"store": …, "log": …, "directory": …, "files": […]}, "why": ""}}}
 
-`offer` is null, and `why` says why, where the part lies in none of these stores. Who asks believes nothing of it: the
-digest in Keeper vouches for the `part.json`, that for the files, and the bucket for the objects.
+`offer` is null, and `why` says why, where the part lies in none of these stores. A part that is in neither list did not
+fit into the answer, and is asked for again. Who asks believes nothing of it: the digest in Keeper vouches for each
+`part.json`, that for the files, and the bucket for the objects.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -28,6 +30,10 @@ from tiering.table.part import PART_FILE, DataFile, Part
 PROTOCOL = 2
 PROTOCOL_HEADER = "Frostline-Protocol"
 """Every answer of a server says how high it speaks; one that says nothing speaks version 1."""
+ANSWER_BYTES = 8 << 20
+"""An answer ends with the part that makes it so large."""
+_NAMES_BYTES = 6 * 1024
+"""Of the parts that are asked for at once: a server takes a line of 8 KiB."""
 _ID = re.compile(r"[0-9a-f]{32}\Z")
 _LOG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
 
@@ -54,16 +60,38 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole answer."""
+    """What is said of one part."""
 
     part: msgspec.Raw
     """The `part.json` as it is."""
-    protocol: int = PROTOCOL
     offer: Offer | None = None
     why: str = ""
 
 
-_decoder = msgspec.json.Decoder(Answer)
+class Answers(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole answer."""
+
+    parts: dict[str, Answer]
+    missing: tuple[str, ...] = ()
+    """Those that the replica does not have."""
+    protocol: int = PROTOCOL
+
+
+_decoder = msgspec.json.Decoder(Answers)
+
+
+def questions(names: Sequence[str]) -> Iterator[list[str]]:
+    """The names in as few questions as go into a line each."""
+    some: list[str] = []
+    size = 0
+    for name in names:
+        if some and size + len(name) + 1 > _NAMES_BYTES:
+            yield some
+            some, size = [], 0
+        some.append(name)
+        size += len(name) + 1
+    if some:
+        yield some
 
 
 def offered(infos: Mapping[str, FileInfo], *, store: str, log: str, directory: str) -> Offer | str:
@@ -80,22 +108,23 @@ def offered(infos: Mapping[str, FileInfo], *, store: str, log: str, directory: s
     return Offer(store=store, log=log, directory=directory, files=files)
 
 
-def encode(answer: Answer) -> bytes:
+def encode(answers: Answers) -> bytes:
     """The answer's body: a large part has some hundred row groups, and what is said of them packs well."""
-    return zlib.compress(msgspec.json.encode(answer))
+    return zlib.compress(msgspec.json.encode(answers))
 
 
-def decode(data: bytes, *, path: str) -> Answer:
+def decode(data: bytes, *, path: str) -> Answers:
     """An answer that may be believed in its form. Raises `Damaged`."""
     try:
         unpacking = zlib.decompressobj()
-        answer = _decoder.decode(unpacking.decompress(data, bounds.LARGEST_DOCUMENT_BYTES))
-        fault = _fault(answer.offer) if answer.offer is not None else None
+        answers = _decoder.decode(unpacking.decompress(data, bounds.LARGEST_DOCUMENT_BYTES))
+        offers = (answer.offer for answer in answers.parts.values() if answer.offer is not None)
+        fault = next(filter(None, map(_fault, offers)), None)
     except (zlib.error, *bounds.UNREADABLE) as error:
         fault = str(error)
     if fault is not None:
         raise Damaged(f"{path} answered what is no offer of a part: {fault}", hint="which version runs there?")
-    return answer
+    return answers
 
 
 def rows(offer: Offer, part: Part, description: bytes, directory: str) -> list[FileRow] | str:

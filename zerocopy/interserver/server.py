@@ -2,7 +2,8 @@
 
     GET /v1/<uuid>/<part>          the `part.json`
     GET /v1/<uuid>/<part>/<file>   a file that it names, or a range of it
-    GET /v2/<uuid>/<part>?stores=  both what the first gives and which objects of those stores it is (`offer`)
+    GET /v2/<uuid>?parts=&stores=  of many parts both what the first gives and which objects of those stores it is
+                                   (`offer`)
 
 Only what is in its place in the table is given, so nothing that is still arriving; a path is never made of what was
 asked for, but of a part's name that was parsed and a file's name that the `part.json` has.
@@ -112,7 +113,7 @@ class PartServer:
             [
                 web.get("/v1/{uuid}/{part}", self._part),
                 web.get("/v1/{uuid}/{part}/{file}", self._file),
-                web.get("/v2/{uuid}/{part}", self._offer),
+                web.get("/v2/{uuid}", self._offers),
             ]
         )
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
@@ -161,11 +162,29 @@ class PartServer:
             return web.FileResponse(local)
         return await _from_bucket(request, first.disk.reader(path), wanted.size_bytes)
 
-    async def _offer(self, request: web.Request) -> web.StreamResponse:
-        found = await asyncio.to_thread(self._find, request.match_info)
-        stores = request.query.get("stores", "").split(",")
-        answer = await asyncio.to_thread(self._answer, found, stores)
-        return web.Response(body=offer.encode(answer), headers=_SPEAKS)
+    async def _offers(self, request: web.Request) -> web.StreamResponse:
+        wanted, stores = (request.query.get(what, "").split(",") for what in ("parts", "stores"))
+        body = await asyncio.to_thread(self._answers, request.match_info["uuid"], wanted, stores)
+        return web.Response(body=body, headers=_SPEAKS)
+
+    def _answers(self, uuid: str, wanted: Sequence[str], stores: Collection[str]) -> bytes:
+        """What is said of the parts, until it is enough for one answer."""
+        definition = self._table(uuid)
+        said: dict[str, offer.Answer] = {}
+        missing: list[str] = []
+        size_bytes = 0
+        for name in dict.fromkeys(wanted):
+            try:
+                said[name] = self._answer(self._places(definition, name), stores)
+            except FrostlineError as error:  # of what else it is than missing a fetch of it hears
+                if not isinstance(error, NotFound):
+                    logger.warning("part %s could not be offered to another replica: %s", name, error.message)
+                missing.append(name)
+                continue
+            size_bytes += len(bytes(said[name].part))
+            if size_bytes > offer.ANSWER_BYTES:
+                break
+        return offer.encode(offer.Answers(parts=said, missing=tuple(missing)))
 
     def _answer(self, found: Sequence[_Place], stores: Collection[str]) -> offer.Answer:
         """Of the places of a part, the one that lies in one of the stores."""
@@ -193,9 +212,11 @@ class PartServer:
 
     def _find(self, asked: Any) -> list[_Place]:
         """Where the part lies: on this machine's own disks first. Raises `NotFound`."""
-        definition = self._table(str(asked["uuid"]))
+        return self._places(self._table(str(asked["uuid"])), str(asked["part"]))
+
+    def _places(self, definition: TableDefinition, name: str) -> list[_Place]:
         try:
-            name = str(PartName.parse(str(asked["part"])))
+            name = str(PartName.parse(name))
         except FrostlineError:
             raise NotFound("that is no part's name") from None
         directory, found = definition.part_directory(name), []

@@ -12,7 +12,8 @@ store whose objects this machine shares, no bytes come: `sharing`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +31,7 @@ from zerocopy.interserver import client
 from zerocopy.replica import sharing
 from zerocopy.replica.connections import secret_of
 from zerocopy.replica.replica import Replica
-from zerocopy.replica.sharing import Source
+from zerocopy.replica.sharing import Offered, Source
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +45,10 @@ class Fetcher:
     """Parts that came without their bytes."""
     whole: dict[str, str] = field(default_factory=dict)
     """Parts that came with them though this machine shares objects with others, and why."""
+    _declined: set[tuple[str, str]] = field(default_factory=set)
+    """Of which replica it is known that a part does not come without its bytes from there."""
+    _addresses: dict[str, str] = field(default_factory=dict)
+    """Where others give parts, as far as they are asked for many; empty where they do not answer."""
     _parts: dict[str, list[PartName]] = field(default_factory=dict)
     _stores: dict[str, LoggedDisk] | None = None
 
@@ -117,33 +122,89 @@ class Fetcher:
             return False
         assert self._stores is not None
         name = str(source.part)
+        if (source.replica, name) in self._declined:
+            return False
         try:
-            offered = sharing.asked(self.replica, source, self._stores)
-            disk = self._stores[offered.offer.store]
+            offered = sharing.asked(self.replica, source.replica, source.address, {name: source.digest}, self._stores)
+            if isinstance(found := offered[name], str):
+                self._declines(source.replica, name, found)
+                return False
+            disk = self._stores[found.offer.store]
             covered = covered_here(self.replica, source.part)
             kind = Merged() if covered else Inserted()
             with context.journal.claim(definition.uuid, [name, *(old.facts.name for old in covered)], "fetch"):
-                sharing.take(
+                refused = sharing.take(
                     self.replica,
                     disk,
-                    [offered],
-                    kind=kind,
+                    [found],
+                    kind=lambda names: kind,
                     reason=f"shared with replica {source.replica}",
                     covered=[old for old in covered if old.disk == disk.name],
                 )
-                elsewhere = [old for old in covered if old.disk != disk.name]
-                tables.remove_copies(context, elsewhere, reason="replaced by a merge")
-        except sharing.Whole as why:
-            logger.info("%s of %s is fetched whole: %s", name, definition.full_name, why)
-            self.whole.setdefault(name, f"{source.replica}: {why}")
-            return False
+                if not refused:
+                    elsewhere = [old for old in covered if old.disk != disk.name]
+                    tables.remove_copies(context, elsewhere, reason="replaced by a merge")
         except (Transient, NotFound, Damaged) as error:
-            self.whole.setdefault(name, f"{source.replica}: {error.message}")
+            refused = {name: error.message}
+        if refused:
+            self._declines(source.replica, name, refused[name])
             return False
         context.catalog.refresh(disks=())
+        self._has_come(name)
+        return True
+
+    def adopt(self, replica: str, wanted: Mapping[str, str]) -> list[str]:
+        """Take over, without their bytes, what that replica offers of the parts with these digests, of which nothing is
+        here; returns which are here now. Of the others it is noted why not: a fetch of each comes to it."""
+        context, definition = self.replica.context, self.replica.definition
+        if not self._shares() or replica == self.replica.name:
+            return []
+        assert self._stores is not None
+        if replica not in self._addresses:
+            self._addresses[replica] = self.replica.address_of(replica)
+        try:
+            if not (address := self._addresses[replica]):
+                return []
+            offered = sharing.asked(self.replica, replica, address, wanted, self._stores)
+        except (Transient, NotFound, Damaged):
+            self._addresses[replica] = ""  # one wait is enough
+            return []
+        by_store: dict[str, list[Offered]] = defaultdict(list)
+        for name, found in offered.items():
+            if isinstance(found, str):
+                self._declines(replica, name, found)
+            else:
+                by_store[found.offer.store].append(found)
+        came: list[str] = []
+        for store, parts in by_store.items():
+            names, disk, reason = (
+                [one.part.name for one in parts],
+                self._stores[store],
+                f"shared with replica {replica}",
+            )
+            try:
+                with context.journal.claim(definition.uuid, names, "fetch"):
+                    refused = sharing.take(self.replica, disk, parts, kind=lambda names: Inserted(), reason=reason)
+            except (Conflict, Transient, NotFound, Damaged):  # told of each of them, when it is fetched
+                continue
+            for name, why in refused.items():
+                self._declines(replica, name, why)
+            came += [name for name in names if name not in refused]
+        if came:
+            context.catalog.refresh(disks=())
+            for name in came:
+                self._has_come(name)
+        return came
+
+    def _declines(self, replica: str, name: str, why: str) -> None:
+        """The part does not come without its bytes from there."""
+        logger.info("%s of %s is fetched whole: %s", name, self.replica.definition.full_name, why)
+        self._declined.add((replica, name))
+        self.whole.setdefault(name, f"{replica}: {why}")
+
+    def _has_come(self, name: str) -> None:
         self.whole.pop(name, None)
         self.adopted.append(name)
-        return True
 
     def _candidates(self, wanted: PartName, first: list[Source]) -> Iterator[Source]:
         """Whom to ask, in order; the others are looked for when who is first does not do."""
@@ -163,8 +224,7 @@ class Fetcher:
         name, digest = inserted
         hosts = self.replica.kept.hosts
         if not hosts.get(name):
-            node = self.replica.keeper.find(self.replica.table.replica(name).host)
-            hosts[name] = node.data.decode(errors="replace") if node is not None else ""
+            hosts[name] = self.replica.address_of(name)
         return [Source(name, wanted, digest, hosts[name])] if hosts[name] else []
 
     def _fetch(self, source: Source) -> None:

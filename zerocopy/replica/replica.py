@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from oplog.errors import AlreadyExists, ReadOnly
+from oplog.errors import AlreadyExists, Conflict, NotFound, ReadOnly
 from tiering.catalog.context import Context
 from tiering.table.part import PartName
 from tiering.table.schema import TableDefinition
 from zerocopy.keeper.client import Keeper, Witness
-from zerocopy.keeper.operations import ANY_VERSION, Create, Delete, Operation
+from zerocopy.keeper.operations import ANY_VERSION, Create, Delete, Operation, portions
 from zerocopy.replica import history, identity
 from zerocopy.replica.connections import Kept, connections
 from zerocopy.replica.nodes import ReplicaNodes, TableNodes
@@ -78,6 +78,11 @@ class Replica:
         """The other replicas, by name."""
         return [name for name in self.keeper.children(self.table.replicas) if name != self.name]
 
+    def address_of(self, name: str) -> str:
+        """Where another replica gives its parts; empty where it does not, or is none."""
+        node = self.keeper.find(self.table.replica(name).host)
+        return node.data.decode(errors="replace") if node is not None else ""
+
     def register(self, part: PartName, digest: str, covered: Iterable[PartName], queued: str | None) -> None:
         """Say that this replica has the part, and no more those that it covers; and that the queued entry is done.
 
@@ -90,6 +95,23 @@ class Replica:
         except AlreadyExists:  # an earlier try got so far
             self.finish(queued)
         self.kept.entries.pop(queued or "", None)
+
+    def register_all(self, parts: Mapping[str, tuple[str, str]]) -> None:
+        """Say that this replica has these parts, by name with the digest and the queued entry that is done by it, where
+        it has nothing that they cover. The parts are durable before this is called."""
+        words: list[list[Operation]] = [
+            [Create(self.own.part(name), digest.encode()), Delete(queued)] for name, (digest, queued) in parts.items()
+        ]
+        for portion in portions(words):
+            said = [one for one in portion if isinstance(one, Create)]
+            try:
+                self.keeper.multi(portion, witness=Witness(said[-1].path, said[-1].data))
+            except (AlreadyExists, NotFound, Conflict):  # an earlier try, or another process, said some of them
+                for one in said:
+                    name = one.path.rpartition("/")[2]
+                    self.register(PartName.parse(name), parts[name][0], (), parts[name][1])
+        for _, queued in parts.values():
+            self.kept.entries.pop(queued, None)
 
     def finish(self, queued: str | None) -> None:
         """Say that the queued entry is done, or needs not be done."""

@@ -8,14 +8,15 @@
     look      this log's mark is still there; else the part goes again    the same
     word      Keeper knows that this replica has it (`fetching`)          done
 
-In this order. Whatever else is found on the way means that the part is fetched whole, and `Whole` says why.
+In this order, each step for many parts at once. Whatever else is found on the way of one means that this one is fetched
+whole, and it is said why; the others go on.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -40,13 +41,11 @@ from zerocopy.interserver.offer import Offer
 from zerocopy.replica.connections import secret_of
 from zerocopy.replica.replica import Replica
 
+AT_ONCE = 500
+"""Parts that are taken over in one commit, at most: one request to Keeper takes the marks of so many."""
 _THREADS = 16
 _READ_BYTES = 1 << 20
 """Where the store keeps no checksums, an object up to this size is read for one."""
-
-
-class Whole(Exception):
-    """The part cannot be taken over by its objects, for this reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,37 +83,70 @@ class Offered:
     """Its `part.json`."""
 
 
-def asked(replica: Replica, source: Source, stores_: Collection[str]) -> Offered:
-    """What the source offers of the part. Raises `Whole`; `Transient`, `NotFound` and `Damaged` as a fetch."""
+def asked(
+    replica: Replica, name: str, address: str, wanted: Mapping[str, str], stores_: Collection[str]
+) -> dict[str, Offered | str]:
+    """What the replica of this name offers of the parts with these digests, or why it offers nothing, by part. Raises
+    `Transient`, `NotFound` and `Damaged` as a fetch."""
     definition, secret = replica.definition, secret_of(replica.context)
-    part, answer = client.ask(source.address, secret, definition, str(source.part), source.digest, stores_)
-    if answer is None:
-        raise Whole(f"replica {source.replica} is of a version that gives parts whole")
-    if answer.offer is None:
-        raise Whole(answer.why)
-    if answer.offer.store not in stores_:
-        raise Whole("it lies in another store")
-    return Offered(part, answer.offer, bytes(answer.part))
+    answers = client.ask(address, secret, definition, wanted, stores_)
+    if answers is None:
+        return dict.fromkeys(wanted, f"replica {name} is of a version that gives parts whole")
+    found: dict[str, Offered | str] = {}
+    for part, told in answers.items():
+        if isinstance(told, FrostlineError):
+            found[part] = told.message
+        elif told[1].offer is None:
+            found[part] = told[1].why
+        elif told[1].offer.store not in stores_:
+            found[part] = "it lies in another store"
+        else:
+            found[part] = Offered(told[0], told[1].offer, bytes(told[1].part))
+    return found
 
 
-def read(replica: Replica, disk: LoggedDisk, log: str, name: str, digest: str) -> Offered:
-    """The same as another log of the disk's prefix says it, which needs nobody to answer. Raises `Whole`."""
-    directory = replica.definition.part_directory(name)
+def read(replica: Replica, disk: LoggedDisk, log: str, wanted: Mapping[str, str]) -> dict[str, Offered | str]:
+    """The same as another log of the disk's prefix says it, which needs nobody to answer."""
     other = OtherLog(disk, log)
     try:
         other.refresh()
+        return {name: _read(replica, other, disk, log, name, digest) for name, digest in wanted.items()}
+    finally:
+        other.close()
+
+
+def _read(replica: Replica, other: OtherLog, disk: LoggedDisk, log: str, name: str, digest: str) -> Offered | str:
+    directory = replica.definition.part_directory(name)
+    try:
         part, description = copying.read_part(other, directory)
         infos = {info.path.rpartition("/")[2]: info for info in other.walk(directory)}
     except NotFound as error:
-        raise Whole(error.message) from error
-    finally:
-        other.close()
+        return error.message
     if content_digest(part) != digest:
-        raise Whole(f"log {log} has another part of this name")
+        return f"log {log} has another part of this name"
     made = offer.offered(infos, store=str(store_identity(disk)), log=log, directory=directory)
-    if isinstance(made, str):
-        raise Whole(made)
-    return Offered(part, made, description)
+    return made if isinstance(made, str) else Offered(part, made, description)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A part that is to be taken over, as it becomes this machine's."""
+
+    name: str
+    directory: str
+    size_bytes: int
+    rows: list[FileRow]
+    log: str
+    """Whose marks hold its objects."""
+    theirs: frozenset[Reference]
+    own: frozenset[Reference]
+
+
+class _Unproved(Exception):
+    """Of these parts it is not proved that their objects are there and stay: why, by name."""
+
+    def __init__(self, reasons: dict[str, str]) -> None:
+        self.reasons = reasons
 
 
 def take(
@@ -122,92 +154,162 @@ def take(
     disk: LoggedDisk,
     offered: Sequence[Offered],
     *,
-    kind: CommitKind,
+    kind: Callable[[Collection[str]], CommitKind],
     reason: str,
     covered: Sequence[StoredPart] = (),
+) -> dict[str, str]:
+    """Have the parts on this disk, by their objects, in one commit of the kind that these parts make; the caller holds
+    the claims on them. Returns why of those that are not proved to be there and to stay: nothing is left of them."""
+    refused: dict[str, str] = {}
+    wanted: list[_Wanted] = []
+    for one in offered:
+        found = _wanted(one, replica.definition.part_directory(one.part.name))
+        if isinstance(found, str):
+            refused[one.part.name] = found
+        else:
+            wanted.append(found)
+    return refused | _taken(replica, disk, wanted, kind, reason, covered)
+
+
+def _wanted(one: Offered, directory: str) -> _Wanted | str:
+    rows = offer.rows(one.offer, one.part, one.description, directory)
+    if isinstance(rows, str):
+        return rows
+    own = frozenset(_references(rows))
+    theirs = frozenset(Reference(reference.blob_set, one.offer.directory) for reference in own)
+    return _Wanted(one.part.name, directory, one.part.size_bytes, rows, one.offer.log, theirs, own)
+
+
+def _taken(
+    replica: Replica,
+    disk: LoggedDisk,
+    wanted: Sequence[_Wanted],
+    kind: Callable[[Collection[str]], CommitKind],
+    reason: str,
+    covered: Sequence[StoredPart],
+) -> dict[str, str]:
+    """Why of those that were not taken. Those that do not do are left out; where it is not known which, each half is
+    taken by itself."""
+    refused: dict[str, str] = {}
+    rest = list(wanted)
+    while rest:
+        try:
+            _commit(replica, disk, rest, kind([one.name for one in rest]), reason, covered)
+            return refused | _look(replica.context, disk, rest)
+        except _Unproved as unproved:
+            refused |= unproved.reasons
+            rest = [one for one in rest if one.name not in refused]
+        except (NoSpace, NotFound, Refused) as error:
+            if len(rest) == 1:
+                return refused | {rest[0].name: error.message}
+            middle = len(rest) // 2
+            for half in (rest[:middle], rest[middle:]):
+                refused |= _taken(replica, disk, half, kind, reason, covered)
+            return refused
+    return refused
+
+
+def _commit(
+    replica: Replica,
+    disk: LoggedDisk,
+    wanted: Sequence[_Wanted],
+    kind: CommitKind,
+    reason: str,
+    covered: Sequence[StoredPart],
 ) -> None:
-    """Have the parts on this disk, by their objects, in one commit; the caller holds the claims on them. Raises `Whole`
-    where those of one are not proved to be there and to stay: nothing is left then."""
+    """Mark, probe, check and commit; all of the parts or none. Raises `_Unproved` for those that keep it back."""
     context, definition, marks = replica.context, replica.definition, disk.marks
     assert marks is not None
-    rows: list[FileRow] = []
-    theirs: dict[str, set[Reference]] = defaultdict(set)
-    for one in offered:
-        found = offer.rows(one.offer, one.part, one.description, definition.part_directory(one.part.name))
-        if isinstance(found, str):
-            raise Whole(found)
-        rows += found
-        theirs[one.offer.log] |= {Reference(own.blob_set, one.offer.directory) for own in _references(found)}
-    own = _references(rows)
-    directories = tuple(definition.part_directory(one.part.name) for one in offered)
-    size_bytes = sum(one.part.size_bytes for one in offered)
-    try:
-        with (
-            context.reservations.reserve(disk.name, size_bytes),
-            disk.transaction(kind, reason=reason, actor=context.actor) as transaction,
-        ):
-            transaction.require(present=(definition.path,), absent=directories)
-            transaction.mark(own)
-            try:
-                probe(disk, rows)
-                if any(marks.missing(references, log) for log, references in theirs.items()):
-                    raise Whole("the source's own mark is gone")
-                for row in rows:
-                    transaction.adopt(row)
-                for old in covered:
-                    transaction.remove(old.directory)
-                transaction.commit()
-            except (Whole, NotFound, Refused):
-                _let_go(disk, marks, own)
-                raise
-    except (NoSpace, NotFound, Refused) as error:
-        raise Whole(error.message) from error
-    _look(context, disk, marks, own)
-
-
-def probe(disk: LoggedDisk, rows: Iterable[FileRow]) -> None:
-    """Every object is there, with its size and with the checksum that the store keeps, and no collection is about to
-    delete one. Raises `Whole`."""
-    files = [row for row in rows if row.key is not None]
-    going = announced(disk, now=None)
-    for row in files:
-        if row.key in going:
-            raise Whole(f"a collection is deleting object {row.key}")
-
-    def look(row: FileRow) -> bool:
-        """Whether the store keeps a checksum."""
-        assert row.key is not None
+    own = {reference for one in wanted for reference in one.own}
+    with (
+        context.reservations.reserve(disk.name, sum(one.size_bytes for one in wanted)),
+        disk.transaction(kind, reason=reason, actor=context.actor) as transaction,
+    ):
+        transaction.require(present=(definition.path,), absent=tuple(one.directory for one in wanted))
         try:
-            info = disk.store.head(row.key)
-        except NotFound:
-            raise Whole(f"object {row.key} is not there") from None
-        if info.size_bytes != row.size_bytes or info.sha256 not in (None, row.sha256):
-            raise Whole(f"object {row.key} is not the one that the part names")
-        return info.sha256 is not None
+            transaction.mark(own)
+            if faults := probe(disk, {one.name: one.rows for one in wanted}) or _check(marks, wanted):
+                raise _Unproved(faults)
+            for one in wanted:
+                for row in one.rows:
+                    transaction.adopt(row)
+            for old in covered:
+                transaction.remove(old.directory)
+            transaction.commit()
+        except (_Unproved, NotFound, Refused):
+            _let_go(disk, marks, own)
+            raise
 
+
+def _check(marks: Marks, wanted: Sequence[_Wanted]) -> dict[str, str]:
+    """The parts whose source holds their objects no more: it may be dropping them just now."""
+    by_log: dict[str, set[Reference]] = defaultdict(set)
+    for one in wanted:
+        by_log[one.log] |= one.theirs
+    missing = {log: set(marks.missing(references, log)) for log, references in by_log.items() if references}
+    gone = (one.name for one in wanted if not one.theirs.isdisjoint(missing.get(one.log, ())))
+    return dict.fromkeys(gone, "the source's own mark is gone")
+
+
+def probe(disk: LoggedDisk, parts: Mapping[str, Sequence[FileRow]]) -> dict[str, str]:
+    """Every object is there, with its size and with the checksum that the store keeps, and no collection is about to
+    delete one: of which parts that is not so, and why."""
+    going = announced(disk, now=None)
+    files = [(name, row) for name, rows in parts.items() for row in rows if row.key is not None]
+    faults: dict[str, str] = {}
+    summed: set[str] = set()
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="probe") as pool:
-        kept = list(pool.map(look, files))
-    smallest = min(files, key=lambda row: row.size_bytes, default=None)
-    if smallest is not None and not any(kept) and smallest.size_bytes <= _READ_BYTES:
-        _read(disk, smallest)
+        looked = pool.map(lambda file: _looked_at(disk, file[1], going), files)
+        for (name, _), found in zip(files, looked, strict=True):
+            if isinstance(found, str):
+                faults.setdefault(name, found)
+            elif found:
+                summed.add(name)
+        smallest: dict[str, FileRow] = {}
+        for name, row in sorted(files, key=lambda file: file[1].size_bytes):
+            if name not in faults and name not in summed and row.size_bytes <= _READ_BYTES:
+                smallest.setdefault(name, row)
+        are_read = pool.map(lambda row: _is_read(disk, row), smallest.values())
+        for (name, row), is_read in zip(smallest.items(), are_read, strict=True):
+            if not is_read:
+                faults[name] = f"object {row.key} does not have the bytes that the part names"
+    return faults
 
 
-def _read(disk: LoggedDisk, row: FileRow) -> None:
+def _looked_at(disk: LoggedDisk, row: FileRow, going: Collection[str]) -> bool | str:
+    """Whether the store keeps a checksum of the object; what is wrong with it."""
     assert row.key is not None
-    if hashlib.sha256(disk.store.get(row.key)).hexdigest() != row.sha256:
-        raise Whole(f"object {row.key} does not have the bytes that the part names")
+    if row.key in going:
+        return f"a collection is deleting object {row.key}"
+    try:
+        info = disk.store.head(row.key)
+    except NotFound:
+        return f"object {row.key} is not there"
+    if info.size_bytes != row.size_bytes or info.sha256 not in (None, row.sha256):
+        return f"object {row.key} is not the one that the part names"
+    return info.sha256 is not None
 
 
-def _look(context: Context, disk: LoggedDisk, marks: Marks, own: Collection[Reference]) -> None:
-    """The marks that were set are there after the commit, too: else nothing tells others that the objects are used."""
-    if not (missing := marks.missing(own)):
-        return
+def _is_read(disk: LoggedDisk, row: FileRow) -> bool:
+    """Whether the object has the bytes that the part names."""
+    assert row.key is not None
+    return hashlib.sha256(disk.store.get(row.key)).hexdigest() == row.sha256
+
+
+def _look(context: Context, disk: LoggedDisk, wanted: Sequence[_Wanted]) -> dict[str, str]:
+    """The marks that were set are there after the commit, too: else nothing tells others that the objects are used, and
+    the part goes again."""
+    assert disk.marks is not None
+    missing = set(disk.marks.missing({reference for one in wanted for reference in one.own}))
+    if not missing:
+        return {}
     why = "its mark went while it was taken over"
+    gone = [one for one in wanted if not one.own.isdisjoint(missing)]
     with disk.transaction(Tidied(), reason=why, actor=context.actor) as transaction:
-        for directory in sorted({one.directory for one in missing}):
-            transaction.remove(directory)
+        for one in gone:
+            transaction.remove(one.directory)
         transaction.commit()
-    raise Whole(why)
+    return {one.name: why for one in gone}
 
 
 def _let_go(disk: LoggedDisk, marks: Marks, own: Collection[Reference]) -> None:

@@ -16,7 +16,7 @@ from oplog.errors import Damaged
 from oplog.revision import blob_key
 from tiering.table.part import PART_FILE, DataFile, Part
 from zerocopy.interserver import offer
-from zerocopy.interserver.offer import Answer, Offer
+from zerocopy.interserver.offer import Answer, Answers, Offer
 
 SHA = hashlib.sha256(b"bytes").hexdigest()
 SET = "1" * 32
@@ -38,12 +38,14 @@ def made(**file: Any) -> Offer:
 
 
 def decoded(one: Offer) -> Offer | None:
-    return offer.decode(offer.encode(Answer(part=msgspec.Raw(b"{}"), offer=one)), path="there").offer
+    answers = Answers(parts={"all_0_0_0": Answer(part=msgspec.Raw(b"{}"), offer=one)})
+    return offer.decode(offer.encode(answers), path="there").parts["all_0_0_0"].offer
 
 
 def test_an_offer_comes_as_it_was_made() -> None:
     assert decoded(made()) == made()
-    assert offer.decode(offer.encode(Answer(part=msgspec.Raw(b"{}"), why="no")), path="there").why == "no"
+    answers = Answers(parts={"p": Answer(part=msgspec.Raw(b"{}"), why="no")}, missing=("q",))
+    assert offer.decode(offer.encode(answers), path="there") == answers
 
 
 @pytest.mark.parametrize(
@@ -71,7 +73,7 @@ def test_a_place_that_is_none_is_refused(what: dict[str, str]) -> None:
         decoded(msgspec.structs.replace(made(), **what))
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"{", b'{"part": {}, "offer": 3}', b"\xff"])
+@pytest.mark.parametrize("data", [b"", b"[]", b"{", b'{"parts": {"p": {"part": {}, "offer": 3}}}', b"\xff"])
 def test_what_is_no_answer_is_refused(data: bytes) -> None:
     for sent in (data, zlib.compress(data)):
         with pytest.raises(Damaged):
