@@ -36,17 +36,29 @@ class Table:
         self._context = context
         self.definition = definition
 
-    def insert(self, batches: Iterable[pa.RecordBatch], *, quorum: replicated.Quorum | None = None) -> InsertResult:
-        """Insert Arrow batches; what an earlier identical insert wrote already is skipped. With a quorum, return when
-        so many replicas have them.
+    def insert(
+        self, batches: Iterable[pa.RecordBatch], *, quorum: replicated.Quorum | None = None, again: bool = False
+    ) -> InsertResult:
+        """Insert Arrow batches; what an earlier identical insert wrote already is skipped, unless it shall go in
+        `again`. With a quorum, return when so many replicas have them.
 
         Raises `OutcomeUnknown` when that is not known in time: then the rows are in the table."""
+        return self.insert_each([batches], quorum=quorum, again=again)
+
+    def insert_each(
+        self,
+        streams: Iterable[Iterable[pa.RecordBatch]],
+        *,
+        quorum: replicated.Quorum | None = None,
+        again: bool = False,
+    ) -> InsertResult:
+        """The same of several, such as files: each is known by itself, whatever an earlier insert had beside it."""
         from tiering.insert import insert
 
         reachability.check_whole(self._context, self.definition, f"inserting into {self.definition.full_name}")
         recovering.begin_disks(self._context)
         how = replicated.inserting(self._context, self.definition, quorum)
-        result = insert.insert(self._context, self.definition, batches, how)
+        result = insert.insert(self._context, self.definition, streams, how, again=again)
         self._context.catalog.outdate()  # few look again at once, and what others commit shows with the next refresh
         return result
 

@@ -11,6 +11,9 @@ Block numbers are taken in input order before a block is written, under a claim 
 ranges that reach N: a merged part never covers a block that was still on its way. Before it commits, a block claims its
 digests and looks once more: of two processes of this machine that insert the same at once, the second finds it there.
 Two machines cannot know; `tiering.catalog.new_parts.repeated` finds what both inserted.
+
+Which rows make a block follows from all rows of a stream. So what shall be known again by itself, such as a file beside
+others, is a stream of its own.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -69,11 +73,13 @@ class InsertResult:
 def insert(
     context: Context,
     definition: TableDefinition,
-    batches: Iterable[pa.RecordBatch],
+    streams: Iterable[Iterable[pa.RecordBatch]],
     how: Callable[[Context, TableDefinition, Task, OtherInserts], Inserting] | None = None,
+    *,
+    again: bool = False,
 ) -> InsertResult:
-    """Insert the batches; columns are matched by name (`tiering.table.types.cast_batch`). `how` blocks get their
-    numbers and go in: default, by this machine's journal.
+    """Insert the batches of each stream; columns are matched by name (`tiering.table.types.cast_batch`). `how` blocks
+    get their numbers and go in: default, by this machine's journal. `again`: also what is there already.
 
     Raises `UsageError` for data that does not fit, `NoSpace` when no disk takes a part; the message says how many rows
     of earlier blocks went in. The catalog is refreshed before, not after; a bucket is asked only when that is due, or
@@ -91,14 +97,17 @@ def insert(
         context.journal.note_unseen(definition.uuid)
     with context.progress.task(f"inserting into {definition.full_name}") as task:
         run = (how or Inserting)(context, definition, task, company)
+        run.again = again
+        made = chain.from_iterable(row_blocks(batches, definition) for batches in streams)
         try:
             with ThreadPoolExecutor(_threads(), "insert") as pool, ThreadPoolExecutor(_threads(), "write") as writers:
-                _feed(run, row_blocks(batches, definition), pool, writers)
+                _feed(run, made, pool, writers)
         except FrostlineError as error:
             done = run.result()
             if done.parts:
                 kept = f"{done.rows} rows in {len(done.parts)} parts went in before"
-                error.message += f" ({kept}; running the insert again skips them)"
+                then = "brings them once more" if again else "skips them"
+                error.message += f" ({kept}; running the insert again {then})"
                 error.args = (error.message,)
             raise
         run.finish()
@@ -160,6 +169,8 @@ class Inserting:
     definition: TableDefinition
     task: Task
     company: OtherInserts
+    again: bool = field(default=False, init=False)
+    """No block is one that was there before."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _known: dict[str, set[str]] = field(init=False)
     _seen: dict[str, set[str]] = field(init=False)
@@ -318,7 +329,7 @@ class Inserting:
         with op("fs.mkdir", directory):
             directory.mkdir(parents=True)
         files = write_part_files([rows], self.definition, directory, encodings=encodings)
-        digest = row_digest(rows, self.definition)
+        digest = uuid.uuid4().hex * 2 if self.again else row_digest(rows, self.definition)
         new = NewPart(partition, rows.num_rows, files, directory, disk, digest)
         self._ratio = max(1.2 * new.size_bytes / max(rows.nbytes, 1), 0.01)
         return new
@@ -327,7 +338,7 @@ class Inserting:
         """Whether no remembered block of the partition has the same rows; remembers it if so."""
         with self._lock:
             known = self._known_of(new.partition.id)
-            if known.isdisjoint((new.digest, new.former_digest)):
+            if self.again or known.isdisjoint((new.digest, new.former_digest)):
                 known.add(new.digest)
                 return True
         self.count_duplicate(new)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from itertools import chain
 from typing import IO, Any
 
 import pyarrow as pa
@@ -45,8 +46,21 @@ def open_sources(
 
     `bad` gets the rows that cannot be taken; without it the first one raises `UsageError`.
     """
+    return chain.from_iterable(open_each(paths, file_format, definition, stdin=stdin, reshaping=reshaping, bad=bad))
+
+
+def open_each(
+    paths: Sequence[str],
+    file_format: str | None,
+    definition: TableDefinition,
+    *,
+    stdin: IO[bytes] | None = None,
+    reshaping: Reshaping | None = None,
+    bad: BadRows | None = None,
+) -> Iterator[Iterator[pa.RecordBatch]]:
+    """The same, each input by itself."""
     sources = find_sources(paths, file_format)
-    return _read_all(sources, reshaping or Reshaping(definition), stdin, bad)
+    return (_read(source, reshaping or Reshaping(definition), stdin, bad) for source in sources)
 
 
 def typed_rows(batches: Iterable[pa.RecordBatch], reshaping: Reshaping, *, label: str) -> Iterator[pa.RecordBatch]:
@@ -81,20 +95,19 @@ def source_schema(path: str) -> pa.Schema:
                 return _open_arrow(stream).schema
 
 
-def _read_all(
-    sources: Sequence[Source], reshaping: Reshaping, stdin: IO[bytes] | None, bad: BadRows | None
+def _read(
+    source: Source, reshaping: Reshaping, stdin: IO[bytes] | None, bad: BadRows | None
 ) -> Iterator[pa.RecordBatch]:
-    for source in sources:
-        with reading(source):
-            match source.format:
-                case "csv":
-                    yield from read_csv(Intake(source, reshaping, bad), stdin)
-                case "json":
-                    yield from read_json(Intake(source, reshaping, bad, seen=set()), stdin)
-                case _:
-                    intake = Intake(source, reshaping, bad)
-                    for batch in _READERS[source.format](source, stdin):
-                        yield from intake.batches(batch)
+    with reading(source):
+        match source.format:
+            case "csv":
+                yield from read_csv(Intake(source, reshaping, bad), stdin)
+            case "json":
+                yield from read_json(Intake(source, reshaping, bad, seen=set()), stdin)
+            case _:
+                intake = Intake(source, reshaping, bad)
+                for batch in _READERS[source.format](source, stdin):
+                    yield from intake.batches(batch)
 
 
 def _read_parquet(source: Source, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch]:

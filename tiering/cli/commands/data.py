@@ -1,7 +1,8 @@
 """`insert`, `query`, `parts`, `disks`, `policies`."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from itertools import chain
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -58,6 +59,10 @@ def insert(
         tuple[int, str] | None,
         typer.Option(metavar="N FILE", help="keep up to N rows that cannot be taken in FILE; more: exit 8"),
     ] = None,
+    dedup_by: Annotated[
+        Literal["block", "file", "none"],
+        typer.Option(help="file: each is known again, whatever is beside it; none: what is there goes in again"),
+    ] = "block",
     quorum: Annotated[
         str | None,
         typer.Option(metavar="N|auto", help="replicated: end when N replicas have the rows; auto: the majority"),
@@ -77,8 +82,9 @@ def insert(
 
     Without files --select is SQL: 'SELECT a, sum(b) AS b FROM db.other GROUP BY a'.
 
-    An insert is idempotent: parts that an earlier insert wrote are skipped and counted as duplicates. Files may be
-    compressed: .gz, .zst, .lz4, .zip.
+    An insert is idempotent: parts that an earlier insert wrote are skipped and counted as duplicates. Files that are
+    named together share parts, so that the same words double nothing; with --dedup-by file each has parts of its own,
+    and is skipped beside any others, too. Files may be compressed: .gz, .zst, .lz4, .zip.
 
     With --quorum, exit 5 where too few replicas are heard of: then nothing is inserted; or where they do not have the
     rows in time: then they are in the table, and the same insert again waits on.
@@ -91,12 +97,15 @@ def insert(
     from tiering.config.units import format_size, parse_duration
     from tiering.engine.replicated import Quorum
     from tiering.insert.reshaping import parse_reshaping
-    from tiering.insert.sources import open_sources, typed_rows
+    from tiering.insert.sources import open_each, typed_rows
 
     if not files and (select is None or format or skip_bad_rows):
         raise UsageError("no file is named", hint="name files, or write --select 'SELECT … FROM db.table' alone")
     if replace_partitions and quorum is not None:
         raise UsageError("--quorum is for replicated tables, whose partitions --replace-partitions cannot replace")
+    if dedup_by != "block" and (replace_partitions or (dedup_by == "file" and not files)):
+        why = "the same rows replace themselves" if replace_partitions else "no file is named"
+        raise UsageError(f"--dedup-by {dedup_by} says nothing here: {why}", hint="leave it out")
     wanted = Quorum.parse(quorum, parse_duration(quorum_timeout).total_seconds()) if quorum is not None else None
     store = session.store(look=not files)
     handle = store.table(table)
@@ -112,18 +121,20 @@ def insert(
     document: dict[str, Any]
     with _bad_rows(session, skip_bad_rows, files or [], format) if skip_bad_rows else nullcontext() as bad:
         if files:
-            batches = open_sources(files, format, handle.definition, reshaping=reshaping, bad=bad)
+            streams = open_each(files, format, handle.definition, reshaping=reshaping, bad=bad)
         else:
             answer = store.query(select or "")
             session.tell_set_aside(answer.set_aside)
-            batches = typed_rows(answer.batches(), reshaping, label="the query")
+            streams = iter([typed_rows(answer.batches(), reshaping, label="the query")])
+        batches = chain.from_iterable(streams)
         if begun is not None:
             document = _replaced(table, handle.replace_partitions(batches, begun=begun, dry_run=session.dry_run))
         elif session.dry_run:
             rows = sum(batch.num_rows for batch in batches)
             document = {"table": table, "rows": rows, "parts": [], "duplicates": 0, "bytes": 0}
         else:
-            result = handle.insert(batches, quorum=wanted)
+            each = streams if dedup_by == "file" else [batches]
+            result = handle.insert_each(each, quorum=wanted, again=dedup_by == "none")
             document = {
                 "table": table,
                 "rows": result.rows,

@@ -61,7 +61,7 @@ def rows(count: int, *, seed: int = 0, days: int = 3) -> pa.Table:
 
 
 def put(context: Context, definition: TableDefinition, table: pa.Table) -> InsertResult:
-    result = insert(context, definition, table.to_batches(max_chunksize=37))
+    result = insert(context, definition, [table.to_batches(max_chunksize=37)])
     context.catalog.refresh()
     return result
 
@@ -153,7 +153,7 @@ def test_a_broken_batch_keeps_whole_blocks_and_says_so(context: Context) -> None
         yield pa.RecordBatch.from_pydict({"key": ["x"], "ts": [NOW], "text": ["t"]})
 
     with pytest.raises(UsageError, match=r"row 121 has 'x'.*100 rows in 2 parts went in before"):
-        insert(context, definition, batches())
+        insert(context, definition, [batches()])
     assert context.journal.claimed(definition.uuid) == {}
     again = put(context, definition, good)
     assert (again.rows, again.duplicates) == (20, 2)
@@ -171,7 +171,7 @@ def test_a_full_disk_leaves_nothing_of_the_block(
 
     monkeypatch.setattr(pq.ParquetWriter, method, full)
     with pytest.raises(NoSpace, match="no space left on device"):
-        insert(context, definition, rows(10).to_batches())
+        insert(context, definition, [rows(10).to_batches()])
     monkeypatch.undo()
     context.catalog.refresh()
     assert context.catalog.parts(definition) == []
@@ -223,7 +223,7 @@ def test_a_table_dropped_meanwhile_gets_no_part_back(context: Context) -> None:
         yield from rows(20).to_batches()
 
     with pytest.raises(Conflict, match=r"table\.json is gone"):
-        insert(context, definition, batches())
+        insert(context, definition, [batches()])
     assert context.disk("ssd").list(definition.directory) == []
 
 

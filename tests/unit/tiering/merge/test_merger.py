@@ -67,7 +67,7 @@ def rows(keys: list[int | None], *, text: str = "x", day: int = 1) -> pa.Table:
 
 def put(context: Context, definition: TableDefinition, *tables_: pa.Table) -> list[StoredPart]:
     for table in tables_:
-        insert(context, definition, table.to_batches())
+        insert(context, definition, [table.to_batches()])
     context.catalog.refresh()
     return context.catalog.parts(definition)
 
@@ -122,7 +122,7 @@ def test_an_insert_that_was_merged_is_still_skipped(context: Context) -> None:
     definition = define(context)
     first = rows([1, 2])
     merge(context, definition, put(context, definition, first, rows([3])), reason="test")
-    again = insert(context, definition, first.to_batches())
+    again = insert(context, definition, [first.to_batches()])
     assert (again.rows, again.duplicates) == (0, 1)
 
 
@@ -295,7 +295,7 @@ def test_parts_of_an_older_schema_are_merged_by_field_id(context: Context) -> No
     )
     changed = tables.replace(context, definition, changed, reason="test", kind=TableAltered())
     newer = pa.table({"id": [0], "ts": [NOW], "n": pa.array([1], pa.int32())})
-    insert(context, changed, newer.to_batches())
+    insert(context, changed, [newer.to_batches()])
     context.catalog.refresh()
     merge(context, changed, context.catalog.parts(changed), reason="test")
     assert [(row["id"], row["n"], "text" in row) for row in stored_rows(context, changed)] == [
