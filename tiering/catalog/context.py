@@ -25,11 +25,11 @@ def wall_clock() -> datetime:
     return datetime.now(UTC)
 
 
-class Replication(Protocol):
-    """The open connections of replicated tables."""
+class Closeable(Protocol):
+    """What ends with the store."""
 
     def close(self) -> None:
-        """End them."""
+        """End it."""
 
 
 @dataclass(slots=True)
@@ -53,8 +53,10 @@ class Context:
     partial: bool = False
     """Answers may leave out what lies on disks that are not there: somebody asked for that."""
     stop: threading.Event = field(default_factory=threading.Event)
-    replication: Replication | None = None
-    """What replicated tables work with; None until the first of them is worked on."""
+    replication: Closeable | None = None
+    """The open connections that replicated tables work with; None until the first of them is worked on."""
+    idle_engines: list[Closeable] = field(default_factory=list)
+    """Query engines that no query uses, kept for the next ones."""
 
     @property
     def faults(self) -> tuple[Fault, ...]:

@@ -98,6 +98,8 @@ class Store:
         """Release files and connections."""
         if self.context.replication is not None:
             self.context.replication.close()
+        while self.context.idle_engines:
+            self.context.idle_engines.pop().close()
         for disk in self.context.disks.values():
             disk.close()
         self.context.catalog.close()

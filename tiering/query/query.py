@@ -21,6 +21,7 @@ from tiering.catalog.set_aside import SetAside, find_set_aside
 from tiering.query.pruning_reasons import pruning_reasons
 from tiering.query.scan import Counters, stream
 from tiering.query.selection import FileMissing, hold_leases, select_files
+from tiering.query.sql.engine import EngineOutgrown
 from tiering.query.sql.plan import Access
 from tiering.query.sql.planning import declare_rows, plan_statement
 from tiering.query.sql.session import SqlSession
@@ -87,12 +88,18 @@ def run_sql(context: Context, sql: str, resolve: Resolve) -> QueryResult:
     Raises `UsageError` with the engine's words for bad SQL and for anything that would write, `NotFound` for unknown
     tables, `Damaged` when a file of the answer is gone or broken.
     """
-    try:
-        return _run(context, sql, resolve)
-    except FileMissing:
-        # A part was moved or merged between looking and reading; or it is really gone, then this says so again.
-        context.catalog.refresh()
-        return _run(context, sql, resolve)
+    was_missing = False
+    while True:
+        try:
+            return _run(context, sql, resolve)
+        except EngineOutgrown:
+            continue
+        except FileMissing:
+            # A part was moved or merged between looking and reading; or it is really gone, then this says so again.
+            if was_missing:
+                raise
+            was_missing = True
+            context.catalog.refresh()
 
 
 def _run(context: Context, sql: str, resolve: Resolve) -> QueryResult:

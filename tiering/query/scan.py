@@ -7,7 +7,7 @@ are not asked for are not read. Memory is bounded: batches flow from the files t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from tiering.catalog.context import Context
 from tiering.query.filters import from_tuples
 from tiering.query.selection import Selection, hold_leases, select_files
 from tiering.query.sql.column_types import engine_names, identifier
+from tiering.query.sql.engine import EngineOutgrown
 from tiering.query.sql.plan import Access
 from tiering.query.sql.planning import plan_statement, table_name
 from tiering.query.sql.session import SqlSession
@@ -79,6 +80,22 @@ def stream_table(
     chosen = ", ".join(identifier(known[name]) for name in names) or "1"
     statement = f"SELECT {chosen} FROM {table_name(definition.full_name)}"
     statement += f" WHERE {condition}" if condition is not None else ""
+    schema = arrow_schema(definition)
+    schema = pa.schema([schema.field(name).remove_metadata().with_nullable(True) for name in names])
+    while True:
+        with suppress(EngineOutgrown):
+            session, counters, leases = _open(context, definition, parts, predicate, statement)
+            break
+    return pa.RecordBatchReader.from_batches(schema, stream(session, statement, schema, counters, leases)), counters
+
+
+def _open(
+    context: Context,
+    definition: TableDefinition,
+    parts: Sequence[StoredPart],
+    predicate: Predicate,
+    statement: str,
+) -> tuple[SqlSession, Counters, ExitStack]:
     leases = ExitStack()
     try:
         hold_leases(context, parts, leases)
@@ -87,13 +104,10 @@ def stream_table(
         reads, _ = plan_statement(session.connection, statement, {definition.full_name: definition})
         access = reads.tables.get(definition.full_name, Access.whole(definition))
         session.open({definition.full_name: (definition, selection.files, access)}, stops_early=reads.stops_early)
-        schema = arrow_schema(definition)
-        schema = pa.schema([schema.field(name).remove_metadata().with_nullable(True) for name in names])
-        counters = Counters([selection])
     except BaseException:
         leases.close()
         raise
-    return pa.RecordBatchReader.from_batches(schema, stream(session, statement, schema, counters, leases)), counters
+    return session, Counters([selection]), leases
 
 
 def stream(

@@ -1,8 +1,11 @@
 """What an optimised plan of the engine reads: of each table the columns, and a filter that all rows pass that it uses.
 
-The plan is that of `json_serialize_plan`, made over empty tables whose columns have plain names, without those
-optimisations that look at the data. What is not understood restricts nothing; what has another form than here is read
-whole.
+Plans are made over empty tables whose columns have plain names, by those optimisations alone that are named here: none
+that looks at the data. What is not understood restricts nothing; what has another form than here is read whole.
+
+The filters are those of `json_serialize_plan`. The engine fails to write so a plan of several joins from which the
+columns were removed that nobody reads ("Failed to bind column reference"). So they are left in it, and `EXPLAIN` says
+which columns are read; but not whether it is all or none, then the other form has to.
 """
 
 from __future__ import annotations
@@ -30,8 +33,25 @@ from tiering.table.pruning import (
 )
 from tiering.table.schema import Column, TableDefinition
 
-OPTIMIZERS_OFF = "statistics_propagation,empty_result_pullup,late_materialization,join_elimination,in_clause"
-"""They would leave scans of empty tables out, or read a table in two steps."""
+FILTER_OPTIMIZERS = frozenset(
+    {
+        "expression_rewriter",
+        "cte_inlining",
+        "cte_filter_pusher",
+        "filter_pullup",
+        "filter_pushdown",
+        "regex_range",
+        "deliminator",
+        "unnest_rewriter",
+        "outer_join_simplification",
+        "limit_pushdown",
+        "top_n",
+    }
+)
+"""Of a plan whose filters are read."""
+COLUMN_OPTIMIZERS = FILTER_OPTIMIZERS | {"unused_columns"}
+"""Of a plan whose columns are read."""
+_COLUMN_NAME = re.compile(r"\bc(\d+)\b")
 _NOT_A_NUMBER = re.compile(r'(?<!\\)"value":(-?)(?:-)?nan\b', re.IGNORECASE)
 """Written as JSON has it. Within a text, the quotes have a backslash."""
 _ROW_NUMBER = 1 << 63
@@ -104,6 +124,35 @@ def plan_reads(text: str, definitions: Mapping[str, TableDefinition]) -> PlanRea
     except (ValueError, KeyError, TypeError, IndexError, AttributeError):
         # Written otherwise than it is here: all is read, of all tables.
         return PlanReads({name: Access.whole(table) for name, table in definitions.items()}, True, False)
+
+
+def explained_columns(text: str, definitions: Mapping[str, TableDefinition]) -> Mapping[str, frozenset[int]]:
+    """The columns that the plan, that of `EXPLAIN (FORMAT json)`, reads of each of the empty tables; those where it is
+    not said are not there."""
+    found: dict[str, frozenset[int]] = {}
+    unclear: set[str] = set()
+    try:
+        stack = list(json.loads(text))
+        while stack:
+            node = stack.pop()
+            stack += node["children"]
+            said = node["extra_info"]
+            if (name := said.get("Table", "").rpartition(".")[2]) not in definitions:
+                continue
+            columns = _named_columns(said.get("Projections"))
+            filtered = _COLUMN_NAME.findall(json.dumps(said.get("Filters", "")))
+            found[name] = found.get(name, frozenset()).union(columns or (), map(int, filtered))
+            if not columns or max(found[name]) >= len(definitions[name].columns):
+                unclear.add(name)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}
+    return {name: columns for name, columns in found.items() if name not in unclear}
+
+
+def _named_columns(said: Any) -> list[int] | None:
+    names = [said] if isinstance(said, str) else said
+    places = [_COLUMN_NAME.findall(name) for name in names]
+    return [int(place) for found in places for place in found] if all(places) else None
 
 
 class _Reader:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import duckdb
@@ -12,7 +13,14 @@ from oplog.errors import UsageError
 from tiering.query.sql.answers import answer_schema
 from tiering.query.sql.column_types import engine_names, identifier, literal, sql_type, text
 from tiering.query.sql.errors import sql_error
-from tiering.query.sql.plan import OPTIMIZERS_OFF, PlanReads, plan_reads
+from tiering.query.sql.plan import (
+    COLUMN_OPTIMIZERS,
+    FILTER_OPTIMIZERS,
+    Access,
+    PlanReads,
+    explained_columns,
+    plan_reads,
+)
 from tiering.query.sql.statement import schema_of
 from tiering.table.schema import TableDefinition
 from tiering.table.type_texts import arrow_type
@@ -28,13 +36,11 @@ _CONFIG = {
 
 
 def connect(config: Mapping[str, Any] | None = None) -> duckdb.DuckDBPyConnection:
-    """An engine of its own, in memory. It is in a transaction, so that it is the same moment for planning and for the
-    statement."""
+    """An engine of its own, in memory."""
     connection = duckdb.connect(config={**_CONFIG, **(config or {})})
     connection.execute("SET TimeZone = 'UTC'")
     connection.execute("SET enable_progress_bar = false")
     connection.execute("SET parquet_metadata_cache = true")
-    connection.execute("BEGIN")
     return connection
 
 
@@ -52,20 +58,45 @@ def plan_statement(
         connection.execute(f"CREATE TEMP TABLE planning_{number} ({columns})")
         connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_schema(name)}")
         declare(connection, definition, name, selected(definition, f"temp.planning_{number}"))
-    connection.execute(f"SET disabled_optimizers = '{OPTIMIZERS_OFF}'")
+    planned = {stand_in: definitions[name] for stand_in, name in stand_ins.items()}
     try:
         schema = answer_schema(connection.sql(statement))
-        ((plan,),) = connection.execute(
-            "SELECT json_serialize_plan($1, skip_null := true, skip_empty := true, skip_default := true, "
-            "optimize := true)",
-            [statement],
-        ).fetchall()
+        found = _reads(connection, statement, planned)
     except duckdb.Error as error:
         raise sql_error(str(error)) from None
-    connection.execute("SET disabled_optimizers = ''")
-    found = plan_reads(plan, {stand_in: definitions[name] for stand_in, name in stand_ins.items()})
     tables = {stand_ins[stand_in]: access for stand_in, access in found.tables.items()}
     return PlanReads(tables, found.stops_early, found.is_filter_alone), schema
+
+
+def _reads(connection: duckdb.DuckDBPyConnection, statement: str, planned: Mapping[str, TableDefinition]) -> PlanReads:
+    known = {name for (name,) in connection.execute("SELECT name FROM duckdb_optimizers()").fetchall()}
+    with _without(connection, known - FILTER_OPTIMIZERS):
+        found = plan_reads(_serialized(connection, statement), planned)
+    with _without(connection, known - COLUMN_OPTIMIZERS):
+        ((_, plan),) = connection.execute(f"EXPLAIN (FORMAT json) {statement}").fetchall()
+        columns = dict(explained_columns(plan, planned))
+        if not columns.keys() >= found.tables.keys():
+            other = plan_reads(_serialized(connection, statement), planned)
+            columns = {name: access.columns for name, access in other.tables.items()} | columns
+    whole = {name: frozenset(range(len(table.columns))) for name, table in planned.items()}
+    tables = {name: Access(access.predicate, columns.get(name, whole[name])) for name, access in found.tables.items()}
+    return PlanReads(tables, found.stops_early, found.is_filter_alone)
+
+
+def _serialized(connection: duckdb.DuckDBPyConnection, statement: str) -> str:
+    ((plan,),) = connection.execute(
+        "SELECT json_serialize_plan($1, skip_null := true, skip_empty := true, skip_default := true, optimize := true)",
+        [statement],
+    ).fetchall()
+    return str(plan)
+
+
+@contextmanager
+def _without(connection: duckdb.DuckDBPyConnection, optimizers: Iterable[str]) -> Iterator[None]:
+    """Plan without these."""
+    connection.execute(f"SET disabled_optimizers = '{','.join(optimizers)}'")
+    yield
+    connection.execute("SET disabled_optimizers = ''")
 
 
 def declare(connection: duckdb.DuckDBPyConnection, definition: TableDefinition, name: str, rows: str) -> None:

@@ -7,6 +7,7 @@ read that fails is remembered, and the engine is told no more than that.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,8 @@ from tiering.query.sql.read_ahead import ReadAhead, Scan
 _SCHEME = "part"
 PREFIX = f"{_SCHEME}://"
 _THREADS = 16
+_numbers = itertools.count()
+"""Of all files that were ever served: an engine keeps the footers of files by their names, for later queries, too."""
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 """The engine wants a time; a file of a part never changes."""
 
@@ -34,7 +37,7 @@ class ServedFiles(AbstractFileSystem):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        self._files: list[CheckedFile] = []
+        self._files: dict[str, CheckedFile] = {}
         self._ahead = ReadAhead()
         self._lock = threading.Lock()
         self.failure: Exception | None = None
@@ -44,8 +47,9 @@ class ServedFiles(AbstractFileSystem):  # type: ignore[misc]
 
     def add(self, file: CheckedFile) -> str:
         """Where the engine finds the file from now on."""
-        self._files.append(file)
-        return f"{PREFIX}{len(self._files) - 1}.parquet"
+        path = f"{PREFIX}{next(_numbers)}.parquet"
+        self._files[path] = file
+        return path
 
     def begin(self, scans: Sequence[Scan], *, reads_ahead: bool) -> None:
         """Read what follows the columns of each file, side by side, and begin to read what the scans will need. Raises
@@ -66,7 +70,7 @@ class ServedFiles(AbstractFileSystem):  # type: ignore[misc]
 
     def _read_tails(self) -> None:
         with ThreadPoolExecutor(min(_THREADS, len(self._files)), thread_name_prefix="tails") as pool:
-            for _ in pool.map(lambda file: file.pieces(file.size() - 1, file.size()), self._files):
+            for _ in pool.map(lambda file: file.pieces(file.size() - 1, file.size()), self._files.values()):
                 pass
 
     def glob(self, path: str, **options: Any) -> list[str]:
@@ -80,10 +84,10 @@ class ServedFiles(AbstractFileSystem):  # type: ignore[misc]
         return _NEVER
 
     def _find(self, path: str) -> CheckedFile:
-        number = path.removeprefix(PREFIX).removesuffix(".parquet")
-        if not number.isdecimal() or int(number) >= len(self._files):
-            raise FileNotFoundError(path)
-        return self._files[int(number)]
+        try:
+            return self._files[path if path.startswith(PREFIX) else PREFIX + path]
+        except KeyError:
+            raise FileNotFoundError(path) from None
 
     def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
         if mode != "rb":

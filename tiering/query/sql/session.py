@@ -1,4 +1,4 @@
-"""One session of the engine (DuckDB), for one query: in memory, alone with the files that this query may read.
+"""One session of an engine (DuckDB), for one query: what it declares is seen by this query alone, and not kept.
 
 A statement is planned over empty tables first (`sql.planning`), which says which columns and rows of each table it
 uses. Then views over the files that are left take the place of the empty tables. Local files the engine opens by
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import queue
-import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -29,11 +28,12 @@ from tiering.query.filesystem import read_schema
 from tiering.query.selection import SelectedFile
 from tiering.query.sql.answers import conformed
 from tiering.query.sql.column_types import engine_names, identifier, text
+from tiering.query.sql.engine import take_engine
 from tiering.query.sql.errors import engine_error
 from tiering.query.sql.plan import Access
-from tiering.query.sql.planning import connect, declare, selected
+from tiering.query.sql.planning import declare, selected
 from tiering.query.sql.read_ahead import LEAST_WINDOW_BYTES, WINDOW_BYTES, FilePlace, Scan
-from tiering.query.sql.served_files import PREFIX, ServedFiles
+from tiering.query.sql.served_files import ServedFiles
 from tiering.table.schema import TableDefinition
 from tiering.table.type_texts import leaf_ranges
 from tiering.table.types import arrow_schema, field_ids
@@ -53,32 +53,26 @@ class SqlSession:
     """Not thread-safe, but for `interrupt`."""
 
     def __init__(self, context: Context, closing: ExitStack, *, ordered: bool = True) -> None:
-        """`closing` ends the session: it removes what the session keeps on the disk. Rows that a statement does not
-        sort come in no particular order unless `ordered`."""
+        """`closing` ends the session. Rows that a statement does not sort come in no particular order unless
+        `ordered`."""
         self._context = context
-        scratch = closing.enter_context(tempfile.TemporaryDirectory(prefix="frostline-query-"))
-        workers = max(os.cpu_count() or 1, context.workers)
-        memory_bytes = max(1 << 30, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
-        self.connection = connect(
-            {
-                "threads": workers,
-                "memory_limit": f"{memory_bytes // (1 << 20)}MiB",
-                "temp_directory": scratch,
-                "extension_directory": scratch,
-                "secret_directory": scratch,
-                "home_directory": scratch,
-                "preserve_insertion_order": ordered,
-            }
-        )
-        closing.callback(self.connection.close)
+        self._engine = take_engine(context)
+        self._is_whole = False
+        """The statement ended well, so that another query may have the engine."""
+        closing.callback(self._end)
         self._cache = read_cache(context.config)
         if self._cache is not None:
             closing.callback(self._cache.close)
         self._served = ServedFiles()
         closing.callback(self._served.close)
-        self.connection.register_filesystem(self._served)
+        self._engine.begin(self._served, ordered=ordered)
         self._local: list[tuple[SelectedFile, list[int]]] = []
         self._local_bytes = 0
+
+    @property
+    def connection(self) -> duckdb.DuckDBPyConnection:
+        """In a transaction, so that it is the same moment for planning and for the statement."""
+        return self._engine.connection
 
     @property
     def bytes_read(self) -> int:
@@ -87,24 +81,21 @@ class SqlSession:
 
     def open(self, tables: Mapping[str, _Table], *, stops_early: bool) -> None:
         """Give the tables these rows, for good: nothing else can be read from now on. All that the engine will read is
-        there and is what was written, or will be compared as it is read. Raises `FileMissing` and `Damaged`."""
+        there and is what was written, or will be compared as it is read. Raises `FileMissing`, `Damaged`, and
+        `EngineOutgrown`: then the statement has to be planned by a new session."""
         with self.translated():
+            files = [file for _, members, _ in tables.values() for file in members if _opens_itself(file)]
+            self._engine.allow(self._context, {str(file.local_path) for file in files})
             serve_local = not self._compare_local(tables, stops_early)
-            paths: list[str] = []
             window_bytes = max(LEAST_WINDOW_BYTES, WINDOW_BYTES // max(1, len(tables)))
             scans = [Scan(definition, access, window_bytes) for definition, _, access in tables.values()]
             views = [
-                (scan.definition, name, self._rows(scan, tables[name][1], serve_local, paths))
+                (scan.definition, name, self._rows(scan, tables[name][1], serve_local))
                 for name, scan in zip(tables, scans, strict=True)
             ]
             self._served.begin(scans, reads_ahead=not stops_early)
-            local = ", ".join(text(path) for path in paths if not path.startswith(PREFIX))
-            self.connection.execute(f"SET allowed_paths = [{local}]")
-            self.connection.execute(f"SET allowed_directories = [{text(PREFIX)}]")
-            self.connection.execute("SET enable_external_access = false")
             for definition, name, rows in views:
                 declare(self.connection, definition, name, rows)
-            self.connection.execute("SET lock_configuration = true")
 
     def batches(self, statement: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The answer. It is made by a thread of its own, so that a signal or the end of the iteration stop it."""
@@ -119,6 +110,8 @@ class SqlSession:
                 except queue.Empty:  # a signal that came just before the wait began does not end it
                     continue
                 if item is None:
+                    maker.join()
+                    self._is_whole = True
                     return
                 if isinstance(item, BaseException):
                     raise item
@@ -133,7 +126,9 @@ class SqlSession:
     def explained(self, statement: str) -> list[tuple[str, str]]:
         """The engine's plan."""
         with self.translated():
-            return self.connection.execute(f"EXPLAIN {statement}").fetchall()
+            lines: list[tuple[str, str]] = self.connection.execute(f"EXPLAIN {statement}").fetchall()
+        self._is_whole = True
+        return lines
 
     @contextmanager
     def translated(self) -> Iterator[None]:
@@ -144,6 +139,12 @@ class SqlSession:
             if isinstance(error, FrostlineError):
                 raise
             raise self._error_of(error) from None
+
+    def _end(self) -> None:
+        if self._is_whole:
+            self._engine.give_back(self._context)
+        else:
+            self._engine.close()
 
     def _make(self, statement: str, made: queue.Queue[Any], given_up: threading.Event) -> None:
         def put(item: Any) -> None:
@@ -212,10 +213,10 @@ class SqlSession:
             names[name]: FilePlace(place, leaves[place]) for place, name in enumerate(schema.names) if name in names
         }
 
-    def _rows(self, scan: Scan, files: Sequence[SelectedFile], serve_local: bool, paths: list[str]) -> str:
+    def _rows(self, scan: Scan, files: Sequence[SelectedFile], serve_local: bool) -> str:
         """The rows of the files with exactly the table's columns, in its order and types."""
         definition = scan.definition
-        reads = list(self._reads(scan, files, serve_local, paths))
+        reads = list(self._reads(scan, files, serve_local))
         if scan.access.columns:
             pieces = [selected(definition, source, places, scan.access.columns) for source, places in reads]
             return " UNION ALL ".join(pieces) or selected(definition, "range(0)", {})
@@ -224,7 +225,7 @@ class SqlSession:
         return selected(definition, f"({bare})", compared=())
 
     def _reads(
-        self, scan: Scan, files: Sequence[SelectedFile], serve_local: bool, paths: list[str]
+        self, scan: Scan, files: Sequence[SelectedFile], serve_local: bool
     ) -> Iterator[tuple[str, dict[int, str]]]:
         """Where the engine finds the rows, and what a column id is called there."""
         if not scan.access.columns:  # how many rows an object has, part.json says: nobody asks the bucket
@@ -234,7 +235,6 @@ class SqlSession:
             places = self._places(scan.definition, version, members[0])
             names = _file_names(scan.definition, places)
             urls = [self._url(scan, file, places, serve_local) for file in members]
-            paths += urls
             # Where names are the same but for their case, the engine could take one column of a file for another.
             for group in [urls] if _are_distinct(scan.definition) else [[url] for url in urls]:
                 yield (

@@ -1,0 +1,127 @@
+"""Engines (DuckDB, in memory) that queries run on: one query at a time, kept for the next ones of the store.
+
+An engine takes 15 ms to make and as long to learn the footers of many files again. So one whose query ended well is
+given to the next. Nothing of a query is left in it: all that a query declares is in a transaction, which is rolled
+back. Before the first query sees a row, the engine is locked for good: it opens no file but those that it was allowed
+then, which are files of this store's queries, and takes no other setting but those by which statements are planned. A
+query that needs more files than that gets a new engine, and is planned anew, for the moment of the transaction.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Collection
+from contextlib import suppress
+
+import duckdb
+
+from tiering.catalog.context import Context
+from tiering.query.sql.column_types import text
+from tiering.query.sql.planning import connect
+from tiering.query.sql.served_files import PREFIX, ServedFiles
+
+_PLANNING_SETTINGS = ("disabled_optimizers", "preserve_insertion_order")
+_IDLE = 2
+"""So many are kept: more were made for queries at a time."""
+_QUERIES = 100
+"""After so many an engine ends: it keeps footers, also of files that are gone."""
+_ALLOWED_PATHS = 5_000
+"""So many that one engine after the other is allowed more: each takes 26 microseconds."""
+_of_parents: list[Engine] = []
+"""Engines of the process that this one was forked from: their threads are not here, so nothing may end them."""
+
+
+class EngineOutgrown(Exception):
+    """The engine cannot be allowed the files of the query any more: a new one is there. Run the query once more."""
+
+
+class Engine:
+    """One engine, of one query at a time."""
+
+    def __init__(self, workers: int, allowed: frozenset[str] = frozenset()) -> None:
+        """`allowed`: the files that it will be allowed beside those of its first query."""
+        self._workers = workers
+        self._allowed = allowed
+        self._is_locked = False
+        self._queries = 0
+        self._pid = os.getpid()
+        scratch = tempfile.mkdtemp(prefix="frostline-query-")
+        self._remove_scratch = weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)
+        memory_bytes = max(1 << 30, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
+        self.connection: duckdb.DuckDBPyConnection = connect(
+            {
+                "threads": max(os.cpu_count() or 1, workers),
+                "memory_limit": f"{memory_bytes // (1 << 20)}MiB",
+                "temp_directory": scratch,
+                "extension_directory": scratch,
+                "secret_directory": scratch,
+                "home_directory": scratch,
+            }
+        )
+
+    def begin(self, served: ServedFiles, *, ordered: bool) -> None:
+        """Begin a query, which may read these files, too. Rows that a statement does not sort come in no particular
+        order unless `ordered`."""
+        self._queries += 1
+        self.connection.register_filesystem(served)
+        self.connection.execute(f"SET preserve_insertion_order = {str(ordered).lower()}")
+        self.connection.execute("BEGIN")
+
+    def allow(self, context: Context, paths: Collection[str]) -> None:
+        """From now on nothing can be read but these local files and those that are served, nor can anything be set that
+        changes this. Raises `EngineOutgrown`."""
+        if self._is_locked:
+            if self._allowed.issuperset(paths):
+                return
+            known = self._allowed if len(self._allowed) + len(paths) <= _ALLOWED_PATHS else frozenset()
+            context.idle_engines.append(Engine(self._workers, known))
+            raise EngineOutgrown
+        self._allowed = self._allowed.union(paths)
+        execute = self.connection.execute
+        execute(f"SET allowed_paths = [{', '.join(map(text, self._allowed))}]")
+        execute(f"SET allowed_directories = [{text(PREFIX)}]")
+        execute("SET enable_external_access = false")
+        execute(f"SET allowed_configs = [{', '.join(map(text, _PLANNING_SETTINGS))}]")
+        execute("SET lock_configuration = true")
+        self._is_locked = True
+
+    def give_back(self, context: Context) -> None:
+        """Keep it for the next query: this one ended well, and nothing of it is left."""
+        try:
+            self.connection.execute("ROLLBACK")
+            self.connection.unregister_filesystem(ServedFiles.protocol)
+        except duckdb.Error:
+            self.close()
+            return
+        if self._queries < _QUERIES and self._is_locked and len(context.idle_engines) < _IDLE:
+            context.idle_engines.append(self)
+        else:
+            self.close()
+
+    def close(self) -> None:
+        """End it, with what it left on the disk."""
+        if self._pid != os.getpid():
+            self._remove_scratch.detach()
+            _of_parents.append(self)
+            return
+        self.connection.close()
+        self._remove_scratch()
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process made it."""
+        return self._pid == os.getpid()
+
+
+def take_engine(context: Context) -> Engine:
+    """An engine that no query uses."""
+    with suppress(IndexError):
+        while True:
+            engine = context.idle_engines.pop()
+            if isinstance(engine, Engine) and engine.is_ours:
+                return engine
+            engine.close()
+    return Engine(context.workers)
