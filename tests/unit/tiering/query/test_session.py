@@ -240,6 +240,26 @@ def test_explain_says_what_is_read(context: Context, table: TableDefinition) -> 
     assert len(lines) > 4
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT k FROM u.many a WHERE other < (SELECT 2 * avg(other) FROM u.many b WHERE b.k = a.k)",
+        "SELECT k FROM u.many a WHERE EXISTS (SELECT * FROM u.many b WHERE b.k = a.k AND b.other <> a.other) "
+        "AND NOT EXISTS (SELECT * FROM u.many b WHERE b.k = a.k AND b.other > a.other + 1)",
+    ],
+)
+def test_correlated_subqueries_are_joins(context: Context, sql: str) -> None:
+    """Where the engine takes something in the views for what gives another value each time, it numbers the rows, and
+    computes the subquery for each: minutes where a join takes a moment."""
+    definition = define("u.many", {"k": "int64", "other": "int64", "unread": "string"}, ["k"])
+    put_table(context, definition)
+    numbers = pa.array([1, 2], pa.int64())
+    put_part(context, definition, "ssd", pa.table({"k": numbers, "other": numbers, "unread": ["a", "b"]}), 1)
+    plan = "\n".join(str(row[0]) for row in rows_of(context, f"EXPLAIN {sql}"))
+    assert "Hash Join" in plan
+    assert "Window" not in plan
+
+
 def test_a_plan_of_another_form_restricts_nothing(table: TableDefinition) -> None:
     """Should a new version of the engine write plans otherwise, all is read."""
     for plan in ("", "[]", '{"plans": [{"type": "LOGICAL_GET"}]}', '{"plans": [{"kind": 1}]}'):
