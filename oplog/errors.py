@@ -26,7 +26,9 @@
 
 from __future__ import annotations
 
+import copy
 from datetime import datetime
+from typing import Self
 
 
 class FrostlineError(Exception):
@@ -44,6 +46,11 @@ class FrostlineError(Exception):
     def __reduce__(self) -> tuple[object, ...]:
         """Pickled as it is, whatever its constructor asks for: errors come back from other processes."""
         return _unpickled, (type(self), self.args, self.__dict__)
+
+    def afresh(self) -> Self:
+        """The same, never raised yet, for who keeps an error to raise it each time it is asked: every raise adds frames
+        to the error that is raised, which keep all that these calls held, and who catches it may add words."""
+        return copy.copy(self)
 
 
 def _unpickled(kind: type[FrostlineError], arguments: tuple[object, ...], state: dict[str, object]) -> FrostlineError:

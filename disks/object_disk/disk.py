@@ -147,7 +147,7 @@ class ObjectDisk(TableDisk, LoggedDisk):
 
     def refresh(self) -> None:
         if self._offline is not None and time.monotonic() - self._refreshed < _ASK_AGAIN_SECONDS:
-            raise self._offline
+            raise self._offline.afresh()
         try:
             self.cache.refresh()
             self._offline = None
@@ -185,7 +185,7 @@ class ObjectDisk(TableDisk, LoggedDisk):
 
     def _check_reachable(self) -> None:
         if self._offline is not None:
-            raise self._offline
+            raise self._offline.afresh()
 
     def recover(self) -> builtins.list[str]:
         notes = self.cache.recover()

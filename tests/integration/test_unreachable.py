@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -119,6 +120,24 @@ def test_a_silent_server_is_not_waited_for_long(site: Site, monkeypatch: pytest.
         assert store.unreachable() == ["s3"]
         assert keys(store, HOT) == [2]
     assert time.monotonic() - began < 15
+
+
+def test_what_an_outage_is_told_by_does_not_grow_while_it_lasts(site: Site) -> None:
+    """An error that is raised again and again keeps all frames of all calls: a daemon took megabytes a minute."""
+
+    def told() -> Iterator[tuple[str, int]]:
+        for _ in range(3):
+            with pytest.raises(DiskUnreachable) as raised:
+                disk.refresh()
+            raised.value.message += ", and what a caller adds"
+            yield str(raised.value), sum(1 for _ in traceback.walk_tb(raised.value.__traceback__))
+
+    site.line.cut()
+    with site.open() as store:
+        disk = store.disk("s3")
+        assert disk.unreachable
+        assert len({*told()}) == 1
+        assert "what a caller adds" not in disk.unreachable
 
 
 def test_what_needs_the_bucket_is_refused_before_anything_changes(site: Site) -> None:

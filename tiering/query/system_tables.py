@@ -184,7 +184,7 @@ def _disks(context: Context) -> Iterable[Mapping[str, Any]]:
         }
         try:
             if disk.broken is not None:
-                raise disk.broken
+                raise disk.broken.afresh()
             usage = disk.usage()
             row |= {"total_bytes": usage.total_bytes, "free_bytes": usage.free_bytes, "revision": disk.revision}
             row["problem"] = disk.unreachable or None
