@@ -286,7 +286,8 @@ class TestOutput:
     def test_what_is_logged_and_traced_covers_passwords(
         self, tmp_path: Path, arguments: tuple[str, ...], shown: str
     ) -> None:
-        """The repository does not answer; of its backups `fsck` wants the pins."""
+        """The repository does not answer; of its backups `fsck` wants the pins. It is asked as often as the disk in its
+        bucket is."""
         done = process(
             *arguments,
             FROSTLINE_HOME=str(tmp_path),
@@ -294,6 +295,8 @@ class TestOutput:
             AWS_ENDPOINT_URL="http://127.0.0.1:1",
             AWS_ACCESS_KEY_ID="a",
             AWS_SECRET_ACCESS_KEY="b",
+            FROSTLINE_DISKS__S3__URL="s3://b/disk/",
+            FROSTLINE_DISKS__S3__RETRIES="1",
         )
         assert shown in done.stderr
         assert "joe:********@" in done.stderr
