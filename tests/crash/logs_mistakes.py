@@ -148,7 +148,7 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "logs: unreadable is empty",
         "a log that cannot be read names nothing",
-        f"{_GC}::test_a_log_that_cannot_be_read_whole_stops_everything",
+        f"{_GC}::test_a_log_that_cannot_be_read_for_a_moment_stops_everything",
         _unreadable_is_empty,
     ),
     (

@@ -121,8 +121,10 @@ def _no_fence() -> None:
 
 def _fence_not_heeded() -> None:
     from disks.object_disk import disk
+    from disks.object_disk.unproved import UnprovedEntries
 
     disk.newest_fence = lambda view: 0  # type: ignore[assignment]
+    UnprovedEntries.newest_fence = property(lambda self: 0)  # type: ignore[assignment,method-assign]
 
 
 def _announcement_not_read() -> None:

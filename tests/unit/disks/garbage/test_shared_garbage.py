@@ -245,6 +245,30 @@ def test_a_log_that_cannot_be_read_whole_stops_everything(
     assert run(logs["a"]).refused is None
 
 
+@pytest.mark.parametrize("what", ["operations/", "snapshots/", "pins/", "writers/"])
+def test_a_log_that_cannot_be_read_for_a_moment_stops_everything(
+    prefix: Prefix, logs: dict[str, ObjectDisk], what: str
+) -> None:
+    """P2: the one read that fails is of what a revision still needs, and nothing that comes later asks for it."""
+    put(logs["b"], "t/p.parquet")
+    remove(logs["b"], "t/p.parquet")
+    logs["b"].write_snapshot()
+    pins.create(logs["b"].store, "keep", 1, holder="somebody")
+    before = prefix.blobs()
+    failed: list[str] = []
+
+    def once(key: str) -> FrostlineError | None:
+        if failed or not key.startswith(f"logs/b/{what}"):
+            return None
+        failed.append(key)
+        return Transient("away")
+
+    prefix.refuses = once
+    assert run(logs["a"]).refused
+    assert failed
+    assert prefix.blobs() == before
+
+
 @pytest.mark.parametrize("where", ["logs/b/operations/", "logs/b/snapshots/", "logs/b/pins/", "logs/b/writers/"])
 def test_a_damaged_record_of_another_log_stops_everything(
     prefix: Prefix, logs: dict[str, ObjectDisk], where: str
