@@ -50,9 +50,9 @@ COMMANDS = (
 )
 
 
-def part(number: int) -> Part:
-    """A part as an insert leaves it: one data file, four row groups, ranges of every column."""
-    day = FIRST + timedelta(days=number % DAYS)
+def part(number: int, days: int = DAYS) -> Part:
+    """A part as an insert leaves it: one data file, four row groups, ranges of every column. Of one of so many days."""
+    day = FIRST + timedelta(days=number % days)
     moment = day.isoformat().replace("+00:00", "Z")
     ranges = {str(i + 1): ColumnRange(moment if i == 0 else 0, moment if i == 0 else number) for i in range(COLUMNS)}
     groups = tuple(RowGroup(100_000, 4_000_000 * i, 4_000_000, (moment,)) for i in range(4))
@@ -69,8 +69,8 @@ def part(number: int) -> Part:
     )
 
 
-def fill(home: Path, parts: int) -> float:
-    """A store with so many parts, by 20 commits; the seconds of these."""
+def fill(home: Path, parts: int, days: int = DAYS) -> float:
+    """A store with so many parts of so many days, by 20 commits; the seconds of these."""
     with Store.open(embedded(home)) as store:
         store.create_table(TABLE)
         disk = store.disk("ssd")
@@ -79,7 +79,7 @@ def fill(home: Path, parts: int) -> float:
             for first in range(1, parts + 1, max(parts // COMMITS, 1)):
                 with disk.transaction(Inserted()) as transaction:
                     for number in range(first, min(first + max(parts // COMMITS, 1), parts + 1)):
-                        one = part(number)
+                        one = part(number, days)
                         path = f"{TABLE.part_directory(one.name)}/part.json"
                         transaction.create(path, part_format.encode(one))
                     transaction.commit()

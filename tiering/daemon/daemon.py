@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -26,7 +26,6 @@ from tiering.config.settings import DaemonConfig
 from tiering.config.units import counted
 from tiering.daemon.control import ControlServer, Verbs, verbs_of
 from tiering.daemon.hooks.outbox import Outbox
-from tiering.daemon.inbox.worker import InboxWorker
 from tiering.daemon.jobs import runs
 from tiering.daemon.jobs.jobs import Jobs
 from tiering.daemon.jobs.kinds import JobKind, kinds
@@ -42,6 +41,9 @@ from tiering.engine.maintenance import ALL_SIZES, Sizes, TickReport
 from tiering.engine.store import Store
 from tiering.journal.locks import daemon_lock
 from tiering.move import mover
+
+if TYPE_CHECKING:
+    from tiering.daemon.inbox.worker import InboxWorker
 
 _LOOK_SECONDS = 1.0
 _JUMP_SECONDS = 5.0
@@ -141,12 +143,16 @@ class _Daemon:
         self._serves = False
         self._beside: list[str] = []
         """What could not be done beside the passes since the last one."""
-        inbox, shown = self.config.inbox, self.lanes.progress("inbox")
-        ingest = InboxWorker(lambda ends: store.beside(self.config, ends, shown), inbox)
-        self.inbox = ingest if inbox.path is not None else None
+        self.inbox = self._inbox() if self.config.inbox.path is not None else None
         begins = DaemonStatus(running=True, pid=os.getpid(), started=store.context.clock())
         self._known = StatusRecord(self.config.state_directory, begins)
         self._record = self._known.change
+
+    def _inbox(self) -> InboxWorker:
+        from tiering.daemon.inbox.worker import InboxWorker  # with Arrow, which a daemon at rest does without
+
+        shown = self.lanes.progress("inbox")
+        return InboxWorker(lambda ends: self.store.beside(self.config, ends, shown), self.config.inbox)
 
     @property
     def status(self) -> DaemonStatus:

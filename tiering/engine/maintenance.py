@@ -208,7 +208,10 @@ def plan_merges(context: Context, definition: TableDefinition, request: MergeReq
     """Which parts are worth merging now, and why. Raises `NotFound` for a partition without parts."""
     from tiering.merge import planning as merge_planning
 
-    parts = _parts_of(context, definition, request.partition)
+    if request == MergeRequest():
+        parts = merge_planning.parts_to_look_at(context, definition)
+    else:
+        parts = _parts_of(context, definition, request.partition)
     return merge_planning.plan_merges(context, definition, parts, request)
 
 

@@ -22,13 +22,14 @@ from tiering.merge.selection import MAX_PARTS, OLD, MergePlan, MergeStay, explai
 from tiering.policy import ttl
 from tiering.policy.placement import size_limit
 from tiering.policy.plan import Reason
-from tiering.table.merge_modes import parse_merge_mode
 from tiering.table.part import Part, PartFacts, PartName, range_of
 from tiering.table.pruning import Predicate, may_match
 from tiering.table.schema import Recompress, TableDefinition, TtlRule
 
 LARGE_ENOUGH = 0.75
 """Of the target size. Parts that miss it by little would be rewritten with every run, and gain nothing."""
+_FEW = 32
+"""So many partitions are read one by one faster than all of them together."""
 
 
 def plan_merges(
@@ -44,7 +45,9 @@ def plan_merges(
     `drop_deleted` adds parts that are all of their partition and have deleted keys to forget. `busy`: further parts
     that are in no merge now, and what with."""
     cold = request.cold
-    rules = _Rules.of(context, definition, cold, busy)
+    if not parts:
+        return []
+    rules = _Rules.of(context, definition, parts, cold, busy)
     if cold is not None:
         parts = _within(parts, definition, cold.where)
     limit = _largest_merge(context, definition, rules)
@@ -68,6 +71,30 @@ def plan_merges(
     if request.drop_deleted:
         merges += _forgetting(context, definition, _not_in(merges, parts, rules))
     return [*merges, *_recompressions(context, definition, _not_in(merges, parts, rules))]
+
+
+def parts_to_look_at(context: Context, definition: TableDefinition) -> list[StoredPart]:
+    """The parts of the partitions of which `plan_merges`, asked for what is worth it, can take some: none is looked at
+    in a partition that has one part on each volume that merges."""
+    sums = context.catalog.sums(definition)
+    if sums is None or any(isinstance(rule.action, Recompress) for rule in definition.ttl):
+        return context.catalog.parts(definition)
+    counts: Counter[tuple[str, str]] = Counter()
+    resting = _resting(context, definition)
+    for disk, whole in sums.items():
+        volume = context.catalog.volume_of(definition, disk)
+        if volume is not None and volume not in resting:
+            counts.update({(volume, name): partition.parts for name, partition in whole.partitions.items()})
+    several = {name for (_, name), parts in counts.items() if parts > 1}
+    if len(several) > _FEW:
+        return [stored for stored in context.catalog.parts(definition) if stored.name.partition in several]
+    return [stored for name in sorted(several) for stored in context.catalog.partition(definition, name)]
+
+
+def _resting(context: Context, definition: TableDefinition) -> frozenset[str]:
+    """The volumes of the table that prefer not to merge."""
+    volumes = context.config.policy(definition.policy).volumes
+    return frozenset(volume.name for volume in volumes if volume.prefer_not_to_merge)
 
 
 def holds_everything(context: Context, definition: TableDefinition, parts: Sequence[StoredPart]) -> bool:
@@ -105,7 +132,7 @@ def _in_portions(plan: MergePlan, limit_bytes: int) -> Iterator[MergePlan]:
 def plan_adoptions(context: Context, definition: TableDefinition, parts: Sequence[StoredPart]) -> list[MergePlan]:
     """Parts of other machines to rewrite as this machine's own, so that they merge like any other: those on one disk of
     a bucket, as many at once as a merge takes."""
-    rules = _Rules.of(context, definition)
+    rules = _Rules.of(context, definition, parts)
     groups: dict[tuple[str, str], list[StoredPart]] = defaultdict(list)
     for stored in sorted(parts, key=lambda stored: stored.name):
         shared = context.disk(stored.disk).capabilities.remote
@@ -143,7 +170,7 @@ def explain_merges(
     cold: ColdOptions | None,
 ) -> list[MergeStay]:
     """Why the partitions that none of the plans is about are not merged: one reason each."""
-    rules = _Rules.of(context, definition, cold)
+    rules = _Rules.of(context, definition, parts, cold)
     planned = {plan.partition for plan in plans}
     rest = [stored for stored in parts if stored.name.partition not in planned]
     inside = _within(rest, definition, cold.where) if cold is not None else rest
@@ -190,20 +217,21 @@ class _Rules:
         cls,
         context: Context,
         definition: TableDefinition,
+        parts: Sequence[StoredPart],
         cold: ColdOptions | None = None,
         busy: Mapping[str, str] | None = None,
     ) -> _Rules:
-        policy = context.config.policy(definition.policy)
+        """For these parts: all of the partitions that they are of."""
         claims = context.journal.claimed(definition.uuid)
         return cls(
             context,
-            frozenset(volume.name for volume in policy.volumes if volume.prefer_not_to_merge and cold is None),
+            _resting(context, definition) if cold is None else frozenset(),
             {**claims, **(busy or {})},
             first_block_on_its_way(claims),
             frozenset(blocks.owned(context, definition)),
             cold,
             blocks.Vanished(context, definition),
-            frozenset(blocks.overlapping({stored.name for stored in context.catalog.parts(definition)})),
+            frozenset(blocks.overlapping({stored.name for stored in parts})),
         )
 
     @property
@@ -305,6 +333,8 @@ def _largest_merge(context: Context, definition: TableDefinition, rules: _Rules)
 
 def _forgetting(context: Context, definition: TableDefinition, parts: Sequence[StoredPart]) -> Iterator[MergePlan]:
     """Parts to rewrite by themselves, because they hold deleted keys and nothing else is in their partition."""
+    from tiering.table.merge_modes import parse_merge_mode  # with Arrow, which a pass that finds nothing does without
+
     deleted = parse_merge_mode(definition.merge_mode).deleted
     if deleted is None:
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -21,29 +21,26 @@ from tiering.move import policy_facts
 if TYPE_CHECKING:
     from disks.base import Disk
     from disks.stores.wrappers.limit import Limiter
+    from tiering.catalog.catalog import Catalog
     from tiering.daemon.status import DaemonStatus
     from tiering.engine.store import Store
 
 
 _DAY = timedelta(days=1)
+_FEW = 32
+"""So many partitions are read one by one faster than all of them together."""
 
 
 def look(store: Store, backups: Mapping[str, Any] | None = None) -> Seen:
     """The store now, as its catalog knows it. `backups` is what `status` says of them."""
-    places: dict[Place, Amount] = {}
-    parts = store.parts(include_outdated=True)
-    for stored in parts:
-        place = Place(stored.definition.full_name, stored.disk, stored.volume or "", stored.state)
-        places.setdefault(place, Amount()).add(stored.facts.rows, stored.facts.size_bytes)
     context = store.context
     now = context.clock()
-    active = [_Known(stored) for stored in parts if stored.state == "active" and stored.definition.ttl]
     known, failed = _backups(backups)
     journal = context.journal
     return Seen(
         at=now,
-        places=places,
-        overdue=overdue(active, context.config.policies, now),
+        places=_places(context.catalog),
+        overdue=overdue(_perhaps_due(context.catalog, now), context.config.policies, now),
         disks=tuple(_disk(disk) for disk in context.disks.values()),
         moves=tuple(WorkSeen(*row) for row in journal.work.move_counts()),
         merges=tuple(WorkSeen(*row) for row in journal.work.merge_counts()),
@@ -86,6 +83,43 @@ def process(
         concurrency=limiter.concurrency if limiter is not None else None,
         answered={call: Calls(*astuple(found)) for call, found in limiter.answered().items()} if limiter else {},
     )
+
+
+def _places(catalog: Catalog) -> dict[Place, Amount]:
+    """What lies where. Goes through the parts only where nothing else tells."""
+    places: dict[Place, Amount] = {}
+    for table in catalog.tables():
+        sums = catalog.sums(table)
+        for disk, whole in (sums or {}).items():
+            if whole.parts:
+                volume = catalog.volume_of(table, disk) if table.policy in catalog.config.policies else None
+                place = Place(table.full_name, disk, volume or "", "active")
+                places.setdefault(place, Amount()).add(whole.rows, whole.bytes, whole.parts)
+        for stored in catalog.parts(table, include_outdated=True) if sums is None else ():
+            place = Place(table.full_name, stored.disk, stored.volume or "", stored.state)
+            places.setdefault(place, Amount()).add(stored.facts.rows, stored.facts.size_bytes)
+    return places
+
+
+def _perhaps_due(catalog: Catalog, now: datetime) -> Iterator[_Known]:
+    """The parts of which a rule may be due where they lie: those of a partition of which none is are not looked at."""
+    for table in catalog.tables():
+        if not table.ttl:
+            continue
+        sums = catalog.sums(table)
+        if sums is None:
+            yield from map(_Known, catalog.parts(table))
+            continue
+        due = {
+            name
+            for whole in sums.values()
+            for name, partition in whole.partitions.items()
+            if partition.due is not None and partition.due <= now
+        }
+        if len(due) > _FEW:
+            yield from (_Known(stored) for stored in catalog.parts(table) if stored.name.partition in due)
+        else:
+            yield from (_Known(stored) for name in sorted(due) for stored in catalog.partition(table, name))
 
 
 def _crowded(store: Store) -> Counter[str]:

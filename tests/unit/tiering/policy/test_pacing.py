@@ -201,7 +201,7 @@ def test_a_budget_outlives_the_process_and_counts_tries_that_failed(
     config = embedded(tmp_path)
     policy = msgspec.structs.replace(config.policies["hot_cold"], pacing=PacingConfig(bytes=1, every_seconds=86400))
     config = msgspec.structs.replace(config, policies={"hot_cold": policy})
-    day = datetime.now(UTC).replace(hour=12)
+    day = datetime.now(UTC)
     clock = Clock(day)
     definition = define_table(
         "d.t",
