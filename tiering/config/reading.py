@@ -370,7 +370,8 @@ def _mapping(value: Any, path: Path_, source: _Source) -> dict[Any, Any]:
     if isinstance(value, _Text):
         value = _flow(value, path, source)
     if not isinstance(value, dict):
-        raise source.error(path, f"expected keys and values, got {_kind(value)}")
+        hint = "leave the section out, or indent its keys below it" if value is None else ""
+        raise source.error(path, f"expected keys and values, got {_kind(value)}", hint)
     return value
 
 

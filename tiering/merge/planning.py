@@ -28,8 +28,6 @@ from tiering.table.schema import Recompress, TableDefinition, TtlRule
 
 LARGE_ENOUGH = 0.75
 """Of the target size. Parts that miss it by little would be rewritten with every run, and gain nothing."""
-_FEW = 32
-"""So many partitions are read one by one faster than all of them together."""
 
 
 def plan_merges(
@@ -86,9 +84,7 @@ def parts_to_look_at(context: Context, definition: TableDefinition) -> list[Stor
         if volume is not None and volume not in resting:
             counts.update({(volume, name): partition.parts for name, partition in whole.partitions.items()})
     several = {name for (_, name), parts in counts.items() if parts > 1}
-    if len(several) > _FEW:
-        return [stored for stored in context.catalog.parts(definition) if stored.name.partition in several]
-    return [stored for name in sorted(several) for stored in context.catalog.partition(definition, name)]
+    return context.catalog.partitions(definition, several)
 
 
 def _resting(context: Context, definition: TableDefinition) -> frozenset[str]:

@@ -268,10 +268,14 @@ def _judge(known: "DaemonStatus", problems: list[str]) -> None:
 
 def _end_in_time(stop: threading.Event, received: list[int], ended: threading.Event) -> None:
     """End the process where a step is too long to wait for, such as a large file on a slow link: as a kill would, which
-    every effect is made for. Only for a signal."""
+    every effect is made for; a hook's command ends with it, and its event is told by the next daemon. Only for a
+    signal."""
     stop.wait()
     if ended.wait(_MOST_STOP_SECONDS) or not received:
         return
+    from tiering.daemon.hooks.delivery import end_commands
+
+    end_commands()
     print("daemon: stopped within a step; the next start goes on with it", file=sys.stderr, flush=True)
     os._exit(INTERRUPTED if received[0] == signal.SIGINT else TERMINATED)
 

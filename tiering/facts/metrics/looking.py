@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 
 _DAY = timedelta(days=1)
-_FEW = 32
-"""So many partitions are read one by one faster than all of them together."""
 
 
 def look(store: Store, backups: Mapping[str, Any] | None = None) -> Seen:
@@ -116,10 +114,7 @@ def _perhaps_due(catalog: Catalog, now: datetime) -> Iterator[_Known]:
             for name, partition in whole.partitions.items()
             if partition.due is not None and partition.due <= now
         }
-        if len(due) > _FEW:
-            yield from (_Known(stored) for stored in catalog.parts(table) if stored.name.partition in due)
-        else:
-            yield from (_Known(stored) for name in sorted(due) for stored in catalog.partition(table, name))
+        yield from map(_Known, catalog.partitions(table, due))
 
 
 def _crowded(store: Store) -> Counter[str]:

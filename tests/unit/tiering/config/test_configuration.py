@@ -180,6 +180,7 @@ MISTAKES = [
     ("limits: {workers: many}", "limits.workers: expected `int`, got 'many'", ""),
     ("limits: {workers: 0}", "at least one worker", ""),
     ("limits: 3", "limits: expected keys and values, got a number", ""),
+    ("limits:", "line 1: limits: expected keys and values, got nothing", "leave the section out"),
     ("daemon: {tick_seconds: soon}", "not a duration: 'soon'", "30d"),
     ("limits: {}\nlimits: {}", "line 2: limits: given twice", ""),
     ("policies: {}", "at least one policy", ""),

@@ -241,6 +241,31 @@ def test_a_command_does_not_outlive_the_daemon_and_its_event_is_told_by_the_next
     assert '"where":"disk s3"' in told.read_text()
 
 
+def test_a_command_does_not_outlive_a_daemon_that_gives_up_its_step(tmp_path: Path) -> None:
+    """Such as a large file on a slow link, at SIGTERM: the process then ends without ending its hooks in order."""
+    pid = tmp_path / "pid"
+    pid.touch()
+    script = f"""
+import threading, signal
+from tiering.cli.commands import daemon
+from tiering.config.settings import HookConfig
+from tiering.daemon.hooks.delivery import deliver
+
+daemon._MOST_STOP_SECONDS = 0
+slow = HookConfig(command=("/bin/sh", "-c", "echo $$ > {pid}; sleep 1000"), timeout_seconds=1000)
+threading.Thread(target=deliver, args=(slow, b"x")).start()
+while not open({str(pid)!r}).read().endswith("\\n"):
+    pass
+stop = threading.Event()
+stop.set()
+daemon._end_in_time(stop, [signal.SIGTERM], threading.Event())
+"""
+    done = subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (143, "daemon: stopped within a step; the next start goes on with it\n")
+    group = int(pid.read_text())
+    until(lambda: not alive(group))
+
+
 def alive(group: int) -> bool:
     """Whether a process of the group is left."""
     found = subprocess.run(["pgrep", "-g", str(group), "-r", "R,S,D"], capture_output=True, check=False)

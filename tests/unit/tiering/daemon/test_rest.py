@@ -55,7 +55,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return look_and_note
 
-    for name in ("parts", "partition"):
+    for name in ("parts", "partition", "partitions"):
         monkeypatch.setattr(Catalog, name, noted(name, getattr(Catalog, name)))
     return looks
 
@@ -83,7 +83,7 @@ def test_only_partitions_with_something_due_are_looked_at(store: Store, monkeypa
     store.context.clock = lambda: NOW + 28.5 * DAY
     looks = looked_at(monkeypatch)
     assert looking.look(store).overdue["d.t"].parts == 2
-    assert looks == ["partition"] * 2
+    assert looks == ["partitions"]
 
 
 def test_the_numbers_are_those_of_the_parts(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +102,7 @@ def test_merges_are_those_of_the_parts(store: Store, monkeypatch: pytest.MonkeyP
     insert(store, 1, 2, *[3] * 6)
     looks = looked_at(monkeypatch)
     by_sums = store.plan_merges("d.t", MergeRequest())
-    assert (len(by_sums), looks) == (1, ["partition"])
+    assert (len(by_sums), looks) == (1, ["partitions"])
     monkeypatch.setattr(Catalog, "sums", lambda *_: None)
     assert store.plan_merges("d.t", MergeRequest()) == by_sums
 
