@@ -119,14 +119,14 @@ def _resting(home: Path, seconds: float) -> list[Figure]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     environment = {**os.environ, "FROSTLINE_HOME": str(home), "FROSTLINE_METRICS__PORT": str(port)}
-    environment["FROSTLINE_DISKS__S3__LOOK_SECONDS"] = str(LOOK_SECONDS)
+    environment["FROSTLINE_DISKS__S3__LOOK_SECONDS"] = f"{LOOK_SECONDS:.0f}"
     command = [str(Path(sys.executable).with_name("frostline")), "daemon", "run"]
     figures = []
     for what in ("first start (each part is read)", "start"):
         began = time.perf_counter()
         daemon = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            while _passes(home, daemon.pid) < 1:
+            while daemon.poll() is None and _passes(home, daemon.pid) < 1:
                 time.sleep(0.01)
             figures.append(bound_figure(f"{what} to the first pass", time.perf_counter() - began, at_most=2, unit="s"))
             if what == "start":
