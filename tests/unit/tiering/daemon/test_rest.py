@@ -45,13 +45,14 @@ def insert(store: Store, *days: int) -> None:
 
 
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The looks at parts from now on."""
+    """The looks that find parts from now on."""
     looks: list[str] = []
 
     def noted(name: str, look: Callable[..., list[StoredPart]]) -> Callable[..., list[StoredPart]]:
         def look_and_note(*arguments: Any, **options: Any) -> list[StoredPart]:
-            looks.append(name)
-            return look(*arguments, **options)
+            if found := look(*arguments, **options):
+                looks.append(name)
+            return found
 
         return look_and_note
 
