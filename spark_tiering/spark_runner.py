@@ -15,6 +15,7 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -44,7 +45,7 @@ class SparkRunner:
 
     def __init__(self, session: SparkSession, *, log: str = "") -> None:
         """`log` names the file that Spark writes to, for messages."""
-        self._session = session
+        self.session = session
         self._log = log
         # Asked now: a Java process that has died answers nothing, and the end of a verb tells these.
         self.master = str(session.conf.get("spark.master", "") or "connect")
@@ -60,7 +61,7 @@ class SparkRunner:
         Spark has died."""
         from py4j.protocol import Py4JError
 
-        context = getattr(self._session, "_sc", None)
+        context = getattr(self.session, "_sc", None)
         try:
             return max(1, int(context.defaultParallelism)) if context is not None else 1
         except (Py4JError, ConnectionError) as error:
@@ -79,7 +80,7 @@ class SparkRunner:
         waited for, with a warning."""
         if not items:
             return
-        job = _SparkJob(self._session, function, items, what, self._last_attempt)
+        job = _SparkJob(self.session, function, items, what, self._last_attempt)
         answers = _Answers(on_done, self.figures)
         began = time.monotonic()
         look_at = began + WITHOUT_EXECUTOR_SECONDS
@@ -101,9 +102,50 @@ class SparkRunner:
         finally:
             self.figures.seconds += time.monotonic() - began
 
+    def collect(
+        self, action: Callable[[], R], *, what: str, show: Callable[[], None], stop: threading.Event | None = None
+    ) -> R:
+        """What the action on data frames answers; `show` is called again and again meanwhile. `stop` and Ctrl-C cancel
+        its tasks. Raises `FrostlineError` with Spark's reason when it fails."""
+        context, group = self.session.sparkContext, f"frostline-{uuid.uuid4().hex[:12]}"
+        ended: Future[R] = Future()
+
+        def run() -> None:
+            try:
+                context.setJobGroup(group, what, interruptOnCancel=True)
+                ended.set_result(action())
+            except BaseException as error:  # noqa: BLE001  the caller's thread raises it
+                ended.set_exception(error)
+
+        began = time.monotonic()
+        look_at = began + WITHOUT_EXECUTOR_SECONDS
+        threading.Thread(target=run, name=group, daemon=True).start()
+        try:
+            while not wait([ended], POLL_SECONDS).done:
+                show()
+                check_stop(stop, what)
+                if time.monotonic() > look_at:
+                    look_at += WITHOUT_EXECUTOR_SECONDS
+                    self._warn_without_executor(what)
+            show()
+            status = context.statusTracker()
+            for job in status.getJobIdsForGroup(group):
+                for stage in found.stageIds if (found := status.getJobInfo(job)) is not None else ():
+                    self.figures.tasks += facts.numTasks if (facts := status.getStageInfo(stage)) is not None else 0
+            return ended.result()
+        except FrostlineError:
+            raise
+        except Exception as error:
+            raise _failed(what, error, self._log) from error
+        finally:
+            if not ended.done():
+                with suppress(Exception):  # Spark is ending, and its tasks with it
+                    context.cancelJobGroup(group)
+            self.figures.seconds += time.monotonic() - began
+
     def _warn_without_executor(self, what: str) -> None:
         """Once, if there is none: Spark itself would wait for ever, and say so in its log only."""
-        context = getattr(self._session, "_sc", None)
+        context = getattr(self.session, "_sc", None)
         if context is None or str(context.master).startswith("local"):
             return
         with self._telling:

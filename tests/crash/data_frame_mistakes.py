@@ -16,6 +16,7 @@ _STREAMS = "tests/spark/test_stream_writer.py"
 _WRITER = "tests/spark/test_writer.py::TestOnce"
 _CHANGES = "tests/spark/test_changes.py"
 _REPLACE = "tests/spark/test_replace.py"
+_INGEST = "tests/spark/test_ingest.py"
 
 
 def _job_marks_differ() -> None:
@@ -177,6 +178,24 @@ def _columns_of_filters_pruned() -> None:
     required._together = together
 
 
+def _files_go_in_again() -> None:
+    from tiering.insert.uploaded import once_files
+
+    once_files.taken = lambda disk, definition: {}
+
+
+def _marks_not_found() -> None:
+    from tiering.insert.uploaded import once_files
+
+    once_files._marks = lambda disk, definition: []
+
+
+def _first_schema_for_all() -> None:
+    from spark_tiering.writing import ingest
+
+    ingest._READERS["parquet"] = {}
+
+
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
     (
         "job marks differ",
@@ -201,6 +220,24 @@ MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (
         "the parts of all tasks get one block number",
         f"{_WRITER}::test_parts_of_several_tasks_have_names_of_their_own",
         _same_number_for_all,
+    ),
+    (
+        "files go in again",
+        "an ingest does not know which files are in the table when it commits",
+        f"{_INGEST}::test_two_at_once_take_each_file_once",
+        _files_go_in_again,
+    ),
+    (
+        "marks not found",
+        "an ingest does not find the marks of those before it",
+        f"{_INGEST}::test_what_was_stopped_between_two_commits_goes_on_after_the_last",
+        _marks_not_found,
+    ),
+    (
+        "first schema for all",
+        "a column that only later files of a batch have is lost",
+        f"{_INGEST}::test_files_of_one_batch_may_have_other_columns",
+        _first_schema_for_all,
     ),
     (
         "replace without precondition",

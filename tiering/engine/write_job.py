@@ -30,7 +30,8 @@ from tiering.catalog.context import Context
 from tiering.catalog.new_parts import INSERT_CLAIM
 from tiering.engine import replicated
 from tiering.engine.recovery import begin_disks
-from tiering.insert.uploaded.once import Once, OnceAJob
+from tiering.insert.uploaded.once import OnceABatch, OnceAJob
+from tiering.insert.uploaded.once_files import OnceFiles
 from tiering.insert.uploaded.part_writer import WriteJob, WrittenPart, write_parts
 from tiering.insert.uploaded.replaced import ATTEMPTS, check_replaceable, held_to_replace, parts_to_replace
 from tiering.parquet.column_ranges import combine_ranges
@@ -50,7 +51,7 @@ class WriteOptions:
 
     table: str
     config: Path | None = None
-    once: Once | None = None
+    once: OnceAJob | OnceABatch | OnceFiles | None = None
     """None: to write it again appends it again."""
     replaces: Literal["nothing", "partitions", "table"] = "nothing"
     """What goes with the commit: the partitions that the rows are in, or all that there is."""
@@ -89,7 +90,7 @@ def begin(context: Context, options: WriteOptions) -> tuple[TableDefinition, Wri
     """
     definition = context.catalog.table(options.table)
     _check(context, definition, options)
-    disk = _target(context, definition, options)
+    disk = target(context, definition, options)
     if options.replaces != "nothing":
         disk.refresh()  # what is there now is to go, and what comes later is not
     if _is_done(disk, definition, options):
@@ -112,7 +113,8 @@ def begin(context: Context, options: WriteOptions) -> tuple[TableDefinition, Wri
 
 def is_nothing(options: WriteOptions, parts: Sequence[WrittenPart]) -> bool:
     """Whether there is nothing to commit: no rows, no mark, and nothing that goes."""
-    return not parts and not isinstance(options.once, OnceAJob) and options.replaces != "table"
+    has_mark = options.once is not None and not isinstance(options.once, OnceABatch)
+    return not parts and not has_mark and options.replaces != "table"
 
 
 def commit(context: Context, options: WriteOptions, job: WriteJob | None, parts: Sequence[WrittenPart]) -> WriteResult:
@@ -136,7 +138,7 @@ def commit(context: Context, options: WriteOptions, job: WriteJob | None, parts:
         claim = f"{INSERT_CLAIM}{floor}-{secrets.token_hex(6)}"
         stack.enter_context(context.journal.claim(definition.uuid, [claim], "insert"))
         described = _described(context, definition, job, parts, floor)
-        for left in reversed(range(1 if options.replaces == "nothing" else ATTEMPTS)):
+        for left in reversed(range(1 if options.replaces == "nothing" and options.once is None else ATTEMPTS)):
             try:
                 revision, gone = _commit(context, disk, definition, options, job, described)
                 break
@@ -181,7 +183,7 @@ def _check(context: Context, definition: TableDefinition, options: WriteOptions)
     replicated.refuse(definition, what, "insert the rows with 'frostline insert'")
 
 
-def _target(context: Context, definition: TableDefinition, options: WriteOptions) -> LoggedDisk:
+def target(context: Context, definition: TableDefinition, options: WriteOptions) -> LoggedDisk:
     """The hottest bucket of the table's policy that can be written to."""
     problems = []
     for volume in ordered_volumes(context.config.policy(definition.policy)):

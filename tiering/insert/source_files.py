@@ -68,7 +68,7 @@ def find_sources(paths: Sequence[str], file_format: str | None = None) -> list[S
         raise UsageError(f"no such format: {file_format!r}", hint=f"formats are {', '.join(FORMATS)}")
     found: list[Source] = []
     for path in paths:
-        found.extend(_source(match, file_format) for match in _matches(path))
+        found.extend(source_of(match, file_format) for match in _matches(path))
     if not found:
         raise UsageError("nothing to insert", hint="name files, a glob or '-' for standard input")
     return found
@@ -85,7 +85,8 @@ def _matches(path: str) -> list[str]:
     return matches
 
 
-def _source(path: str, file_format: str | None) -> Source:
+def source_of(path: str, file_format: str | None) -> Source:
+    """The input at a path, by its name. Raises `UsageError` as `find_sources`."""
     if path == STDIN:
         if file_format is None:
             raise UsageError("standard input needs a format", hint=f"say --format {'|'.join(FORMATS)}")

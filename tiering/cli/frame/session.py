@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # heavy: most of a `--help` would be these imports
     from tiering.engine.store import Store
 
 BEGIN_OR_FIND = "'frostline table create' begins one; one that you have is found by --config or FROSTLINE_HOME"
-SPARK = "spark_tiering.verbs"
+SPARK = "spark_tiering.verbs.runner"
 """Named, not imported: the frame knows no package above it."""
 OWN_LOGGERS = ("frostline", "tiering", "disks", "oplog", "restore", "backup", "zerocopy", "tui", "spark_tiering")
 """Only these speak below WARNING: at DEBUG the S3 clients write session tokens and keys."""
@@ -263,12 +263,14 @@ class Session:
         runner: ClusterRunner = self._stack.enter_context(verbs.runner(config, app=app, master=master, verbose=verbose))
         return runner
 
-    def progress(self) -> "Progress":
-        """Where long work shows how far it is."""
-        from tiering.cli.frame.terminal_progress import choose
+    def progress(self, *, line_seconds: float | None = None) -> "Progress":
+        """Where long work shows how far it is; without a terminal by a line every so many seconds."""
+        from tiering.cli.frame.terminal_progress import LINE_EVERY_SECONDS, choose
 
-        options = self.options
-        return choose(quiet=options.quiet, no_progress=options.no_progress, as_json=options.json_progress)
+        options, every = self.options, line_seconds or LINE_EVERY_SECONDS
+        return choose(
+            quiet=options.quiet, no_progress=options.no_progress, as_json=options.json_progress, line_seconds=every
+        )
 
     # -- answers and endings -----------------------------------------------------------------------------------------
 

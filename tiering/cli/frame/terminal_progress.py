@@ -17,13 +17,15 @@ LINE_EVERY_SECONDS = 30.0
 DOCUMENT_EVERY_SECONDS = 1.0
 
 
-def choose(*, quiet: bool, no_progress: bool, as_json: bool = False) -> Progress:
+def choose(
+    *, quiet: bool, no_progress: bool, as_json: bool = False, line_seconds: float = LINE_EVERY_SECONDS
+) -> Progress:
     """Bars, lines or nothing, as the terminal and the user want it; documents whoever asks for them."""
     if as_json:
         return Documents()
     if quiet or no_progress:
         return Silent()
-    return Bars() if sys.stderr.isatty() else Lines()
+    return Bars() if sys.stderr.isatty() else Lines(every_seconds=line_seconds)
 
 
 class _CountedTask:
@@ -54,23 +56,29 @@ class Lines:
         self,
         write: Callable[[str], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        every_seconds: float = LINE_EVERY_SECONDS,
     ) -> None:
         self._write = write or (lambda text: print(visible(text), file=sys.stderr, flush=True))
         self._clock = clock
+        self._every_seconds = every_seconds
 
     def task(
         self, what: str, *, items: int | None = None, size_bytes: int | None = None
     ) -> AbstractContextManager[Task]:
-        return _LineTask(what, items, size_bytes, self._write, self._clock)
+        task = _LineTask(what, items, size_bytes, self._write, self._clock)
+        task.every_seconds = self._every_seconds
+        return task
 
 
 class _LineTask(_CountedTask):
+    every_seconds = LINE_EVERY_SECONDS
+
     def advance(self, *, items: int = 0, size_bytes: int = 0) -> None:
         with self._lock:
             self._done_items += items
             self._done_bytes += size_bytes
             now = self._clock()
-            if now - self._last < LINE_EVERY_SECONDS:
+            if now - self._last < self.every_seconds:
                 return
             self._last = now
             text = self._text()

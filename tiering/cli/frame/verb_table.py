@@ -25,6 +25,7 @@ VERBS = {
     "tiering.cli.commands.cache": ("warmup", "cache"),
     "zerocopy.verbs.replica": ("replica",),
     "zerocopy.verbs.keeper": ("keeper",),
+    "spark_tiering.verbs.ingest": ("ingest",),
     "tui.verbs": ("top", "dashboard"),
     "tiering.cli.commands.disk": ("disk",),
     "tiering.cli.commands.doctor": ("doctor",),

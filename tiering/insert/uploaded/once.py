@@ -126,9 +126,6 @@ class OnceABatch:
         return f"{definition.directory}/stream-{_digest(self.stream)}-{batch}.json"
 
 
-Once = OnceAJob | OnceABatch
-
-
 def _digest(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()[:32]
 

@@ -1,0 +1,171 @@
+"""`ingest`: many files into a table, by Spark."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from oplog.errors import UsageError
+from tiering.cli.commands.tables import TableName
+from tiering.cli.frame.output import counted
+from tiering.cli.frame.remote_work import Master, SparkWork, wanted
+from tiering.cli.frame.session import Session
+from tiering.cli.frame.verb import verb
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from spark_tiering.spark_runner import SparkRunner
+    from spark_tiering.writing.ingest import IngestFile
+    from tiering.engine.store import Store
+    from tiering.engine.write_job import WriteResult
+
+PROGRESS_SECONDS = 10.0
+"""Without a terminal a line is written so often."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    verb(app, changes=True)(ingest)
+
+
+def ingest(
+    session: Session,
+    table: TableName,
+    files: Annotated[list[str], typer.Argument(metavar="FILE", help="files, globs, or URLs that Spark can read")],
+    format: Annotated[  # noqa: A002  the flag is called so
+        str | None, typer.Option(metavar="FORMAT", help="parquet, csv, json or orc; default: by the name")
+    ] = None,
+    select: Annotated[
+        str | None, typer.Option(metavar="'A,B.C as D'", help="take only these columns and fields of structs")
+    ] = None,
+    batch_bytes: Annotated[
+        str, typer.Option("--batch-bytes", metavar="SIZE", help="files of so many bytes are one commit")
+    ] = "4GiB",
+    take_changed: Annotated[
+        bool, typer.Option("--take-changed", help="files that changed since they went in hold new rows")
+    ] = False,
+    spark: Annotated[
+        bool, typer.Option("--spark", help="by the executors of Spark; there is no other way yet")
+    ] = False,
+    master: Master = None,
+) -> None:
+    """Take many files into a table, by Spark: each file once.
+
+    Executors read the files and write sorted parts into the bucket. Files of --batch-bytes together are one commit. A
+    run that was stopped goes on after its last commit when it is run again: a file is known by place, size and time.
+
+    Exit 13: a file changed since it went in, or another ingest took some of the files at the same time.
+    """
+    from functools import partial
+
+    from spark_tiering.writing.ingest import batches_of, find_files, is_url, left_of
+    from tiering.config.units import format_size, parse_size
+    from tiering.engine import write_job
+    from tiering.insert.reshaping import parse_reshaping
+    from tiering.insert.uploaded.once_files import taken
+
+    if not wanted(spark, master):
+        raise UsageError("ingest is work for Spark", hint=f"add --spark, or 'frostline insert {table} FILE…'")
+    store = session.store()
+    definition = store.definition(table)
+    chosen = parse_reshaping(definition, select=select).select
+    disk = write_job.target(store.context, definition, write_job.WriteOptions(table, by="ingest"))
+    start = partial(SparkWork, session, f"ingest {table}", master)
+    work = start() if any(map(is_url, files)) else None
+    runner: Any = work.runner if work is not None else None
+    found = find_files(files, format, runner.session if runner is not None else None)
+    left = left_of(found, taken(disk, definition), takes_changed=take_changed, table=table)
+    batches = batches_of(left, parse_size(batch_bytes))
+    document: dict[str, Any] = {
+        "table": table,
+        "files": len(left),
+        "skipped": len(found) - len(left),
+        "file_bytes": sum(file.size_bytes for file in left),
+        "batches": len(batches),
+    }
+    done: list[WriteResult] = []
+    if batches and not session.dry_run:  # what is done needs no Spark
+        work = work or start()
+        runner = work.runner
+        done = _ingest(session, store, table, runner, batches, chosen)
+        work.report()
+    else:
+        document["spark"] = None
+    document |= {
+        "rows": sum(result.rows for result in done),
+        "parts": [name for result in done for name in result.parts],
+        "bytes": sum(result.bytes for result in done),
+        "revisions": [result.revision for result in done if result.revision is not None],
+        "dry_run": session.dry_run,
+    }
+    if session.options.json:
+        session.output.document(document)
+    else:
+        known = f"; {counted(document['skipped'], 'file')} went in before" if document["skipped"] else ""
+        what = f"{counted(len(left), 'file')} of {format_size(document['file_bytes'])}"
+        if session.dry_run:
+            session.output.line(f"Dry run: would take {what} into {table}, {counted(len(batches), 'commit')}{known}.")
+        else:
+            session.output.line(
+                f"Took {what} into {table}: {counted(document['rows'], 'row')}, "
+                f"{counted(len(document['parts']), 'part')}, {format_size(document['bytes'])}, "
+                f"{counted(len(document['revisions']), 'commit')}{known}."
+            )
+    if not left:
+        session.nothing_to_do("No new files.")
+
+
+def _ingest(
+    session: Session,
+    store: "Store",
+    table: str,
+    runner: "SparkRunner",
+    batches: "list[tuple[IngestFile, ...]]",
+    select: "Mapping[str, str]",
+) -> "list[WriteResult]":
+    """Each batch one commit. Raises for the first that fails, and says what went in before."""
+    from oplog.errors import FrostlineError
+    from spark_tiering.writing.ingest import frame_of, ingest_session, parts_of, written_rows
+    from tiering.engine import write_job
+    from tiering.insert.uploaded.once_files import OnceFiles
+
+    own, done = ingest_session(runner.session), list[write_job.WriteResult]()
+    size_bytes = sum(file.size_bytes for batch in batches for file in batch)
+    progress = session.progress(line_seconds=PROGRESS_SECONDS)
+    try:
+        with progress.task(f"ingesting into {table}", size_bytes=size_bytes) as task:
+            for batch in batches:
+                options = write_job.WriteOptions(
+                    table, once=OnceFiles(dict(file.fingerprint for file in batch)), by="ingest"
+                )
+                definition, job = write_job.begin(store.context, options)
+                if job is None:  # another ingest was first
+                    continue
+                written = own.sparkContext.accumulator(0)
+                seen = 0
+
+                def show() -> None:
+                    nonlocal seen
+                    task.advance(items=written.value - seen)  # noqa: B023  called while this batch is worked on
+                    seen = written.value  # noqa: B023
+
+                answers = runner.collect(
+                    lambda: written_rows(
+                        frame_of(own, batch, definition, select, slots=runner.slots),  # noqa: B023
+                        job,  # noqa: B023
+                        written,  # noqa: B023
+                    ).collect(),
+                    what=f"ingesting into {table}",
+                    show=show,
+                    stop=store.context.stop,
+                )
+                done.append(write_job.commit(store.context, options, job, parts_of(answers)))
+                task.advance(size_bytes=sum(file.size_bytes for file in batch))
+    except FrostlineError as error:
+        if done:
+            rows = sum(result.rows for result in done)
+            before = f"{rows} rows went in before by {counted(len(done), 'commit')}"
+            error.message += f" ({before}; running it again goes on after them)"
+            error.args = (error.message,)
+        raise
+    return done

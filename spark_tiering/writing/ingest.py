@@ -1,0 +1,320 @@
+"""Bulk ingest: files that Spark reads, and parts that its tasks write, with the partitions and sort order of a table.
+
+Files are taken in batches of bytes, each of which is one commit with a mark of its files: what was stopped goes on
+after the last commit. Spark puts the rows of a batch into ranges of partition and sort key, so that a task writes few
+parts and none has much more than its share; a task sorts by blocks and merges, so its memory is that of a block, also
+where all rows have one key.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from oplog.errors import FrostlineError, NotFound, Refused, Transient, UsageError
+from tiering.insert.source_csv import NULLS
+from tiering.insert.source_files import find_sources, source_of
+from tiering.insert.uploaded.once_files import fingerprint
+from tiering.insert.uploaded.part_writer import WriteJob, WrittenPart, write_parts
+from tiering.table.schema import Column, PartitionField, TableDefinition
+from tiering.table.type_texts import arrow_type
+
+if TYPE_CHECKING:
+    from pyspark import Accumulator
+    from pyspark.sql import Column as Expression
+    from pyspark.sql import DataFrame, SparkSession
+
+TASK_BYTES = 128 * 1024 * 1024
+"""What a task writes, in bytes of the files."""
+_LEAST_TASK_BYTES = 16 * 1024 * 1024
+"""Less is not divided, however many tasks could run."""
+_SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",  # a value that does not fit is an error, and no null
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    "spark.sql.files.ignoreMissingFiles": "false",
+}
+_READERS: dict[str, dict[str, str]] = {
+    "parquet": {"mergeSchema": "true"},
+    "orc": {"mergeSchema": "true"},
+    "json": {"mode": "FAILFAST"},
+    "csv": {"mode": "FAILFAST", "header": "true", "inferSchema": "false", "enforceSchema": "false"},
+}
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_ANSWER = "answer binary"
+
+
+@dataclass(frozen=True, slots=True)
+class IngestFile:
+    """A file that Spark is to read."""
+
+    place: str
+    """A URL with the scheme by which Spark opens it."""
+    format: str
+    delimiter: str
+    size_bytes: int
+    changed: float
+
+    @property
+    def fingerprint(self) -> tuple[str, str]:
+        return fingerprint(self.place, self.size_bytes, self.changed)
+
+
+def is_url(path: str) -> bool:
+    """Whether Spark has to be asked which files that is."""
+    return _URL.match(path) is not None
+
+
+def find_files(paths: Sequence[str], file_format: str | None, session: SparkSession | None) -> list[IngestFile]:
+    """The files of paths and globs of this machine, and of URLs, in their order, each once. Raises `NotFound` where
+    there are none, `UsageError` for a format that Spark does not read. Without URLs `session` is not needed."""
+    found: dict[str, IngestFile] = {}
+    for path in paths:
+        for file in _of_url(path, file_format, session) if is_url(path) else _of_path(path, file_format):
+            found.setdefault(file.place, file)
+    return list(found.values())
+
+
+def batches_of(files: Iterable[IngestFile], batch_bytes: int) -> list[tuple[IngestFile, ...]]:
+    """The files in their order, so many bytes together, of one format each; a larger file is a batch of its own."""
+    batches: list[tuple[IngestFile, ...]] = []
+    pending: list[IngestFile] = []
+    for file in files:
+        alike = not pending or (pending[0].format, pending[0].delimiter) == (file.format, file.delimiter)
+        if pending and (not alike or sum(one.size_bytes for one in pending) + file.size_bytes > batch_bytes):
+            batches.append(tuple(pending))
+            pending = []
+        pending.append(file)
+    return [*batches, tuple(pending)] if pending else batches
+
+
+def left_of(
+    files: Sequence[IngestFile], known: Mapping[str, str], *, takes_changed: bool, table: str
+) -> list[IngestFile]:
+    """The files that the marks do not name. Raises `Refused` for one that was another when it went in."""
+    left: list[IngestFile] = []
+    for file in files:
+        place, state = file.fingerprint
+        if place in known and known[place] != state and not takes_changed:
+            raise Refused(
+                f"{file.place} has changed since it went into {table}: rows that are there may come once more",
+                hint="--take-changed takes what it holds now for new rows; 'frostline insert --replace-partitions' "
+                "replaces partitions",
+            )
+        if known.get(place) != state:
+            left.append(file)
+    return left
+
+
+def ingest_session(session: SparkSession) -> SparkSession:
+    """A session of the same Spark with the settings that values need to arrive as they are."""
+    if getattr(session, "_sc", None) is None:
+        raise Refused("ingest needs a session of Spark itself, and not Spark Connect", hint="unset SPARK_REMOTE")
+    own = session.newSession()
+    for name, value in _SETTINGS.items():
+        own.conf.set(name, value)
+    return own
+
+
+def frame_of(
+    session: SparkSession,
+    files: Sequence[IngestFile],
+    definition: TableDefinition,
+    select: Mapping[str, str],
+    *,
+    slots: int,
+) -> DataFrame:
+    """The rows of a batch with columns of the table's names, in ranges of partition and sort key."""
+    from spark_tiering.datasource import check_columns
+
+    reader = session.read.format(files[0].format).options(**_READERS[files[0].format])
+    if files[0].format == "csv":
+        reader = reader.option("sep", files[0].delimiter)
+    # Spark takes a path for a glob.
+    rows = reader.load([re.sub(r"([{}\[\]*?\\])", r"\\\1", file.place) for file in files])
+    rows = _selected(rows, select) if select else rows
+    rows = _typed(rows, definition, is_text=files[0].format == "csv")
+    check_columns(rows.schema, definition)
+    size_bytes = sum(file.size_bytes for file in files)
+    tasks = max(-(-size_bytes // TASK_BYTES), min(slots, -(-size_bytes // _LEAST_TASK_BYTES)), 1)
+    if tasks == 1:
+        return rows.coalesce(1)
+    ranges = _ranges(rows, definition)
+    return rows.repartitionByRange(tasks, *ranges) if ranges else rows.repartition(tasks)
+
+
+def written_rows(frame: DataFrame, job: WriteJob, rows: Accumulator[int]) -> DataFrame:
+    """What the tasks answer when they have written the frame; `parts_of` reads it."""
+    return frame.mapInArrow(_Writing(job, rows), _ANSWER)
+
+
+def parts_of(answers: Iterable[Any]) -> list[WrittenPart]:
+    """The parts that were written. Raises what a task could not take."""
+    parts: list[WrittenPart] = []
+    for answer in answers:
+        found = pickle.loads(bytes(answer[0]))
+        if isinstance(found, FrostlineError):
+            raise found
+        parts += found
+    return parts
+
+
+@dataclass(frozen=True)
+class _Writing:
+    """What a task does: its rows in, its parts out."""
+
+    job: WriteJob
+    rows: Accumulator[int]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext, cloudpickle
+
+        context = TaskContext.get()
+        task, attempt = (context.partitionId(), context.taskAttemptId()) if context is not None else (0, 0)
+        answer: object
+        try:
+            answer = write_parts(self._counted(batches), self.job, task, attempt)
+        except FrostlineError as error:
+            if isinstance(error, Transient):
+                raise  # Spark tries again
+            for _ in batches:  # a worker with rows left over would not be used again
+                pass
+            answer = error
+        yield pa.record_batch({"answer": pa.array([bytes(cloudpickle.dumps(answer))], pa.binary())})
+
+    def _counted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield batch
+            self.rows.add(batch.num_rows)
+
+
+def _of_path(path: str, file_format: str | None) -> Iterator[IngestFile]:
+    for source in find_sources([path], file_format):
+        file = Path(source.path).resolve()
+        facts = file.stat()
+        yield _checked(IngestFile(f"file:{file}", source.format, source.delimiter, facts.st_size, facts.st_mtime))
+
+
+def _of_url(path: str, file_format: str | None, session: SparkSession | None) -> Iterator[IngestFile]:
+    """The files of a URL or of a glob of URLs, as Hadoop's file systems list them, which Spark reads by."""
+    from py4j.protocol import Py4JError
+
+    assert session is not None
+    spark: Any = session
+    where = re.sub(r"\As3n?://", "s3a://", path)
+    try:
+        pattern = spark._jvm.org.apache.hadoop.fs.Path(where)
+        system = pattern.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+        found = [one for one in system.globStatus(pattern) or () if one.isFile()]
+    except Py4JError as error:
+        java = getattr(error, "java_exception", None)
+        said = (str(java.toString()) if java is not None else str(error)).splitlines()[0]
+        hint = "see what it says"
+        if "ClassNotFound" in said or "UnsupportedFileSystem" in said:
+            hint = "give Spark what reads it, such as spark.jars.packages: org.apache.hadoop:hadoop-aws:VERSION"
+        raise UsageError(f"Spark cannot list {path}: {said[:300]}", hint=hint) from error
+    if not found:
+        raise NotFound(f"no such file: {path}", hint="check the URL; quote globs so that they arrive here")
+    for one in sorted(found, key=lambda one: str(one.getPath().toString())):
+        place = str(one.getPath().toString())
+        source = source_of(place, file_format)
+        changed = float(one.getModificationTime())
+        yield _checked(IngestFile(place, source.format, source.delimiter, int(one.getLen()), changed))
+
+
+def _checked(file: IngestFile) -> IngestFile:
+    if file.format not in _READERS or file.place.endswith(".zip"):
+        raise UsageError(
+            f"{file.place}: Spark does not read it; it reads {', '.join(_READERS)}", hint="'frostline insert' takes it"
+        )
+    return file
+
+
+def _selected(rows: DataFrame, select: Mapping[str, str]) -> DataFrame:
+    from pyspark.sql import functions
+
+    names = set(rows.columns)
+    expressions = []
+    for path, name in select.items():
+        steps = path.split(".")
+        first = next((n for n in range(len(steps), 0, -1) if ".".join(steps[:n]) in names), None)
+        if first is None:
+            raise UsageError(
+                f"the files have no column {path}", hint=f"their columns are: {', '.join(sorted(names)[:20])}"
+            )
+        quoted = [".".join(steps[:first]), *steps[first:]]
+        expressions.append(functions.col(".".join(f"`{step.replace('`', '``')}`" for step in quoted)).alias(name))
+    return rows.select(*expressions)
+
+
+def _typed(rows: DataFrame, definition: TableDefinition, *, is_text: bool) -> DataFrame:
+    """Texts as the types of the table; what JSON has where the table has a text, as JSON."""
+    from pyspark.sql import functions
+    from pyspark.sql.types import ArrayType, MapType, StringType, StructType
+
+    known = {column.name: column for column in definition.columns}
+    expressions = []
+    for field in rows.schema.fields:
+        column, value = known.get(field.name), functions.col(_quoted(field.name))
+        if column is not None:
+            if is_text and (column.nullable or not _is_text(column)):
+                value = functions.when(value.isin(NULLS), None).otherwise(value)
+            if isinstance(field.dataType, StringType) and not _is_text(column):
+                value = value.cast(_spark_type(column))
+            if isinstance(field.dataType, (StructType, MapType, ArrayType)) and _is_text(column):
+                value = functions.to_json(value)
+        expressions.append(value.alias(field.name))
+    return rows.select(*expressions)
+
+
+def _is_text(column: Column) -> bool:
+    """Whether Spark hands its values on as texts."""
+    kind = arrow_type(column.type)
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_time(kind) or kind == pa.uuid()
+    )
+
+
+def _spark_type(column: Column) -> Any:
+    from spark_tiering.arrow_types import spark_schema
+
+    return spark_schema([column], truncate_nanoseconds=True).fields[0].dataType
+
+
+def _ranges(rows: DataFrame, definition: TableDefinition) -> list[Expression]:
+    """By what rows are put together: first those of one partition, then by their keys."""
+    there = set(rows.columns)
+    by = [_partition(rows, field) for field in definition.partition_by if field.column in there]
+    from pyspark.sql import functions
+
+    keys = [functions.col(_quoted(name)) for name in definition.order_by if name in there]
+    return [one for one in by if one is not None] + keys
+
+
+def _partition(rows: DataFrame, field: PartitionField) -> Expression | None:
+    """What is equal for rows of one partition, or of a few; None where Spark does not count as we do."""
+    from pyspark.sql import functions
+    from pyspark.sql.types import NumericType, StringType
+
+    value, kind = functions.col(_quoted(field.column)), rows.schema[field.column].dataType
+    match field.transform:
+        case "year" | "month" | "day" | "hour":
+            return functions.date_trunc(field.transform, value)
+        case "truncate" if isinstance(kind, StringType):
+            return functions.substring(value, 1, field.parameter or 1)
+        case "truncate" if isinstance(kind, NumericType):
+            return value - functions.pmod(value, functions.lit(field.parameter or 1))
+        case "identity":
+            return value
+    return None
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"

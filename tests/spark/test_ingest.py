@@ -1,0 +1,229 @@
+"""`ingest --spark`: files of several formats go into a table, each once, a batch of bytes a commit (I1, I2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.csv as csv
+import pyarrow.orc as orc
+import pyarrow.parquet as pq
+import pytest
+
+from oplog.errors import FrostlineError
+from spark_tiering.spark_runner import SparkRunner
+from spark_tiering.writing import ingest
+from tests.homes import Home
+from tiering.engine import write_job
+from tiering.insert.uploaded import once_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def home(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Home:
+    """With an empty table, and the session of these tests for its verbs."""
+
+    @contextmanager
+    def runner(*arguments: Any, **named: Any) -> Iterator[SparkRunner]:
+        yield SparkRunner(spark)
+
+    monkeypatch.setattr("spark_tiering.verbs.runner.runner", runner)
+    home = Home(tmp_path, "one", capsys)
+    columns = ("k:int64", "at:timestamp[us, UTC]", "name:string")
+    named = [word for column in columns for word in ("--column", column)]
+    home("table", "create", "d.t", *named, "--order-by", "k", "--partition-by", "month(at)")
+    return home
+
+
+def rows(first: int, count: int) -> pa.Table:
+    """Keys from `first` on, in turn in January and February of 2026."""
+    keys = list(range(first, first + count))
+    days = [f"2026-0{1 + key % 2}-0{1 + key % 9}T10:00:00Z" for key in keys]
+    return pa.table(
+        {
+            "k": pa.array(keys, pa.int64()),
+            "at": pa.array(days).cast(pa.timestamp("us", "UTC")),
+            "name": [None if key % 5 == 0 else f"name {key}" for key in keys],
+        }
+    )
+
+
+def written(home: Home, name: str, table: pa.Table) -> str:
+    path = home.path / name
+    match path.suffixes[0]:
+        case ".parquet":
+            pq.write_table(table, path)
+        case ".orc":
+            orc.write_table(table, path)
+        case ".csv":
+            csv.write_csv(table, path)
+        case _:
+            path.write_text("".join(f"{line}\n" for line in _json(table)))
+    return str(path)
+
+
+def _json(table: pa.Table) -> Iterator[str]:
+    import json
+
+    for row in table.to_pylist():
+        yield json.dumps({**row, "at": row["at"].isoformat()})
+
+
+def contents(home: Home) -> list[list[Any]]:
+    sql = """SELECT k, strftime("at", '%m-%d'), name FROM d.t ORDER BY k"""
+    found: list[list[Any]] = home.json("query", sql)["rows"]
+    return found
+
+
+def expected(first: int, count: int) -> list[list[Any]]:
+    return [[row["k"], row["at"].strftime("%m-%d"), row["name"]] for row in rows(first, count).to_pylist()]
+
+
+def test_every_format_comes_as_it_is_and_goes_in_once(home: Home) -> None:
+    """The parts are in partitions and in order; the same files again are nothing to do."""
+    files = [
+        written(home, name, rows(number * 10, 10))
+        for number, name in enumerate(("a[1].parquet", "b.csv", "c.json", "d.orc"))
+    ]
+    told = home.json("ingest", "d.t", *files, "--spark", "--dry-run")
+    assert (told["files"], told["batches"], told["rows"], told["dry_run"]) == (4, 4, 0, True)
+    assert home.keys() == []
+    done = home.json("ingest", "d.t", *files, "--spark")
+    assert (done["files"], done["skipped"], done["rows"], len(done["revisions"])) == (4, 0, 40, 4)
+    assert {name.split("_")[0] for name in done["parts"]} == {"202601", "202602"}
+    assert done["spark"]["tasks"] >= 4
+    assert contents(home) == expected(0, 40)
+    urls = [f"file://{home.path}/[bcd].*", f"file://{home.path}/a*.parquet"]  # as Hadoop finds them
+    again = home.json("ingest", "d.t", *files, *urls, "--spark", "--error-on-nothing", code=9)
+    assert (again["files"], again["skipped"], again["rows"], again["spark"]) == (0, 4, 0, None)
+    assert contents(home) == expected(0, 40)
+    assert home.json("fsck", "--read-data")["ok"]
+
+
+def test_columns_are_chosen_and_what_does_not_fit_is_an_error(home: Home) -> None:
+    nested = home.path / "n.json"
+    nested.write_text('{"id": 1, "user": {"name": "ann"}, "time": "2026-01-01T10:00:00Z", "more": [1]}\n')
+    chosen = ("--select", "id as k, user.name, time as at")
+    home("ingest", "d.t", str(nested), "--spark", code=2)
+    assert "unknown columns: id, more, time, user" in home.error
+    home("ingest", "d.t", str(nested), "--spark", "--select", "idd as k", code=2)
+    assert "the files have no column idd" in home.error
+    home("ingest", "d.t", str(nested), "--spark", *chosen)
+    assert contents(home) == [[1, "01-01", "ann"]]
+    bad = home.path / "bad.csv"
+    bad.write_text("k,at,name\n2,2026-01-01T10:00:00Z,x\nthree,2026-01-01T10:00:00Z,y\n")
+    home("ingest", "d.t", str(bad), "--spark", code=1)
+    assert "three" in home.error
+    assert contents(home) == [[1, "01-01", "ann"]]
+    home("ingest", "d.t", str(bad), code=2)
+    assert "add --spark" in home.error
+    home("ingest", "d.t", "s3://nowhere/*.csv", "--spark", code=2)
+    assert "Spark cannot list s3://nowhere/*.csv" in home.error
+    assert "hadoop-aws" in home.error
+    home("ingest", "d.t", f"file://{home.path}/*.parquet", "--spark", code=10)
+
+
+def test_what_was_stopped_between_two_commits_goes_on_after_the_last(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped before a commit, and after one whose answer was lost."""
+    files = [written(home, f"{number}.parquet", rows(number * 10, 10)) for number in range(4)]
+    commit, calls = write_job.commit, [0]
+
+    def stopped(*arguments: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == 2:
+            raise FrostlineError("stopped before")
+        result = commit(*arguments)
+        if calls[0] == 4:
+            raise FrostlineError("stopped after")
+        return result
+
+    each = ("ingest", "d.t", *files, "--spark", "--batch-bytes", "1")
+    with monkeypatch.context() as patch:
+        patch.setattr(write_job, "commit", stopped)
+        home(*each, code=1)
+        assert "10 rows went in before by 1 commit; running it again goes on after them" in home.error
+        assert contents(home) == expected(0, 10)
+        home(*each, code=1)
+        assert contents(home) == expected(0, 30)
+    done = home.json(*each)
+    assert (done["files"], done["skipped"], done["rows"]) == (1, 3, 10)
+    assert contents(home) == expected(0, 40)
+
+
+def test_two_at_once_take_each_file_once(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one commits the same file, and another one, while this one's tasks write."""
+    one, two, three = (written(home, f"{number}.parquet", rows(number * 10, 10)) for number in range(3))
+    parts_of = ingest.parts_of
+
+    def meddled(answers: Any) -> Any:
+        monkeypatch.setattr(ingest, "parts_of", parts_of)
+        home("ingest", "d.t", three, "--spark")
+        home("ingest", "d.t", one, "--spark")
+        return parts_of(answers)
+
+    monkeypatch.setattr(ingest, "parts_of", meddled)
+    home("ingest", "d.t", one, two, "--spark", code=13)
+    assert "1 of the 2 files went into d.t by another ingest" in home.error
+    assert contents(home) == expected(0, 10) + expected(20, 10)
+    home("ingest", "d.t", one, two, "--spark")
+    assert contents(home) == expected(0, 30)
+
+
+def test_a_file_that_changed_is_not_taken_for_another_unless_told(home: Home) -> None:
+    file = written(home, "a.parquet", rows(0, 10))
+    home("ingest", "d.t", file, "--spark")
+    written(home, "a.parquet", rows(10, 11))
+    home("ingest", "d.t", file, "--spark", code=13)
+    assert "has changed since it went into d.t" in home.error
+    home("ingest", "d.t", file, "--spark", "--take-changed")
+    assert contents(home) == expected(0, 21)
+
+
+def test_marks_are_put_together_and_an_undone_commit_can_come_again(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(once_files, "MARKS", 2)
+    files = [written(home, f"{number}.parquet", rows(number * 10, 10)) for number in range(4)]
+    done = home.json("ingest", "d.t", *files, "--spark", "--batch-bytes", "1")
+    assert home.json("ingest", "d.t", *files, "--spark")["skipped"] == 4
+    home("undo", "s3", str(done["revisions"][-1]))
+    assert contents(home) == expected(0, 30)
+    assert home.json("ingest", "d.t", *files, "--spark")["files"] == 1
+    assert contents(home) == expected(0, 40)
+
+
+def test_ranges_of_partition_and_key_leave_few_parts(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four tasks and two partitions: a part for each range, and one more where a range holds the end of a partition."""
+    monkeypatch.setattr(ingest, "TASK_BYTES", 1)
+    monkeypatch.setattr(ingest, "_LEAST_TASK_BYTES", 1)
+    file = written(home, "a.parquet", rows(0, 4000))
+    size = Path(file).stat().st_size
+    monkeypatch.setattr(ingest, "TASK_BYTES", size // 4 + 1)
+    done = home.json("ingest", "d.t", file, "--spark")
+    assert 4 <= len(done["parts"]) <= 5
+    assert contents(home) == expected(0, 4000)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "json", "orc"])
+def test_files_of_one_batch_may_have_other_columns(home: Home, kind: str) -> None:
+    """What a file does not have is null; nothing of the others is lost."""
+    files = [written(home, f"a.{kind}", rows(0, 10).drop(["name"])), written(home, f"b.{kind}", rows(10, 10))]
+    done = home.json("ingest", "d.t", *files, "--spark")
+    assert len(done["revisions"]) == 1
+    assert contents(home) == [[key, day, None] for key, day, _ in expected(0, 10)] + expected(10, 10)
+
+
+def test_files_of_text_with_other_headers_are_refused(home: Home) -> None:
+    one = written(home, "a.csv", rows(0, 10))
+    other = written(home, "b.csv", rows(10, 10).select(["at", "k", "name"]))
+    home("ingest", "d.t", one, other, "--spark", code=1)
+    assert contents(home) == []
