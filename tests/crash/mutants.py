@@ -37,6 +37,7 @@ from tests.crash import (
     ranges_mistakes,
     replicas_agreed_mistakes,
     replicas_mistakes,
+    sharing_bugs_mistakes,
     store_mistakes,
     transfer_mistakes,
 )
@@ -354,6 +355,7 @@ MUTANTS: dict[str, Mutant] = {
                 *ranges_mistakes.MISTAKES,
                 *replicas_mistakes.MISTAKES,
                 *replicas_agreed_mistakes.MISTAKES,
+                *sharing_bugs_mistakes.MISTAKES,
                 *simulated_mistakes.MUTANTS,
             )
         ),
