@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 def status_document(store: Store, planned: Plan | None = None) -> dict[str, Any]:
     """`status --json`. `planned` is the plan of now, where somebody has made it already."""
     from tiering.catalog.new_parts import repeated
+    from tiering.facts.replicas import replica_documents
 
     journal = store.context.journal
     names = {definition.uuid: definition.full_name for definition in store.definitions()}
@@ -36,6 +37,7 @@ def status_document(store: Store, planned: Plan | None = None) -> dict[str, Any]
     return {
         "tables": len(names),
         "replicated": [definition.full_name for definition in store.definitions() if definition.is_replicated],
+        "replicas": replica_documents(store),
         "parts": sum(item.parts for item in sums),
         "rows": sum(item.rows for item in sums),
         "bytes": sum(item.bytes for item in sums),

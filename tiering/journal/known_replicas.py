@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from tiering.journal.opened import JournalFile, now_text
 
-_TABLE = """
-CREATE TABLE IF NOT EXISTS replicas (
-  table_uuid TEXT PRIMARY KEY, number INTEGER NOT NULL, digest TEXT NOT NULL, names TEXT NOT NULL,
-  updated TEXT NOT NULL) WITHOUT ROWID;
-"""
+_TABLES = (
+    "CREATE TABLE IF NOT EXISTS replicas (table_uuid TEXT PRIMARY KEY, number INTEGER NOT NULL, digest TEXT NOT NULL,"
+    " names TEXT NOT NULL, updated TEXT NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS replica_failures (table_uuid TEXT, node TEXT, brings TEXT NOT NULL,"
+    " reason TEXT NOT NULL, tries INTEGER NOT NULL, last TEXT NOT NULL, inserted INTEGER,"
+    " PRIMARY KEY (table_uuid, node)) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS replica_whole (id INTEGER PRIMARY KEY, table_uuid TEXT NOT NULL, part TEXT NOT NULL,"
+    " reason TEXT NOT NULL, at TEXT NOT NULL)",
+)
+_MOST_WHOLE = 100
+"""The newest parts of a table of which is remembered why they were fetched whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +31,32 @@ class KnownReplicas:
     digest: str = ""
     """Of that entry."""
     names: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class FailedEntry:
+    """What waits in the queue and could not be done when it was last tried."""
+
+    node: str
+    """Of Keeper."""
+    brings: str
+    """The part or the definition."""
+    reason: str
+    tries: int
+    last: str
+    """When, in RFC 3339 UTC."""
+    inserted: int | None = None
+    """Of an insert of another replica's: when, in seconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class WholeFetch:
+    """A part that came with its bytes where those are shared."""
+
+    part: str
+    reason: str
+    at: str
+    """When, in RFC 3339 UTC."""
 
 
 class Replicas:
@@ -68,7 +100,51 @@ class Replicas:
         with self._file.write("forget_entry", table_uuid) as connection:
             connection.execute("UPDATE replicas SET number = -1, digest = '' WHERE table_uuid = ?", (table_uuid,))
 
+    def failures(self, table_uuid: str) -> list[FailedEntry]:
+        """What could not be done when the queue of this machine's replica was last worked on."""
+        if not self._file.read("SELECT 1 FROM sqlite_master WHERE name = 'replica_failures'"):
+            return []
+        rows = self._file.read("SELECT * FROM replica_failures WHERE table_uuid = ? ORDER BY node", (table_uuid,))
+        return [FailedEntry(*tuple(row)[1:]) for row in rows]
+
+    def note_failures(self, table_uuid: str, failed: Collection[tuple[str, str, str, int | None]]) -> None:
+        """These entries could not be done now: the node, what it brings, why, when it was inserted. All others were."""
+        known = {one.node: one for one in self.failures(table_uuid)}
+        if not failed and not known:
+            return
+        with self._file.write("note_failures", table_uuid, durable=False) as connection:
+            _make(connection)
+            connection.execute("DELETE FROM replica_failures WHERE table_uuid = ?", (table_uuid,))
+            for node, brings, reason, inserted in failed:
+                tries = known[node].tries + 1 if node in known else 1
+                row = (table_uuid, node, brings, reason, tries, now_text(), inserted)
+                connection.execute("INSERT INTO replica_failures VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+
+    def whole(self, table_uuid: str) -> list[WholeFetch]:
+        """The last parts that came whole, the newest first."""
+        if not self._file.read("SELECT 1 FROM sqlite_master WHERE name = 'replica_whole'"):
+            return []
+        sql = "SELECT part, reason, at FROM replica_whole WHERE table_uuid = ? ORDER BY id DESC"
+        return [WholeFetch(*row) for row in self._file.read(sql, (table_uuid,))]
+
+    def note_whole(self, table_uuid: str, reasons: Mapping[str, str]) -> None:
+        """These parts came whole, and why."""
+        if not reasons:
+            return
+        with self._file.write("note_whole", table_uuid, durable=False) as connection:
+            _make(connection)
+            connection.executemany(
+                "INSERT INTO replica_whole (table_uuid, part, reason, at) VALUES (?, ?, ?, ?)",
+                [(table_uuid, part, reason, now_text()) for part, reason in reasons.items()],
+            )
+            connection.execute(
+                "DELETE FROM replica_whole WHERE table_uuid = ?1 AND id NOT IN"
+                " (SELECT id FROM replica_whole WHERE table_uuid = ?1 ORDER BY id DESC LIMIT ?2)",
+                (table_uuid, _MOST_WHOLE),
+            )
+
 
 def _make(connection: sqlite3.Connection) -> None:
-    """The table: a journal of an earlier version has none, and one that was only read stays as it is."""
-    connection.execute(_TABLE)
+    """The tables: a journal of an earlier version has none, and one that was only read stays as it is."""
+    for statement in _TABLES:
+        connection.execute(statement)

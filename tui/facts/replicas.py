@@ -39,6 +39,7 @@ def replicas(store: Store) -> Listing:
             Column("parts", "parts", 7, lambda row: row.get("parts"), number, right=True),
             Column("queue", "queue", 6, lambda row: row.get("queue"), number, right=True),
             Column("behind", "behind", 6, lambda row: row.get("behind"), number, right=True),
+            Column("lag_seconds", "lag s", 6, lambda row: row.get("lag_seconds"), number, right=True),
             Column("host", "address", 22, lambda row: row.get("host")),
             Column("why", "read-only because", 40, of("read_only"), least=16),
         ),

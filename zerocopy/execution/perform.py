@@ -69,15 +69,27 @@ def execute(replica: Replica, *, stopped: Callable[[], bool], log: Sequence[str]
     is at it."""
     with replica.context.journal.claim(replica.definition.uuid, ["replica-queue"], "replica"):
         done = Done(pulled=pull(replica, log))
-        if not (waiting := queue(replica)):
-            return done
-        fetcher = Fetcher(replica)
-        try:
-            _Run(replica, fetcher, replica.parts(), done).all(waiting, stopped)
-        finally:
-            done.adopted = fetcher.adopted
-            done.whole = {part: why for part, why in fetcher.whole.items() if part in done.fetched}
+        if waiting := queue(replica):
+            fetcher = Fetcher(replica)
+            try:
+                _Run(replica, fetcher, replica.parts(), done).all(waiting, stopped)
+            finally:
+                done.adopted = fetcher.adopted
+                done.whole = {part: why for part, why in fetcher.whole.items() if part in done.fetched}
+        replica.say_lag()
+        _note(replica, done)
         return done
+
+
+def _note(replica: Replica, done: Done) -> None:
+    """For whoever looks at the replica: what waits and why, and what came whole."""
+    journal, inserted = replica.context.journal.replicas, replica.kept.inserted
+    waiting = [(one.queued, one.reason) for one in done.postponed]
+    journal.note_failures(
+        replica.definition.uuid,
+        [(queued.node, queued.entry.brings, reason, inserted.get(queued.node)) for queued, reason in waiting],
+    )
+    journal.note_whole(replica.definition.uuid, done.whole)
 
 
 @dataclass(slots=True)

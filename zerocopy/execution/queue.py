@@ -14,7 +14,7 @@ from oplog.errors import AlreadyExists, Conflict, Transient
 from tiering.table.part import PartName
 from zerocopy.keeper.client import Node, Witness
 from zerocopy.keeper.operations import Check, Create, Operation, Set, portions
-from zerocopy.replica import entries, history
+from zerocopy.replica import entries, history, lag
 from zerocopy.replica.entries import Entry, Get
 from zerocopy.replica.inserts import quorum
 from zerocopy.replica.nodes import number_of
@@ -101,19 +101,23 @@ def _take(replica: Replica, pointer: Node, is_lost: Node, new: Sequence[int], co
     first, or others gave this replica up."""
     kept, own = replica.kept, replica.own
     is_whole = Check(own.is_lost, is_lost.version)
+    come = lag.inserted(replica.name, {copy.path: copy.data for copy in copies})
+    said = lag.told(own, kept, come=come)
     following = str(new[-1] + 1).encode()
-    head: list[Operation] = [is_whole, Set(own.log_pointer, following, pointer.version)]
+    head: list[Operation] = [is_whole, Set(own.log_pointer, following, pointer.version), *said]
     first = next(portions([[*head, *copies[:1]], *([copy] for copy in copies[1:])]))
     taken = len(first) - len(head)
     following = str(new[taken - 1] + 1).encode()
     moved = Set(own.log_pointer, following, pointer.version)
     try:
-        replica.keeper.multi([is_whole, *copies[:taken], moved], witness=Witness(own.log_pointer, following))
+        replica.keeper.multi([is_whole, *copies[:taken], moved, *said], witness=Witness(own.log_pointer, following))
     except (Conflict, AlreadyExists):
         kept.forget_place()
         return 0
     kept.pointer = dataclasses.replace(pointer, data=following, version=pointer.version + 1)
     kept.entries.update((copy.path, copy.data) for copy in copies[:taken])
+    kept.inserted.update((copy.path, come[copy.path]) for copy in copies[:taken] if copy.path in come)
+    lag.believe(kept, said)
     return taken
 
 
@@ -127,6 +131,7 @@ def queue(replica: Replica) -> list[Queued]:
         if node is not None:
             known[path] = node.data
     kept.entries = known
+    kept.inserted = lag.inserted(replica.name, known)
     found = [Queued(path, number_of(path), entries.decode(data, path=path)) for path, data in known.items()]
     return sorted(found, key=lambda queued: (not queued.is_cloned, queued.number))
 

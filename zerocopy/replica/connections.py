@@ -36,6 +36,10 @@ class Kept:
     is_lost: Node | None = None
     entries: dict[str, bytes] = field(default_factory=dict)
     """What waits in the queue, by its node."""
+    inserted: dict[str, int] = field(default_factory=dict)
+    """Of those that bring a part of another replica's, when it was inserted: seconds since 1970."""
+    oldest: bytes | None = None
+    """What was last said in Keeper of the oldest of them."""
     log_length: int = 0
     """How many entries the log had when it was last looked at."""
     hosts: dict[str, str] = field(default_factory=dict)
@@ -47,7 +51,7 @@ class Kept:
     def forget(self) -> None:
         """The replica may be another one by now, or its nodes were made anew."""
         self.own, self.is_old, self.is_proved = None, threading.Event(), False
-        self.entries, self.hosts = {}, {}
+        self.entries, self.hosts, self.inserted, self.oldest = {}, {}, {}, None
         self.announced = -math.inf
         self.forget_place()
 

@@ -20,7 +20,7 @@
     parts/<part>                     what it has -> the digest
     is_lost                          1: the log is cleaned past what it took over, and it becomes whole anew
     metadata_version                 of the definition that it has on its disks
-    min_unprocessed_insert_time
+    min_unprocessed_insert_time      since when the oldest insert waits that is in the queue; 0: none does
 """
 
 from __future__ import annotations
@@ -124,6 +124,10 @@ class ReplicaNodes:
     def parts(self) -> str:
         return f"{self.path}/parts"
 
+    @property
+    def min_unprocessed(self) -> str:
+        return f"{self.path}/min_unprocessed_insert_time"
+
     def made(self, token: bytes, version: int, *, pointer: int = 0, is_lost: bool = False) -> list[Create]:
         """What a replica begins with: it has this version of the definition, and took the log over to there."""
         return [
@@ -134,7 +138,7 @@ class ReplicaNodes:
             Create(self.parts),
             Create(self.is_lost, b"1" if is_lost else b"0"),
             Create(self.metadata_version, str(version).encode()),
-            Create(f"{self.path}/min_unprocessed_insert_time"),
+            Create(self.min_unprocessed),
         ]
 
     def part(self, name: str) -> str:

@@ -11,7 +11,7 @@ from tiering.table.part import PartName
 from tiering.table.schema import TableDefinition
 from zerocopy.keeper.client import Keeper, Witness
 from zerocopy.keeper.operations import ANY_VERSION, Create, Delete, Operation, portions
-from zerocopy.replica import history, identity
+from zerocopy.replica import history, identity, lag
 from zerocopy.replica.connections import Kept, connections
 from zerocopy.replica.nodes import ReplicaNodes, TableNodes
 
@@ -90,11 +90,15 @@ class Replica:
         path = self.own.part(str(part))
         removed: list[Operation] = [Delete(self.own.part(str(name))) for name in sorted(covered)]
         done: list[Operation] = [Delete(queued)] if queued is not None else []
+        lag_said = lag.told(self.own, self.kept, done=(queued or "",))
+        said: list[Operation] = [Create(path, digest.encode()), *removed, *done, *lag_said]
         try:
-            self.keeper.multi([Create(path, digest.encode()), *removed, *done], witness=Witness(path, digest.encode()))
+            self.keeper.multi(said, witness=Witness(path, digest.encode()))
         except AlreadyExists:  # an earlier try got so far
             self.finish(queued)
-        self.kept.entries.pop(queued or "", None)
+        else:
+            lag.believe(self.kept, lag_said)
+        self._is_done(queued)
 
     def register_all(self, parts: Mapping[str, tuple[str, str]]) -> None:
         """Say that this replica has these parts, by name with the digest and the queued entry that is done by it, where
@@ -111,13 +115,23 @@ class Replica:
                     name = one.path.rpartition("/")[2]
                     self.register(PartName.parse(name), parts[name][0], (), parts[name][1])
         for _, queued in parts.values():
-            self.kept.entries.pop(queued, None)
+            self._is_done(queued)
 
     def finish(self, queued: str | None) -> None:
         """Say that the queued entry is done, or needs not be done."""
         if queued is not None:
             self.keeper.delete(queued)
-            self.kept.entries.pop(queued, None)
+        self._is_done(queued)
+
+    def say_lag(self) -> None:
+        """Say since when the oldest insert waits, where Keeper says something else."""
+        if said := lag.told(self.own, self.kept):
+            self.keeper.multi(said, witness=Witness(said[0].path, said[0].data))
+            lag.believe(self.kept, said)
+
+    def _is_done(self, queued: str | None) -> None:
+        self.kept.entries.pop(queued or "", None)
+        self.kept.inserted.pop(queued or "", None)
 
 
 def restoring_token(token: str) -> bytes:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from oplog.errors import FrostlineError
 from tiering.catalog.context import Context
+from tiering.facts.replicas import replica_trouble
 from tiering.table.schema import TableDefinition
+from zerocopy.keeper.client import Node
 from zerocopy.replica import identity
 from zerocopy.replica.connections import connections
+from zerocopy.replica.lag import lag_seconds
 from zerocopy.replica.nodes import TableNodes, number_of
 from zerocopy.replica.replica import Replica
 
@@ -32,6 +36,12 @@ class ReplicaStatus:
     """Entries of the log that it has not taken over."""
     lost: bool
     """Whether the log is cleaned past that: with its next sync it takes over what another one has."""
+    lag_seconds: int = 0
+    """How long the oldest insert of another replica has waited that it has not got."""
+    last_error: str = ""
+    """Why the first entry waits that could not be done; of this machine's replica."""
+    next_try: str | None = None
+    """When this machine's daemon passes next, if something could not be done and it runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +54,10 @@ class OwnReplica:
     """Empty where this machine is none."""
     read_only: str
     """Why the table cannot be changed here; empty when it can."""
+    lag_seconds: int | None = None
+    """As `ReplicaStatus` has it; None where Keeper does not say."""
+    last_error: str = ""
+    next_try: str | None = None
 
 
 def own_replicas(context: Context) -> list[OwnReplica]:
@@ -53,8 +67,17 @@ def own_replicas(context: Context) -> list[OwnReplica]:
         if definition.is_replicated:
             known = identity.read(context, definition)
             name = known.replica if known is not None else ""
+            why, lag = why_read_only(context, definition), None
+            if not why:
+                with suppress(FrostlineError):
+                    lag = _own_lag(Replica.open(context, definition))
+            trouble = replica_trouble(context.config, context.journal, definition)
             found.append(
-                OwnReplica(definition.full_name, str(definition.keeper), name, why_read_only(context, definition))
+                OwnReplica(
+                    *(definition.full_name, str(definition.keeper), name, why, lag),
+                    last_error=trouble.error,
+                    next_try=trouble.next_try,
+                )
             )
     return found
 
@@ -74,7 +97,8 @@ def statuses(context: Context, definition: TableDefinition) -> list[ReplicaStatu
     keeper, nodes = connections(context).keeper, TableNodes(str(definition.keeper))
     known = identity.read(context, definition)
     keeper.sync(nodes.path)
-    log = [number_of(name) for name in keeper.children(nodes.log)]
+    log = keeper.children(nodes.log)
+    trouble = replica_trouble(context.config, context.journal, definition)
     found = []
     for name in keeper.children(nodes.replicas):
         own = nodes.replica(name)
@@ -82,18 +106,33 @@ def statuses(context: Context, definition: TableDefinition) -> list[ReplicaStatu
         queue, parts = keeper.find(own.queue), keeper.find(own.parts)
         if pointer is None or queue is None or parts is None:  # it is being dropped
             continue
-        begin = int(pointer.data or b"0")
+        behind = _beyond(log, pointer)
+        here = known is not None and known.replica == name
         found.append(
             ReplicaStatus(
                 definition.full_name,
                 name,
-                here=known is not None and known.replica == name,
+                here=here,
                 active=keeper.exists(own.is_active),
                 host=host.data.decode(errors="replace") if host is not None else "",
                 parts=parts.children,
                 queue=queue.children,
-                behind=sum(number >= begin for number in log),
+                behind=len(behind),
                 lost=(lost := keeper.find(own.is_lost)) is not None and lost.data == b"1",
+                lag_seconds=lag_seconds(keeper, nodes, name, behind, context.clock()),
+                last_error=trouble.error if here else "",
+                next_try=trouble.next_try if here else None,
             )
         )
     return found
+
+
+def _own_lag(replica: Replica) -> int:
+    keeper, nodes = replica.keeper, replica.table
+    behind = _beyond(keeper.children(nodes.log), keeper.get(replica.own.log_pointer))
+    return lag_seconds(keeper, nodes, replica.name, behind, replica.context.clock())
+
+
+def _beyond(log: list[str], pointer: Node) -> list[str]:
+    """The entries of the log that were not taken over."""
+    return [name for name in log if number_of(name) >= int(pointer.data or b"0")]

@@ -1,5 +1,6 @@
 """`replica list | status | queue | sync | drop | restore | audit`."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +13,7 @@ from zerocopy.verbs import audit
 if TYPE_CHECKING:
     from tiering.table.schema import TableDefinition
     from zerocopy.rebuilding.rebuilding import Rebuilt
+    from zerocopy.replica.status import OwnReplica, ReplicaStatus
 
 TableName = Annotated[str, typer.Argument(metavar="DB.TABLE", help="the table")]
 OptionalTable = Annotated[str | None, typer.Argument(metavar="DB.TABLE", help="only this table")]
@@ -41,16 +43,19 @@ def list_replicas(session: Session) -> None:
         session.output.document({"replicas": [dataclasses.asdict(one) for one in found]})
         return
     session.output.table(
-        ["table", "replica", "keeper path", "read-only because"],
-        [(one.table, one.replica or "-", one.keeper_path, one.read_only) for one in found],
+        ["table", "replica", "keeper path", "lag", "read-only because"],
+        [(one.table, one.replica or "-", one.keeper_path, _lag(one.lag_seconds), one.read_only) for one in found],
         empty="No replicated tables here: 'frostline table create … --replicated' makes one.",
     )
+    _tell_troubles(session, found)
 
 
 def status(session: Session, table: OptionalTable = None) -> None:
     """Show every replica of each table: what it has, and how far it is behind.
 
     Exit 4: a replica is not active, or behind.
+
+    The lag is how long the oldest insert of another replica has waited that it has not got.
     """
     import dataclasses
 
@@ -62,18 +67,33 @@ def status(session: Session, table: OptionalTable = None) -> None:
         session.output.document({"replicas": [dataclasses.asdict(one) for one in found]})
     else:
         session.output.table(
-            ["table", "replica", "", "state", "parts", "queue", "behind", "address"],
+            ["table", "replica", "", "state", "parts", "queue", "behind", "lag", "address"],
             [
                 (
                     *(one.table, one.replica, "here" if one.here else "", _state(one.active, one.lost)),
-                    *(one.parts, one.queue, one.behind, one.host or "-"),
+                    *(one.parts, one.queue, one.behind, _lag(one.lag_seconds), one.host or "-"),
                 )
                 for one in found
             ],
             empty="No replicated tables here.",
         )
+        _tell_troubles(session, found)
     if any(one.queue or one.behind or one.lost or not one.active for one in found):
         session.found_something()
+
+
+def _lag(seconds: int | None) -> str:
+    return "-" if seconds is None else f"{seconds} s"
+
+
+def _tell_troubles(session: Session, found: "Sequence[OwnReplica | ReplicaStatus]") -> None:
+    for one in found:
+        if one.last_error:
+            session.output.note(f"{one.table}: {one.last_error}; the next try is {_next(one.next_try)}")
+
+
+def _next(at: str | None) -> str:
+    return f"at {at}" if at is not None else "the next 'frostline replica sync': no daemon runs here"
 
 
 def _state(active: bool, lost: bool) -> str:
@@ -81,30 +101,48 @@ def _state(active: bool, lost: bool) -> str:
 
 
 def queue(session: Session, table: TableName) -> None:
-    """Show what this machine's replica has taken over from the log and not done."""
+    """Show what this machine's replica has taken over from the log and not done, why it waits, and when it is tried
+    again; and which parts lately came with their bytes, though this machine shares objects with others, and why.
+    """
     import msgspec
 
+    from tiering.facts.replicas import replica_trouble
     from zerocopy.execution import queue as queues
     from zerocopy.replica.replica import Replica
 
-    store = session.store()
+    context = session.store().context
     (definition,) = _replicated(session, table)
-    waiting = queues.queue(Replica.open(store.context, definition))
+    waiting = queues.queue(Replica.open(context, definition))
+    failed = {one.node: one for one in context.journal.replicas.failures(definition.uuid)}
+    next_try = replica_trouble(context.config, context.journal, definition).next_try
+    whole = context.journal.replicas.whole(definition.uuid)
     if session.options.json:
-        documents = [{"number": one.number, **msgspec.to_builtins(one.entry)} for one in waiting]
-        session.output.document({"table": table, "entries": documents})
+        documents = []
+        for one in waiting:
+            known = failed.get(one.node)
+            tried = {"reason": known.reason, "tries": known.tries, "last_try": known.last} if known else {"tries": 0}
+            # What the entry itself says goes first: a merge has a reason of its own.
+            said = {"number": one.number, **msgspec.to_builtins(one.entry)}
+            documents.append({**said, "waits": {"reason": "", "last_try": None, **tried, "next_try": next_try}})
+        came = [{"part": one.part, "reason": one.reason, "time": one.at} for one in whole]
+        session.output.document({"table": table, "entries": documents, "whole": came})
         return
     session.output.table(
-        ["number", "what", "part", "by", "time"],
+        ["number", "what", "part", "by", "time", "tries", "waits because"],
         [
             (
                 *(one.number, str(one.entry.__struct_config__.tag), one.entry.brings, one.entry.replica),
                 one.entry.time.isoformat(timespec="seconds"),
+                *((failed[one.node].tries, failed[one.node].reason) if one.node in failed else (0, "")),
             )
             for one in waiting
         ],
         empty=f"Nothing waits for replica of {table} here.",
     )
+    if any(one.node in failed for one in waiting):
+        session.output.note(f"the next try is {_next(next_try)}")
+    for came_whole in whole:
+        session.output.note(f"{came_whole.at}: {came_whole.part} was fetched whole: {came_whole.reason}")
 
 
 def sync(session: Session, table: OptionalTable = None) -> None:

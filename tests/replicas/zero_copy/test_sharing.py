@@ -99,6 +99,10 @@ def fetched(a: Machine, b: Machine) -> str:
         synced = b.sync()
     assert synced["fetched"] == [FIRST]
     assert b.keys() == [1, 2]
+    remembered = b.json("replica", "queue", "d.t")["whole"]
+    assert [(one["part"], one["reason"]) for one in remembered] == [
+        (one["part"], one["reason"]) for one in synced["whole"]
+    ]
     return "; ".join(one["reason"] for one in synced["whole"])
 
 

@@ -75,6 +75,10 @@ def _print_status(session: Session, document: dict[str, Any]) -> None:
     line(f"tables         {document['tables']}")
     if document["replicated"]:
         line(f"replicated     {', '.join(document['replicated'])}: see 'frostline replica status'")
+    for one in document["replicas"]:
+        if one["last_error"]:
+            lag = f", {one['lag_seconds']} s behind" if one["lag_seconds"] else ""
+            line(f"replica waits  {one['table']}{lag}: {one['last_error']}")
     line(f"parts          {document['parts']} with {document['rows']:,} rows, {format_size(document['bytes'])}")
     line(f"on disks       {where}")
     under_way, due, failed = document["active_moves"], document["planned_moves"], document["failed_moves"]
