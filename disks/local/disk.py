@@ -185,8 +185,9 @@ class LocalDisk(Disk):
             for child in everything if among is None else among:
                 path = f"{join(directory, child)}/{name}"
                 mark = mark_of(f"{root}/{path}", settled_ns)
-                if mark is not None and known.get(path) == mark and hidden.get(path) != mark[0]:
-                    found.append(SmallFile(path, mark, None, None))
+                before = known.get(path)
+                if before is not None and before == mark and hidden.get(path) != mark[0]:
+                    found.append(SmallFile(path, before, None, None))  # of many files one object each
                     continue
                 with suppress(NotFound):
                     found.append(SmallFile(path, mark, read_whole(*tree.open(path, hidden)), None))

@@ -38,6 +38,7 @@ from tiering.engine.opening import make_context
 from tiering.engine.table import Table
 from tiering.move import policy_facts as planning
 from tiering.move.report import MoveReport
+from tiering.policy.decide import Staying
 from tiering.policy.plan import Explanation, Move, Plan, Rest
 from tiering.table.schema import TableDefinition
 
@@ -288,6 +289,10 @@ class Store:
         """What would move now, or at a time, and why; and of the rest, why each part stays, or only how many they are
         and when the next is due, which looks at no part that is not. Changes nothing."""
         return planning.plan(self.context, self._selected(table), at=at, rest=rest)
+
+    def staying(self, planned: Plan) -> Staying:
+        """What `plan(rest="next")` leaves out: why each part stays that it says nothing of, asked for one by one."""
+        return planning.staying(self.context, planned.now)
 
     def due_moves(self) -> tuple[Move, ...]:
         """Those of `plan()`."""

@@ -19,7 +19,7 @@ from tiering.policy import decide as policy
 from tiering.policy import pacing
 from tiering.policy.pacing import has_budget, interval_of, price_of
 from tiering.policy.placement import DiskState
-from tiering.policy.plan import Budget, Explanation, Move, Options, Plan, Rest, Spent, Unseen
+from tiering.policy.plan import Budget, Explanation, Move, Options, PlacedPart, Plan, Rest, Spent, Unseen
 from tiering.table.part import Part, PartFacts, PartName, range_of
 from tiering.table.schema import Delete, TableDefinition
 
@@ -41,6 +41,11 @@ def plan(
     return policy.decide(parts, states, policies, now, replace(options, unseen=unseen))
 
 
+def staying(context: Context, at: datetime) -> policy.Staying:
+    """What a plan of that time leaves out that says of the rest only when the next is due."""
+    return policy.Staying(context.reservations.states(), context.config.policies, at, Options())
+
+
 def _deciding(
     context: Context,
     definitions: Sequence[TableDefinition],
@@ -48,18 +53,18 @@ def _deciding(
     now: datetime,
     options: Options,
     also: Iterable[tuple[str, str]] = (),
-) -> tuple[list[_Placed], Unseen]:
+) -> tuple[list[PlacedPart], Unseen]:
     """The parts that a plan is made of, and what the others are together. `also`: partitions that are among them."""
     places = _places(context, definitions)
     wanted = policy.to_look_at(places, states, context.config.policies, now, options) if places is not None else None
     if places is None or wanted is None:
-        return [_placed(stored) for definition in definitions for stored in context.catalog.parts(definition)], Unseen()
+        return [placed(stored) for definition in definitions for stored in context.catalog.parts(definition)], Unseen()
     seen = {*wanted, *also}
     names: dict[str, list[str]] = {}
     for uuid, name in sorted(seen):
         names.setdefault(uuid, []).append(name)
     found = [
-        _placed(stored)
+        placed(stored)
         for definition in definitions
         if definition.uuid in names
         for stored in context.catalog.partitions(definition, names[definition.uuid])
@@ -101,11 +106,11 @@ def clock_doubt(context: Context, now: datetime) -> str:
 def explain(context: Context, definition: TableDefinition, part: str, *, now: datetime) -> Explanation:
     """Why the part moves, why not, and when it will. Raises `NotFound`."""
     states, policies, options = context.reservations.states(), context.config.policies, _options(context, now)
-    placed = _placed(context.catalog.part(definition, part))
-    own = definition.uuid, placed.name.partition
+    chosen = placed(context.catalog.part(definition, part))
+    own = definition.uuid, chosen.name.partition
     less = replace(options, rest="none")
     parts, unseen = _deciding(context, context.catalog.tables(), states, now, less, [own])
-    return policy.explain(placed, parts, states, policies, now, replace(options, unseen=unseen))
+    return policy.explain(chosen, parts, states, policies, now, replace(options, unseen=unseen))
 
 
 def manual_moves(
@@ -134,7 +139,7 @@ def manual_moves(
         reachability.require(map(context.disk, targets), f"moving {what}")
     reachability.require({context.disk(stored.disk) for stored in chosen}, f"moving {what}")
     moves = policy_change.manual_moves(
-        [_placed(stored) for stored in chosen],
+        [placed(stored) for stored in chosen],
         what,
         policy_config,
         context.reservations.states(),
@@ -172,7 +177,8 @@ def _places(context: Context, definitions: Sequence[TableDefinition]) -> list[po
     return found
 
 
-def _placed(stored: StoredPart) -> _Placed:
+def placed(stored: StoredPart) -> PlacedPart:
+    """The part as the policy sees it."""
     return _Placed(stored.definition, stored.facts, stored.name, stored.disk)
 
 

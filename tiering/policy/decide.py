@@ -24,7 +24,7 @@ from tiering.policy import placement, ttl
 from tiering.policy.backoff import wait_after
 from tiering.policy.due import earlier
 from tiering.policy.idle import Place, clock_problem, to_look_at, unseen, why_blocked
-from tiering.policy.items import PolicyItem, count_rest, explain_rest, plan_of
+from tiering.policy.items import PolicyItem, count_rest, explain_rest, next_due, plan_of
 from tiering.policy.pacing import Pacing
 from tiering.policy.placement import DiskState, ordered_volumes, volume_index
 from tiering.policy.plan import (
@@ -51,6 +51,7 @@ __all__ = [
     "Reason",
     "RuleState",
     "Stay",
+    "Staying",
     "TtlDelete",
     "clock_problem",
     "decide",
@@ -111,6 +112,27 @@ def explain(
         rules=tuple(RuleState(rule=ttl.rule_text(due.rule), due=due.due, detail=due.describe(now)) for due in dues),
         next_due=next_due,
     )
+
+
+class Staying:
+    """Says of single parts what a plan that says no more than when the next is due (`Options.rest`) leaves out: why
+    they stay, and until when. Of parts that such a plan says nothing else of."""
+
+    def __init__(
+        self, disks: Mapping[str, DiskState], policies: Mapping[str, PolicyConfig], now: datetime, options: Options
+    ) -> None:
+        self._model = _Pass((), disks, policies, now, options)
+
+    def why(self, part: PlacedPart) -> Reason:
+        """Why it stays."""
+        return self._model.why_it_stays(self._item(part))
+
+    def next_due(self, part: PlacedPart) -> datetime | None:
+        """When a rule acts on it, if that is known."""
+        return next_due(self._item(part), self._model.now)
+
+    def _item(self, part: PlacedPart) -> PolicyItem:
+        return PolicyItem(part, self._model.policies.get(part.definition.policy))
 
 
 _PACED = ("ttl", "move_factor")
@@ -182,6 +204,12 @@ class _Pass:
             rest=count + sum(without.by_disk.values()),
             rest_due=earlier(first, without.next_due),
         )
+
+    def why_it_stays(self, item: PolicyItem) -> Reason:
+        """Of a part that nothing concerns."""
+        self._ttl_pass([item])
+        explain_rest([item], self.disks, self.now)
+        return item.stay[0] if item.stay is not None else Reason("unknown", "it is due by now")
 
     # Parts that no rule may touch
 

@@ -59,14 +59,19 @@ def count_rest(items: Iterable[PolicyItem], now: datetime) -> tuple[int, datetim
     for item in items:
         if item.move is not None:
             continue
-        upcoming = _upcoming(item, now)
-        due = upcoming.due if upcoming else None
+        due = next_due(item, now)
         if item.stay is not None:
             reason, until = item.stay
             item.stay = (reason, until or due)
         else:
             count, first = count + 1, earlier(first, due)
     return count, first
+
+
+def next_due(item: PolicyItem, now: datetime) -> datetime | None:
+    """When a rule acts on the part next, where it is."""
+    upcoming = _upcoming(item, now)
+    return upcoming.due if upcoming else None
 
 
 def _upcoming(item: PolicyItem, now: datetime) -> ttl.Due | None:

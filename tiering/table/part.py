@@ -67,7 +67,7 @@ class PartName(msgspec.Struct, frozen=True, order=True, array_like=True, gc=Fals
         )
 
 
-class ColumnRange(msgspec.Struct, frozen=True, omit_defaults=True):
+class ColumnRange(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Smallest and largest value of a column, as JSON values (times RFC 3339 UTC); None if unknown or all null."""
 
     min: Any = None
@@ -143,7 +143,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.digests) >= window or set(other.digests) <= set(self.digests)
 
 
-class PartFacts(msgspec.Struct, frozen=True, array_like=True):
+class PartFacts(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """As much of a `part.json` as is asked of every part of a store. The fields are those of `Part`."""
 
     part_name: PartName

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from tui.facts.throughput import WINDOW_SECONDS, Throughput, throughput
 if TYPE_CHECKING:
     from tiering.catalog.catalog import StoredPart
     from tiering.engine.store import Store
-    from tiering.policy.plan import Move, Stay, TtlDelete
+    from tiering.policy.plan import Move, TtlDelete
 
 
 def tables(store: Store) -> Listing:
@@ -67,74 +66,92 @@ def _on_disks(by_disk: Mapping[str, int]) -> str:
     return ", ".join(f"{disk} {size(size_bytes)}" for disk, size_bytes in by_disk.items())
 
 
-@dataclass(frozen=True, slots=True)
-class PartRow:
-    """A part, and what the policy says of it now."""
+class _Told:
+    """What is told of a part beside what it is. Rows are the parts themselves: of a hundred thousand, what nobody looks
+    at is not kept, but computed when it is asked for."""
 
-    stored: StoredPart
-    goes: str
-    """`s3` when it moves there now, `delete`, or nothing."""
-    due: datetime | None
-    """When a rule acts on it, if that is known."""
-    why: str
-    age: timedelta | None
+    def __init__(self, store: Store) -> None:
+        from tiering.move.policy_facts import placed
+
+        self._placed = placed
+        self._plan = plan = store.plan(rest="next")
+        self._staying = store.staying(plan)
+        self._times = {definition.uuid: time_column(definition) for definition in store.definitions()}
+        self._going: dict[_Key, Move | TtlDelete] = {
+            **{(gone.table_uuid, gone.part, gone.disk): gone for gone in plan.deletes},
+            **{(move.table_uuid, move.part, move.source): move for move in plan.moves},
+        }
+        self._held = {(stay.table_uuid, stay.part, stay.disk): stay for stay in plan.stays}
+        self._states: dict[tuple[str, ...], tuple[str, ...]] = {}
+
+    def goes(self, stored: StoredPart) -> str:
+        """`s3` when it moves there now, `delete`, or nothing."""
+        going = self._going.get(_key(stored)) if self._going else None
+        return "" if going is None else getattr(going, "target", "delete")
+
+    def due(self, stored: StoredPart) -> datetime | None:
+        """When a rule acts on it, if that is known."""
+        key = _key(stored)
+        if key in self._going:
+            return self._plan.now
+        held = self._held.get(key)
+        return self._staying.next_due(self._placed(stored)) if held is None else held.next_due
+
+    def why(self, stored: StoredPart) -> str:
+        """Why it goes or stays."""
+        key = _key(stored)
+        item = self._going.get(key) or self._held.get(key)
+        return (self._staying.why(self._placed(stored)) if item is None else item.reason).detail
+
+    def age(self, stored: StoredPart) -> timedelta | None:
+        """Of the newest row, where the table has a time; else since it was written."""
+        return _age(stored, self._times[stored.definition.uuid], self._plan.now)
+
+    def state(self, stored: StoredPart) -> tuple[str, ...]:
+        """What of it counts as a change; one object for all that are the same."""
+        state = (stored.state, stored.volume or "", self.goes(stored))
+        return self._states.setdefault(state, state)
+
+
+_Key = tuple[str, str, str]
+
+
+def _key(stored: StoredPart) -> _Key:
+    return stored.definition.uuid, stored.facts.name, stored.disk
 
 
 def parts(store: Store) -> Listing:
     """`parts`, and of each part why it stays, when it goes, and where to."""
-    now = store.context.clock()
-    plan = store.plan()
-    said: dict[tuple[str, str, str], Move | Stay | TtlDelete] = {}
-    said.update({(stay.table_uuid, stay.part, stay.disk): stay for stay in plan.stays})
-    said.update({(gone.table_uuid, gone.part, gone.disk): gone for gone in plan.deletes})
-    said.update({(move.table_uuid, move.part, move.source): move for move in plan.moves})
-    times = {definition.uuid: time_column(definition) for definition in store.definitions()}
-    rows = [
-        _part_row(stored, said.get((stored.definition.uuid, stored.facts.name, stored.disk)), times, now)
-        for stored in store.parts()
-    ]
+    told = _Told(store)
     return Listing(
-        columns=_PART_COLUMNS,
-        rows=rows,
-        key=lambda row: f"{row.stored.definition.uuid}/{row.stored.facts.name}/{row.stored.disk}",
-        document=lambda row: part_document(row.stored),
-        state=lambda row: (row.stored.state, row.stored.volume, row.goes),
+        columns=_part_columns(told),
+        rows=store.parts(),
+        key=lambda row: f"{row.definition.uuid}/{row.facts.name}/{row.disk}",
+        document=part_document,
+        state=told.state,
         empty="No parts yet: frostline insert DB.TABLE FILE.",
     )
 
 
-_PART_COLUMNS = (
-    Column("part", "part", 16, lambda row: row.stored.facts.name, grows=True),
-    Column("disk", "disk", 8, lambda row: row.stored.disk),
-    Column("age", "age", 8, lambda row: row.age, age, right=True),
-    Column("size", "size", 10, lambda row: row.stored.facts.size_bytes, size, right=True),
-    Column("goes", "goes to", 8, lambda row: row.goes),
-    Column("due", "due", 16, lambda row: row.due, minute),
-    Column("rows", "rows", 11, lambda row: row.stored.facts.rows, number, right=True),
-    Column("level", "lvl", 3, lambda row: row.stored.name.level, number, right=True),
-    Column("table", "table", 16, lambda row: row.stored.definition.full_name),
-    Column("state", "state", 9, lambda row: row.stored.state),
-    Column("volume", "volume", 10, lambda row: row.stored.volume),
-    Column("partition", "partition", 10, lambda row: row.stored.name.partition),
-    Column("why", "why", 40, lambda row: row.why, least=16),
-)
-
-
-def _part_row(
-    stored: StoredPart, item: Move | Stay | TtlDelete | None, times: Mapping[str, str | None], now: datetime
-) -> PartRow:
-    goes = "" if item is None else getattr(item, "target", "delete" if not hasattr(item, "next_due") else "")
-    return PartRow(
-        stored=stored,
-        goes=goes,
-        due=now if goes else getattr(item, "next_due", None),
-        why="" if item is None else item.reason.detail,
-        age=_age(stored, times[stored.definition.uuid], now),
+def _part_columns(told: _Told) -> tuple[Column, ...]:
+    return (
+        Column("part", "part", 16, lambda row: row.facts.name, grows=True),
+        Column("disk", "disk", 8, lambda row: row.disk),
+        Column("age", "age", 8, told.age, age, right=True),
+        Column("size", "size", 10, lambda row: row.facts.size_bytes, size, right=True),
+        Column("goes", "goes to", 8, told.goes),
+        Column("due", "due", 16, told.due, minute),
+        Column("rows", "rows", 11, lambda row: row.facts.rows, number, right=True),
+        Column("level", "lvl", 3, lambda row: row.name.level, number, right=True),
+        Column("table", "table", 16, lambda row: row.definition.full_name),
+        Column("state", "state", 9, lambda row: row.state),
+        Column("volume", "volume", 10, lambda row: row.volume),
+        Column("partition", "partition", 10, lambda row: row.name.partition),
+        Column("why", "why", 40, told.why, least=16),
     )
 
 
 def _age(stored: StoredPart, column: str | None, now: datetime) -> timedelta | None:
-    """Of the newest row, where the table has a time; else since it was written."""
     known = stored.facts.columns.get(column) if column is not None else None
     newest = stored.facts.created
     if known is not None and isinstance(known.max, str):

@@ -79,11 +79,11 @@ class Parts(ListView):
 
     def more(self, row: Any) -> Callable[[Store], list[str]]:
         """`explain`."""
-        table, part = row.stored.definition.full_name, row.stored.facts.name
+        table, part = row.definition.full_name, row.facts.name
         return lambda store: _explained(store, table, part)
 
     def _chosen(self) -> list[tuple[str, str]]:
-        return [(row.stored.definition.full_name, row.stored.facts.name) for row in self.grid.chosen]
+        return [(row.definition.full_name, row.facts.name) for row in self.grid.chosen]
 
     async def move(self) -> None:
         """To a volume or disk that somebody picks."""
@@ -109,7 +109,7 @@ class Parts(ListView):
     async def blame(self) -> None:
         """Who did what to it."""
         if (row := self.grid.row) is not None:
-            table, part = row.stored.definition.full_name, row.stored.facts.name
+            table, part = row.definition.full_name, row.facts.name
             lines = await self.board.source.read(lambda store: history.blamed(store, table, part))
             await self.board.ask(Text(f"frostline blame {table} {part}", lines))
 

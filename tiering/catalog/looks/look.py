@@ -9,7 +9,7 @@ from operator import is_
 
 from disks.base import Mark, SmallFile
 from oplog.errors import Damaged, FrostlineError
-from tiering.catalog.looks.stored import Broken, StoredPart
+from tiering.catalog.looks.stored import Broken, KeptPart, StoredPart
 from tiering.config.settings import PolicyConfig
 from tiering.journal.kept_looks import KeptLook, PartSums
 from tiering.journal.kept_parts import UNSETTLED, NewPart, Place
@@ -83,9 +83,11 @@ class Look:
 
     def take(self, file: SmallFile) -> None:
         """One more file, in path order."""
-        result = self.result
+        result, path = self.result, file.path
         if file.data is None:
-            stored = self._last.parts[file.path]
+            stored = self._last.parts[path]
+            if isinstance(stored.described, KeptPart):
+                path = stored.described.path  # of many parts one object each
             if not self._is_as_before or stored.revision != file.revision:
                 stored = StoredPart(
                     result.definition, stored.described, stored.name, stored.disk, result.volume, file.revision
@@ -95,9 +97,9 @@ class Look:
             if read is None:
                 return
             stored = read
-        result.parts[file.path] = stored
+        result.parts[path] = stored
         if (mark := self._mark_of(file)) is not None:
-            result.marks[file.path] = mark
+            result.marks[path] = mark
 
     def _mark_of(self, file: SmallFile) -> Mark | None:
         """By which it is kept: also one that has no mark yet, where the look as a whole is."""

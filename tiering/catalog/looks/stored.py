@@ -20,7 +20,7 @@ PartState = Literal["active", "outdated", "duplicate"]
 _DOCUMENTS_AT_ONCE = 500
 
 
-class StoredPart(msgspec.Struct, frozen=True):
+class StoredPart(msgspec.Struct, frozen=True, gc=False):
     """One copy of a part: what it is and where it lies."""
 
     definition: TableDefinition
@@ -52,32 +52,32 @@ class StoredPart(msgspec.Struct, frozen=True):
 
 
 class KeptPart:
-    """A part whose `part.json` is read when it is asked for."""
+    """A part whose `part.json` is read when it is asked for; `path` is the place of that."""
 
-    __slots__ = ("_number", "_part", "_path", "_source", "facts")
+    __slots__ = ("_number", "_part", "_source", "facts", "path")
 
     def __init__(self, source: Source, path: str, facts: PartFacts, number: int) -> None:
         self.facts = facts
         self._source = source
-        self._path = path
+        self.path = path
         self._number = number
         self._part: Part | None = None
 
     def part(self) -> Part:
         """The whole. From the disk itself where it is not kept any more; raises what that raises."""
         if self._part is None:
-            self._part, _ = self._source.read(self._path, self._number, self.facts)
+            self._part, _ = self._source.read(self.path, self._number, self.facts)
         return self._part
 
     def document(self, known: bytes | None = None) -> tuple[bytes, PartFiles]:
         """The bytes of its `part.json`, as they were when the disk was looked at, and the files that they name; raises
         as `part` does. `known`: what is kept of it, where that was asked for."""
-        where = f"{self._source.disk}:{self._path}"
+        where = f"{self._source.disk}:{self.path}"
         if known is not None:
             files = part_format.files_of(known, path=where)
             if (files.name, files.rows) == (self.facts.name, self.facts.rows):
                 return known, files
-        self._part, data = self._source.read(self._path, self._number, self.facts)
+        self._part, data = self._source.read(self.path, self._number, self.facts)
         return data, part_format.files_of(data, path=where)
 
     @staticmethod

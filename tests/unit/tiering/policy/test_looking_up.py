@@ -27,6 +27,7 @@ from tiering.table import part as part_format
 from tiering.table.definitions import define_table
 from tiering.table.part import ColumnRange, DataFile, Part
 from tiering.table.schema import Delete, MoveToVolume, Recompress, TableDefinition, TtlRule
+from tui.facts import storage
 
 GB = 1024**3
 TODAY = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
@@ -142,12 +143,33 @@ def test_a_store_is_planned_by_what_is_kept_as_by_reading_it_all(tmp_path: Path,
                     assert plan.next_due == whole.plan(at=moment).next_due
                     said = [stay.reason for stay in whole.plan(at=moment).stays if stay.reason.kind in HELD]
                     assert [stay.reason for stay in plan.stays if stay.reason.kind in HELD] == said
+                assert as_listed(store) == as_decided(whole, at)
                 why = {stay.part: (stay.reason, stay.next_due) for stay in whole.plan(at=at).stays}
                 for stored in chance.sample(whole.parts(), min(2, len(whole.parts()))):
                     explained = store.explain(TABLE, stored.facts.name)
                     assert (explained.decision == "stay") == (stored.facts.name in why)
                     if explained.decision == "stay":
                         assert (explained.reason, explained.next_due) == why[stored.facts.name]
+
+
+def as_listed(store: Store) -> dict[tuple[str, str], tuple[Any, ...]]:
+    """What the dashboard says of each part: where it goes, when, and why."""
+    listing = storage.parts(store)
+    value = {column.key: column.value for column in listing.columns}
+    return {
+        (value["part"](row), value["disk"](row)): (value["goes"](row), value["due"](row), value["why"](row))
+        for row in listing.rows
+    }
+
+
+def as_decided(store: Store, at: datetime) -> dict[tuple[str, str], tuple[Any, ...]]:
+    """The same, out of all parts."""
+    plan = store.plan(at=at)
+    return {
+        **{(stay.part, stay.disk): ("", stay.next_due, stay.reason.detail) for stay in plan.stays},
+        **{(gone.part, gone.disk): ("delete", at, gone.reason.detail) for gone in plan.deletes},
+        **{(move.part, move.source): (move.target, at, move.reason.detail) for move in plan.moves},
+    }
 
 
 def insert(store: Store, chance: random.Random) -> None:
