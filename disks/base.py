@@ -341,6 +341,12 @@ class Disk(ABC):
         return ""
 
     @property
+    def looked(self) -> float | None:
+        """When, in seconds since 1970, what other writers had committed was surely seen last; None where there are
+        none, and before the first look."""
+        return None
+
+    @property
     def broken(self) -> FrostlineError | None:
         """Why this is not the disk that its name stands for; None when it is. Such a disk shows no files."""
         return None

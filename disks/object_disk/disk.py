@@ -99,6 +99,7 @@ class ObjectDisk(TableDisk, LoggedDisk):
         self._seen: str | None = None
         """The id that the bucket showed, until the table remembers it."""
         self._refreshed = -math.inf
+        self._looked: float | None = None
         self._single_writer = single_writer
         self._lease = Lease(store, state_path / "lease.json", settle_seconds=lease_settle_seconds)
         self._writer = WriterClaim(store, name, state_path, retention_seconds) if self.log_name is not None else None
@@ -148,9 +149,10 @@ class ObjectDisk(TableDisk, LoggedDisk):
     def refresh(self) -> None:
         if self._offline is not None and time.monotonic() - self._refreshed < _ASK_AGAIN_SECONDS:
             raise self._offline.afresh()
+        begun = time.time()
         try:
             self.cache.refresh()
-            self._offline = None
+            self._offline, self._looked = None, begun
             if self._seen is not None and self.file_table.head()[0]:  # so that nobody has to ask again
                 self.cache.remember_identity(self._seen)
                 self._seen = None
@@ -159,9 +161,14 @@ class ObjectDisk(TableDisk, LoggedDisk):
 
     def refresh_when_due(self) -> bool:
         if self._offline is None and self.cache.looked_within(self.look_seconds):
+            self._looked = max(self._looked or 0.0, time.time() - self.look_seconds)  # another process may have
             return False
         self.refresh()
         return True
+
+    @property
+    def looked(self) -> float | None:
+        return self._looked
 
     @property
     def unreachable(self) -> str:

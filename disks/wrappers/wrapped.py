@@ -151,6 +151,10 @@ class WrappedDisk(Disk):
         return self.inner.unreachable
 
     @property
+    def looked(self) -> float | None:
+        return self.inner.looked
+
+    @property
     def broken(self) -> FrostlineError | None:
         return self.inner.broken
 

@@ -32,6 +32,15 @@ class Closeable(Protocol):
         """End it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """A replica had taken in at this time what the others had done."""
+
+    at: datetime
+    waiting: int
+    """Entries of it that could not be done here yet."""
+
+
 @dataclass(slots=True)
 class Context:
     """An open store's parts. `stop` is polled between steps of long work: SIGTERM and `moves cancel` set it."""
@@ -55,6 +64,8 @@ class Context:
     stop: threading.Event = field(default_factory=threading.Event)
     replication: Closeable | None = None
     """The open connections that replicated tables work with; None until the first of them is worked on."""
+    synced: dict[str, Synced] = field(default_factory=dict)
+    """How far this machine's replica of each table is, by uuid, as the passes of this process found it."""
     idle_engines: list[Closeable] = field(default_factory=list)
     """Query engines that no query uses, kept for the next ones."""
 

@@ -17,7 +17,7 @@ from disks.file_table.blob_sets import Marks
 from disks.object_disk.sharing.marks import LateMarks
 from oplog.errors import FrostlineError, Refused, UsageError
 from tiering.catalog import reachability
-from tiering.catalog.context import Context
+from tiering.catalog.context import Context, Synced
 from tiering.config.settings import Config
 from tiering.move import mover
 from tiering.move.report import FailedMove, MoveReport
@@ -69,7 +69,9 @@ def tick(context: Context) -> list[str]:
     for definition in reachability.whole_tables(context):
         if definition.is_replicated and not context.stop.is_set():
             try:
-                problems += work().tick(context, definition)
+                waiting = work().tick(context, definition)
+                context.synced[definition.uuid] = Synced(context.clock(), len(waiting))
+                problems += waiting
             except FrostlineError as error:
                 problems.append(f"replica of {definition.full_name}: {error.message}")
     return problems

@@ -29,6 +29,7 @@ def families(seen: Seen | None, process: Process, *, version: str) -> list[Famil
             *_parts(seen),
             *_work(seen),
             *_disks(seen),
+            *_replicas(seen),
             *_backups(seen),
             *_inbox(seen),
             *_budgets(seen),
@@ -129,12 +130,35 @@ def _disks(seen: Seen) -> list[Family]:
     free = Family("frostline_disk_free_bytes", "gauge", "Free on the disk, where it has a limit.", ("disk",))
     total = Family("frostline_disk_total_bytes", "gauge", "Its size, where it has a limit.", ("disk",))
     revision = Family("frostline_disk_revision", "gauge", "The revision of its log that was applied here.", ("disk",))
+    looked = Family(
+        "frostline_disk_looked_timestamp_seconds", "gauge", "When its log was last asked what others did.", ("disk",)
+    )
     for disk in seen.disks:
         up.add(disk.up, disk.name, disk.kind)
-        for family, value in ((free, disk.free_bytes), (total, disk.total_bytes), (revision, disk.revision)):
+        known = ((free, disk.free_bytes), (total, disk.total_bytes), (revision, disk.revision), (looked, disk.looked))
+        for family, value in known:
             if value is not None:
                 family.add(value, disk.name)
-    return [up, free, total, revision]
+    return [up, free, total, revision, looked]
+
+
+def _replicas(seen: Seen) -> list[Family]:
+    synced = Family(
+        "frostline_replica_synced_timestamp_seconds", "gauge", "When it took in what the others did.", ("table",)
+    )
+    waiting = Family(
+        "frostline_replica_waiting_entries", "gauge", "Entries of its log that it could not do yet.", ("table",)
+    )
+    called = bounded(dict.fromkeys(seen.replicas, 1), lambda table: table)
+    times: dict[str, float] = {}
+    for table, known in seen.replicas.items():
+        times[called(table)] = min(known.synced.timestamp(), times.get(called(table), known.synced.timestamp()))
+    for table, moment in sorted(times.items()):
+        synced.add(moment, table)
+    counts = _by_name({table: known.waiting for table, known in seen.replicas.items()}, called)
+    for table, count in sorted(counts.items()):
+        waiting.add(count, table)
+    return [synced, waiting]
 
 
 def _backups(seen: Seen) -> list[Family]:

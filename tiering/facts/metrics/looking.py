@@ -15,13 +15,14 @@ from oplog.errors import FrostlineError
 from tiering.daemon.inbox import place, records
 from tiering.engine.crowding import crowded
 from tiering.facts.metrics.process import Calls, Process, Traffic
-from tiering.facts.metrics.seen import Amount, DiskSeen, InboxSeen, Place, Seen, WorkSeen, overdue
+from tiering.facts.metrics.seen import Amount, DiskSeen, InboxSeen, Place, ReplicaSeen, Seen, WorkSeen, overdue
 from tiering.move import policy_facts
 
 if TYPE_CHECKING:
     from disks.base import Disk
     from disks.stores.wrappers.limit import Limiter
     from tiering.catalog.catalog import Catalog
+    from tiering.catalog.context import Context
     from tiering.daemon.status import DaemonStatus
     from tiering.engine.store import Store
 
@@ -51,6 +52,7 @@ def look(store: Store, backups: Mapping[str, Any] | None = None) -> Seen:
         failed_proofs=failed,
         inbox=_inbox(context.config.inbox.path),
         crowded=_crowded(store),
+        replicas=_replicas(context),
         budgets=tuple(policy_facts.budgets(context)),
         day_money=policy_facts.money_since(context, now - _DAY),
         currency=context.config.prices.currency,
@@ -117,6 +119,12 @@ def _perhaps_due(catalog: Catalog, now: datetime) -> Iterator[_Known]:
         yield from map(_Known, catalog.partitions(table, due))
 
 
+def _replicas(context: Context) -> dict[str, ReplicaSeen]:
+    """Of the tables that there are, as far as this process has taken in what other replicas did."""
+    known = ((table, context.synced.get(table.uuid)) for table in context.catalog.tables())
+    return {table.full_name: ReplicaSeen(last.at, last.waiting) for table, last in known if last is not None}
+
+
 def _crowded(store: Store) -> Counter[str]:
     found: Counter[str] = Counter()
     for one in crowded(store, store.context.config.daemon.cold_merge_parts):
@@ -138,7 +146,15 @@ def _disk(disk: Disk) -> DiskSeen:
         return DiskSeen(disk.name, disk.kind, up=False)
     try:
         usage = disk.usage()
-        return DiskSeen(disk.name, disk.kind, not disk.unreachable, usage.free_bytes, usage.total_bytes, disk.revision)
+        return DiskSeen(
+            disk.name,
+            disk.kind,
+            not disk.unreachable,
+            usage.free_bytes,
+            usage.total_bytes,
+            disk.revision,
+            disk.looked,
+        )
     except (FrostlineError, OSError):
         return DiskSeen(disk.name, disk.kind, up=False)
 

@@ -74,6 +74,16 @@ class DiskSeen:
     free_bytes: int | None = None
     total_bytes: int | None = None
     revision: int | None = None
+    looked: float | None = None
+    """When, in seconds since 1970, what others committed was seen last."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSeen:
+    """This machine's replica of one table: when it last took in what the others did, and what of it is not done."""
+
+    synced: datetime
+    waiting: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +130,8 @@ class Seen:
     """By table, or what is called like one."""
     crowded: Mapping[str, int] = field(default_factory=dict)
     """By table: the small parts of the partitions in buckets that have very many."""
+    replicas: Mapping[str, ReplicaSeen] = field(default_factory=dict)
+    """By table."""
     budgets: tuple[Budget, ...] = ()
     day_money: float | None = None
     """What moves cost in the last 24 hours."""

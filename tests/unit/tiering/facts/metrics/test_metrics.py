@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -21,20 +22,22 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from oplog.errors import FrostlineError, UsageError
+from oplog.errors import FrostlineError, Transient, UsageError
 from tests.command_line import Frostline
+from tiering.catalog import reachability
 from tiering.config.settings import DaemonConfig, PacingConfig, embedded
 from tiering.daemon import daemon
 from tiering.daemon.hooks.outbox import HookStatus
 from tiering.daemon.jobs.status import job_documents
 from tiering.daemon.status import DaemonStatus, LaneStatus
+from tiering.engine import replicated as replicas
 from tiering.engine.store import Store
 from tiering.facts.metrics import exposition, looking
 from tiering.facts.metrics.families import families
 from tiering.facts.metrics.family import Family
 from tiering.facts.metrics.health import judge
 from tiering.facts.metrics.process import Calls, Process, Traffic
-from tiering.facts.metrics.seen import OTHERS, Amount, DiskSeen, InboxSeen, Overdue, Place, Seen, WorkSeen
+from tiering.facts.metrics.seen import OTHERS, Amount, DiskSeen, InboxSeen, Overdue, Place, ReplicaSeen, Seen, WorkSeen
 from tiering.facts.metrics.watching import Metrics
 from tiering.journal.records import NewMove
 from tiering.policy.plan import Budget
@@ -48,7 +51,10 @@ FULL = Seen(
     at=NOW,
     places={Place("d.t", "ssd", "hot", "active"): Amount(2, 20, 200)},
     overdue={"d.t": Overdue(1, 100, OLD)},
-    disks=(DiskSeen("ssd", "local", True, 50, 100), DiskSeen("s3", "object_disk", False, revision=7)),
+    disks=(
+        DiskSeen("ssd", "local", True, 50, 100),
+        DiskSeen("s3", "object_disk", False, revision=7, looked=OLD.timestamp()),
+    ),
     moves=(WorkSeen("failed", "ttl", 1, 100),),
     merges=(WorkSeen("done", "level", 3, 30),),
     failing_moves=1,
@@ -60,6 +66,7 @@ FULL = Seen(
     failed_proofs=1,
     inbox={"d.t": InboxSeen(2, 20, 1, OLD.timestamp())},
     crowded={"d.t": 101},
+    replicas={"d.t": ReplicaSeen(OLD, 1)},
     budgets=(Budget("hot_cold", "money", 0.5, 0.5, NOW),),
     day_money=0.25,
     currency="USD",
@@ -117,6 +124,10 @@ def one(found: Values, name: str, **labels: str) -> float:
 
 def all_of(seen: Seen | None = FULL, process: Process = RUNNING) -> list[Family]:
     return families(seen, process, version="1")
+
+
+def raised(error: Exception) -> None:
+    raise error
 
 
 @pytest.fixture
@@ -215,6 +226,40 @@ class TestSeen:
         assert one(found, "frostline_held_parts", reason="budget") == 1
         assert one(found, "frostline_budget_limit", policy="hot_cold", budget="bytes") == 1
         assert one(found, "frostline_job_trouble", job="gc") == 0
+
+    def test_how_far_what_others_did_is_seen(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A disk by its last look that went well; a replica by its last pass that did, with what it left undone."""
+        table = store.definition("d.t")
+        replicated = msgspec.structs.replace(table, keeper="/tables/d.t")
+        answers: list[list[str] | FrostlineError] = [["a part waits"], Transient("Keeper is away"), []]
+
+        def tick(*_: object) -> list[str]:
+            if isinstance(answer := answers.pop(0), FrostlineError):
+                raise answer
+            return answer
+
+        monkeypatch.setattr(replicas, "work", lambda: SimpleNamespace(tick=tick))
+        monkeypatch.setattr(reachability, "whole_tables", lambda _: [replicated])
+        seen = []
+        for passed in range(3):
+            store.context.clock = lambda passed=passed: NOW + timedelta(minutes=passed)  # type: ignore[misc]
+            replicas.tick(store.context)
+            seen.append(looking.look(store).replicas["d.t"])
+        assert seen == [ReplicaSeen(NOW, 1), ReplicaSeen(NOW, 1), ReplicaSeen(NOW + timedelta(minutes=2), 0)]
+
+        disk: Any = store.object_disk("s3")
+        store.refresh()
+        (before,) = [one.looked for one in looking.look(store).disks if one.name == "s3"]
+        assert before is not None
+        monkeypatch.setattr(disk.cache, "refresh", lambda: raised(Transient("no route to host")))
+        with pytest.raises(Transient):
+            disk.refresh()
+        assert disk.looked == before
+        assert store.disk("ssd").looked is None
+        found = values(exposition.text(all_of()))
+        assert one(found, "frostline_disk_looked_timestamp_seconds", disk="s3") == OLD.timestamp()
+        assert one(found, "frostline_replica_synced_timestamp_seconds", table="d.t") == OLD.timestamp()
+        assert one(found, "frostline_replica_waiting_entries", table="d.t") == 1
 
     def test_looking_sends_no_request(self, store: Store) -> None:
         insert(store, OLD)
@@ -404,7 +449,8 @@ class TestConfigs:
         ill["frostline_daemon_trouble", ()] = one(values(exposition.text(all_of(FULL, TROUBLED))), TROUBLE)
         recent = {"d.t": {"taken": NOW, "verified": NOW, "drilled": NOW}}
         place = {Place("d.t", "ssd", "hot", "active"): Amount(2, 20, 200)}
-        well = Seen(NOW, place, {}, (DiskSeen("ssd", "local", True, 50, 100),), backups=recent)
+        disks = (DiskSeen("ssd", "local", True, 50, 100), DiskSeen("s3", "object_disk", True, looked=NOW.timestamp()))
+        well = Seen(NOW, place, {}, disks, backups=recent, replicas={"d.t": ReplicaSeen(NOW, 0)})
         good = values(exposition.text(all_of(well)))
         groups = yaml.safe_load((CONFIGS / "prometheus" / "alerts.yaml").read_text())["groups"]
         rules = [rule for group in groups for rule in group["rules"]]
