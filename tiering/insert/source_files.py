@@ -1,4 +1,4 @@
-"""The files, globs and standard input that an insert names: which there are, of which format, and their bytes."""
+"""The files, globs, objects and standard input that an insert names: which there are, their format and their bytes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import gzip
 import io
 import sys
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import IO, Any
 import pyarrow as pa
 
 from oplog.errors import FrostlineError, NotFound, UsageError
+from tiering.insert.bucket_sources import SCHEME, BucketFile, BucketSources
 
 FORMATS = ("parquet", "csv", "json", "arrow", "orc")
 STDIN = "-"
@@ -51,6 +52,8 @@ class Source:
     path: str
     format: str
     compression: str = ""
+    open: Callable[[], BucketFile] | None = None
+    """Of an object in a bucket."""
 
     @property
     def label(self) -> str:
@@ -61,14 +64,19 @@ class Source:
         return "\t" if ".tsv" in Path(self.path).suffixes else ","
 
 
-def find_sources(paths: Sequence[str], file_format: str | None = None) -> list[Source]:
-    """The inputs named by paths, globs and `-`. Raises `NotFound` for what is not there, `UsageError` for a format that
-    is neither given nor known by the ending. Reads nothing."""
+def find_sources(
+    paths: Sequence[str], file_format: str | None = None, buckets: BucketSources | None = None
+) -> list[Source]:
+    """The inputs named by paths, globs, `-` and, where `buckets` are given, URLs of objects. Raises `NotFound` for what
+    is not there, `UsageError` for a format that is neither given nor known by the ending. Reads nothing."""
     if file_format is not None and file_format not in FORMATS:
         raise UsageError(f"no such format: {file_format!r}", hint=f"formats are {', '.join(FORMATS)}")
     found: list[Source] = []
     for path in paths:
-        found.extend(source_of(match, file_format) for match in _matches(path))
+        if buckets is not None and path.startswith(SCHEME):
+            found.extend(source_of(url, file_format, opener) for url, opener in buckets.find(path))
+        else:
+            found.extend(source_of(match, file_format) for match in _matches(path))
     if not found:
         raise UsageError("nothing to insert", hint="name files, a glob or '-' for standard input")
     return found
@@ -85,7 +93,7 @@ def _matches(path: str) -> list[str]:
     return matches
 
 
-def source_of(path: str, file_format: str | None) -> Source:
+def source_of(path: str, file_format: str | None, opener: Callable[[], BucketFile] | None = None) -> Source:
     """The input at a path, by its name. Raises `UsageError` as `find_sources`."""
     if path == STDIN:
         if file_format is None:
@@ -95,15 +103,17 @@ def source_of(path: str, file_format: str | None) -> Source:
     compression = suffixes.pop() if suffixes and suffixes[-1] in _COMPRESSIONS else ""
     known = file_format or (_ENDINGS.get(suffixes[-1]) if suffixes else None)
     if known is None and compression == ".zip":
-        known = _format_inside(path)
+        known = _format_inside(path, opener)
     if known is None:
         raise UsageError(f"{path}: the format is not clear from the name", hint=f"say --format {'|'.join(FORMATS)}")
-    return Source(path, known, compression)
+    return Source(path, known, compression, opener)
 
 
-def _format_inside(path: str) -> str | None:
+def _format_inside(path: str, opener: Callable[[], BucketFile] | None) -> str | None:
     try:
-        with zipfile.ZipFile(path) as archive:
+        with ExitStack() as stack:
+            named = stack.enter_context(opener()) if opener is not None else path
+            archive = stack.enter_context(zipfile.ZipFile(named))
             return _ENDINGS.get(Path(_only_member(archive, path)).suffix.lower())
     except (zipfile.BadZipFile, OSError) as error:
         raise UsageError(f"{path} is not a readable zip file: {error}") from error
@@ -138,16 +148,24 @@ def open_binary(source: Source, stdin: IO[bytes] | None, *, seekable: bool = Fal
     """The decompressed bytes of the input; `seekable` ones of a compressed input or a pipe are held in memory."""
     with ExitStack() as stack:
         raw: Any
+        file = stack.enter_context(source.open()) if source.open is not None else None
+        # Who seeks says which bytes it wants; all else reads on and on, in large pieces.
+        named: Any = source.path if file is None else io.BufferedReader(file, BLOCK_BYTES)
         if source.path == STDIN:
             raw = _standard_input(stdin if stdin is not None else sys.stdin.buffer)
             seekable = seekable or (source.format == "arrow" and raw.peek(6)[:6] == ARROW_FILE)
         elif source.compression == ".zip":
-            archive = stack.enter_context(zipfile.ZipFile(source.path))
+            archive = stack.enter_context(zipfile.ZipFile(named))
             raw = stack.enter_context(archive.open(_only_member(archive, source.path)))
         elif source.compression == ".gz":
-            raw = stack.enter_context(gzip.open(source.path, "rb"))
+            raw = stack.enter_context(gzip.open(named, "rb"))
         elif source.compression in _CODECS:
-            raw = stack.enter_context(pa.CompressedInputStream(pa.OSFile(source.path), _CODECS[source.compression]))
+            packed = pa.OSFile(source.path) if file is None else pa.PythonFile(named, mode="r")
+            raw = stack.enter_context(pa.CompressedInputStream(packed, _CODECS[source.compression]))
+        elif file is not None:
+            yield pa.PythonFile(file if seekable else named, mode="r")
+            file.check_unchanged()
+            return
         else:
             # Never mapped: reading a file that somebody makes shorter would then end the process (SIGBUS).
             yield stack.enter_context(pa.OSFile(source.path))
@@ -156,6 +174,8 @@ def open_binary(source: Source, stdin: IO[bytes] | None, *, seekable: bool = Fal
             yield pa.BufferReader(raw.read())
         else:
             yield raw if isinstance(raw, pa.NativeFile) else pa.PythonFile(raw, mode="r")
+        if file is not None:
+            file.check_unchanged()
 
 
 def _standard_input(stdin: Any) -> io.BufferedReader:

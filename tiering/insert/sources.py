@@ -23,11 +23,12 @@ import pyarrow.parquet as pq
 
 from oplog.errors import UsageError
 from tiering.insert.bad_rows import BadRows
+from tiering.insert.bucket_sources import BucketSources
 from tiering.insert.intake import Intake
+from tiering.insert.json.source import guess_schema, read_json
 from tiering.insert.reshaping import Reshaping
 from tiering.insert.source_csv import NULLS, read_csv
 from tiering.insert.source_files import ARROW_FILE, BLOCK_BYTES, STDIN, Source, find_sources, open_binary, reading
-from tiering.insert.source_json import guess_schema, read_json
 from tiering.table.schema import TableDefinition
 
 _BATCH_ROWS = 131_072
@@ -57,9 +58,10 @@ def open_each(
     stdin: IO[bytes] | None = None,
     reshaping: Reshaping | None = None,
     bad: BadRows | None = None,
+    buckets: BucketSources | None = None,
 ) -> Iterator[Iterator[pa.RecordBatch]]:
-    """The same, each input by itself."""
-    sources = find_sources(paths, file_format)
+    """The same, each input by itself; with `buckets` also objects that URLs name."""
+    sources = find_sources(paths, file_format, buckets)
     return (_read(source, reshaping or Reshaping(definition), stdin, bad) for source in sources)
 
 

@@ -11,11 +11,12 @@ from tiering.cli.commands.tables import TableName
 from tiering.cli.frame.output import counted
 from tiering.cli.frame.session import Session
 from tiering.cli.frame.verb import verb
+from tiering.cli.reports.inserts import replaced_document, tell_replaced
 
 if TYPE_CHECKING:
     from tiering.engine.store import Store
-    from tiering.engine.write_job import WriteResult
     from tiering.insert.bad_rows import BadRows
+    from tiering.insert.bucket_sources import BucketSources
 
 OptionalTable = Annotated[str | None, typer.Argument(metavar="DB.TABLE", help="only this table")]
 
@@ -32,7 +33,10 @@ def register(app: typer.Typer) -> None:
 def insert(
     session: Session,
     table: TableName,
-    files: Annotated[list[str] | None, typer.Argument(metavar="FILE", help="files or globs; '-' reads stdin")] = None,
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="FILE", help="files, s3://bucket/key, globs of either; '-' reads stdin"),
+    ] = None,
     format: Annotated[  # noqa: A002  the flag is called so
         str | None, typer.Option(metavar="FORMAT", help="parquet, csv, json, arrow or orc; default: by the name")
     ] = None,
@@ -121,14 +125,18 @@ def insert(
     document: dict[str, Any]
     with _bad_rows(session, skip_bad_rows, files or [], format) if skip_bad_rows else nullcontext() as bad:
         if files:
-            streams = open_each(files, format, handle.definition, reshaping=reshaping, bad=bad)
+            streams = open_each(
+                files, format, handle.definition, reshaping=reshaping, bad=bad, buckets=_buckets(session)
+            )
         else:
             answer = store.query(select or "")
             session.tell_set_aside(answer.set_aside)
             streams = iter([typed_rows(answer.batches(), reshaping, label="the query")])
         batches = chain.from_iterable(streams)
         if begun is not None:
-            document = _replaced(table, handle.replace_partitions(batches, begun=begun, dry_run=session.dry_run))
+            document = replaced_document(
+                table, handle.replace_partitions(batches, begun=begun, dry_run=session.dry_run)
+            )
         elif session.dry_run:
             rows = sum(batch.num_rows for batch in batches)
             document = {"table": table, "rows": rows, "parts": [], "duplicates": 0, "bytes": 0}
@@ -151,7 +159,7 @@ def insert(
         session.output.document({**document, "dry_run": session.dry_run})
     elif session.dry_run:
         session.output.line(f"Dry run: would insert {document['rows']:,} rows into {table}.")
-        _tell_replaced(session, document, "would replace")
+        tell_replaced(session, document, "would replace")
     else:
         again = counted(document["duplicates"], "part")
         skipped = f"; skipped {again} that an earlier insert wrote" if document["duplicates"] else ""
@@ -161,43 +169,28 @@ def insert(
         )
         for name in document["parts"]:
             session.output.line(f"  {name}")
-        _tell_replaced(session, document, "replaced")
+        tell_replaced(session, document, "replaced")
     if not document["rows"]:
         session.nothing_to_do("No new rows.")
 
 
-def _replaced(table: str, result: "WriteResult") -> dict[str, Any]:
-    """The document of an insert, and what went with it."""
-    return {
-        "table": table,
-        "rows": result.rows,
-        "parts": list(result.parts),
-        "duplicates": 0,
-        "bytes": result.bytes,
-        "replaced": list(result.replaced),
-        "disk": result.disk or None,
-        "revision": result.revision,
-    }
+def _buckets(session: Session) -> "BucketSources":
+    from tiering.insert.bucket_sources import BucketSources
 
-
-def _tell_replaced(session: Session, document: dict[str, Any], what: str) -> None:
-    if document.get("replaced"):
-        session.output.line(f"{what} {counted(len(document['replaced']), 'part')}: {', '.join(document['replaced'])}")
-    if document.get("revision") is not None:
-        session.output.note(f"'frostline undo {document['disk']} {document['revision']}' takes this back")
+    return BucketSources(session.loaded.config, session.limiter())
 
 
 def _bad_rows(session: Session, given: tuple[int, str], files: list[str], file_format: str | None) -> "BadRows":
     from pathlib import Path
 
     from tiering.insert.bad_rows import BadRows
-    from tiering.insert.source_files import STDIN, find_sources
+    from tiering.insert.source_files import find_sources
 
     most, path = given
     if most < 0:
         raise UsageError(f"not a number of rows: {most}", hint="write --skip-bad-rows 100 bad.jsonl")
-    sources = [Path(source.path) for source in find_sources(files, file_format) if source.path != STDIN]
-    if Path(path).exists() and any(source.samefile(path) for source in sources):
+    sources = [Path(source.path) for source in find_sources(files, file_format, _buckets(session))]
+    if Path(path).exists() and any(source.exists() and source.samefile(path) for source in sources):
         raise UsageError(f"{path} is to be inserted: bad rows would be written over it", hint="name another file")
     return BadRows(most, None if session.dry_run else Path(path))
 

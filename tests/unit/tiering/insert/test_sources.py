@@ -18,7 +18,7 @@ import zstandard
 
 from oplog.errors import NotFound, UsageError
 from tiering.insert import source_csv, sources
-from tiering.insert.json_records import whole_lines
+from tiering.insert.json.records import whole_lines
 from tiering.insert.sources import open_sources, source_schema
 from tiering.table.definitions import define_table
 

@@ -13,8 +13,8 @@ import pyarrow.json as jsonlines
 
 from oplog.errors import UsageError
 from tiering.insert.intake import Intake, Record
-from tiering.insert.json_records import whole_lines
-from tiering.insert.json_texts import with_json_texts
+from tiering.insert.json.records import whole_lines
+from tiering.insert.json.texts import with_json_texts
 from tiering.insert.reshaping import Reshaping, explicit_type, source_types
 from tiering.insert.source_files import Source, open_binary
 from tiering.table.nested import holds_map, with_texts

@@ -1,0 +1,196 @@
+"""Objects of buckets as sources of inserts: every format and compression, globs, what breaks off or changes."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import orc
+
+from disks.stores.base import ByteRange
+from disks.stores.s3.store import S3Store
+from oplog.errors import Transient
+from tests.command_line import Frostline
+from tests.servers import Server
+from tiering.insert import bucket_sources
+from tiering.insert.bucket_sources import _regular
+
+ROWS = pa.table({"k": list(range(1000)), "text": [f"é{number}" for number in range(1000)]})
+
+
+def csv_text() -> bytes:
+    return ("k,text\n" + "".join(f"{row['k']},{row['text']}\n" for row in ROWS.to_pylist())).encode()
+
+
+def written(write: Callable[[pa.BufferOutputStream], object]) -> bytes:
+    sink = pa.BufferOutputStream()
+    write(sink)
+    return sink.getvalue().to_pybytes()
+
+
+def arrow_file(sink: pa.BufferOutputStream) -> None:
+    with pa.ipc.new_file(sink, ROWS.schema) as writer:
+        writer.write_table(ROWS)
+
+
+def zipped() -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("rows.csv", csv_text())
+    return file.getvalue()
+
+
+OBJECTS: dict[str, Callable[[], bytes]] = {
+    "a.parquet": lambda: written(lambda sink: pq.write_table(ROWS, sink, row_group_size=100)),
+    "a.orc": lambda: written(lambda sink: orc.write_table(ROWS, sink)),
+    "a.arrow": lambda: written(arrow_file),
+    "a.csv": csv_text,
+    "a.jsonl": lambda: b"".join(json.dumps(row).encode() + b"\n" for row in ROWS.to_pylist()),
+    "a.csv.gz": lambda: gzip.compress(csv_text()),
+    "a.csv.zst": lambda: pa.compress(csv_text(), "zstd", asbytes=True),
+    "a.csv.zip": zipped,
+    "a.parquet.gz": lambda: gzip.compress(OBJECTS["a.parquet"]()),
+}
+
+
+@pytest.fixture
+def frostline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], bucket: str
+) -> Frostline:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("FROSTLINE_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("FROSTLINE_CONFIG", raising=False)
+    frostline = Frostline(capsys)
+    frostline("table", "create", "db.t", "--column", "k:int64", "--column", "text:string", "--order-by", "k")
+    return frostline
+
+
+def put(server: Server, bucket: str, key: str, data: bytes) -> str:
+    server.client().put_object(Bucket=bucket, Key=key, Body=data)
+    return f"s3://{bucket}/{key}"
+
+
+def everything(frostline: Frostline) -> tuple[int, int, str]:
+    sql = "SELECT count(*), sum(k), max(text) FROM db.t"
+    ((count, total, text),) = frostline.json("query", sql)["rows"]
+    return count, total, text
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_every_format_and_compression(frostline: Frostline, s3_environment: Server, bucket: str, name: str) -> None:
+    url = put(s3_environment, bucket, f"in/deep é/{name}", OBJECTS[name]())
+    assert frostline.json("insert", "db.t", url)["rows"] == 1000
+    assert everything(frostline) == (1000, 499_500, "é999")
+    assert frostline.json("insert", "db.t", url)["rows"] == 0
+
+
+def test_a_glob_names_the_keys_that_match_and_a_disk_says_how_to_reach_them(
+    frostline: Frostline, s3_environment: Server, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, key in enumerate(("2026/01/a.csv", "2026/02/b.csv", "2026/02/c.txt", "2026/x.csv", "2025/01/d.csv")):
+        put(s3_environment, bucket, key, f"k,text\n{10**number},x\n".encode())
+    environment = s3_environment.environment()
+    for name in environment:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("FROSTLINE_DISKS__S3__URL", f"s3://{bucket}/store/")
+    monkeypatch.setenv("FROSTLINE_DISKS__S3__ENDPOINT_URL", s3_environment.endpoint_url)
+    monkeypatch.setenv("FROSTLINE_DISKS__S3__ACCESS_KEY_ID", environment["AWS_ACCESS_KEY_ID"])
+    monkeypatch.setenv("FROSTLINE_DISKS__S3__SECRET_ACCESS_KEY", environment["AWS_SECRET_ACCESS_KEY"])
+    monkeypatch.setenv("FROSTLINE_HOME", str(tmp_path / "other"))
+    frostline("table", "create", "db.t", "--column", "k:int64", "--column", "text:string", "--order-by", "k")
+    assert frostline.json("insert", "db.t", f"s3://{bucket}/2026/*/*.csv", "-n")["rows"] == 2
+    frostline("insert", "db.t", f"s3://{bucket}/2026/**/*.csv", "--dedup-by", "file")
+    assert everything(frostline)[:2] == (3, 1011)
+
+
+def test_a_range_that_breaks_off_is_asked_for_again(
+    frostline: Frostline, s3_environment: Server, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not what was read before it."""
+    monkeypatch.setattr(bucket_sources, "_MOST_RANGE_BYTES", 4096)
+    url = put(s3_environment, bucket, "a.csv", csv_text())
+    asked: list[ByteRange | None] = []
+    get = S3Store.get
+
+    def breaking(self: S3Store, key: str, byte_range: ByteRange | None = None) -> bytes:
+        if key != "a.csv":
+            return get(self, key, byte_range)
+        asked.append(byte_range)
+        if len(asked) == 2:
+            raise Transient("the connection was reset")
+        return get(self, key, byte_range)
+
+    monkeypatch.setattr(S3Store, "get", breaking)
+    assert frostline.json("insert", "db.t", url)["rows"] == 1000
+    assert asked[1] == asked[2], "only the one that broke off"
+    assert len(asked) == len(set(asked)) + 1
+    assert everything(frostline)[0] == 1000
+
+
+def test_an_object_that_is_written_anew_meanwhile_is_an_error(
+    frostline: Frostline, s3_environment: Server, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = put(s3_environment, bucket, "a.csv", csv_text())
+    read = bucket_sources.BucketFile._bytes
+
+    def late(self: bucket_sources.BucketFile, start: int, stop: int) -> bytes:
+        data = read(self, start, stop)
+        put(s3_environment, bucket, "a.csv", b"k,text\n1,x\n")
+        return data
+
+    monkeypatch.setattr(bucket_sources.BucketFile, "_bytes", late)
+    frostline("insert", "db.t", url, code=2)
+    assert f"{url} was written anew while it was read" in frostline.error
+    assert everything(frostline)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("url", "code", "problem"),
+    [
+        ("s3://{bucket}/none.csv", 10, "no such object: s3://{bucket}/none.csv"),
+        ("s3://{bucket}/none/*.csv", 10, "no such object"),
+        ("s3://{bucket}/none/", 2, "is a prefix"),
+        ("s3://{bucket}", 2, "names no object"),
+        ("s3://{bucket}/data", 2, "the format is not clear from the name"),
+        ("s3://no-such-bucket-of-anybody/a.csv", 10, "no-such-bucket-of-anybody"),
+    ],
+)
+def test_what_is_not_there_is_named(frostline: Frostline, bucket: str, url: str, code: int, problem: str) -> None:
+    frostline("insert", "db.t", url.format(bucket=bucket), code=code)
+    assert problem.format(bucket=bucket) in frostline.error
+
+
+def test_what_is_damaged_is_named(frostline: Frostline, s3_environment: Server, bucket: str) -> None:
+    url = put(s3_environment, bucket, "a.parquet", OBJECTS["a.parquet"]()[:-100])
+    frostline("insert", "db.t", url, code=2)
+    assert f"{url} cannot be read as parquet" in frostline.error
+    bad = put(s3_environment, bucket, "b.csv", b"k,text\n1,x\ny,z\n")
+    done = frostline.json("insert", "db.t", bad, "--skip-bad-rows", "1", "bad.jsonl")
+    assert (done["rows"], done["bad_rows"]) == (1, 1)
+    assert json.loads(Path("bad.jsonl").read_text())["source"] == bad
+
+
+@pytest.mark.parametrize(
+    ("pattern", "yes", "no"),
+    [
+        ("a/*.csv", ["a/b.csv", "a/.csv"], ["a/b/c.csv", "a/b.csv.gz"]),
+        ("a/**/*.csv", ["a/b.csv", "a/b/c/d.csv"], ["b.csv"]),
+        ("a/**", ["a/b", "a/b/c"], ["ab"]),
+        ("a?[0-9][!x].csv", ["ab1y.csv"], ["a/1y.csv", "ab1x.csv"]),
+        ("a+(b).*", ["a+(b).csv"], ["aab.csv"]),
+    ],
+)
+def test_globs(pattern: str, yes: list[str], no: list[str]) -> None:
+    import re
+
+    matches = re.compile(_regular(pattern)).fullmatch
+    assert all(matches(key) for key in yes)
+    assert not any(matches(key) for key in no)

@@ -1,0 +1,1 @@
+"""JSON: lines, arrays and values of any form, as rows."""
