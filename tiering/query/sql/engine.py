@@ -12,9 +12,9 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import threading
 import weakref
 from collections.abc import Collection
-from contextlib import suppress
 
 import duckdb
 
@@ -30,8 +30,9 @@ _QUERIES = 100
 """After so many an engine ends: it keeps footers, also of files that are gone."""
 _ALLOWED_PATHS = 5_000
 """So many that one engine after the other is allowed more: each takes 26 microseconds."""
-_of_parents: list[Engine] = []
-"""Engines of the process that this one was forked from: their threads are not here, so nothing may end them."""
+_lock = threading.Lock()
+_idle: weakref.WeakSet[Engine] = weakref.WeakSet()
+"""Engines of all stores that no query uses."""
 
 
 class EngineOutgrown(Exception):
@@ -47,9 +48,8 @@ class Engine:
         self._allowed = allowed
         self._is_locked = False
         self._queries = 0
-        self._pid = os.getpid()
         scratch = tempfile.mkdtemp(prefix="frostline-query-")
-        self._remove_scratch = weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)
+        self._remove_scratch = weakref.finalize(self, _remove, scratch, os.getpid())
         memory_bytes = max(1 << 30, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
         self.connection: duckdb.DuckDBPyConnection = connect(
             {
@@ -77,7 +77,7 @@ class Engine:
             if self._allowed.issuperset(paths):
                 return
             known = self._allowed if len(self._allowed) + len(paths) <= _ALLOWED_PATHS else frozenset()
-            context.idle_engines.append(Engine(self._workers, known))
+            _keep(context, Engine(self._workers, known))
             raise EngineOutgrown
         self._allowed = self._allowed.union(paths)
         execute = self.connection.execute
@@ -97,31 +97,44 @@ class Engine:
             self.close()
             return
         if self._queries < _QUERIES and self._is_locked and len(context.idle_engines) < _IDLE:
-            context.idle_engines.append(self)
+            _keep(context, self)
         else:
             self.close()
 
     def close(self) -> None:
         """End it, with what it left on the disk."""
-        if self._pid != os.getpid():
-            self._remove_scratch.detach()
-            _of_parents.append(self)
-            return
         self.connection.close()
         self._remove_scratch()
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether this process made it."""
-        return self._pid == os.getpid()
 
 
 def take_engine(context: Context) -> Engine:
     """An engine that no query uses."""
-    with suppress(IndexError):
-        while True:
+    with _lock:
+        while context.idle_engines:
             engine = context.idle_engines.pop()
-            if isinstance(engine, Engine) and engine.is_ours:
+            if isinstance(engine, Engine) and engine in _idle:
+                _idle.remove(engine)
                 return engine
-            engine.close()
     return Engine(context.workers)
+
+
+def _keep(context: Context, engine: Engine) -> None:
+    with _lock:
+        context.idle_engines.append(engine)
+        _idle.add(engine)
+
+
+def _remove(scratch: str, pid: int) -> None:
+    if os.getpid() == pid:  # and not a process that was forked from the one that made it
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _end_before_a_fork() -> None:
+    """An engine has threads, which are not in the new process: it would crash where the engine ends there."""
+    _lock.acquire()
+    for engine in list(_idle):
+        engine.close()
+    _idle.clear()
+
+
+os.register_at_fork(before=_end_before_a_fork, after_in_parent=_lock.release, after_in_child=_lock.release)

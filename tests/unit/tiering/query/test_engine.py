@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -106,6 +108,30 @@ def test_a_forked_process_makes_its_own(context: Context, table: TableDefinition
         os._exit(0 if rows_of(context, "SELECT k FROM u.many") == [(1,)] else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert rows_of(context, "SELECT k FROM u.many") == [(1,)]
+
+
+_FORK = """
+import os
+from types import SimpleNamespace
+from tiering.query.sql.engine import take_engine
+from tiering.query.sql.served_files import ServedFiles
+
+context = SimpleNamespace(workers=2, idle_engines=[])
+engine = take_engine(context)
+engine.begin(ServedFiles(), ordered=True)
+engine.allow(context, [])
+engine.give_back(context)
+assert context.idle_engines == [engine]
+if (child := os.fork()) == 0:
+    raise SystemExit(0)
+assert os.waitpid(child, 0)[1] == 0
+assert take_engine(context) is not engine
+"""
+
+
+def test_a_forked_process_ends_as_any_other() -> None:
+    """The engine has threads, which it does not have there: it crashed where the engine ended."""
+    subprocess.run([sys.executable, "-c", _FORK], check=True, timeout=120)
 
 
 def test_a_kept_engine_is_locked(context: Context, table: TableDefinition, tmp_path: Path) -> None:
