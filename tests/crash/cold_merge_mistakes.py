@@ -14,7 +14,7 @@ _MODES = "tests/property/test_merge_modes.py"
 
 
 def _bound_in_both() -> None:
-    from tiering.parquet import sorted_merge
+    from tiering.parquet import sorted_input
     from tiering.parquet.sort_keys import row_key, rows_below
 
     def clipped(self: Any, table: Any) -> Any:
@@ -28,14 +28,14 @@ def _bound_in_both() -> None:
             self.close()
         return table
 
-    sorted_merge._SortedInput._clipped = clipped  # type: ignore[method-assign]
+    sorted_input.SortedInput._clipped = clipped  # type: ignore[method-assign]
 
 
 def _bound_in_none() -> None:
-    from tiering.parquet import sorted_merge
+    from tiering.parquet import sorted_input
     from tiering.parquet.sort_keys import rows_below
 
-    original = sorted_merge._SortedInput._clipped
+    original = sorted_input.SortedInput._clipped
 
     def clipped(self: Any, table: Any) -> Any:
         if self._below:
@@ -43,7 +43,7 @@ def _bound_in_none() -> None:
             self._below = None if table.num_rows else self._below
         return original(self, table)
 
-    sorted_merge._SortedInput._clipped = clipped  # type: ignore[method-assign]
+    sorted_input.SortedInput._clipped = clipped  # type: ignore[method-assign]
 
 
 def _last_row_group_left_out() -> None:
@@ -143,9 +143,9 @@ def _no_page_checksums() -> None:
 
 
 def _rows_of_a_file_not_counted() -> None:
-    from tiering.parquet import sorted_merge
+    from tiering.parquet import sorted_input
 
-    sorted_merge._SortedInput._check_complete = lambda self: None  # type: ignore[method-assign]
+    sorted_input.SortedInput._check_complete = lambda self: None  # type: ignore[method-assign]
 
 
 def _runs_cut_at_tables() -> None:

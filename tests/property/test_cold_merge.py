@@ -26,7 +26,7 @@ from tiering.engine.store import Store
 from tiering.merge import rows as merge_rows
 from tiering.merge.stream import RowMerge, merge_files
 from tiering.parquet import sorted_merge
-from tiering.parquet.sorted_merge import SortedFile
+from tiering.parquet.sorted_input import SortedFile
 from tiering.table import definitions
 from tiering.table.merge_modes import parse_merge_mode
 from tiering.table.schema import TableDefinition

@@ -20,7 +20,8 @@ from tiering.parquet import sorted_merge
 from tiering.parquet.column_ranges import column_range
 from tiering.parquet.dictionaries import decoded
 from tiering.parquet.part_files import write_part_files
-from tiering.parquet.sorted_merge import SortedFile, merged
+from tiering.parquet.sorted_input import SortedFile
+from tiering.parquet.sorted_merge import merged
 from tiering.parquet.sorting import sort_table
 from tiering.table.part import DataFile
 from tiering.table.schema import Column, TableDefinition

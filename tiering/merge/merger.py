@@ -45,7 +45,7 @@ from tiering.merge.output import (
 )
 from tiering.merge.planning import holds_everything
 from tiering.merge.stream import RowMerge, merge_files
-from tiering.parquet.sorted_merge import SortedFile
+from tiering.parquet.sorted_input import SortedFile
 from tiering.query.filesystem import open_file, read_schema
 from tiering.table.part import DataFile, Part, PartName
 from tiering.table.schema import TableDefinition

@@ -14,7 +14,8 @@ from tiering.merge.rows import combine_rows, live_rows
 from tiering.parquet.dictionaries import decoded
 from tiering.parquet.part_files import PartWriter
 from tiering.parquet.sort_keys import EVERYTHING, SortKeyRange
-from tiering.parquet.sorted_merge import SortedFile, merged
+from tiering.parquet.sorted_input import SortedFile
+from tiering.parquet.sorted_merge import merged
 from tiering.table.part import DataFile
 from tiering.table.schema import TableDefinition
 

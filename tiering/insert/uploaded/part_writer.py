@@ -21,7 +21,8 @@ from disks.stores.address import StoreAddress
 from disks.stores.base import ObjectStore
 from tiering.parquet.encodings import choose_encodings
 from tiering.parquet.part_files import write_part_files
-from tiering.parquet.sorted_merge import SortedFile, merged
+from tiering.parquet.sorted_input import SortedFile
+from tiering.parquet.sorted_merge import merged
 from tiering.parquet.sorting import sorted_partitions
 from tiering.parquet.uploads import UploadedFile, upload_files
 from tiering.table.part import DataFile

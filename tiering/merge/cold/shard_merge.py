@@ -26,7 +26,7 @@ from disks.workers.runner import OpensStore
 from oplog.errors import Conflict, Damaged
 from tiering.merge.cold.shards import Shard, ShardFile
 from tiering.merge.stream import RowMerge, merge_files
-from tiering.parquet.sorted_merge import SortedFile
+from tiering.parquet.sorted_input import SortedFile
 from tiering.parquet.uploads import TRANSFERS, UploadedFile, upload_files
 from tiering.policy.cost import RANGE_BYTES
 from tiering.table.types import field_ids

@@ -28,6 +28,7 @@ from tiering.merge.output import output_name, recompression_level
 from tiering.merge.planning import plan_merges
 from tiering.merge.request import MergeRequest
 from tiering.parquet import sorted_merge
+from tiering.parquet.sorted_input import SortedInput
 from tiering.parquet.sorted_merge import clusters
 from tiering.parquet.sorting import sort_table
 from tiering.table import definitions
@@ -335,13 +336,13 @@ def test_the_cold_volume_is_left_alone(context: Context) -> None:
 def test_texts_of_many_values_are_read_as_they_are(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     """To put large dictionaries together costs more than to move the texts."""
     begun: list[set[int]] = []
-    original = sorted_merge._SortedInput.begin
+    original = SortedInput.begin
 
-    def begin(run: sorted_merge._SortedInput, encoded: set[int]) -> None:
+    def begin(run: SortedInput, encoded: set[int]) -> None:
         begun.append(encoded)
         original(run, encoded)
 
-    monkeypatch.setattr(sorted_merge._SortedInput, "begin", begin)
+    monkeypatch.setattr(SortedInput, "begin", begin)
     definition = define(context)
     many, few = [f"value {number}" for number in range(3000)], ["one", "two"]
     for values, kept in ((few, {3}), (many, set())):

@@ -16,7 +16,8 @@ from oplog.errors import Damaged
 from tiering.merge.cold.shards import byte_ranges
 from tiering.parquet.dictionaries import decoded
 from tiering.parquet.part_files import write_part_files
-from tiering.parquet.sorted_merge import SortedFile, merged
+from tiering.parquet.sorted_input import SortedFile
+from tiering.parquet.sorted_merge import merged
 from tiering.table.definitions import define_table
 from tiering.table.part import DataFile
 from tiering.table.schema import TableDefinition

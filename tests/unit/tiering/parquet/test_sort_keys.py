@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from tests.turns import examples
 from tiering.parquet.part_files import write_part_files
 from tiering.parquet.sort_keys import EVERYTHING, Key, SortKeyRange, row_groups_within, row_key, rows_below, stored_key
-from tiering.parquet.sorted_merge import SortedFile, merged
+from tiering.parquet.sorted_input import SortedFile
+from tiering.parquet.sorted_merge import merged
 from tiering.parquet.sorting import sort_table
 from tiering.table.schema import Column, TableDefinition, TableSettings
 from tiering.table.types import arrow_schema
