@@ -16,7 +16,7 @@ from tiering.catalog.context import Context, wall_clock
 from tiering.journal.records import MoveRecord
 from tiering.policy import change as policy_change
 from tiering.policy import decide as policy
-from tiering.policy import pacing
+from tiering.policy import explaining, pacing
 from tiering.policy.pacing import has_budget, interval_of, price_of
 from tiering.policy.placement import DiskState
 from tiering.policy.plan import Budget, Explanation, Move, Options, PlacedPart, Plan, Rest, Spent, Unseen
@@ -110,7 +110,7 @@ def explain(context: Context, definition: TableDefinition, part: str, *, now: da
     own = definition.uuid, chosen.name.partition
     less = replace(options, rest="none")
     parts, unseen = _deciding(context, context.catalog.tables(), states, now, less, [own])
-    return policy.explain(chosen, parts, states, policies, now, replace(options, unseen=unseen))
+    return explaining.explain(chosen, parts, states, policies, now, replace(options, unseen=unseen))
 
 
 def manual_moves(

@@ -14,7 +14,8 @@ from oplog.errors import NotFound, Refused, UsageError
 from tiering.config.settings import PolicyConfig, VolumeConfig
 from tiering.journal.records import Failures, PartPin, Pause
 from tiering.policy.change import already_there, check_change, manual_moves
-from tiering.policy.decide import Options, Plan, decide, explain
+from tiering.policy.decide import Options, Plan, decide
+from tiering.policy.explaining import explain
 from tiering.policy.placement import DiskState
 from tiering.table.part import ColumnRange, Part, PartName
 from tiering.table.schema import Column, Delete, MoveToDisk, MoveToVolume, TableDefinition, TableSettings, TtlRule
