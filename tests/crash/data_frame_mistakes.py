@@ -193,7 +193,7 @@ def _marks_not_found() -> None:
 def _first_schema_for_all() -> None:
     from spark_tiering.writing import ingest
 
-    ingest._READERS["parquet"] = {}
+    ingest._READERS = ingest._READERS | {"parquet": {}}
 
 
 MISTAKES: tuple[tuple[str, str, str, Callable[[], None]], ...] = (

@@ -273,9 +273,9 @@ def _end_in_time(stop: threading.Event, received: list[int], ended: threading.Ev
     stop.wait()
     if ended.wait(_MOST_STOP_SECONDS) or not received:
         return
-    from tiering.daemon.hooks.delivery import end_commands
+    from tiering.daemon.hooks.delivery import end_commands_for_good
 
-    end_commands()
+    end_commands_for_good()
     print("daemon: stopped within a step; the next start goes on with it", file=sys.stderr, flush=True)
     os._exit(INTERRUPTED if received[0] == signal.SIGINT else TERMINATED)
 

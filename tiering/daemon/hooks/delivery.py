@@ -16,6 +16,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import threading
 import time
 from urllib.parse import urlsplit
 
@@ -26,6 +27,8 @@ _KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")
 """What a command sees of the daemon's environment, which may hold keys of buckets."""
 _MOST_ANSWER_BYTES = 64 * 1024
 _running: set[subprocess.Popen[bytes]] = set()
+_starting = threading.Lock()
+"""Held from before a command starts until it is among those that run, so that none is overlooked between."""
 
 
 def deliver(hook: HookConfig, event: bytes) -> None:
@@ -38,6 +41,17 @@ def deliver(hook: HookConfig, event: bytes) -> None:
 
 def end_commands() -> None:
     """End the commands that run now, with what they have started: nobody waits for them any more."""
+    with _starting:
+        _end_all()
+
+
+def end_commands_for_good() -> None:
+    """The same, and none starts after it: this process ends."""
+    _starting.acquire()
+    _end_all()
+
+
+def _end_all() -> None:
     for process in list(_running):
         _end(process)
 
@@ -50,17 +64,18 @@ def signature(secret: str, body: bytes) -> str:
 def _run(hook: HookConfig, event: bytes) -> None:
     seen = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
     try:
-        process = subprocess.Popen(
-            hook.command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=seen,
-            start_new_session=True,
-        )
+        with _starting:
+            process = subprocess.Popen(
+                hook.command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=seen,
+                start_new_session=True,
+            )
+            _running.add(process)
     except OSError as error:
         raise Refused(f"{hook.command[0]} cannot be run: {error.strerror}", hint="name a program in full") from error
-    _running.add(process)
     try:
         process.communicate(event + b"\n", timeout=hook.timeout_seconds)
     except subprocess.TimeoutExpired:
