@@ -94,6 +94,39 @@ def test_three_machines(
     assert blobs_in(bucket, s3_environment) == []
 
 
+def test_du_says_whose_the_bytes_are(a: Machine, b: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shared, alone, and not known."""
+    a.insert(1, 2)
+    a.insert(3)
+    with a.serving():
+        b.sync()
+        a.move(PARTS[0])
+        a.move(PARTS[1])
+        b.move(PARTS[0])
+    (first, second) = (a.json("du")["shared"], b.json("du", "d.t")["shared"])
+    size = {part["part"]: part["bytes"] for part in a.json("parts", "d.t")["parts"]}
+    assert first == [
+        {
+            "disk": "s3",
+            "log": "a",
+            "bytes": size[PARTS[0]] + size[PARTS[1]],
+            "alone_bytes": size[PARTS[1]],
+            "shared_bytes": size[PARTS[0]],
+            "with": {"b": size[PARTS[0]]},
+        }
+    ]
+    assert (second[0]["alone_bytes"], second[0]["with"]) == (0, {"a": size[PARTS[0]]})
+    assert "other machines use as well (b" in a("du")
+    b.move(PARTS[0], "ssd")
+    (alone,) = a.json("du")["shared"]
+    assert (alone["shared_bytes"], alone["with"]) == (0, {"b": 0})
+    assert "other machines" not in a("du")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    (unknown,) = a.json("du")["shared"]
+    assert unknown.keys() == {"disk", "log", "error"}
+    assert "is not known" in a("du")
+
+
 def test_a_machine_that_lost_everything_comes_back(a: Machine, b: Machine, bucket: str, s3_environment: Server) -> None:
     """Its SSD as well: what is cold, and who it is, comes by its own log; what was on the SSD from the others."""
     a.insert(1, 2)

@@ -40,16 +40,19 @@ def status(session: Session) -> None:
 
 
 def du(session: Session, table: OptionalTable = None) -> None:
-    """Show the space each table takes on each disk and in each partition."""
+    """Show the space each table takes on each disk and in each partition; where machines share the objects of a bucket
+    (`log: NAME`), how much of it is this machine's alone, and how much other machines use as well."""
     from tiering.facts.parts import usage_documents
+    from tiering.facts.sharing import sharing_documents
 
     store = session.store(anew=False)
     store.check_answer(table)
     session.tell_set_aside(store.set_aside(table))
     documents = usage_documents(store, table)
     size_bytes = sum(item["bytes"] for item in documents)
+    sharing = sharing_documents(store, table)
     if session.options.json:
-        session.output.document({"usage": documents, "bytes": size_bytes})
+        session.output.document({"usage": documents, "bytes": size_bytes, "shared": sharing})
         return
     from tiering.config.units import format_size
 
@@ -61,6 +64,8 @@ def du(session: Session, table: OptionalTable = None) -> None:
         ],
         empty="No parts.",
     )
+    for item in sharing:
+        session.output.line(f"{item['disk']}: {_sharing_text(item)}")
     session.output.note(f"{format_size(size_bytes)} in all")
 
 
@@ -105,6 +110,19 @@ def _print_status(session: Session, document: dict[str, Any]) -> None:
     for item in document["repeated"]:
         first, second = item["parts"]
         line(f"repeated       {first} and {second} of {item['table']}: two machines inserted the same data")
+
+
+def _sharing_text(item: dict[str, Any]) -> str:
+    from tiering.config.units import format_size
+
+    if "error" in item:
+        return f"how much other machines share is not known: {item['error']}"
+    text = f"objects of {format_size(item['bytes'])}, {format_size(item['alone_bytes'])} of them this machine's alone"
+    if not item["shared_bytes"]:
+        return text
+    others = ", ".join(f"{log} {format_size(size)}" for log, size in item["with"].items() if size)
+    shared = format_size(item["shared_bytes"])
+    return f"{text}; {shared} other machines use as well ({others}): they stay until none of them does"
 
 
 def _size(item: dict[str, Any]) -> str:

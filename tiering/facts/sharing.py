@@ -1,0 +1,38 @@
+"""Whose the bytes are on disks whose objects several machines share, as documents."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from disks.object_disk.sharing.shared_bytes import shared_bytes
+from oplog.errors import FrostlineError
+
+if TYPE_CHECKING:
+    from tiering.engine.store import Store
+
+
+def sharing_documents(store: Store, table: str | None = None) -> list[dict[str, Any]]:
+    """`shared` of `du --json`: of each disk with a log of several, what this machine's log names of the table, or of
+    all, and what of it the other logs name. Where they cannot be read, `error` says why, and nothing else is said."""
+    directory = store.definition(table).directory if table is not None else ""
+    documents: list[dict[str, Any]] = []
+    for disk in store.context.disks.values():
+        logged = disk.logged
+        if logged is None or logged.log_name is None or disk.broken is not None:
+            continue
+        document = {"disk": disk.name, "log": logged.log_name}
+        try:
+            found = shared_bytes(logged, directory, now=store.context.clock())
+        except FrostlineError as error:
+            documents.append(document | {"error": error.message})
+            continue
+        documents.append(
+            document
+            | {
+                "bytes": found.size_bytes,
+                "alone_bytes": found.size_bytes - found.shared_bytes,
+                "shared_bytes": found.shared_bytes,
+                "with": dict(found.by_log),
+            }
+        )
+    return documents
