@@ -230,6 +230,16 @@ class InterserverConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """What all replicas know and nobody else does: it signs each request. At least 16 characters."""
 
 
+class ReplicasConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What this machine does for its replicated tables."""
+
+    merges: bool = True
+    """Whether it merges: one that does not fetches what the other replicas made, and agrees upon no merges by itself.
+    Alone in a table it merges all the same."""
+    merge_once_bytes: Size = 10 * 1024 * 1024 * 1024
+    """Merges of more bytes are made by one replica, and the others fetch; of fewer, by each for itself."""
+
+
 class MetricsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Where the daemon tells how the store is. Needs the extra `metrics`; `frostline metrics` prints the same once."""
 
@@ -294,6 +304,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     dashboard: DashboardConfig = DashboardConfig()
     keeper: KeeperConfig = KeeperConfig()
     interserver: InterserverConfig = InterserverConfig()
+    replicas: ReplicasConfig = ReplicasConfig()
     metrics: MetricsConfig = MetricsConfig()
     inbox: InboxConfig = InboxConfig()
     hooks: dict[str, HookConfig] = {}

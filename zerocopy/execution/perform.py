@@ -10,6 +10,7 @@ import dataclasses
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from disks.base import LoggedDisk
@@ -185,7 +186,9 @@ class _Run:
             self.done.skipped += 1
         elif isinstance(queued.entry, Merge) and self._can_merge(queued.entry):
             disk = self._bucket_of(queued.entry)
-            if disk is None:
+            if disk is None and self._is_large(queued.entry):
+                self._merge_for_all(queued, queued.entry, name)
+            elif disk is None:
                 self._merge(queued, queued.entry, name)
             else:
                 self._merge_in_bucket(queued, queued.entry, name, disk)
@@ -249,9 +252,36 @@ class _Run:
         self.done.fetched.append(str(came))
 
     def _can_merge(self, entry: Merge) -> bool:
-        """Whether all inputs are here, and Keeper knows that they are."""
+        """Whether this machine merges, all inputs are here, and Keeper knows that they are."""
+        if not self.replica.context.config.replicas.merges and self.replica.others():
+            return False
         names = [PartName.parse(name) for name in entry.inputs]
         return all(name in self.own and part_here(self.replica, name) is not None for name in names)
+
+    def _is_large(self, entry: Merge) -> bool:
+        inputs = [part_here(self.replica, PartName.parse(text)) for text in entry.inputs]
+        size_bytes = sum(stored.part.size_bytes for stored in inputs if stored is not None)
+        return size_bytes > self.replica.context.config.replicas.merge_once_bytes
+
+    def _merge_for_all(self, queued: Queued, entry: Merge, name: PartName) -> None:
+        """One replica makes the part, the others fetch it; when its session ends before it is done, or nobody gives the
+        part, another one makes it. Raises `Locked` while one is at it."""
+        keeper, table = self.replica.keeper, self.replica.table
+        if keeper.exists(table.output(str(name))):
+            with suppress(Transient):
+                self._fetch(queued, name)
+                return
+        node = table.merging(str(name))
+        keeper.make_path(table.all_merging)
+        try:
+            keeper.create(node, self.replica.token.encode(), ephemeral=True)
+        except AlreadyExists:
+            raise Locked("another replica makes it, once for all", hint="the next pass fetches it") from None
+        try:
+            self._merge(queued, entry, name)
+        finally:
+            with suppress(FrostlineError):  # it goes with the session
+                keeper.delete(node)
 
     def _bucket_of(self, entry: Merge) -> LoggedDisk | None:
         """The disk on which all inputs are, if others share its objects."""

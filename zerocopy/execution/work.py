@@ -171,7 +171,9 @@ def tick(context: Context, definition: TableDefinition) -> list[str]:
         done = sync(context, definition, newest=False)
         paused = "merges" in context.journal.wishes.paused(definition.uuid)
         definition = context.catalog.table(definition.uuid)
-        if not paused and merging.assign(Replica.open(context, definition), MergeRequest()):
+        replica = Replica.open(context, definition)
+        is_idle = not context.config.replicas.merges and bool(replica.others())
+        if not paused and not is_idle and merging.assign(replica, MergeRequest()):
             done = sync(context, definition)
         replica = Replica.open(context, definition)
         if time.monotonic() - replica.kept.named > _NAMES_SECONDS:
