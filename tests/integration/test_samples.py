@@ -66,3 +66,32 @@ def test_a_struct_that_the_table_has_stays_whole(home: Home) -> None:
     home("table", "create", "d.t", "--column", "k:int64", "--column", "a.b:struct<c: int64>", "--order-by", "k")
     home("insert", "d.t", str(source), "--flatten")
     assert home.json("query", 'SELECT "a.b".c FROM d.t')["rows"] == [[2]]
+
+
+def test_a_sheet_with_its_row_numbers_and_a_log_with_its_times_go_in_as_they_are(home: Home) -> None:
+    """As pandas writes a sheet: the column of row numbers has no name."""
+    sheet, log = home.path / "sheet.csv", home.path / "log.jsonl"
+    sheet.write_text(",n,n\n0,5,6\n1,7,8\n")
+    home("table", "create", "d.s", "--like", str(sheet), "--order-by", "n")
+    assert "column_1 int64, n int64, n_2 int64" in home.error
+    home("insert", "d.s", str(sheet))
+    assert home.json("query", "SELECT * FROM d.s ORDER BY n")["rows"] == [[0, 5, 6], [1, 7, 8]]
+    log.write_text('{"seen": "2026-01-01T00:00:00Z", "n": 1}\n{"seen": "2026-01-01T02:00:00.25+02:00", "n": 2}\n')
+    home("table", "create", "d.l", "--like", str(log), "--order-by", "seen")
+    assert "seen timestamp[us, UTC]" in home.error
+    assert "--partition-by 'day(seen)'" in home.error
+    home("insert", "d.l", str(log))
+    assert home.json("query", "SELECT n, epoch_ms(seen) % 1000 FROM d.l ORDER BY n")["rows"] == [[1, 0], [2, 250]]
+
+
+def test_a_column_without_a_name_is_renamed(home: Home) -> None:
+    source = home.path / "rows.jsonl"
+    source.write_text('{"": 1, "k": 2}\n')
+    home("table", "create", "d.t", "--like", str(source), "--order-by", "k", code=2)
+    assert "--rename ':NEW'" in home.error
+    home("table", "create", "d.t", "--column", "n:int64", "--column", "k:int64", "--order-by", "k")
+    home("insert", "d.t", str(source), "--rename", ":n")
+    home("insert", "d.t", str(source), "--select", '"" as n,k', "--dedup-by", "none")
+    assert home.json("query", "SELECT n, k FROM d.t")["rows"] == [[1, 2], [1, 2]]
+    home("insert", "d.t", str(source), "--rename", "n:", code=2)
+    assert "write --rename OLD:NEW" in home.error

@@ -22,6 +22,7 @@ from tiering.table.schema import Column, TableDefinition
 from tiering.table.type_texts import arrow_type, split_outside
 from tiering.table.types import cast_column, default_array, default_scalar
 
+_EMPTY = '""'
 _ITEM = re.compile(r'\s*(.+?)(?:\s+as\s+("(?:[^"]|"")+"|\S+))?\s*\Z', re.IGNORECASE)
 
 
@@ -154,7 +155,7 @@ def _parse_select(text: str) -> dict[str, str]:
         match = _ITEM.match(item)
         if match is None:
             raise UsageError(f"not a list of columns: {text!r}", hint="write --select 'a,b.c as d'")
-        path = NAME.sub(lambda quoted: unquoted(quoted[0]), match[1])
+        path = "" if match[1] == _EMPTY else NAME.sub(lambda quoted: unquoted(quoted[0]), match[1])
         last = path if NAME.fullmatch(match[1]) else path.rpartition(".")[2]
         name = unquoted(match[2]) if match[2] else last
         if path in chosen:
@@ -164,8 +165,9 @@ def _parse_select(text: str) -> dict[str, str]:
 
 
 def _pair(text: str, between: str, how: str) -> tuple[str, str]:
+    """A name, which may be empty in an input, and what stands behind it."""
     name, value = split_pair(text, between) or ("", "")
-    if not name:
+    if not (value if between == ":" else name):
         raise UsageError(f"not understood: {text!r}", hint=f"write {how}")
     return name, unquoted(value.strip()) if between == ":" else value
 

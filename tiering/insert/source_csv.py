@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv as plain_csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
@@ -24,7 +25,7 @@ def read_csv(intake: Intake, stdin: IO[bytes] | None) -> Iterator[pa.RecordBatch
     """The rows, as the table has them. Raises `UsageError` that names the line."""
     source = intake.source
     with open_binary(source, stdin) as stream:
-        header, lines = _csv_head(stream, source)
+        header, lines = csv_head(stream, source)
         columns = intake.reshaping.columns()
         types = {name: _csv_type(kind) for name, kind in source_types(intake.reshaping).items()}
         line = 2
@@ -105,8 +106,8 @@ def _check_text(source: Source, block: bytes, first_line: int) -> None:
         ) from error
 
 
-def _csv_head(stream: Any, source: Source) -> tuple[bytes, Iterator[bytes]]:
-    """The header line, and the rest in blocks of whole records."""
+def csv_head(stream: Any, source: Source) -> tuple[bytes, Iterator[bytes]]:
+    """The header line, by which every column has a name of its own, and the rest in blocks of whole records."""
     blocks = _whole_records(stream)
     first = next(blocks, b"")
     end = first.find(b"\n") + 1 or len(first)
@@ -119,7 +120,29 @@ def _csv_head(stream: Any, source: Source) -> tuple[bytes, Iterator[bytes]]:
             yield first[end:]
         yield from blocks
 
-    return header.removeprefix(b"\xef\xbb\xbf"), rest()
+    return _named(header.removeprefix(b"\xef\xbb\xbf"), source.delimiter), rest()
+
+
+def _named(header: bytes, delimiter: str) -> bytes:
+    """The header with names where it has none, `column_1` of the first column, and a number behind those that were
+    there before: `total`, `total_2`. What is no text stays as it is."""
+    try:
+        (given,) = plain_csv.reader([header.decode().rstrip("\r\n")], delimiter=delimiter)
+    except (UnicodeDecodeError, ValueError, plain_csv.Error):
+        return header
+    if all(name.strip() for name in given) and len(set(given)) == len(given):
+        return header
+    names: list[str] = []
+    for number, name in enumerate(given, start=1):
+        wanted = first = name if name.strip() else f"column_{number}"
+        count = 1
+        while wanted in names or (wanted != name and wanted in given):
+            count += 1
+            wanted = f"{first}_{count}"
+        names.append(wanted)
+    text = io.StringIO()
+    plain_csv.writer(text, delimiter=delimiter, lineterminator="\n").writerow(names)
+    return text.getvalue().encode()
 
 
 def _whole_records(stream: Any) -> Iterator[bytes]:

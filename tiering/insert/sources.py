@@ -12,6 +12,7 @@ when it is repeated with the line mended.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import chain
@@ -27,7 +28,7 @@ from tiering.insert.bucket_sources import BucketSources
 from tiering.insert.intake import Intake
 from tiering.insert.json.source import guess_schema, read_json
 from tiering.insert.reshaping import Reshaping
-from tiering.insert.source_csv import NULLS, read_csv
+from tiering.insert.source_csv import NULLS, csv_head, read_csv
 from tiering.insert.source_files import ARROW_FILE, BLOCK_BYTES, STDIN, Source, find_sources, open_binary, reading
 from tiering.table.schema import TableDefinition
 
@@ -82,8 +83,9 @@ def source_schema(path: str) -> pa.Schema:
         stream = stack.enter_context(open_binary(source, None, seekable=source.format in ("arrow", "orc")))
         match source.format:
             case "csv":
+                header, blocks = csv_head(stream, source)
                 reader = csv.open_csv(
-                    stream,
+                    io.BytesIO(header + next(blocks, b"")),
                     read_options=csv.ReadOptions(block_size=BLOCK_BYTES),
                     parse_options=csv.ParseOptions(delimiter=source.delimiter, newlines_in_values=True),
                     convert_options=csv.ConvertOptions(null_values=NULLS, strings_can_be_null=True),

@@ -6,6 +6,7 @@ import io
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import IO, Any
 
 import pyarrow as pa
@@ -115,19 +116,43 @@ def _occurs(block: bytes, name: str) -> bool:
 
 def guess_schema(stream: Any, label: str) -> pa.Schema:
     """The columns of the first lines, for `--like`. One whose values have several forms holds texts, and so does one of
-    which there are but empty objects. Raises `pa.ArrowInvalid` for what is no JSON lines."""
+    which there are but empty objects; one of texts that are all times holds times. Raises `pa.ArrowInvalid` for what is
+    no JSON lines."""
     block = next(whole_lines(stream, label), b"")
     texts: dict[str, pa.DataType] = {}
     while True:
         try:
-            return jsonlines.read_json(
-                io.BytesIO(with_json_texts(block, texts) or block), jsonlines.ReadOptions(block_size=len(block) * 2 + 2)
-            ).schema
+            return _with_times(with_json_texts(block, texts) or block)
         except pa.ArrowInvalid as error:
             name = _many_forms(block, str(error))
             if name is None or name in texts:
                 raise
             texts[name] = pa.string()
+
+
+def _with_times(block: bytes) -> pa.Schema:
+    """The parser takes texts for times only where they are whole seconds, and forgets their zone."""
+    options = jsonlines.ReadOptions(block_size=len(block) + 1)
+    guessed = jsonlines.read_json(io.BytesIO(block), options).schema
+    as_texts = pa.schema([(field.name, with_texts(field.type, pa.types.is_timestamp)) for field in guessed])
+    table = jsonlines.read_json(io.BytesIO(block), options, jsonlines.ParseOptions(explicit_schema=as_texts))
+    return pa.schema([(field.name, _timed(table.column(field.name).combine_chunks(), field.type)) for field in guessed])
+
+
+def _timed(array: pa.Array, guessed: pa.DataType) -> pa.DataType:
+    """The type of values, given as texts where they may be times: the coarsest from microseconds on that holds all."""
+    if pa.types.is_struct(guessed):
+        inner = zip(guessed, array.flatten(), strict=True)
+        return pa.struct([(field.name, _timed(values, field.type)) for field, values in inner])
+    if pa.types.is_list(guessed):
+        return pa.list_(_timed(array.flatten(), guessed.value_type))
+    if not (pa.types.is_string(guessed) or pa.types.is_timestamp(guessed)) or array.null_count == len(array):
+        return guessed
+    for kind in (pa.timestamp(unit, zone) for unit in ("us", "ns") for zone in ("UTC", None)):
+        with suppress(pa.ArrowInvalid):
+            array.cast(kind)
+            return kind
+    return guessed
 
 
 def _many_forms(block: bytes, problem: str) -> str | None:

@@ -89,6 +89,26 @@ def test_a_sample_with_values_of_several_forms() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("texts", "kind"),
+    [
+        (["2026-01-01T00:00:00Z"], pa.timestamp("us", "UTC")),
+        (["2026-01-01T00:00:00Z", None, "2026-01-01T00:00:00.123Z"], pa.timestamp("us", "UTC")),
+        (["2026-01-01T00:00:00.123456789+02:00"], pa.timestamp("ns", "UTC")),
+        (["2026-01-01 00:00:00.5", "2026-01-01"], pa.timestamp("us")),
+        (["2026-01-01 00:00:00.5", "soon"], TEXT),
+        (["2026-01-01 00:00:00.5", "2026-01-01T00:00:00.5Z"], TEXT),
+        (["", "2026"], TEXT),
+    ],
+)
+def test_texts_that_are_all_times_are_times(texts: list[str | None], kind: pa.DataType) -> None:
+    lines = [{"t": text, "deep": {"t": text}, "list": [{"t": text}]} for text in texts]
+    schema = guess_schema(io.BytesIO(b"".join(json.dumps(line).encode() + b"\n" for line in lines)), "x")
+    assert schema.field("t").type == kind
+    assert schema.field("deep").type == pa.struct([("t", kind)])
+    assert schema.field("list").type == pa.list_(pa.struct([("t", kind)]))
+
+
 def test_a_sample_that_is_no_json_says_so() -> None:
     with pytest.raises(pa.ArrowInvalid, match="JSON parse error"):
         guess_schema(io.BytesIO(b'{"a": 1}\n{"a": \n'), "x")

@@ -213,6 +213,25 @@ def test_what_is_not_there_or_not_clear_is_said_before_anything_is_read(tmp_path
         read(tmp_path / "two.csv.zip")
 
 
+@pytest.mark.parametrize(
+    ("header", "names"),
+    [
+        (b",a,b", ["column_1", "a", "b"]),
+        (b'\xef\xbb\xbf"",a,,', ["column_1", "a", "column_3", "column_4"]),
+        (b"a, ,column_2\r", ["a", "column_2_2", "column_2"]),
+        (b'a,a_2,"x,""y",a,a', ["a", "a_2", 'x,"y', "a_3", "a_4"]),
+        (b"a,b", ["a", "b"]),
+    ],
+)
+def test_every_column_of_a_csv_has_a_name_of_its_own(tmp_path: Path, header: bytes, names: list[str]) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(header + b"\n" + b",".join(b"%d" % number for number, _ in enumerate(names)) + b"\n")
+    assert source_schema(str(path)).names == names
+    definition = define_table("d.t", order_by=f'"{names[1]}"', policy="p", like=source_schema(str(path)))
+    (batch,) = open_sources([str(path)], None, definition)
+    assert batch.to_pylist() == [{name: number for number, name in enumerate(names)}]
+
+
 def test_columns_of_a_file(tmp_path: Path) -> None:
     for name in ("t.parquet", "t.arrow", "t.arrows"):
         WRITERS[name](tmp_path / name)
