@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from disks.object_disk.sharing.shared_bytes import shared_bytes
 from oplog.errors import FrostlineError
+from tiering.policy.cost import price_of_storage
 
 if TYPE_CHECKING:
     from tiering.engine.store import Store
@@ -13,7 +14,9 @@ if TYPE_CHECKING:
 
 def sharing_documents(store: Store, table: str | None = None) -> list[dict[str, Any]]:
     """`shared` of `du --json`: of each disk with a log of several, what this machine's log names of the table, or of
-    all, and what of it the other logs name. Where they cannot be read, `error` says why, and nothing else is said."""
+    all, what of it the other logs name, and what both cost a month. Where the logs cannot be read, `error` says why,
+    and nothing else is said."""
+    prices = store.context.config.prices
     directory = store.definition(table).directory if table is not None else ""
     documents: list[dict[str, Any]] = []
     for disk in store.context.disks.values():
@@ -26,12 +29,16 @@ def sharing_documents(store: Store, table: str | None = None) -> list[dict[str, 
         except FrostlineError as error:
             documents.append(document | {"error": error.message})
             continue
+        alone_bytes = found.size_bytes - found.shared_bytes
         documents.append(
             document
             | {
                 "bytes": found.size_bytes,
-                "alone_bytes": found.size_bytes - found.shared_bytes,
+                "alone_bytes": alone_bytes,
                 "shared_bytes": found.shared_bytes,
+                "price_month": round(price_of_storage(found.size_bytes, prices), 6),
+                "alone_price_month": round(price_of_storage(alone_bytes, prices), 6),
+                "currency": prices.currency,
                 "with": dict(found.by_log),
             }
         )

@@ -6,11 +6,14 @@ from collections.abc import Iterator
 
 import msgspec
 
+from disks.base import LoggedDisk
+from disks.object_disk.sharing.retiring import heeded_logs
 from oplog.errors import FrostlineError
 from tiering.catalog.context import Context
 from tiering.config.settings import Config
 from tiering.doctor.diagnosis import Finding, Level
 from tiering.engine.store import Store
+from zerocopy.execution import auditing
 from zerocopy.replica.connections import connections
 from zerocopy.replica.status import OwnReplica, ReplicaStatus, own_replicas, statuses
 
@@ -18,7 +21,8 @@ _PATIENCE_SECONDS = 5.0
 
 
 def findings(config: Config) -> list[Finding]:
-    """Whether Keeper answers, and of each replicated table here which replicas cannot do what they should."""
+    """Whether Keeper answers, what of each disk with a log of several may be collected, and of each replicated table
+    here which replicas cannot do what they should."""
     patience = min(config.keeper.request_timeout_seconds, _PATIENCE_SECONDS)
     keeper = msgspec.structs.replace(config.keeper, request_timeout_seconds=patience)
     try:
@@ -35,6 +39,8 @@ def _of_store(context: Context) -> Iterator[Finding]:
         yield Finding(subject="keeper", check="session", level="problem", what=error.message, hint=error.hint)
         return
     yield Finding(subject="keeper", check="session", level="ok", what="Keeper answers")
+    for disk in auditing.disks(context, None):
+        yield from _shared(context, disk)
     tables = {table.full_name: table for table in context.catalog.tables()}
     for own in own_replicas(context):
         subject = f"replicas of {own.table}"
@@ -44,6 +50,28 @@ def _of_store(context: Context) -> Iterator[Finding]:
         for one in statuses(context, tables[own.table]):
             level, what, hint = _said(one)
             yield Finding(subject=subject, check=f"replica-{one.replica}", level=level, what=what, hint=hint)
+
+
+def _shared(context: Context, disk: LoggedDisk) -> Iterator[Finding]:
+    """Who uses the objects of the disk's prefix beside this machine, and whether it may collect there."""
+    subject = f"disk {disk.name}"
+    try:
+        others = heeded_logs(disk, now=context.clock())
+        marks = auditing.references(context, disk)
+        objection = marks.objection() if marks is not None else None
+    except FrostlineError as error:
+        what = f"whose its objects are is not known: {error.message}"
+        yield Finding(subject=subject, check="sharing", level="unknown", what=what, hint=error.hint)
+        return
+    names = f"logs {', '.join(others)}" if others else "no other log"
+    what = f"log {disk.log_name} shares its objects with {names}"
+    hint = "an object stays until none of them names it: 'frostline du' says how much that is" if others else ""
+    yield Finding(subject=subject, check="sharing", level="ok", what=what, hint=hint)
+    if objection is None:
+        yield Finding(subject=subject, check="marks", level="ok", what="gc may collect: the last audit was clean")
+        return
+    why, _, advice = objection.rpartition(": ")
+    yield Finding(subject=subject, check="marks", level="warning", what=f"gc collects nothing: {why}", hint=advice)
 
 
 def _read_only(subject: str, own: OwnReplica) -> Finding:

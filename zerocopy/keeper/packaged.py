@@ -24,8 +24,8 @@ _JARS = (
     *("snappy-java-*.jar", "netty-*.jar", "audience-annotations*.jar"),
     *("log4j-api-*.jar", "log4j-core-*.jar", "log4j-slf4j*-impl-*.jar", "log4j-1.2-api-*.jar"),
 )
-_JVM = (
-    *("-Xmx128m", "-Xss512k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:-UsePerfData"),
+_JVM = (  # the heap is that of ZooKeeper's own script: it keeps its last 500 transactions, each up to a megabyte, twice
+    *("-Xmx1000m", "-Xss512k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:-UsePerfData"),
     *("-Dzookeeper.jmx.log4j.disable=true", "-Dzookeeper.preAllocSize=1024"),
 )
 _LOGGING = """status = error

@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 import yaml
 
+from tests import servers
 from tests.servers import free_port
 from tiering.cli import main as cli
 from tiering.config.settings import KeeperConfig
 from zerocopy.keeper import packaged
 from zerocopy.keeper.client import Keeper
+from zerocopy.keeper.operations import MOST_BYTES
 
 Run = Callable[..., str]
 
@@ -134,3 +136,12 @@ def test_what_is_missing_to_run_a_server_is_said(run: Run, tmp_path: Path, monke
     assert "zookeeper-*.jar" in run("keeper", "run", str(tmp_path / "zk"), "--jars", str(tmp_path), code=2)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert "Java" in run("keeper", "run", str(tmp_path / "zk"), code=2)
+
+
+def test_the_server_has_room_for_the_transactions_that_it_keeps() -> None:
+    """The last 500, each as large as one may be: with too little it ends, and every change after it waits."""
+    with servers.zookeeper() as server, Keeper(KeeperConfig(hosts=(server.endpoint_url,))) as keeper:
+        keeper.make_path("/full")
+        for _ in range(500):
+            keeper.set("/full", bytes(MOST_BYTES - 1024))
+        assert keeper.get("/full").version == 500

@@ -117,6 +117,32 @@ def test_marks_are_made_of_what_the_logs_name(machines: tuple[Home, Home], keepe
     assert (a.keys(), b.keys()) == ([0, 1, 2], [10, 11, 12])
 
 
+def looked_at(home: Home) -> dict[str, Any]:
+    """What `doctor` says of sharing and marks."""
+    found = home.json("doctor")["findings"]
+    return {one["check"]: one for one in found if one["check"] in ("sharing", "marks")}
+
+
+def test_doctor_says_who_shares_and_whether_gc_may_collect(
+    machines: tuple[Home, Home], keeper: Keeper, tmp_path: Path
+) -> None:
+    a, b = machines
+    before = looked_at(a)
+    assert (before["sharing"]["level"], before["sharing"]["what"]) == ("ok", "log a shares its objects with logs b")
+    assert before["marks"]["level"] == "warning"
+    assert "never compared" in before["marks"]["what"]
+    assert "frostline replica audit" in before["marks"]["hint"]
+    run(a, "--repair")
+    assert looked_at(a)["marks"]["what"] == "gc may collect: the last audit was clean"
+    assert looked_at(b)["marks"]["level"] == "warning"  # its own audit counts, not another machine's
+    keeper.delete_tree(nodes(keeper).path)
+    assert "it lost its data" in looked_at(a)["marks"]["what"]
+    for record in (tmp_path / "s3" / "logs" / "b" / "writers").iterdir():
+        record.write_bytes(b"torn")
+    unknown = looked_at(a)
+    assert (unknown["sharing"]["level"], unknown.keys()) == ("unknown", {"sharing"})
+
+
 def test_nothing_goes_before_an_audit_of_this_machine(machines: tuple[Home, Home], keeper: Keeper) -> None:
     """P11: neither by another machine's audit, nor by that of a Keeper that lost everything, or was set back."""
     a, b = machines

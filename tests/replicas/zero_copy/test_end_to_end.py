@@ -14,6 +14,7 @@ from disks.garbage.rules import GcRules
 from tests.replicas.machines import Machine, blobs_in
 from tests.replicas.zero_copy.test_sharing import clean, held, machine
 from tests.servers import Server
+from tiering.config.settings import KeeperConfig
 from tiering.engine.store import Store
 from zerocopy.execution import auditing
 from zerocopy.interserver import server as interserver
@@ -94,8 +95,11 @@ def test_three_machines(
     assert blobs_in(bucket, s3_environment) == []
 
 
-def test_du_says_whose_the_bytes_are(a: Machine, b: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shared, alone, and not known."""
+def test_du_says_whose_the_bytes_are(
+    a: Machine, b: Machine, settings: KeeperConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shared, alone, what that costs, and not known."""
+    a.write_configuration(settings, prices={"storage_gb_month": 500_000, "currency": "EUR"})
     a.insert(1, 2)
     a.insert(3)
     with a.serving():
@@ -112,11 +116,15 @@ def test_du_says_whose_the_bytes_are(a: Machine, b: Machine, monkeypatch: pytest
             "bytes": size[PARTS[0]] + size[PARTS[1]],
             "alone_bytes": size[PARTS[1]],
             "shared_bytes": size[PARTS[0]],
+            "price_month": round((size[PARTS[0]] + size[PARTS[1]]) / 1e9 * 500_000, 6),
+            "alone_price_month": round(size[PARTS[1]] / 1e9 * 500_000, 6),
+            "currency": "EUR",
             "with": {"b": size[PARTS[0]]},
         }
     ]
     assert (second[0]["alone_bytes"], second[0]["with"]) == (0, {"a": size[PARTS[0]]})
     assert "other machines use as well (b" in a("du")
+    assert f"({first[0]['price_month']:.2f} EUR a month)" in a("du")
     b.move(PARTS[0], "ssd")
     (alone,) = a.json("du")["shared"]
     assert (alone["shared_bytes"], alone["with"]) == (0, {"b": 0})

@@ -117,7 +117,10 @@ def _sharing_text(item: dict[str, Any]) -> str:
 
     if "error" in item:
         return f"how much other machines share is not known: {item['error']}"
-    text = f"objects of {format_size(item['bytes'])}, {format_size(item['alone_bytes'])} of them this machine's alone"
+    text = (
+        f"objects of {format_size(item['bytes'])} ({item['price_month']:.2f} {item['currency']} a month),"
+        f" {format_size(item['alone_bytes'])} of them ({item['alone_price_month']:.2f}) this machine's alone"
+    )
     if not item["shared_bytes"]:
         return text
     others = ", ".join(f"{log} {format_size(size)}" for log, size in item["with"].items() if size)
