@@ -148,7 +148,9 @@ def settle(
             settled.hidden[uuid] = definition.full_name, hidden_by
             settled._belongs(list(_staying_hidden(uuid, then, now)))
         else:
-            settled._belongs(list(_coming(uuid, then, now)))  # a tombstone beside it is void
+            name = now.names.get(uuid)
+            other = None if name is None or name.path == _name_path(definition) else name.path
+            settled._belongs(list(_coming(uuid, then, now)), other)  # a tombstone beside it is void
     return settled
 
 
@@ -167,8 +169,8 @@ def reservations_coming(wanted: FileTable, newest: FileTable, scope: Sequence[st
 def _coming(uuid: str, then: _Said, now: _Said) -> Iterator[FileRow]:
     """The files of a wanted table's definition and name, where they are not to be as they were."""
     old = then.definitions[uuid]
-    if uuid in then.names and uuid not in now.names:
-        yield then.names[uuid]
+    if (name := then.names.get(uuid)) is not None and (uuid not in now.names or now.names[uuid].path != name.path):
+        yield name
     last = now.last(uuid)
     if last is None or (uuid in now.definitions and last == old):
         return
@@ -203,6 +205,10 @@ def _keep_outside(wanted: FileTable, newest: FileTable, settled: Settled) -> Non
         for row in now.documents("*/altered-*.json"):
             if then.get(f"{row.path.rpartition('/')[0]}/{TABLE_FILE}") is not None:
                 settled.rows[row.path] = row
+
+
+def _name_path(definition: TableDefinition) -> str:
+    return f"{NAMES_DIRECTORY}/{definition.full_name}.json"
 
 
 def _row(path: str, data: bytes) -> FileRow:

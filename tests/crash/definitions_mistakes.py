@@ -8,6 +8,7 @@ from typing import Any
 from tests.crash.seeding import nothing, replaced
 
 _CHECKS = "tests/integration/test_definitions_hold.py"
+_RENAME = "tests/integration/test_table_rename.py"
 _BACK = "tests/integration/test_ways_back.py"
 _COVERS = "tests/integration/test_covered_by_sources.py"
 
@@ -70,6 +71,18 @@ MISTAKES: tuple[Mistake, ...] = (
         "a restore from a copy takes what the file table names for there",
         f"{_BACK}::test_a_restore_from_a_copy_brings_lost_objects_back",
         replaced("restore.transfer.transfer", "lost_here", _nothing_lost),
+    ),
+    (
+        "a name given to two (I17)",
+        "a table gets a name without taking it in the bucket",
+        f"{_RENAME}::test_of_two_machines_that_give_one_name_at_once_the_second_changes_nothing",
+        replaced("tiering.catalog.table_names", "claim", nothing),
+    ),
+    (
+        "a name kept for ever (I17)",
+        "a table that is renamed keeps its old name for itself",
+        f"{_RENAME}::test_a_table_with_rows_on_both_machines_and_in_the_bucket_gets_another_name",
+        replaced("tiering.catalog.table_names", "path_where_owned", nothing),
     ),
     (
         "a restore brings what is there (I1)",

@@ -32,6 +32,7 @@ from restore.rebuild.request import RestoreRequest
 from tiering.config.settings import Config, LimitsConfig, PolicyConfig, VolumeConfig
 from tiering.engine.store import Store
 from tiering.merge.request import MergeRequest
+from tiering.table.definitions import rename_table
 from tiering.table.schema import Column, PartitionField, TableDefinition
 
 TABLE = "demo.events"
@@ -295,6 +296,17 @@ def _alter_table(store: Store, site: Site) -> None:
         store.alter_table(definition, wider)
 
 
+def _rename_table(store: Store, site: Site) -> None:
+    with suppress(NotFound):  # it has the other name
+        definition = store.definition(TABLE)
+        store.alter_table(definition, rename_table(definition, "other.name"))
+
+
+def _renamed(store: Store, site: Site) -> None:
+    mixed(store, site)
+    _rename_table(store, site)
+
+
 def _collect(store: Store, site: Site) -> None:
     """What only a later clock allows: the store's clock is two days ahead, so all garbage is old."""
     with site.open(ahead=timedelta(days=2), recover=False) as later:
@@ -505,6 +517,7 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario("first_open", lambda store, site: None, _first_open, fresh=True),
         Scenario("create_table", lambda store, site: None, _create_table),
         Scenario("alter_table", mixed, _alter_table),
+        Scenario("rename_table", mixed, _rename_table),
         Scenario("insert", mixed, lambda store, site: insert(store, 5000)),
         Scenario("merge", _hot, lambda store, site: _merge(store), keeps_rows=True),
         Scenario("merge_cold", _cold, lambda store, site: _merge(store), keeps_rows=True),
@@ -525,6 +538,7 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario("undo_drop", _dropped, _take_back("drop")),
         Scenario("undo_merge", _merged, _take_back("merge"), keeps_rows=True),
         Scenario("undo_alter", _altered, _take_back("alter_table")),
+        Scenario("undo_rename", _renamed, _take_back("alter_table")),
         Scenario("backup_create", _repository, _back_up, keeps_rows=True),
         Scenario("backup_create_pin", _repository, _back_up_pinned, keeps_rows=True),
         Scenario("backup_verify", _damaged_backup, _verify_backup, keeps_rows=True),

@@ -1,14 +1,18 @@
-"""Copying the files of one part between disks, and proving that a copy is the whole part. No decisions here."""
+"""Copying the files of one part between disks, proving that a copy is the whole part, and taking copies away."""
 
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from disks.base import Disk, LoggedDisk, Transaction
 from disks.stores.base import ByteRange
 from oplog.errors import Conflict, Damaged, NotFound
+from oplog.kinds import Tidied
+from tiering.catalog.catalog import StoredPart
+from tiering.catalog.context import Context
 from tiering.policy import cost
 from tiering.table import part as parts_format
 from tiering.table.part import PART_FILE, DataFile, Part
@@ -175,3 +179,15 @@ def _check_digest(disk: Disk, path: str, file: DataFile) -> None:
         digest.update(disk.read(path, ByteRange(start, min(start + cost.RANGE_BYTES, file.size_bytes))))
     if digest.hexdigest() != file.sha256:
         raise Damaged(f"{disk.name}:{path} does not have the SHA-256 of its part.json", hint=_READ)
+
+
+def remove_copies(context: Context, copies: Iterable[StoredPart], *, reason: str) -> None:
+    """Remove outdated or duplicate copies, one transaction a disk. The caller has proved that they are not needed."""
+    by_disk: dict[str, list[StoredPart]] = defaultdict(list)
+    for copy in copies:
+        by_disk[copy.disk].append(copy)
+    for name, group in by_disk.items():
+        with context.disk(name).transaction(Tidied(), reason=reason, actor=context.actor) as transaction:
+            for copy in group:
+                transaction.remove(copy.directory)
+            transaction.commit()

@@ -11,7 +11,7 @@ import json
 
 from disks.base import Disk, Transaction
 from oplog import bounds
-from oplog.errors import Damaged, FrostlineError, NotFound
+from oplog.errors import AlreadyExists, Damaged, FrostlineError, NotFound
 from tiering.catalog.context import Context
 from tiering.table import tombstones
 from tiering.table.schema import TableDefinition
@@ -36,6 +36,29 @@ def is_free(context: Context, disk: Disk, definition: TableDefinition) -> bool:
     return owner is None or _is_gone(disk, owner)
 
 
+def require_free(context: Context, definition: TableDefinition) -> None:
+    """Raise `AlreadyExists` where another table has the name."""
+    full_name = definition.full_name
+    if any(table.full_name == full_name for table in context.catalog.tables() if table.uuid != definition.uuid):
+        raise AlreadyExists(f"table {full_name} exists already", hint="choose another name, or drop that table first")
+    require_not_hidden(context, definition)
+
+
+def require_not_hidden(context: Context, definition: TableDefinition) -> None:
+    """Raise `AlreadyExists` where the name belongs to a table that a way back hid: nobody sees it. Of several hidden
+    ones it is the one that has the name."""
+    full_name, decides = definition.full_name, arbiter(context, definition)
+    owner = owner_of(decides, full_name) if decides is not None else None
+    for gone in context.catalog.dropped():
+        if gone.definition.full_name == full_name and owner in (None, gone.definition.uuid):
+            raise AlreadyExists(
+                f"the name {full_name} belongs to a table that was taken away, and that {', '.join(gone.disks)} still "
+                "has, hidden",
+                hint="bring it back where it was taken away, or delete it: "
+                f"frostline table drop {gone.definition.uuid}",
+            )
+
+
 def claim(transaction: Transaction, disk: Disk, definition: TableDefinition, *, taking_from: str | None = None) -> None:
     """Let the transaction take the name, from a table that is gone if need be, or from that of the uuid `taking_from`.
     Its commit raises `Conflict` when another table has it."""
@@ -46,6 +69,13 @@ def claim(transaction: Transaction, disk: Disk, definition: TableDefinition, *, 
     if owner is not None and (owner == taking_from or _is_gone(disk, owner)):
         transaction.remove(path)
     transaction.create(path, json.dumps({"table": definition.uuid}).encode())
+
+
+def path_where_owned(context: Context, definition: TableDefinition) -> str | None:
+    """Where it is said that the table has its name; None where nothing says so."""
+    disk = arbiter(context, definition)
+    owned = disk is not None and owner_of(disk, definition.full_name) == definition.uuid
+    return path_of(definition.full_name) if owned else None
 
 
 def _is_gone(disk: Disk, owner: str) -> bool:

@@ -7,14 +7,13 @@ journal first, so that a crash half way is finished on open and never leaves hal
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
 from disks.base import Disk, Transaction
 from oplog.errors import AlreadyExists, Conflict, NotFound, ReadOnly, Refused, UsageError
-from oplog.kinds import Dropped, TableAltered, TableCreated, Tidied
+from oplog.kinds import Dropped, TableAltered, TableCreated
 from tiering.catalog import blocks, reachability, table_names
 from tiering.catalog.catalog import DroppedTable, StoredPart
 from tiering.catalog.context import Context
@@ -37,28 +36,13 @@ def create(context: Context, definition: TableDefinition, *, if_not_exists: bool
         except NotFound:
             if _create(context, definition):
                 return definition
-            _require_not_hidden(context, definition)
+            table_names.require_not_hidden(context, definition)
             existing = context.catalog.table(definition.full_name)
     if if_not_exists:
         return existing
     raise AlreadyExists(
         f"table {definition.full_name} exists already", hint="drop it first, or say --if-not-exists to keep it"
     )
-
-
-def _require_not_hidden(context: Context, definition: TableDefinition) -> None:
-    """Raise `AlreadyExists` where the name belongs to a table that a way back hid: nobody sees it. Of several hidden
-    ones it is the one that has the name."""
-    full_name, arbiter = definition.full_name, table_names.arbiter(context, definition)
-    owner = table_names.owner_of(arbiter, full_name) if arbiter is not None else None
-    for gone in context.catalog.dropped():
-        if gone.definition.full_name == full_name and owner in (None, gone.definition.uuid):
-            raise AlreadyExists(
-                f"the name {full_name} belongs to a table that was taken away, and that {', '.join(gone.disks)} still "
-                "has, hidden",
-                hint="bring it back where it was taken away, or delete it: "
-                f"frostline table drop {gone.definition.uuid}",
-            )
 
 
 def _create(context: Context, definition: TableDefinition) -> bool:
@@ -94,14 +78,18 @@ def replace(
     reason: str,
     kind: TableAltered,
 ) -> TableDefinition:
-    """Put a changed definition in the place of the old one; its version is one higher. `kind` goes into the log."""
+    """Put a changed definition in the place of the old one; its version is one higher. `kind` goes into the log. Raises
+    `AlreadyExists` where somebody else altered it meanwhile, or has the name that it is to have."""
     check_change(context, old, new)
     new = msgspec.structs.replace(new, version=old.version + 1)
-    with context.journal.claim("tables", [old.full_name], "alter table"):
+    with context.journal.claim("tables", sorted({old.full_name, new.full_name}), "alter table"):
         context.catalog.refresh()
         _require_policy_disks(context, new, f"altering {old.full_name}")
         if context.catalog.table(old.uuid).version != old.version:
             raise AlreadyExists(f"table {old.full_name} was altered meanwhile", hint="look at it again, then retry")
+        renamed = old.full_name != new.full_name
+        if renamed:
+            table_names.require_free(context, new)
         try:
             # Buckets first: another machine may alter the table there, too. The mark of a version exists once, so one
             # of the two finds it taken before it has changed anything.
@@ -109,8 +97,21 @@ def replace(
                 context.catalog.policy_disks(new), key=lambda name: not context.disk(name).capabilities.remote
             )
             mark = tombstones.mark_of(new)
-            write_definition(context, new, kind=kind, reason=reason, disks=names, beside={mark: b"{}"})
+            write_definition(
+                context,
+                new,
+                kind=kind,
+                reason=reason,
+                disks=names,
+                beside={mark: b"{}"},
+                name_on=table_names.arbiter(context, new) if renamed else None,
+                name_from=new.uuid,
+                instead_of=table_names.path_where_owned(context, old) if renamed else None,
+            )
         except Conflict as error:
+            context.catalog.refresh()
+            if renamed:
+                table_names.require_free(context, new)
             raise AlreadyExists(
                 f"table {old.full_name} was altered meanwhile by another machine", hint="look at it again, then retry"
             ) from error
@@ -291,18 +292,6 @@ def _marks_below(disk: Disk, decided: Drop, going: Collection[str]) -> dict[str,
     return {path: disk.read(path) for path in paths if is_reservation(path)}
 
 
-def remove_copies(context: Context, copies: Iterable[StoredPart], *, reason: str) -> None:
-    """Remove outdated or duplicate copies, one transaction a disk. The caller has proved that they are not needed."""
-    by_disk: dict[str, list[StoredPart]] = defaultdict(list)
-    for copy in copies:
-        by_disk[copy.disk].append(copy)
-    for name, group in by_disk.items():
-        with context.disk(name).transaction(Tidied(), reason=reason, actor=context.actor) as transaction:
-            for copy in group:
-                transaction.remove(copy.directory)
-            transaction.commit()
-
-
 def write_definition(
     context: Context,
     definition: TableDefinition,
@@ -368,6 +357,11 @@ def check_change(context: Context, old: TableDefinition, new: TableDefinition) -
     from tiering.table.widening import check_parts  # which needs Arrow, as few commands do
 
     check_parts(old, new, (stored.part for stored in context.catalog.parts(old, include_outdated=True)))
+    if new.full_name != old.full_name and old.is_replicated:
+        raise Refused(
+            f"{old.full_name} is not renamed: it is replicated, and its other replicas know it by that name",
+            hint="drop the replicas, and create it by the other name",
+        )
     if new.policy == old.policy:
         return
     if old.is_replicated:

@@ -168,7 +168,7 @@ def _remove_outdated(context: Context) -> list[str]:
         replaced = [stored for stored in outdated if _is_replaced(context, stored, everything)]
         try:
             with context.journal.claim(definition.uuid, [stored.facts.name for stored in replaced], "recovery"):
-                tables.remove_copies(context, replaced, reason="replaced by a merge")
+                copying.remove_copies(context, replaced, reason="replaced by a merge")
         except Locked:  # a merge that is running in another process will do it
             continue
         done += [f"removed {old.part.name} of {definition.full_name} from {old.disk}: merged" for old in replaced]

@@ -214,6 +214,14 @@ def rename_column(definition: TableDefinition, text: str) -> TableDefinition:
     )
 
 
+def rename_table(definition: TableDefinition, name: str) -> TableDefinition:
+    """With another name. Raises `UsageError`."""
+    database, table = split_table_name(name)
+    if definition.full_name == name:
+        raise UsageError(f"table {name} is called so already", hint="choose another name")
+    return msgspec.structs.replace(definition, database=database, name=table, version=definition.version + 1)
+
+
 def drop_column(definition: TableDefinition, name: str) -> TableDefinition:
     """Without the column. Raises `UsageError` when sort order, partitions, TTL rules or the merge mode need it."""
     dropped = definition.column(name)

@@ -22,7 +22,7 @@ from disks.base import LoggedDisk, Transaction
 from disks.effects import make_directory
 from oplog.errors import Conflict, Damaged, NotFound, Transient
 from oplog.kinds import Inserted, Merged
-from tiering.catalog import tables
+from tiering.catalog import copying
 from tiering.catalog.catalog import StoredPart
 from tiering.catalog.lineage import content_digest
 from tiering.catalog.new_parts import stage_part
@@ -143,7 +143,7 @@ class Fetcher:
                 )
                 if not refused:
                     elsewhere = [old for old in covered if old.disk != disk.name]
-                    tables.remove_copies(context, elsewhere, reason="replaced by a merge")
+                    copying.remove_copies(context, elsewhere, reason="replaced by a merge")
         except (Transient, NotFound, Damaged) as error:
             refused = {name: error.message}
         if refused:
@@ -267,7 +267,7 @@ def commit_part(
             if old.disk == disk:
                 transaction.remove(old.directory)
         transaction.commit()
-        tables.remove_copies(context, [old for old in covered if old.disk != disk], reason="replaced by a merge")
+        copying.remove_copies(context, [old for old in covered if old.disk != disk], reason="replaced by a merge")
     context.catalog.refresh()
 
 

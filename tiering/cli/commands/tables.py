@@ -1,4 +1,4 @@
-"""`table create | list | show | alter | drop`."""
+"""`table create | list | show | alter | rename | drop`."""
 
 from typing import Annotated, Any
 
@@ -13,12 +13,13 @@ TableName = Annotated[str, typer.Argument(metavar="DB.TABLE", help="the table")]
 
 def register(app: typer.Typer) -> None:
     """Add the group to the command line."""
-    group = new_app("Create, list, show, alter and drop tables.")
+    group = new_app("Create, list, show, alter, rename and drop tables.")
     app.add_typer(group, name="table")
     verb(group, changes=True)(create)
     verb(group, "list")(list_tables)
     verb(group)(show)
     verb(group, changes=True)(alter)
+    verb(group, changes=True)(rename)
     verb(group, changes=True)(drop)
 
 
@@ -247,6 +248,30 @@ def alter(
     else:
         new = store.alter_table(old, new, reason=f"alter table {table}")
     _answer(session, new, f"{_would(session, 'Altered')} table {table}; its definition is now version {new.version}.")
+
+
+def rename(
+    session: Session, table: TableName, new: Annotated[str, typer.Argument(metavar="DB.NEW", help="its new name")]
+) -> None:
+    """Give a table another name, also in another database. No data is rewritten; undo takes it back.
+
+    Pins, pauses, moves and backups stay the table's. What names it outside of the store, such as the configuration of
+    an inbox, is yours to change.
+    """
+    from tiering.table.definitions import rename_table
+
+    store = session.store()
+    old = store.definition(table)
+    changed = rename_table(old, new)
+    if session.dry_run:
+        from tiering.catalog import table_names
+        from tiering.catalog.tables import check_change
+
+        check_change(store.context, old, changed)
+        table_names.require_free(store.context, changed)
+    else:
+        changed = store.alter_table(old, changed, reason=f"rename table {old.full_name} to {new}")
+    _answer(session, changed, f"{_would(session, 'Renamed')} table {old.full_name} to {new}.")
 
 
 def drop(session: Session, table: TableName) -> None:
