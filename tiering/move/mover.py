@@ -14,7 +14,7 @@ states are `Outcomes`' to set, the staged files are `FileCopies`', the two commi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
@@ -35,9 +35,16 @@ from tiering.table.part import PartName
 __all__ = ["FailedMove", "MoveReport", "MovedPart", "SkippedMove", "execute", "recover"]
 
 
-def execute(context: Context, moves: Sequence[Move], *, required: Sequence[str] = ()) -> MoveReport:
+Barred = Callable[[Collection[str]], Mapping[str, str]]
+"""Of parts that are about to be committed to their target, by name: why of those that must not be."""
+
+
+def execute(
+    context: Context, moves: Sequence[Move], *, required: Sequence[str] = (), barred: Barred | None = None
+) -> MoveReport:
     """Carry out the moves, as batches of one table and target, in the order given within each. `required`: files that
-    must be on the target when parts are committed to it; where one is gone, they fail.
+    must be on the target when parts are committed to it; where one is gone, they fail. `barred` is asked right before:
+    what it names is skipped.
 
     Never raises for a single part: the report says what moved, failed (with the error) and was skipped (and why).
     """
@@ -45,11 +52,11 @@ def execute(context: Context, moves: Sequence[Move], *, required: Sequence[str] 
         return MoveReport()
     with context.journal.file.rescue():
         to_do, ended = finish_earlier(context, moves)
-        report = _execute(context, to_do, required)
+        report = _execute(context, to_do, required, barred)
     return MoveReport.of(ended) + report
 
 
-def _execute(context: Context, moves: Sequence[Move], required: Sequence[str]) -> MoveReport:
+def _execute(context: Context, moves: Sequence[Move], required: Sequence[str], barred: Barred | None) -> MoveReport:
     if not moves:
         context.catalog.outdate()
         return MoveReport()
@@ -66,7 +73,7 @@ def _execute(context: Context, moves: Sequence[Move], required: Sequence[str]) -
             pool = stack.enter_context(ThreadPoolExecutor(workers, thread_name_prefix="move-file"))
         outcomes, checkpoint = Outcomes(context.journal.work, task), Checkpoint(context)
         copies = FileCopies(context, outcomes, checkpoint, pool)
-        mover = _BatchMover(context, outcomes, checkpoint, copies, required)
+        mover = _BatchMover(context, outcomes, checkpoint, copies, required, barred)
         try:
             if pool is not None and len(batches) > 1 and _independent(moves):
                 # One copies while another commits and a third is taken off its source.
@@ -92,12 +99,14 @@ class _BatchMover:
         checkpoint: Checkpoint,
         copies: FileCopies,
         required: Sequence[str],
+        barred: Barred | None,
     ) -> None:
         self.context = context
         self.outcomes = outcomes
         self.checkpoint = checkpoint
         self.copies = copies
         self.required = tuple(required)
+        self.barred = barred
 
     def move(self, items: list[MoveItem]) -> None:
         """Carry out one batch. Only what no part can be blamed for is raised."""
@@ -214,6 +223,7 @@ class _BatchMover:
                 arrival_of(items), reason=reason_of(items), actor=self.context.actor
             ) as transaction:
                 self.copies.stage(items, transaction)
+                self._bar(self.outcomes.pending(items), transaction)
                 copied = self.outcomes.pending(items)
                 if not copied:
                     return []
@@ -230,6 +240,15 @@ class _BatchMover:
             return []
         self.outcomes.committed(copied, revision)
         return copied
+
+    def _bar(self, items: list[MoveItem], transaction: Transaction) -> None:
+        """Take out of the transaction what must not be committed any more."""
+        reasons = self.barred([item.move.part for item in items]) if self.barred is not None and items else {}
+        for item in items:
+            if item.move.part in reasons:
+                for path in item.created:
+                    transaction.remove(path)
+                self.outcomes.skip(item, "abandoned", reasons[item.move.part])
 
     def _one_by_one(self, items: list[MoveItem], error: Conflict) -> list[MoveItem]:
         """Somebody else created one of the parts on the target: find out which by moving each alone."""

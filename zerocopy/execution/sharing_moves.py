@@ -1,12 +1,14 @@
 """Moves of a replicated table's parts to disks whose objects its replicas share by marks: the bytes go up once.
 
     claim     cold/<store>/<part> comes, and goes with the session: who brings the part up        nothing
-    move      as any other                                                                        the part there, unsaid
+    move      as any other                                                                        nothing
+    look      whether the claim still stands; else another replica may have brought the part up   the part there, unsaid
     said      the node stays from now on: which replica has it there                              done
 
 Who finds another one's claim waits for the next pass; who finds the word takes the part over by its objects
-(`replica.sharing`) and then moves as any other whose target has the part already. Each log has one writer, so one that
-comes late, after its session was over, has a copy of its own: objects too many, and nothing wrong.
+(`replica.sharing`) and then moves as any other whose target has the part already. One that comes late, after its
+session was over, claims again what nobody claimed meanwhile, and commits nothing of the rest. Between that look and the
+commit there is nothing but the entry: who loses its session there has a copy of its own, and nothing is wrong.
 """
 
 from __future__ import annotations
@@ -93,6 +95,7 @@ def execute(replica: Replica, moves: Sequence[Move]) -> MoveReport:
 
 def _to_disk(replica: Replica, disk: LoggedDisk, moves: Sequence[Move]) -> MoveReport:
     place = Place.of(replica, disk)
+    session = replica.keeper.session
     claimed = _claim_all(replica, place, [move.part for move in moves])
     skipped: list[SkippedMove] = []
     try:
@@ -117,7 +120,15 @@ def _to_disk(replica: Replica, disk: LoggedDisk, moves: Sequence[Move]) -> MoveR
             claimed |= again
             ready += [move for move in nobodys if move.part in again]
             skipped += [SkippedMove.of(move, _CHANGES) for move in nobodys if move.part not in again]
-        report = mover.execute(replica.context, ready)
+        late: set[str] = set()
+
+        def barred(parts: Collection[str]) -> dict[str, str]:
+            reasons = _lost(replica, place, claimed.intersection(parts), session)
+            late.update(reasons)
+            return reasons
+
+        report = mover.execute(replica.context, ready, barred=barred)
+        claimed -= late
     finally:
         say(replica, place, claimed, {name for name in claimed if _is_there(replica, disk, name)})
     return report + MoveReport(skipped=tuple(skipped))
@@ -153,6 +164,27 @@ def claim(replica: Replica, place: Place, parts: Sequence[str]) -> tuple[set[str
                 words[name] = _read(node.data, place.part(name))
         wanted = [name for name in wanted if name not in words]
     return claimed, words
+
+
+def _lost(replica: Replica, place: Place, parts: Collection[str], session: int) -> dict[str, str]:
+    """Of the parts that were claimed in this session: why of those whose claim is another one's by now. One request
+    while the session lives."""
+    keeper = replica.keeper
+    keeper.sync(place.path)
+    if keeper.session == session:
+        return {}
+    lost = []
+    for name, node in zip(parts, keeper.find_all([place.part(name) for name in parts]), strict=True):
+        if node is not None and node.owner == keeper.session:
+            continue
+        if node is not None and node.owner == session:  # what is left of the claim goes any moment
+            keeper.delete(place.part(name), node.version)
+        lost.append(name)
+    again, _ = claim(replica, place, lost)
+    why = (
+        "the session with Keeper ended while it was uploaded, and another replica has it in hand; the next pass goes on"
+    )
+    return {name: why for name in lost if name not in again}
 
 
 def say(replica: Replica, place: Place, claimed: set[str], there: set[str]) -> None:
