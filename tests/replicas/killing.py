@@ -13,6 +13,7 @@ import pyarrow as pa
 from disks.config import LocalDiskConfig, ObjectDiskConfig
 from oplog.revision import BLOBS_PREFIX, is_blob_key
 from tests.crash.harness import Failpoints, Mode, hooked
+from tests.replicas.zero_copy import damaged_marks
 from tiering.catalog import copying
 from tiering.config.settings import Config, InterserverConfig, KeeperConfig, LimitsConfig, PolicyConfig, VolumeConfig
 from tiering.engine.store import Store
@@ -33,6 +34,8 @@ ONE = [(1, 12)]
 """Of the partition that is dropped, on one replica alone."""
 LATER = [(1, 13)]
 _RESERVE_BYTES = 16 * 1024
+_MARKED = ("take_over", "audit")
+"""What goes on where replicas share objects by marks."""
 _HOT = VolumeConfig(name="hot", disks=("ssd",))
 _COLD = VolumeConfig(name="cold", disks=("s3",))
 
@@ -133,6 +136,17 @@ def _prepare_taken(a: Store, b: Store) -> None:
     for partition in sorted({stored.name.partition for stored in a.parts(TABLE)}):
         assert not a.apply(a.plan_manual_move(TABLE, partition=partition, to_disk="own")).failed
     sync(a)
+
+
+def _prepare_damaged(a: Store, b: Store) -> None:
+    """Both name the same objects, and Keeper has lost marks of them."""
+    _prepare_taken(a, b)
+    _fetch(a, b)
+    damaged_marks.damage(a)
+
+
+def _audit(a: Store, b: Store) -> None:
+    damaged_marks.repair(a)
 
 
 def _drop(a: Store, b: Store) -> None:
@@ -238,6 +252,7 @@ OPERATIONS: Mapping[str, tuple[Callable[[Store, Store], None], Callable[[Store, 
     "fetch": (_prepare_new, _fetch),
     "merge": (_prepare_new, _merge),
     "take_over": (_prepare_taken, _fetch),
+    "audit": (_prepare_damaged, _audit),
     "fetch_merged": (_prepare_merged, _fetch_merged),
     "move": (_prepare_merged_on_both, _move),
     "recover": (_prepare_lost, _recover),
@@ -259,7 +274,7 @@ def act(operation: str, pair: Pair, mode: Mode, at: int) -> list[str]:
     hook = Failpoints(mode, at)
     with _both(pair) as (a, b):
         policy = "cold" if operation in ("move", "drop", "delete", "alter") else "local"
-        policy = "marked" if operation == "take_over" else policy
+        policy = "marked" if operation in _MARKED else policy
         for store in (a, b):
             work.create(store.context, TABLE, definition(), policy, None, None, if_not_exists=False)
             work.serve(store.context)
@@ -288,6 +303,8 @@ def examine(operation: str, pair: Pair) -> list[str]:
             wrong.append(f"acknowledged rows are gone: {found}")
         if operation == "move" and rows(b) != found:
             wrong.append(f"the other replica answers {rows(b)}")
+        if operation == "audit":
+            wrong += damaged_marks.violations(a)
         OPERATIONS[operation][1](a, b)
         insert(b, NEW)  # on the other one, too: it is there already
         for store in (a, b, a):
@@ -297,7 +314,7 @@ def examine(operation: str, pair: Pair) -> list[str]:
             wrong += [f"{name}: {sentence}" for sentence in _faults(store)]
             if operation == "move":
                 wrong += [f"{name}: {sentence}" for sentence in _not_moved(store)]
-            if operation == "take_over":
+            if operation in _MARKED:
                 wrong += [f"{name}: {sentence}" for sentence in _not_shared(store)]
     if _files(pair, "a") != _files(pair, "b"):
         wrong.append("the replicas hold other files")
