@@ -7,6 +7,7 @@ ranges: a range whose answer breaks off is asked for again, and what came before
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -64,7 +65,20 @@ class BucketSources:
         return open_store(bucket_at(self._config, f"{SCHEME}{bucket}/{place}"), limiter=self._limiter)
 
 
-class BucketFile(RangedFile):
+class RemoteFile(RangedFile):
+    """A file that is elsewhere."""
+
+    @abstractmethod
+    def check_unchanged(self) -> None:
+        """Raise `UsageError` where the file is another one now: parts of both may have been read."""
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+
+class BucketFile(RemoteFile):
     """One object; closing it closes the store. Raises `NotFound` where there is none."""
 
     def __init__(self, store: MeteredStore, key: str, label: str) -> None:
@@ -83,11 +97,6 @@ class BucketFile(RangedFile):
         now = self._store.head(self._key)
         if (now.size_bytes, now.modified) != (self._begun.size_bytes, self._begun.modified):
             raise UsageError(f"{self._label} was written anew while it was read", hint="insert it again")
-
-    def readinto(self, buffer: Any) -> int:
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
 
     def close(self) -> None:
         if not self.closed:

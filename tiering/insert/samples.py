@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from oplog.errors import UsageError
+from tiering.insert.bucket_sources import BucketSources
 from tiering.insert.reshaping import Reshaping
-from tiering.insert.sources import open_sources
+from tiering.insert.sources import open_each
 from tiering.table.names import name_text
 from tiering.table.schema import TableDefinition
 from tiering.table.type_texts import arrow_type
@@ -32,7 +33,9 @@ class Suggestion:
     last: date
 
 
-def suggest_partition(path: str, definition: TableDefinition, *, flatten: bool = False) -> Suggestion | None:
+def suggest_partition(
+    path: str, definition: TableDefinition, *, flatten: bool = False, buckets: BucketSources | None = None
+) -> Suggestion | None:
     """By the first rows of the file, and of several times by the first in the sort order, else in the file. None where
     there is no time; a sample whose rows cannot be read suggests nothing either."""
     times = [column.name for column in definition.columns if _is_time(arrow_type(column.type))]
@@ -41,7 +44,8 @@ def suggest_partition(path: str, definition: TableDefinition, *, flatten: bool =
         return None
     try:
         reshaping = Reshaping(definition, flatten=flatten)
-        batch = next(open_sources([path], None, definition, reshaping=reshaping), None)
+        streams = open_each([path], None, definition, reshaping=reshaping, buckets=buckets)
+        batch = next(next(streams), None)
     except UsageError:
         return None
     if batch is None or batch.column(names[0]).null_count == batch.num_rows:

@@ -10,13 +10,15 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
 
 from oplog.errors import FrostlineError, NotFound, UsageError
-from tiering.insert.bucket_sources import SCHEME, BucketFile, BucketSources
+from tiering.insert import web_sources
+from tiering.insert.bucket_sources import SCHEME, BucketSources, RemoteFile
 
 FORMATS = ("parquet", "csv", "json", "arrow", "orc")
 STDIN = "-"
@@ -52,29 +54,39 @@ class Source:
     path: str
     format: str
     compression: str = ""
-    open: Callable[[], BucketFile] | None = None
-    """Of an object in a bucket."""
+    open: Callable[[], RemoteFile] | None = None
+    """Of an object in a bucket or a file of a web server."""
 
     @property
     def label(self) -> str:
-        return "standard input" if self.path == STDIN else self.path
+        return label_of(self.path)
 
     @property
     def delimiter(self) -> str:
-        return "\t" if ".tsv" in Path(self.path).suffixes else ","
+        return "\t" if ".tsv" in Path(self.label).suffixes else ","
+
+
+def label_of(path: str) -> str:
+    """What messages call an input."""
+    if path == STDIN:
+        return "standard input"
+    return web_sources.shown(path) if path.startswith(web_sources.SCHEMES) else path
 
 
 def find_sources(
     paths: Sequence[str], file_format: str | None = None, buckets: BucketSources | None = None
 ) -> list[Source]:
-    """The inputs named by paths, globs, `-` and, where `buckets` are given, URLs of objects. Raises `NotFound` for what
-    is not there, `UsageError` for a format that is neither given nor known by the ending. Reads nothing."""
+    """The inputs named by paths, globs, `-`, URLs of web servers and, with `buckets`, of objects. Raises `NotFound` for
+    what is not there, `UsageError` for a format that is neither given nor known by the ending. Reads nothing."""
     if file_format is not None and file_format not in FORMATS:
         raise UsageError(f"no such format: {file_format!r}", hint=f"formats are {', '.join(FORMATS)}")
     found: list[Source] = []
     for path in paths:
         if buckets is not None and path.startswith(SCHEME):
             found.extend(source_of(url, file_format, opener) for url, opener in buckets.find(path))
+        elif path.startswith(web_sources.SCHEMES):
+            web_sources.check_url(path)
+            found.append(source_of(path, file_format, partial(web_sources.WebFile, path)))
         else:
             found.extend(source_of(match, file_format) for match in _matches(path))
     if not found:
@@ -93,36 +105,39 @@ def _matches(path: str) -> list[str]:
     return matches
 
 
-def source_of(path: str, file_format: str | None, opener: Callable[[], BucketFile] | None = None) -> Source:
+def source_of(path: str, file_format: str | None, opener: Callable[[], RemoteFile] | None = None) -> Source:
     """The input at a path, by its name. Raises `UsageError` as `find_sources`."""
     if path == STDIN:
         if file_format is None:
             raise UsageError("standard input needs a format", hint=f"say --format {'|'.join(FORMATS)}")
         return Source(path, file_format)
-    suffixes = [suffix.lower() for suffix in Path(path).suffixes]
+    label = label_of(path)
+    suffixes = [suffix.lower() for suffix in Path(label).suffixes]
     compression = suffixes.pop() if suffixes and suffixes[-1] in _COMPRESSIONS else ""
     known = file_format or (_ENDINGS.get(suffixes[-1]) if suffixes else None)
     if known is None and compression == ".zip":
         known = _format_inside(path, opener)
     if known is None:
-        raise UsageError(f"{path}: the format is not clear from the name", hint=f"say --format {'|'.join(FORMATS)}")
+        raise UsageError(f"{label}: the format is not clear from the name", hint=f"say --format {'|'.join(FORMATS)}")
     return Source(path, known, compression, opener)
 
 
-def _format_inside(path: str, opener: Callable[[], BucketFile] | None) -> str | None:
+def _format_inside(path: str, opener: Callable[[], RemoteFile] | None) -> str | None:
     try:
         with ExitStack() as stack:
             named = stack.enter_context(opener()) if opener is not None else path
             archive = stack.enter_context(zipfile.ZipFile(named))
             return _ENDINGS.get(Path(_only_member(archive, path)).suffix.lower())
     except (zipfile.BadZipFile, OSError) as error:
-        raise UsageError(f"{path} is not a readable zip file: {error}") from error
+        raise UsageError(f"{label_of(path)} is not a readable zip file: {error}") from error
 
 
 def _only_member(archive: zipfile.ZipFile, path: str) -> str:
     members = [name for name in archive.namelist() if not name.endswith("/") and not name.startswith("__MACOSX/")]
     if len(members) != 1:
-        raise UsageError(f"{path} holds {len(members)} files", hint="a zip file to insert holds exactly one; unpack it")
+        raise UsageError(
+            f"{label_of(path)} holds {len(members)} files", hint="a zip file to insert holds exactly one; unpack it"
+        )
     return members[0]
 
 

@@ -74,9 +74,10 @@ def typed_rows(batches: Iterable[pa.RecordBatch], reshaping: Reshaping, *, label
         yield from intake.batches(batch)
 
 
-def source_schema(path: str) -> pa.Schema:
-    """The columns of a file, for `--like`; of CSV and JSON they are guessed from the first megabytes."""
-    (source, *_) = find_sources([path], None)
+def source_schema(path: str, buckets: BucketSources | None = None) -> pa.Schema:
+    """The columns of a file, for `--like`; of CSV and JSON they are guessed from the first megabytes. Of a glob, those
+    of the first."""
+    (source, *_) = find_sources([path], None, buckets)
     with reading(source), ExitStack() as stack:
         if source.format == "parquet":
             return pq.read_schema(stack.enter_context(open_binary(source, None, seekable=True)))

@@ -16,7 +16,6 @@ from tiering.cli.reports.inserts import replaced_document, tell_replaced
 if TYPE_CHECKING:
     from tiering.engine.store import Store
     from tiering.insert.bad_rows import BadRows
-    from tiering.insert.bucket_sources import BucketSources
 
 OptionalTable = Annotated[str | None, typer.Argument(metavar="DB.TABLE", help="only this table")]
 
@@ -35,7 +34,7 @@ def insert(
     table: TableName,
     files: Annotated[
         list[str] | None,
-        typer.Argument(metavar="FILE", help="files, s3://bucket/key, globs of either; '-' reads stdin"),
+        typer.Argument(metavar="FILE", help="files, s3://bucket/key, globs of either, https://…; '-' reads stdin"),
     ] = None,
     format: Annotated[  # noqa: A002  the flag is called so
         str | None, typer.Option(metavar="FORMAT", help="parquet, csv, json, arrow or orc; default: by the name")
@@ -126,7 +125,7 @@ def insert(
     with _bad_rows(session, skip_bad_rows, files or [], format) if skip_bad_rows else nullcontext() as bad:
         if files:
             streams = open_each(
-                files, format, handle.definition, reshaping=reshaping, bad=bad, buckets=_buckets(session)
+                files, format, handle.definition, reshaping=reshaping, bad=bad, buckets=session.bucket_sources()
             )
         else:
             answer = store.query(select or "")
@@ -174,12 +173,6 @@ def insert(
         session.nothing_to_do("No new rows.")
 
 
-def _buckets(session: Session) -> "BucketSources":
-    from tiering.insert.bucket_sources import BucketSources
-
-    return BucketSources(session.loaded.config, session.limiter())
-
-
 def _bad_rows(session: Session, given: tuple[int, str], files: list[str], file_format: str | None) -> "BadRows":
     from pathlib import Path
 
@@ -189,7 +182,7 @@ def _bad_rows(session: Session, given: tuple[int, str], files: list[str], file_f
     most, path = given
     if most < 0:
         raise UsageError(f"not a number of rows: {most}", hint="write --skip-bad-rows 100 bad.jsonl")
-    sources = [Path(source.path) for source in find_sources(files, file_format, _buckets(session))]
+    sources = [Path(source.path) for source in find_sources(files, file_format, session.bucket_sources())]
     if Path(path).exists() and any(source.exists() and source.samefile(path) for source in sources):
         raise UsageError(f"{path} is to be inserted: bad rows would be written over it", hint="name another file")
     return BadRows(most, None if session.dry_run else Path(path))

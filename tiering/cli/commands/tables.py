@@ -26,7 +26,9 @@ def register(app: typer.Typer) -> None:
 def create(
     session: Session,
     table: TableName,
-    like: Annotated[str | None, typer.Option(metavar="FILE", help="take the columns of this data file")] = None,
+    like: Annotated[
+        str | None, typer.Option(metavar="FILE", help="take the columns of this data file, also s3:// or https://")
+    ] = None,
     flatten: Annotated[
         bool, typer.Option("--flatten", help="of the sample's structs, the fields: as insert --flatten brings them")
     ] = False,
@@ -75,7 +77,7 @@ def create(
             {
                 "order_by": order_by,
                 "columns": column or (),
-                "like": _schema_of(like) if like else None,
+                "like": _schema_of(session, like) if like else None,
                 "partition_by": partition_by,
                 "ttl": ttl or (),
                 "merge_mode": merge_mode,
@@ -93,7 +95,7 @@ def create(
         order_by=order_by,
         policy=policy or _only_policy(session),
         columns=column or (),
-        like=_schema_of(like, flatten=flatten) if like else None,
+        like=_schema_of(session, like, flatten=flatten) if like else None,
         partition_by=partition_by,
         ttl=ttl or (),
         merge_mode=merge_mode,
@@ -304,10 +306,15 @@ def drop(session: Session, table: TableName) -> None:
 def _tell_of_sample(session: Session, definition: Any, like: str, *, flatten: bool) -> None:
     """Which columns it gave, and which partition it speaks for."""
     from tiering.insert.samples import suggest_partition
+    from tiering.insert.source_files import label_of
 
     chosen = ", ".join(f"{column.name} {column.type}" for column in definition.columns)
-    session.output.note(f"Columns by {like}: {chosen}.")
-    found = None if definition.partition_by else suggest_partition(like, definition, flatten=flatten)
+    session.output.note(f"Columns by {label_of(like)}: {chosen}.")
+    found = (
+        None
+        if definition.partition_by
+        else suggest_partition(like, definition, flatten=flatten, buckets=session.bucket_sources())
+    )
     if found is not None:
         session.output.note(
             f"Its first {counted(found.rows, 'row')} are of {found.first} to {found.last}: with --partition-by "
@@ -324,11 +331,11 @@ def _only_policy(session: Session) -> str:
     raise UsageError("which storage policy?", hint=f"say --policy with one of: {', '.join(policies)}")
 
 
-def _schema_of(path: str, *, flatten: bool = False) -> Any:
+def _schema_of(session: Session, path: str, *, flatten: bool = False) -> Any:
     from tiering.insert.reshaping import flattened
     from tiering.insert.sources import source_schema
 
-    schema = source_schema(path)
+    schema = source_schema(path, session.bucket_sources())
     if not flatten:
         return schema
     import pyarrow as pa

@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # heavy: most of a `--help` would be these imports
     from tiering.config.reading import LoadedConfig
     from tiering.config.settings import Config
     from tiering.engine.store import Store
+    from tiering.insert.bucket_sources import BucketSources
 
 BEGIN_OR_FIND = "'frostline table create' begins one; one that you have is found by --config or FROSTLINE_HOME"
 SPARK = "spark_tiering.verbs.runner"
@@ -237,6 +238,12 @@ class Session:
             return [(record.table_uuid, record.part) for record in (*journal.work.moves(active=True), *kept)]
         finally:
             journal.close()
+
+    def bucket_sources(self) -> "BucketSources":
+        """What finds the objects that s3:// URLs name."""
+        from tiering.insert.bucket_sources import BucketSources
+
+        return BucketSources(self.loaded.config, self.limiter())
 
     def limiter(self) -> "Limiter":
         """What all stores of this run share; flags override the configuration."""

@@ -194,3 +194,13 @@ def test_globs(pattern: str, yes: list[str], no: list[str]) -> None:
     matches = re.compile(_regular(pattern)).fullmatch
     assert all(matches(key) for key in yes)
     assert not any(matches(key) for key in no)
+
+
+def test_an_object_is_a_sample(frostline: Frostline, s3_environment: Server, bucket: str) -> None:
+    put(s3_environment, bucket, "in/a.csv", b"when,n\n2026-01-01 00:00:00,1\n")
+    put(s3_environment, bucket, "in/b.csv", b"when,n\n2026-01-02 00:00:00,2\n")
+    for table, name in (("db.one", "a.csv"), ("db.all", "*.csv")):
+        frostline("table", "create", table, "--like", f"s3://{bucket}/in/{name}", "--order-by", "n")
+        assert "when timestamp[us], n int64" in frostline.error
+        assert "--partition-by 'day(when)'" in frostline.error
+    frostline("table", "create", "db.none", "--like", f"s3://{bucket}/none.csv", "--order-by", "n", code=10)
