@@ -23,12 +23,17 @@ REPOSITORY = Path(__file__).parents[2]
 SHOWN = (
     "README.md",
     "docs/tour.md",
-    "docs/insert.md",
-    "docs/history.md",
-    "docs/disasters.md",
-    "docs/integrity.md",
     "docs/scripting.md",
-    "docs/aws-minio-ceph.md",
+    *(
+        pytest.param(document, marks=pytest.mark.in_turn)
+        for document in (
+            "docs/insert.md",
+            "docs/history.md",
+            "docs/disasters.md",
+            "docs/integrity.md",
+            "docs/aws-minio-ceph.md",
+        )
+    ),
 )
 NOT_RUN = re.compile(r"(make |git |export FROSTLINE_HOME=)")
 CONSOLE = re.compile(r"```console\n(.*?)```", re.DOTALL)
@@ -68,6 +73,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("kind", ["ministack", pytest.param("ceph", marks=pytest.mark.ceph)])
 def test_the_demo_on_an_s3_server(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """What `make demo-s3` and `make demo-ceph` do: nothing differs when the bucket is a real one."""

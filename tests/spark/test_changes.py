@@ -254,6 +254,7 @@ def test_only_what_came_is_read(config: Path) -> None:
     assert len(share) == 1
 
 
+@pytest.mark.in_turn
 def test_spark_reads_changes_and_streams_them_from_table_to_table(
     spark: SparkSession, config: Path, tmp_path: Path
 ) -> None:
