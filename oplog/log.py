@@ -176,6 +176,9 @@ class OperationsLog:
         if (first := next(self._listed(), None)) is not None:
             return first
         if self.check_schema() and next(iter(self.store.list(SNAPSHOTS_PREFIX)), None) is not None:
+            # A first writer may have been here since that listing: entries come before the snapshots of them.
+            if (first := next(self._listed(), None)) is not None:
+                return first
             raise Damaged(
                 f"{self.store.name} holds snapshots but no log entry",
                 hint="the objects below operations/ were deleted; restore them from a backup of the bucket",

@@ -359,6 +359,20 @@ def test_a_log_that_lost_its_entries_is_not_an_empty_disk() -> None:
         log.first_revision()
 
 
+def test_a_first_writer_between_two_listings_is_no_loss() -> None:
+    class WrittenMeanwhile(WrappedStore):
+        def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
+            found = list(super().list(prefix, start_after=start_after))
+            if not found:
+                filled(memory, 3)
+                put(memory, "snapshots/r" + "0" * 63 + "3.zst", b"x")
+            return iter(found)
+
+    memory = MemoryStore()
+    put(memory, SCHEMA_VERSION_KEY, b"2")
+    assert OperationsLog(WrittenMeanwhile(memory)).first_revision() == 1
+
+
 def test_equal_commits_have_equal_bytes() -> None:
     commit = Commit(
         revision=1,
