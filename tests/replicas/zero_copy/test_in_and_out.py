@@ -4,7 +4,6 @@ away from one; and never by half (I4, I14)."""
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
