@@ -231,7 +231,7 @@ class Disk(ABC):
         """Space now, `keep_free_space_bytes` already taken off total and free."""
 
     def stored_bytes(self) -> int:
-        """The sizes of the disk's own files. A local disk looks at each of them."""
+        """The sizes of the disk's own files."""
         return sum(info.size_bytes for info in self.walk())
 
     @abstractmethod

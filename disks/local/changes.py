@@ -62,14 +62,17 @@ class Changes:
     @contextmanager
     def noted(self, touched: Iterable[str]) -> Iterator[None]:
         """Around what changes these paths and no others. Where it fails or the process dies, whoever carries it out
-        again notes all of them."""
+        again notes all of them. A directory that was touched as a whole, and is still there for readers, gets another
+        time as well: what is put into it later does not go on from what it had."""
         names: dict[str, set[str]] = defaultdict(set)
-        for path in touched:
+        whole = list(touched)
+        for path in whole:
             for directory in paths.ancestors(path):
                 names[directory].add(path[len(directory) + 1 :].partition("/")[0])
         before = {directory: state for directory in names if (state := self.state(directory)) is not None}
         yield
-        after = self._stamped(list(before))
+        left = (path for path in whole if path not in before and self.state(path) is not None)
+        after = self._stamped([*before, *left])
         found = [
             _Touched(directory, state, after.get(directory), tuple(sorted(names[directory])))
             if len(names[directory]) <= _NAMES

@@ -7,6 +7,7 @@
 <root>/.frostline/hidden/<tx>.json     removed files that readers may still open: not listed, swept later
 <root>/.frostline/trash/<tx>/          being deleted
 <root>/.frostline/changes              which names the last commits touched (`disks.local.changes`)
+<root>/.frostline/sizes.db             what lies below directories of many parts (`disks.local.sizes`)
 <root>/.frostline/readers/<id>/        second names of files that other processes read (`disks.local.held_files`)
 <root>/.frostline/disk.json            the id of the disk, written by its first transaction
 <root>/.frostline/reserve              room for what makes room, when there is none (`disks.host.reserve`)
@@ -42,6 +43,7 @@ from disks.host.reserve import Reserve
 from disks.identity import IdentityGuard, read_file, write_file
 from disks.local.commits import LocalCommits
 from disks.local.held_files import hold_files, let_go
+from disks.local.sizes import KeptSizes
 from disks.local.transaction import LocalTransaction
 from disks.local.tree import OWN_DIRECTORY, TreeNow, join, mark_of, read_range, read_whole
 from disks.stores.base import ByteRange
@@ -85,6 +87,7 @@ class LocalDisk(Disk):
         self._identity = IdentityGuard(name, str(path), self.identity, lambda: write_file(self._own), cheap=True)
         self._hidden = self._commits.hidden
         self._trash = self._commits.trash
+        self._sizes = KeptSizes(self._own / "sizes.db", self.state_of, self.changed_between)
         self.keep_free_space_bytes = keep_free_space_bytes
         self.max_size_bytes = max_size_bytes
 
@@ -108,10 +111,16 @@ class LocalDisk(Disk):
         free = status.f_bavail * status.f_frsize
         used = total - status.f_bfree * status.f_frsize
         if self.max_size_bytes is not None:
-            used = sum(info.size_bytes for info in self.walk())
+            used = self.stored_bytes()
             total, free = self.max_size_bytes, min(free, self.max_size_bytes - used)
         kept = self.keep_free_space_bytes
         return DiskUsage(max(total - kept, 0), max(free - kept, 0), used)
+
+    def stored_bytes(self) -> int:
+        with self.steady(), self._commits.view() as tree:
+            if self.read_only:
+                return sum(info.size_bytes for info in self.walk())
+            return self._sizes.total(tree)
 
     def list(self, directory: str = "") -> builtins.list[str]:
         with self._commits.view() as tree:

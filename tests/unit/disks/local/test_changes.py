@@ -16,6 +16,7 @@ import pytest
 from disks import effects
 from disks.base import Mark
 from disks.local import changes as lines
+from disks.local import sizes
 from disks.local.disk import LocalDisk
 from oplog.errors import NoSpace
 from oplog.kinds import Inserted, Merged, Moved
@@ -154,6 +155,7 @@ class World:
         with self.disk.steady():
             now = self.disk.state_of("t")
             content = {info.path: self.disk.read(info.path) for info in self.disk.walk("t")}
+            assert self.disk.stored_bytes() == sum(info.size_bytes for info in self.disk.walk())
         for before, found, only_commits in self.told:
             names = self.disk.changed_between("t", before, now) if now is not None else None
             differing = {path.split("/")[1] for path, _ in found.items() ^ content.items()}
@@ -183,7 +185,8 @@ OTHERS = (
 def test_what_is_another_than_before_is_among_what_was_touched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, steps: tuple[str, ...]
 ) -> None:
-    """And nothing but commits leaves no gap; the state is told at once after each."""
+    """And nothing but commits leaves no gap; the state is told at once after each. The sizes that are kept follow."""
+    monkeypatch.setattr(sizes, "KEPT_FROM", 1)
     world = World(tmp_path / "hot", random.Random(seed))
     if "hand" in steps:
         monkeypatch.setattr(lines, "_FILE_BYTES", 4000)
