@@ -9,7 +9,7 @@ import sys
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -47,6 +47,13 @@ _MAGICS = {b"\x28\xb5\x2f\xfd": "zstd", b"\x04\x22\x4d\x18": "lz4"}
 _COMPRESSIONS = (".gz", ".zst", ".lz4", ".zip")
 
 
+@dataclass(slots=True)
+class Position:
+    """How far an input is read: of what is compressed, of the compressed bytes. It says so while it is open."""
+
+    tell: Callable[[], int] = int
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """One input: a path or `-`, its format and how it is compressed (`.gz`, `.zst`, `.lz4`, `.zip` or nothing)."""
@@ -56,10 +63,16 @@ class Source:
     compression: str = ""
     open: Callable[[], RemoteFile] | None = None
     """Of an object in a bucket or a file of a web server."""
+    at: Position = field(default_factory=Position, compare=False)
 
     @property
     def label(self) -> str:
         return label_of(self.path)
+
+    @property
+    def size_bytes(self) -> int | None:
+        """Of a file of this machine; None of what is elsewhere, or a pipe."""
+        return None if self.open is not None or self.path == STDIN else Path(self.path).stat().st_size
 
     @property
     def delimiter(self) -> str:
@@ -172,10 +185,14 @@ def open_binary(source: Source, stdin: IO[bytes] | None, *, seekable: bool = Fal
         elif source.compression == ".zip":
             archive = stack.enter_context(zipfile.ZipFile(named))
             raw = stack.enter_context(archive.open(_only_member(archive, source.path)))
+            source.at.tell = archive.fp.tell if archive.fp is not None else int
         elif source.compression == ".gz":
-            raw = stack.enter_context(gzip.open(named, "rb"))
+            packed = stack.enter_context(open(named, "rb")) if file is None else named
+            raw = stack.enter_context(gzip.open(packed, "rb"))
+            source.at.tell = packed.tell
         elif source.compression in _CODECS:
             packed = pa.OSFile(source.path) if file is None else pa.PythonFile(named, mode="r")
+            source.at.tell = packed.tell
             raw = stack.enter_context(pa.CompressedInputStream(packed, _CODECS[source.compression]))
         elif file is not None:
             yield pa.PythonFile(file if seekable else named, mode="r")
@@ -183,7 +200,9 @@ def open_binary(source: Source, stdin: IO[bytes] | None, *, seekable: bool = Fal
             return
         else:
             # Never mapped: reading a file that somebody makes shorter would then end the process (SIGBUS).
-            yield stack.enter_context(pa.OSFile(source.path))
+            plain = stack.enter_context(pa.OSFile(source.path))
+            source.at.tell = plain.tell
+            yield plain
             return
         if seekable:
             yield pa.BufferReader(raw.read())

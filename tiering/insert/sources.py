@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
+from disks.workers.progress import Task
 from oplog.errors import UsageError
 from tiering.insert.bad_rows import BadRows
 from tiering.insert.bucket_sources import BucketSources
@@ -62,8 +63,24 @@ def open_each(
     buckets: BucketSources | None = None,
 ) -> Iterator[Iterator[pa.RecordBatch]]:
     """The same, each input by itself; with `buckets` also objects that URLs name."""
-    sources = find_sources(paths, file_format, buckets)
-    return (_read(source, reshaping or Reshaping(definition), stdin, bad) for source in sources)
+    return read_each(find_sources(paths, file_format, buckets), reshaping or Reshaping(definition), stdin, bad)
+
+
+def read_each(
+    sources: Sequence[Source],
+    reshaping: Reshaping,
+    stdin: IO[bytes] | None = None,
+    bad: BadRows | None = None,
+    task: Task | None = None,
+) -> Iterator[Iterator[pa.RecordBatch]]:
+    """The same of inputs that were found. `task` is told of their bytes as they are read."""
+    return (_told(_read(source, reshaping, stdin, bad), source, task) for source in sources)
+
+
+def total_bytes(sources: Sequence[Source]) -> int | None:
+    """Of all inputs; None where not all of them tell."""
+    sizes = [source.size_bytes for source in sources]
+    return None if None in sizes else sum(size for size in sizes if size is not None)
 
 
 def typed_rows(batches: Iterable[pa.RecordBatch], reshaping: Reshaping, *, label: str) -> Iterator[pa.RecordBatch]:
@@ -98,6 +115,20 @@ def source_schema(path: str, buckets: BucketSources | None = None) -> pa.Schema:
                 return _open_orc(stream).schema
             case _:
                 return _open_arrow(stream).schema
+
+
+def _told(batches: Iterator[pa.RecordBatch], source: Source, task: Task | None) -> Iterator[pa.RecordBatch]:
+    size_bytes = source.size_bytes if task is not None else None
+    if task is None or size_bytes is None:
+        yield from batches
+        return
+    told = 0
+    for batch in batches:
+        now = min(max(told, source.at.tell()), size_bytes)
+        task.advance(size_bytes=now - told)
+        told = now
+        yield batch
+    task.advance(size_bytes=size_bytes - told)
 
 
 def _read(

@@ -16,6 +16,7 @@ from tiering.cli.reports.inserts import replaced_document, tell_replaced
 if TYPE_CHECKING:
     from tiering.engine.store import Store
     from tiering.insert.bad_rows import BadRows
+    from tiering.insert.source_files import Source
 
 OptionalTable = Annotated[str | None, typer.Argument(metavar="DB.TABLE", help="only this table")]
 
@@ -100,7 +101,8 @@ def insert(
     from tiering.config.units import format_size, parse_duration
     from tiering.engine.replicated import Quorum
     from tiering.insert.reshaping import parse_reshaping
-    from tiering.insert.sources import open_each, typed_rows
+    from tiering.insert.source_files import find_sources
+    from tiering.insert.sources import read_each, total_bytes, typed_rows
 
     if not files and (select is None or format or skip_bad_rows):
         raise UsageError("no file is named", hint="name files, or write --select 'SELECT … FROM db.table' alone")
@@ -122,11 +124,14 @@ def insert(
         flatten=flatten,
     )
     document: dict[str, Any]
-    with _bad_rows(session, skip_bad_rows, files or [], format) if skip_bad_rows else nullcontext() as bad:
+    sources = find_sources(files, format, session.bucket_sources()) if files else []
+    size_bytes = total_bytes(sources) if files else None
+    what = sources[0].label if len(sources) == 1 else counted(len(sources), "file")
+    bars = store.context.progress
+    reading = bars.task(f"reading {what}", size_bytes=size_bytes) if size_bytes else nullcontext()
+    with _bad_rows(session, skip_bad_rows, sources) if skip_bad_rows else nullcontext() as bad, reading as task:
         if files:
-            streams = open_each(
-                files, format, handle.definition, reshaping=reshaping, bad=bad, buckets=session.bucket_sources()
-            )
+            streams = read_each(sources, reshaping, bad=bad, task=task)
         else:
             answer = store.query(select or "")
             session.tell_set_aside(answer.set_aside)
@@ -173,17 +178,16 @@ def insert(
         session.nothing_to_do("No new rows.")
 
 
-def _bad_rows(session: Session, given: tuple[int, str], files: list[str], file_format: str | None) -> "BadRows":
+def _bad_rows(session: Session, given: tuple[int, str], sources: "list[Source]") -> "BadRows":
     from pathlib import Path
 
     from tiering.insert.bad_rows import BadRows
-    from tiering.insert.source_files import find_sources
 
     most, path = given
     if most < 0:
         raise UsageError(f"not a number of rows: {most}", hint="write --skip-bad-rows 100 bad.jsonl")
-    sources = [Path(source.path) for source in find_sources(files, file_format, session.bucket_sources())]
-    if Path(path).exists() and any(source.exists() and source.samefile(path) for source in sources):
+    paths = [Path(source.path) for source in sources]
+    if Path(path).exists() and any(known.exists() and known.samefile(path) for known in paths):
         raise UsageError(f"{path} is to be inserted: bad rows would be written over it", hint="name another file")
     return BadRows(most, None if session.dry_run else Path(path))
 
