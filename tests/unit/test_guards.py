@@ -19,7 +19,7 @@ MODULE = '''
 def test_one(): ...
 
 def test_two():
-    """I2, and more."""
+    """I2, P1, and more."""
 
 class TestMore:
     """I2 to
@@ -34,7 +34,12 @@ def helper():
 
 def test_docstrings_of_tests_classes_and_modules_count() -> None:
     found = guards.collect({"a/test_a.py": MODULE}, guards.defined(DESIGN))
-    assert found.tests == {"I1": {"a/test_a.py": 3}, "I2": {"a/test_a.py": 2}, "I3": {"a/test_a.py": 1}, "P1": {}}
+    assert found.tests == {
+        "I1": {"a/test_a.py": 3},
+        "I2": {"a/test_a.py": 2},
+        "I3": {"a/test_a.py": 1},
+        "P1": {"a/test_a.py": 1},
+    }
     assert found.unknown == []
 
 
@@ -73,6 +78,10 @@ def test_an_invariant_that_no_test_names_is_a_fault() -> None:
     assert faults(MODULE) == []
     assert faults(MODULE.replace("Guards I1.", "Guards.")) == ["no test names I1"]
     assert faults(MODULE, document=f"{DESIGN}| I4 | Order of death |\n") == ["no test names I4"]
+
+
+def test_a_pitfall_that_no_test_names_is_a_fault() -> None:
+    assert faults(MODULE.replace("P1, ", "")) == ["no test names P1"]
 
 
 def test_a_number_that_nothing_defines_is_a_fault() -> None:

@@ -223,6 +223,7 @@ def test_a_replica_of_an_earlier_version_gives_whole_parts(
 def test_back_to_the_ssd_and_there_again(
     a: Machine, b: Machine, bucket: str, s3_environment: Server, keeper: Keeper
 ) -> None:
+    """P24."""
     a.insert(1, 2)
     with a.serving():
         b.sync()

@@ -425,6 +425,8 @@ def test_without_conditional_writes_one_machine_writes(store: MemoryStore, tmp_p
 
 
 def test_a_lease_runs_out_is_renewed_and_can_be_released(store: MemoryStore, tmp_path: Path) -> None:
+    """P60."""
+
     def lease(name: str, term_seconds: float) -> Lease:
         return Lease(store, tmp_path / name, term_seconds=term_seconds, grace_seconds=0.0, settle_seconds=0.0)
 

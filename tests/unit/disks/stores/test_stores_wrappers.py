@@ -1,4 +1,4 @@
-"""Retry, limiter and meter: one retry layer, back-off together, honest counts."""
+"""Retry, limiter and meter: one retry layer, back-off together, honest counts. Guards P53."""
 
 from __future__ import annotations
 

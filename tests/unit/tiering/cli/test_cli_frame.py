@@ -110,6 +110,7 @@ class TestHelp:
         assert set(json.loads(capsys.readouterr().out)) == {"version", "log_format", "minimum_reader"}
 
     def test_generated_files_are_up_to_date(self) -> None:
+        """P52."""
         from tiering.cli.reference import documents
 
         for name, text in documents(REPOSITORY).items():

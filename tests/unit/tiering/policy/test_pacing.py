@@ -1,4 +1,4 @@
-"""When due moves begin: windows, spreading, cool-down, merges first, budgets, watermarks. Guards P22 and P23."""
+"""When due moves begin: windows, spreading, cool-down, merges first, budgets, watermarks. Guards P21 to P23."""
 
 from __future__ import annotations
 
